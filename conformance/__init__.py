@@ -1,0 +1,1 @@
+"""The conformance suite: judges an implementation that it reaches through an adapter."""

@@ -1,0 +1,15 @@
+"""Five ways to undo rejected tokens in a recurrent layer, one a file, with one signature.
+
+    kept       = start(state)                        before the first window
+    y, pending = verify(kept, draft, mixer)          the layer's outputs at every token of a window
+    kept       = commit(pending, accepted, mixer)    what was accepted enters; the rest never happened
+    state      = restore(kept, mixer)                what plain decoding would hold now
+    lag        = refeed(kept)                        committed tokens that the next window must bring again
+
+A window is the root, the last emitted token, which is in no state yet, and the drafts that follow it. `Kept` is all that
+a path holds between two windows, `Pending` all that it holds between verification and the verdict; each path has its own.
+"""
+
+from .protocol import Accepted, Backtrack, Draft
+
+__all__ = ["Accepted", "Backtrack", "Draft"]

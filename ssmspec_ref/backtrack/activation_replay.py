@@ -1,0 +1,88 @@
+"""Activation replay: keep the state before the last window and the window's inputs; replay what was accepted of them.
+
+    M <- conv window after the accepted inputs        (1)
+    S <- S advanced by the accepted tokens            (2)
+    y  = the new window, from M and S                 (3)
+    keep the new window's inputs                      (4)
+
+The replay stands at the head of the next window, as in the paper, so that one launch does both. The cached values behind the
+convolution may be used again because an accepted prefix, or path, saw exactly the context that was accepted.
+
+Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STree, section 3.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import conv
+from ..mixer import Mixer, MixerState, RecurrenceWindow, verify_window
+from ..records import Record, along, rows
+from ..shapes import Array, Channels, Lengths, Mask, Path
+from .protocol import Accepted, Draft
+
+
+@dataclass(frozen=True)
+class Cache(Record):
+    """The inputs of the last window: before the convolution for M, behind it for S."""
+
+    pre: Channels
+    window: RecurrenceWindow
+    path: Path
+
+
+@dataclass(frozen=True)
+class Kept(Record):
+    """The state before the cached window, and the cache; no cache before the first window."""
+
+    state: MixerState
+    cache: Cache | None = None
+
+
+@dataclass(frozen=True)
+class Pending(Record):
+    """The state that the window started from, and the window's inputs."""
+
+    state: MixerState
+    pre: Channels
+    window: RecurrenceWindow
+    live: Mask
+
+
+def start(state: MixerState) -> Kept:
+    return Kept(state)
+
+
+def restore(kept: Kept, mixer: Mixer) -> MixerState:
+    """The state after everything committed, equations (1) and (2)."""
+    if kept.cache is None:
+        return kept.state
+    cache = kept.cache
+    M = conv.commit_path(kept.state.M, cache.pre, cache.path)  # (1)
+    _, S = mixer.recurrence.scan(kept.state.S, along(cache.window, cache.path), mixer.params, cache.path >= 0)  # (2)
+    return MixerState(M, S)
+
+
+def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
+    """Replay what was accepted, then read the window: equations (1) to (3).
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological.
+    """
+    state = restore(kept, mixer)  # (1) (2)
+    live = draft.live()
+    y, window = verify_window(draft.begin(state), draft.inputs, mixer, live, draft.parents)  # (3)
+    return y, Pending(state, draft.inputs.pre, window, live)
+
+
+def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
+    """Cache the accepted row of the window (4); nothing is computed, and rejected tokens are never read again.
+
+    Raises: AcceptanceError.
+    """
+    path = accepted.nodes(pending.live)
+    row = np.arange(len(path)) if accepted.row is None else accepted.row
+    return Kept(pending.state, Cache(rows(pending.pre, row), rows(pending.window, row), path))  # (4)
+
+
+def refeed(kept: Kept) -> Lengths:
+    return np.zeros(kept.state.M.shape[0], dtype=np.int64)

@@ -1,0 +1,95 @@
+"""Argument checks, read off the annotations.
+
+A function marked `@checked` states its shapes once, in its signature, through the names of `shapes.py`. Before its body
+runs, every array, and every array inside a record, is compared with its annotation; an axis letter has one size in the
+whole call. Nothing has been computed or written when a check fails.
+"""
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from .errors import EmptyWindow, PrecisionError, ShapeMismatch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the arguments of every call of `function` against their annotations.
+
+    Raises: PrecisionError, ShapeMismatch, EmptyWindow.
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        return typing.get_type_hints(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, value in bound.arguments.items():
+            for label, array, hint in _arrays(name, value, hints().get(name)):
+                _check(f"{function.__name__}: {label}", label, array, hint, sizes)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_record(record: Any) -> None:
+    """Check the arrays of a record against the annotations of its class; records call it when they are made."""
+    sizes: dict[str, tuple[int, str]] = {}
+    kind = type(record).__name__
+    for name, hint in _fields(type(record)).items():
+        for label, array, array_hint in _arrays(name, getattr(record, name), hint):
+            _check(f"{kind}.{label}", label, array, array_hint, sizes)
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The arrays under one argument, each with the array types that it may have."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for name, field_hint in _fields(type(value)).items():
+            yield from _arrays(f"{label}.{name}", getattr(value, name), field_hint)
+        return
+    options = (
+        typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    )
+    arrays = [option for option in options if hasattr(option, "dim_str")]
+    if not arrays or (value is None and type(None) in options):
+        return
+    # A union of array types (D per head, or per head and channel) is decided by the number of axes.
+    fitting = [option for option in arrays if np.ndim(value) == len(option.dim_str.split())]
+    yield label, value, (fitting or arrays)[0]
+
+
+def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple[int, str]]) -> None:
+    axes = hint.dim_str.split()
+    dtype = getattr(array, "dtype", type(array).__name__)
+    if not isinstance(array, np.ndarray) or str(dtype) not in hint.dtypes:
+        needed = " or ".join(hint.dtypes)
+        raise PrecisionError(f"{where} came as {dtype}, but a NumPy array of {needed} is needed; convert it first")
+    if array.ndim != len(axes):
+        raise ShapeMismatch(f"{where} came with shape {array.shape}, but its axes are ({' '.join(axes)})")
+    for axis, size in zip(axes, array.shape, strict=True):
+        first, owner = sizes.setdefault(axis, (size, label))
+        if first != size:
+            raise ShapeMismatch(
+                f"{where} came with shape {array.shape} for the axes ({' '.join(axes)}), "
+                f"but axis {axis} has size {first} in {owner}; give both the same {axis}"
+            )
+        if axis == "t" and size == 0:
+            raise EmptyWindow(f"{where} holds no token; a window needs at least its root")

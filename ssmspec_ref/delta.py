@@ -1,0 +1,150 @@
+"""The gated delta rule (Gated DeltaNet; with a gate per key channel, Kimi Delta Attention).
+
+q^ = scale q / |q|,  k^ = k / |k|             where the layer normalises (1)
+S- = diag(exp g) S                            decay before the error     (2)
+u  = beta (v - S-^T k^)                       the correction             (3)
+S' = S- + k^ u^T                              write it under its key     (4)
+o  = S'^T q^                                  read                       (5)
+
+S is (k, v): keys index its rows. g <= 0 is a log decay, one per value head, or one per value head and key channel. Several
+value heads may share a key head: value head h reads key head h // (h_v / h_k).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import einsum, exp, repeat
+
+from .checks import checked
+from .errors import ParameterError
+from .functions import sigmoid, softplus
+from .records import Record, masked
+from .shapes import (
+    DeltaState,
+    DeltaStates,
+    HeadParam,
+    Key,
+    KeyGate,
+    KeyGates,
+    Keys,
+    Mask,
+    PerHead,
+    PerHeads,
+    Value,
+    Values,
+)
+
+
+@dataclass(frozen=True)
+class DeltaParams(Record):
+    """How a layer reads its keys and queries.
+
+    `scale` None means k^-1/2; `l2_norm` divides q and k by sqrt(sum of squares + eps).
+
+    Raises: ParameterError for a scale or eps that is not positive.
+    """
+
+    scale: float | None = None
+    l2_norm: bool = True
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eps < 0 or (self.scale is not None and not self.scale > 0):
+            raise ParameterError(f"scale and eps came as {self.scale} and {self.eps}; give scale > 0 (or None) and eps >= 0")
+
+
+@dataclass(frozen=True)
+class DeltaToken(Record):
+    """What the recurrence reads for one token, after the convolution: g a log decay, beta the strength of the write."""
+
+    q: Key
+    k: Key
+    v: Value
+    g: PerHead | KeyGate
+    beta: PerHead
+
+
+@dataclass(frozen=True)
+class DeltaWindow(Record):
+    """What the recurrence reads for a window of tokens, after the convolution."""
+
+    q: Keys
+    k: Keys
+    v: Values
+    g: PerHeads | KeyGates
+    beta: PerHeads
+
+    def token(self, t: int) -> DeltaToken:
+        return DeltaToken(self.q[:, t], self.k[:, t], self.v[:, t], self.g[:, t], self.beta[:, t])
+
+
+def gates(a: PerHead, b: PerHead, A: HeadParam, dt_bias: HeadParam) -> tuple[PerHead, PerHead]:
+    """The gates of Gated DeltaNet from their projections: g = A softplus(a + dt_bias), A < 0, and beta = sigmoid(b).
+
+    Also for a window, since heads are the last axis.
+    Source: arXiv:2412.06464, section 3.4; A = -exp(A_log) in the published checkpoints.
+    """
+    return A * softplus(a + dt_bias), sigmoid(b)
+
+
+def keys_and_queries(q: Key, k: Key, heads: int, params: DeltaParams) -> tuple[Key, Key]:
+    """q^ and k^, one for each value head (1). The channels are the last axis, the key heads the one before.
+
+    Raises: ParameterError if the key heads do not divide the value heads.
+    """
+    groups, channels = q.shape[-2:]
+    if heads % groups:
+        raise ParameterError(f"{groups} key heads do not divide {heads} value heads; each needs equally many")
+    if params.l2_norm:
+        q, k = (x / np.sqrt(einsum("...k, ...k -> ...", x, x) + params.eps)[..., None] for x in (q, k))
+    scale = channels**-0.5 if params.scale is None else params.scale
+    return repeat(scale * q, heads // groups, axis=-2), repeat(k, heads // groups, axis=-2)
+
+
+@checked
+def step(S: DeltaState, token: DeltaToken, params: DeltaParams) -> tuple[Value, DeltaState]:
+    """Advance every value head by one token: equations (1) to (5) of the module.
+
+    Units: g is a natural logarithm; beta lies in 0 .. 1, or 0 .. 2 where negative eigenvalues are allowed.
+    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    Source: arXiv:2412.06464, equation 10; Kimi Linear, section 3 (gate per channel).
+    """
+    q, k = keys_and_queries(token.q, token.k, token.v.shape[1], params)  # (1)
+    decay = exp(token.g) if token.g.ndim == 3 else exp(token.g)[:, :, None]
+    S_decayed = decay[..., None] * S  # (2)
+    u = token.beta[..., None] * (token.v - einsum("bhkv, bhk -> bhv", S_decayed, k))  # (3)
+    S_next = S_decayed + einsum("bhk, bhv -> bhkv", k, u)  # (4)
+    o = einsum("bhkv, bhk -> bhv", S_next, q)  # (5)
+    return o, S_next
+
+
+@checked
+def states(S: DeltaState, window: DeltaWindow, params: DeltaParams, live: Mask | None = None) -> tuple[Values, DeltaStates]:
+    """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
+
+    A no-op has g = 0, so that exp g = 1 (6), and beta = 0, so that u = 0 (7); q = k = v = 0 beside them, so that nothing that
+    lay in the token is read. The state passes unchanged, bit for bit.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: as `step`; the no-op is ours, after Snakes and Ladders, section 3.1.
+    """
+    if live is not None:
+        window = masked(window, live)  # (6) (7)
+    outputs, after = [], []
+    for t in range(window.v.shape[1]):
+        o, S = step(S, window.token(t), params)
+        outputs.append(o)
+        after.append(S)
+    return np.stack(outputs, axis=1), np.stack(after, axis=1)
+
+
+@checked
+def scan(S: DeltaState, window: DeltaWindow, params: DeltaParams, live: Mask | None = None) -> tuple[Values, DeltaState]:
+    """Advance by every live token of a window in turn: the outputs and the final state.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: as `step`.
+    """
+    o, after = states(S, window, params, live)
+    return o, after[:, -1]

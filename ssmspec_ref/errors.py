@@ -1,0 +1,83 @@
+"""Every mistake that a caller can make has one class. The message says what came, what is needed, and what to do.
+
+SpecError
+├── ArgumentError
+│   ├── ShapeMismatch         an axis has two sizes, or an array has too many or too few axes
+│   ├── PrecisionError        the oracle computes in float64 only; tokens and lengths are int64, masks bool
+│   ├── ParameterError        a parameter lies outside its domain
+│   ├── EmptyWindow           a window without tokens
+│   ├── LengthError           a row is longer than the window, or negative
+│   ├── SlotError             a slot twice in a batch, or outside the pool
+│   ├── ProbabilityError      NaN, negative, or a row that does not sum to one
+│   └── BudgetError           a negative budget of tokens
+├── TreeError
+│   ├── NotTopological        a parent does not precede its child, or the root is not node 0
+│   └── NotNested             a mask whose ancestor sets do not nest, where only nesting sets are defined
+├── AcceptanceError           more tokens accepted than the window holds, or a path that is no path of the tree
+├── RingOverflow              the window does not fit the ring beside its history
+└── Unsupported               a combination that is not defined, with the reason
+"""
+
+
+class SpecError(Exception):
+    """Anything that ssmspec refuses."""
+
+
+class ArgumentError(SpecError, ValueError):
+    """An argument outside the contract."""
+
+
+class ShapeMismatch(ArgumentError):
+    """An axis has two sizes, or an array has too many or too few axes."""
+
+
+class PrecisionError(ArgumentError, TypeError):
+    """An array of another type than the contract's."""
+
+
+class ParameterError(ArgumentError):
+    """A parameter outside its domain."""
+
+
+class EmptyWindow(ArgumentError):
+    """A window without tokens."""
+
+
+class LengthError(ArgumentError):
+    """A row longer than its window, or negative."""
+
+
+class SlotError(ArgumentError):
+    """A slot named twice in one batch, or outside the pool."""
+
+
+class ProbabilityError(ArgumentError):
+    """A row that is no probability distribution."""
+
+
+class BudgetError(ArgumentError):
+    """A negative budget of tokens."""
+
+
+class TreeError(SpecError, ValueError):
+    """A tree of tokens that is none."""
+
+
+class NotTopological(TreeError):
+    """A parent that does not precede its child."""
+
+
+class NotNested(TreeError):
+    """Ancestor sets that do not nest."""
+
+
+class AcceptanceError(SpecError, ValueError):
+    """More tokens accepted than were offered, or a path that is no path of the tree."""
+
+
+class RingOverflow(SpecError, ValueError):
+    """A window that does not fit the ring beside its history."""
+
+
+class Unsupported(SpecError):
+    """A combination that is not defined."""

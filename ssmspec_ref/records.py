@@ -1,0 +1,70 @@
+"""Records of arrays: frozen dataclasses whose fields share their leading axes, cut and joined field by field.
+
+A window record has the axes (b t ...) in every field; a state record (b ...). These few functions are all that the
+backtracking paths need to keep, cut, gather and scatter them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from .checks import check_record
+from .shapes import Array
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A frozen group of arrays, checked against its annotations when it is made."""
+
+    def __post_init__(self) -> None:
+        check_record(self)
+
+
+def each(function: Callable[..., Any], *records: T) -> T:
+    """Apply `function` to every array of the records, field by field; what is no array is taken from the first."""
+    return cast(T, _each(function, *records))
+
+
+def _each(function: Callable[..., Any], *records: Any) -> Any:
+    first = records[0]
+    if isinstance(first, np.ndarray):
+        return function(*records)
+    if not dataclasses.is_dataclass(first) or isinstance(first, type):
+        return first
+    fields = {f.name: _each(function, *(getattr(r, f.name) for r in records)) for f in dataclasses.fields(first)}
+    return dataclasses.replace(first, **fields)
+
+
+def rows(record: T, index: Array) -> T:
+    """The rows `index` of a record, in that order; a row may be taken more than once."""
+    return each(lambda a: a[index], record)
+
+
+def prefix(window: T, length: int) -> T:
+    """The first `length` tokens of a window."""
+    return each(lambda a: a[:, :length], window)
+
+
+def along(window: T, path: Array) -> T:
+    """Row by row, the tokens `path[b, :]` of a window; entries below zero repeat token 0 and are for masking."""
+    safe = np.maximum(path, 0)
+    return each(lambda a: np.take_along_axis(a, safe.reshape(safe.shape + (1,) * (a.ndim - 2)), axis=1), window)
+
+
+def concat(first: T, second: T) -> T:
+    """Two windows one after the other."""
+    return each(lambda a, b: np.concatenate([a, b], axis=1), first, second)
+
+
+def where(row: Array, yes: T, no: T) -> T:
+    """Row by row, one record or the other."""
+    return each(lambda a, b: np.where(row.reshape(row.shape + (1,) * (a.ndim - 1)), a, b), yes, no)
+
+
+def masked(window: T, live: Array) -> T:
+    """A window with 0 in every field of the tokens that are not live."""
+    return each(lambda a: np.where(live.reshape(live.shape + (1,) * (a.ndim - 2)), a, 0.0), window)

@@ -1,0 +1,138 @@
+"""The selective scan of Mamba-1: one decay per channel and state; B and C are shared by all channels.
+
+dt = softplus(dt_raw + dt_bias)                   (1)
+a  = exp(dt A)            A is (d, n)             (2)
+U  = dt x B^T                                     (3)
+S' = a S + U                                      (4)
+y  = S' C + D x, then y silu(z) where z is given  (5)
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import einsum, exp
+
+from .checks import checked
+from .errors import ParameterError
+from .functions import silu, softplus
+from .records import Record, masked
+from .shapes import (
+    ChannelState,
+    ChannelStates,
+    Inner,
+    InnerParam,
+    Inners,
+    InnerStateParam,
+    Mask,
+    Shared,
+    Shareds,
+)
+
+
+@dataclass(frozen=True)
+class SelectiveParams(Record):
+    """Parameters of one layer. A is negative, per unit of dt.
+
+    Raises: ParameterError for A > 0.
+    """
+
+    A: InnerStateParam
+    D: InnerParam | None = None
+    dt_bias: InnerParam | None = None
+    dt_softplus: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.any(self.A > 0):
+            raise ParameterError(f"A came as {self.A.max()} > 0, so the state would grow without bound; give A = -exp(A_log)")
+
+
+@dataclass(frozen=True)
+class SelectiveToken(Record):
+    """What the recurrence reads for one token, after the convolution; dt is raw, one per channel."""
+
+    x: Inner
+    dt: Inner
+    B: Shared
+    C: Shared
+    z: Inner | None = None
+
+
+@dataclass(frozen=True)
+class SelectiveWindow(Record):
+    """What the recurrence reads for a window of tokens, after the convolution; dt is raw, one per channel."""
+
+    x: Inners
+    dt: Inners
+    B: Shareds
+    C: Shareds
+    z: Inners | None = None
+
+    def token(self, t: int) -> SelectiveToken:
+        z = None if self.z is None else self.z[:, t]
+        return SelectiveToken(self.x[:, t], self.dt[:, t], self.B[:, t], self.C[:, t], z)
+
+
+def step_size(dt: Inner, params: SelectiveParams) -> Inner:
+    """dt = softplus(dt_raw + dt_bias) (1); also for a window, since channels are the last axis."""
+    if params.dt_bias is not None:
+        dt = dt + params.dt_bias
+    return softplus(dt) if params.dt_softplus else dt
+
+
+@checked
+def step(S: ChannelState, token: SelectiveToken, params: SelectiveParams) -> tuple[Inner, ChannelState]:
+    """Advance every channel by one token: equations (1) to (5) of the module.
+
+    Units: dt is the dimensionless step after softplus; A is per unit step.
+    Raises: ShapeMismatch, PrecisionError.
+    Source: arXiv:2312.00752, algorithm 2. Algorithm 1 of Snakes and Ladders prints dt per channel and A per head, channel
+    and state: that is this recurrence; Mamba-2 ties both to the head (`ssd`).
+    """
+    return _step(S, token, step_size(token.dt, params), params)  # (1)
+
+
+def _step(S: ChannelState, token: SelectiveToken, dt: Inner, params: SelectiveParams) -> tuple[Inner, ChannelState]:
+    a = exp(dt[:, :, None] * params.A)  # (2)
+    U = einsum("bd, bd, bn -> bdn", dt, token.x, token.B)  # (3)
+    S_next = a * S + U  # (4)
+    y = einsum("bdn, bn -> bd", S_next, token.C)  # (5)
+    if params.D is not None:
+        y = y + params.D * token.x
+    return (y if token.z is None else y * silu(token.z)), S_next
+
+
+@checked
+def states(
+    S: ChannelState, window: SelectiveWindow, params: SelectiveParams, live: Mask | None = None
+) -> tuple[Inners, ChannelStates]:
+    """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
+
+    A no-op has dt = 0, so that a = 1 (6), and x = B = 0, so that U = 0 (7): the state passes unchanged, bit for bit.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow.
+    Source: as `step`; Snakes and Ladders, section 3.1 (no-op tokens).
+    """
+    dt = step_size(window.dt, params)  # (1)
+    if live is not None:
+        dt = masked(dt, live)  # (6)
+        window = masked(window, live)  # (7)
+    outputs, after = [], []
+    for t in range(window.x.shape[1]):
+        y, S = _step(S, window.token(t), dt[:, t], params)
+        outputs.append(y)
+        after.append(S)
+    return np.stack(outputs, axis=1), np.stack(after, axis=1)
+
+
+@checked
+def scan(
+    S: ChannelState, window: SelectiveWindow, params: SelectiveParams, live: Mask | None = None
+) -> tuple[Inners, ChannelState]:
+    """Advance by every live token of a window in turn: the outputs and the final state.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow.
+    Source: as `step`.
+    """
+    y, after = states(S, window, params, live)
+    return y, after[:, -1]

@@ -1,0 +1,88 @@
+"""The glossary: every axis letter and every named array of the project. No shape is written anywhere else.
+
+axis  meaning                                              in the papers
+b     sequence (row of the batch)                          B, batch
+m     row of a window: b, or b times its drafts            N x M (Snakes and Ladders, section 4)
+t     token of a window, or node of a tree                 L, T = K + 1
+j     token of a window seen by another token              L
+h     head (value head of the delta rule)                  H, nheads
+p     channel of a head                                    P, headdim (D in Snakes and Ladders)
+n     state                                                N, dstate (P in Snakes and Ladders)
+g     group; key head of the delta rule; KV head           G, ngroups; H_k; H_kv
+k v   key and value channel of the delta rule              K, V
+d     channel of Mamba-1                                   D, d_inner
+c     channel of the convolution                           conv_dim
+w     tap of the convolution                               d_conv, width
+e     channel of an attention head, of the residual stream head_dim, d_model
+l     position of a cache or of a ring                     L, cache length
+s     slot of a pool of states                             slot, block
+i     token of the vocabulary                              V
+o r   output of a projection; rank of dt in Mamba-1        dt_rank
+
+A token record has no `t`; a window record has `t` after the rows. `S` is a state, `M` the window of the convolution.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+Array = np.ndarray
+
+# Causal convolution
+Channel = Float64[Array, "b c"]
+Channels = Float64[Array, "b t c"]
+ConvState = Float64[Array, "b c w"]  # the last w inputs, oldest first
+ConvWeight = Float64[Array, "c w"]  # the last tap meets the newest input
+ConvBias = Float64[Array, "c"]
+
+# SSD (Mamba-2)
+State = Float64[Array, "b h p n"]
+States = Float64[Array, "b t h p n"]
+Head = Float64[Array, "b h p"]
+Heads = Float64[Array, "b t h p"]
+PerHead = Float64[Array, "b h"]
+PerHeads = Float64[Array, "b t h"]
+Proj = Float64[Array, "b g n"]
+Projs = Float64[Array, "b t g n"]
+HeadParam = Float64[Array, "h"]
+HeadChannelParam = Float64[Array, "h p"]
+
+# Gated delta rule: h counts value heads, g key heads
+DeltaState = Float64[Array, "b h k v"]
+DeltaStates = Float64[Array, "b t h k v"]
+Key = Float64[Array, "b g k"]
+Keys = Float64[Array, "b t g k"]
+Value = Float64[Array, "b h v"]
+Values = Float64[Array, "b t h v"]
+KeyGate = Float64[Array, "b h k"]  # Kimi Delta Attention: a log decay per key channel
+KeyGates = Float64[Array, "b t h k"]
+
+# Selective scan (Mamba-1)
+ChannelState = Float64[Array, "b d n"]
+ChannelStates = Float64[Array, "b t d n"]
+Inner = Float64[Array, "b d"]
+Inners = Float64[Array, "b t d"]
+Shared = Float64[Array, "b n"]  # B and C are shared by all channels
+Shareds = Float64[Array, "b t n"]
+InnerParam = Float64[Array, "d"]
+InnerStateParam = Float64[Array, "d n"]
+InnerProjection = Float64[Array, "o d"]
+StepProjection = Float64[Array, "d r"]
+
+# Attention
+Query = Float64[Array, "b t h e"]
+KV = Float64[Array, "b t g e"]
+Cache = Float64[Array, "b l g e"]
+
+# Rows, windows and trees
+Lengths = Int64[Array, "b"]
+Mask = Bool[Array, "b t"]
+Parents = Int64[Array, "b t"]  # node 0 is the root, parent -1; a parent precedes its children; -2 pads
+Path = Int64[Array, "b t"]  # accepted nodes, root first, padded with -1
+Ancestors = Bool[Array, "b t j"]  # j lies on the path from the root to t, t included
+Slots = Int64[Array, "b"]  # slot of each row in a pool; negative is padding
+
+# Tokens and distributions
+Tokens = Int64[Array, "b t"]
+Logits = Float64[Array, "b t i"]
+Residual = Float64[Array, "b t e"]  # the residual stream of the language model
+Probs = Float64[Array, "i"]

@@ -1,0 +1,160 @@
+"""SSD, the recurrence of Mamba-2: one decay per head, B and C shared by the heads of a group.
+
+dt = clip(softplus(dt_raw + dt_bias), dt_limit)   (1)
+a  = exp(dt A)                                    (2)
+U  = dt x B^T                                     (3)
+S' = a S + U                                      (4)
+y  = S' C + D x, then y silu(z) where z is given  (5)
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import einsum, exp, repeat
+
+from .checks import checked
+from .errors import ParameterError
+from .functions import silu, softplus
+from .records import Record, masked
+from .shapes import (
+    Head,
+    HeadChannelParam,
+    HeadParam,
+    Heads,
+    Mask,
+    PerHead,
+    PerHeads,
+    Proj,
+    Projs,
+    State,
+    States,
+)
+
+
+@dataclass(frozen=True)
+class SSDParams(Record):
+    """Parameters of one layer. A is negative, per unit of dt; D is per head, or per head and channel.
+
+    Raises: ParameterError for A > 0 or a dt_limit that is no interval.
+    """
+
+    A: HeadParam
+    D: HeadParam | HeadChannelParam | None = None
+    dt_bias: HeadParam | None = None
+    dt_softplus: bool = True
+    dt_limit: tuple[float, float] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.any(self.A > 0):
+            raise ParameterError(f"A came as {self.A.max()} > 0, so the state would grow without bound; give A = -exp(A_log)")
+        low, high = self.dt_limit
+        if not 0 <= low <= high:
+            raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+
+
+@dataclass(frozen=True)
+class SSDToken(Record):
+    """What the recurrence reads for one token, after the convolution; dt is raw."""
+
+    x: Head
+    dt: PerHead
+    B: Proj
+    C: Proj
+    z: Head | None = None
+
+
+@dataclass(frozen=True)
+class SSDWindow(Record):
+    """What the recurrence reads for a window of tokens, after the convolution; dt is raw."""
+
+    x: Heads
+    dt: PerHeads
+    B: Projs
+    C: Projs
+    z: Heads | None = None
+
+    def token(self, t: int) -> SSDToken:
+        z = None if self.z is None else self.z[:, t]
+        return SSDToken(self.x[:, t], self.dt[:, t], self.B[:, t], self.C[:, t], z)
+
+
+def step_size(dt: PerHead, params: SSDParams) -> PerHead:
+    """dt = clip(softplus(dt_raw + dt_bias), dt_limit) (1); also for a window, since heads are the last axis."""
+    if params.dt_bias is not None:
+        dt = dt + params.dt_bias
+    if params.dt_softplus:
+        dt = softplus(dt)
+    return np.clip(dt, *params.dt_limit)
+
+
+def per_head(grouped: Proj, heads: int) -> State:
+    """B or C widened from groups to heads: head h reads group h // (heads / groups). The groups are axis -2.
+
+    Raises: ParameterError if the groups do not divide the heads.
+    """
+    groups = grouped.shape[-2]
+    if heads % groups:
+        raise ParameterError(f"{groups} groups do not divide {heads} heads; the heads of a group must be equally many")
+    return repeat(grouped, heads // groups, axis=-2)
+
+
+def skip(x: Head, D: HeadParam | HeadChannelParam | None) -> Head:
+    """D x, with D per head, or per head and channel, or absent."""
+    if D is None:
+        return np.zeros_like(x)
+    return (D[:, None] if D.ndim == 1 else D) * x
+
+
+@checked
+def step(S: State, token: SSDToken, params: SSDParams) -> tuple[Head, State]:
+    """Advance every head by one token: equations (1) to (5) of the module.
+
+    Units: dt is the dimensionless step after softplus; A is per unit step.
+    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    Source: arXiv:2405.21060, section 3 and listing 1; Snakes and Ladders, algorithm 1, lines 9 to 12.
+    """
+    return _step(S, token, step_size(token.dt, params), params)  # (1)
+
+
+def _step(S: State, token: SSDToken, dt: PerHead, params: SSDParams) -> tuple[Head, State]:
+    heads = token.x.shape[1]
+    B, C = per_head(token.B, heads), per_head(token.C, heads)
+    a = exp(dt * params.A)  # (2)
+    U = einsum("bh, bhp, bhn -> bhpn", dt, token.x, B)  # (3)
+    S_next = a[..., None, None] * S + U  # (4)
+    y = einsum("bhpn, bhn -> bhp", S_next, C) + skip(token.x, params.D)  # (5)
+    return (y if token.z is None else y * silu(token.z)), S_next
+
+
+@checked
+def states(S: State, window: SSDWindow, params: SSDParams, live: Mask | None = None) -> tuple[Heads, States]:
+    """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
+
+    A no-op acts on the decay, dt = 0 so that a = 1 (6), and on the update, x = B = 0 so that U = 0 (7): the state passes
+    unchanged, bit for bit, whatever was in the token. The third place is the convolution's (`conv.scan_masked`).
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: as `step`; Snakes and Ladders, section 3.1 (no-op tokens).
+    """
+    dt = step_size(window.dt, params)  # (1)
+    if live is not None:
+        dt = masked(dt, live)  # (6)
+        window = masked(window, live)  # (7)
+    outputs, after = [], []
+    for t in range(window.x.shape[1]):
+        y, S = _step(S, window.token(t), dt[:, t], params)
+        outputs.append(y)
+        after.append(S)
+    return np.stack(outputs, axis=1), np.stack(after, axis=1)
+
+
+@checked
+def scan(S: State, window: SSDWindow, params: SSDParams, live: Mask | None = None) -> tuple[Heads, State]:
+    """Advance by every live token of a window in turn: the outputs and the final state.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: as `step`.
+    """
+    y, after = states(S, window, params, live)
+    return y, after[:, -1]
