@@ -9,7 +9,7 @@ the projection out work token by token and need no undoing; they are the model's
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy import einsum, repeat
@@ -47,15 +47,15 @@ RecurrenceWindow: TypeAlias = SSDWindow | DeltaWindow | SelectiveWindow
 class Recurrence(Protocol):
     """What a module of a recurrence offers: `ssd`, `delta`, `selective`."""
 
-    def states(self, S: Array, window: Record, params: Record, live: Mask | None = None) -> tuple[Array, Array]: ...
+    def states(self, S: Array, window: Any, params: Any, live: Mask | None = None) -> tuple[Array, Array]: ...
 
-    def scan(self, S: Array, window: Record, params: Record, live: Mask | None = None) -> tuple[Array, Array]: ...
+    def scan(self, S: Array, window: Any, params: Any, live: Mask | None = None) -> tuple[Array, Array]: ...
 
 
 class TreeScan(Protocol):
     """What a module of a tree scan offers: `ssd_tree`, `delta_tree`, `selective_tree`."""
 
-    def scan(self, S: Array, window: Record, ancestors: Ancestors, params: Record) -> Array: ...
+    def scan(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array: ...
 
 
 @dataclass(frozen=True)
