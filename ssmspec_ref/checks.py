@@ -47,10 +47,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 def check_record(record: Any) -> None:
     """Check the arrays of a record against the annotations of its class; records call it when they are made."""
     sizes: dict[str, tuple[int, str]] = {}
-    kind = type(record).__name__
-    for name, hint in _fields(type(record)).items():
+    kind: Any = type(record)
+    for name, hint in _fields(kind).items():
         for label, array, array_hint in _arrays(name, getattr(record, name), hint):
-            _check(f"{kind}.{label}", label, array, array_hint, sizes)
+            _check(f"{kind.__name__}.{label}", label, array, array_hint, sizes)
 
 
 @functools.cache
@@ -62,7 +62,8 @@ def _fields(kind: Any) -> dict[str, Any]:
 def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]:
     """The arrays under one argument, each with the array types that it may have."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for name, field_hint in _fields(type(value)).items():
+        kind: Any = type(value)
+        for name, field_hint in _fields(kind).items():
             yield from _arrays(f"{label}.{name}", getattr(value, name), field_hint)
         return
     options = (
