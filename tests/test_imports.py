@@ -1,0 +1,95 @@
+"""Imports run one way, nothing of ours shadows another package, and a warning is an error."""
+
+import ast
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "ssmspec_ref": ROOT / "ssmspec_ref",
+    "ssmspec_kernels": ROOT / "kernels" / "ssmspec_kernels",
+    "ssmspec_fast": ROOT / "ssmspec_fast",
+    "conformance": ROOT / "conformance",
+    "property_tests": ROOT / "property_tests",
+    "perf_gates": ROOT / "perf_gates",
+}
+NAMES_AND_TYPES = {"ssmspec_ref.shapes", "ssmspec_ref.errors", "ssmspec_ref.contract"}
+ALLOWED = {
+    "ssmspec_ref": {"numpy", "jaxtyping"},
+    "ssmspec_kernels": {"torch", "triton"} | NAMES_AND_TYPES,
+    "ssmspec_fast": {"torch", "ssmspec_kernels"} | NAMES_AND_TYPES,
+    "conformance": {"ssmspec_ref"},
+    "property_tests": {"ssmspec_ref", "conformance"},
+    "perf_gates": {"ssmspec_ref", "conformance"},
+}
+OURS = set(PACKAGES)
+
+
+def imported(source: str) -> set[str]:
+    """The absolute names of the modules that a file imports, wherever the import stands."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def offences(package: str, source: str) -> set[str]:
+    """What a file of `package` imports against the arrows: of ours, always; of others, only in the oracle."""
+    allowed = ALLOWED[package] | {package}
+    judged = {name for name in imported(source) if package == "ssmspec_ref" or name.split(".")[0] in OURS}
+    return {
+        name
+        for name in judged
+        if name.split(".")[0] not in sys.stdlib_module_names and not any(name == a or name.startswith(a + ".") for a in allowed)
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_run_along_the_arrows(package: str) -> None:
+    files = sorted(PACKAGES[package].rglob("*.py"))
+    found = {str(file.relative_to(ROOT)): sorted(offences(package, file.read_text())) for file in files}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "source"),
+    [
+        ("ssmspec_ref", "import torch"),
+        ("ssmspec_ref", "def f():\n    from conformance import run"),
+        ("ssmspec_kernels", "from ssmspec_ref.ssd import step"),
+        ("ssmspec_fast", "from ssmspec_ref import ssd"),
+        ("conformance", "import ssmspec_fast"),
+        ("perf_gates", "from ssmspec_kernels import ssd_scan"),
+    ],
+)
+def test_a_planted_import_against_the_arrows_is_caught(package: str, source: str) -> None:
+    assert offences(package, source)
+
+
+def test_the_folder_kernels_is_no_package() -> None:
+    """transformers imports a package of that name when one can be imported."""
+    assert not (ROOT / "kernels" / "__init__.py").exists()
+
+
+def test_transformers_does_not_import_our_kernels_folder() -> None:
+    pytest.importorskip("transformers")
+    probe = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from transformers import Mamba2ForCausalLM\n"
+        "found = sys.modules.get('kernels')\n"
+        "print(getattr(found, '__file__', None))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe, str(ROOT)], capture_output=True, text=True, check=True)
+    assert not done.stdout.strip().startswith(str(ROOT))
+
+
+def test_a_warning_is_an_error() -> None:
+    with pytest.raises(UserWarning, match="planted"):
+        warnings.warn("planted", stacklevel=1)
