@@ -2,7 +2,7 @@
 
 A function marked `@checked` states its shapes once, in its signature, through the names of `shapes.py`. Before its body
 runs, every array, and every array inside a record, is compared with its annotation; an axis letter has one size in the
-whole call. Nothing has been computed or written when a check fails.
+whole call, and the axis `_` any size. Nothing has been computed or written when a check fails.
 """
 
 import dataclasses
@@ -86,6 +86,8 @@ def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple
     if array.ndim != len(axes):
         raise ShapeMismatch(f"{where} came with shape {array.shape}, but its axes are ({' '.join(axes)})")
     for axis, size in zip(axes, array.shape, strict=True):
+        if axis == "_":
+            continue
         first, owner = sizes.setdefault(axis, (size, label))
         if first != size:
             raise ShapeMismatch(

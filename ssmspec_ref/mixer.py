@@ -19,6 +19,7 @@ from .checks import checked
 from .conv import ConvParams
 from .delta import DeltaParams, DeltaWindow
 from .errors import ShapeMismatch
+from .norm import Norm, rms
 from .records import Record
 from .selective import SelectiveParams, SelectiveWindow
 from .shapes import (
@@ -149,19 +150,30 @@ class DeltaMixer(Record):
 
 @dataclass(frozen=True)
 class SelectiveMixer(Record):
-    """Mamba-1: the convolution runs over x, and dt, B, C are projections of what leaves it."""
+    """Mamba-1: the convolution runs over x, and dt, B, C are projections of what leaves it.
+
+    FalconMamba and Jamba put an RMS norm on each of dt (at its rank), B and C.
+    """
 
     conv: ConvParams
     params: SelectiveParams
     x_proj: InnerProjection  # to r | B | C, r the rank of dt
     dt_proj: StepProjection
+    dt_norm: Norm | None = None
+    B_norm: Norm | None = None
+    C_norm: Norm | None = None
     recurrence: ClassVar[Recurrence] = selective
     tree: ClassVar[TreeScan] = selective_tree
 
     def project(self, c: Channels, gates: SelectiveGates) -> SelectiveWindow:
-        """dt | B | C = x_proj x, then dt = dt_proj dt. Source: arXiv:2312.00752, section 3.6."""
+        """dt | B | C = x_proj x, each normed where the layer norms it, then dt = dt_proj dt.
+
+        Source: arXiv:2312.00752, section 3.6; FalconMamba and Jamba (norms of dt, B and C).
+        """
         rank, n = self.dt_proj.shape[1], self.params.A.shape[1]
-        r, B, C = np.split(einsum("btd, od -> bto", c, self.x_proj), [rank, rank + n], axis=2)
+        parts = np.split(einsum("btd, od -> bto", c, self.x_proj), [rank, rank + n], axis=2)
+        norms = (self.dt_norm, self.B_norm, self.C_norm)
+        r, B, C = (part if norm is None else rms(part, norm) for part, norm in zip(parts, norms, strict=True))
         return SelectiveWindow(c, einsum("btr, dr -> btd", r, self.dt_proj), B, C, gates.z)
 
 

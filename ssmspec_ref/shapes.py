@@ -68,6 +68,11 @@ InnerStateParam = Float64[Array, "d n"]
 InnerProjection = Float64[Array, "o d"]
 StepProjection = Float64[Array, "d r"]
 
+# Layers: the axis `_` has a size of its own, which its owner checks
+Weight = Float64[Array, "_ _"]  # of a linear map: outputs, inputs
+Scale = Float64[Array, "_"]  # of a norm, or of a projection, channel by channel
+HeadKeyParam = Float64[Array, "h k"]
+
 # Attention
 Query = Float64[Array, "b t h e"]
 KV = Float64[Array, "b t g e"]

@@ -1,0 +1,130 @@
+"""Recurrent layers from residual stream to residual stream: a mixer between two projections.
+
+    inputs, z = layer.inputs(u)                token by token: what the mixer reads, and the gate   (1)
+    y         = mixer(inputs)                  the convolution and the recurrence (`mixer`)         (2)
+    out       = layer.output(y, z)             token by token: gate, norm, projection out           (3)
+
+Only (2) carries a state, so a backtracking path replaces (2) and leaves (1) and (3) as they are.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from . import delta, mixer
+from .checks import checked
+from .errors import ShapeMismatch
+from .functions import silu
+from .linear import Linear
+from .mixer import DeltaGates, DeltaMixer, MixerInputs, MixerState, SelectiveGates, SelectiveMixer, SSDGates, SSDMixer
+from .norm import GatedNorm, gated
+from .records import Record, masked
+from .shapes import Array, HeadKeyParam, HeadParam, Mask, Residual, Scale
+
+
+@dataclass(frozen=True)
+class Mamba2Layer(Record):
+    """Mamba-2: one projection in, to z | x B C | dt; a gated norm, or only y silu(z); one projection out.
+
+    Falcon-H1 scales the input and every channel of the projection (`input_multiplier`, `multipliers` over z | x B C | dt).
+    Source: arXiv:2405.21060, section 7.
+    """
+
+    mixer: SSDMixer
+    in_proj: Linear
+    out_proj: Linear
+    norm: GatedNorm | None = None
+    input_multiplier: float = 1.0
+    multipliers: Scale | None = None
+
+    def inputs(self, u: Residual) -> tuple[MixerInputs, Array]:
+        heads = self.mixer.params.A.shape[0]
+        pieces = [heads * self.mixer.channels, self.mixer.conv.weight.shape[0], heads]
+        projected = self.in_proj.apply(self.input_multiplier * u)
+        if self.multipliers is not None:
+            projected = projected * self.multipliers
+        z, xBC, dt = split(projected, pieces)
+        return MixerInputs(xBC, SSDGates(dt)), z
+
+    def output(self, y: Array, gate: Array) -> Residual:
+        flat = y.reshape(gate.shape)
+        return self.out_proj.apply(flat * silu(gate) if self.norm is None else gated(flat, gate, self.norm))
+
+
+@dataclass(frozen=True)
+class DeltaLayer(Record):
+    """Gated DeltaNet and Kimi Delta Attention: projections to q | k | v, to the gate z, to a and to b; a norm for each head.
+
+    g = A softplus(a + dt_bias), A < 0    beta = beta_scale sigmoid(b)
+
+    With `dt_bias` per head and key channel, a is too, and g is the decay of Kimi Delta Attention. `beta_scale` is 2 where
+    negative eigenvalues are allowed (OLMo-Hybrid). Layouts that interleave the projections by key head (Qwen3-Next's in_proj_qkvz and
+    in_proj_ba) are a permutation of the rows of these weights.
+    Source: arXiv:2412.06464, section 3.4; Kimi Linear, section 4.
+    """
+
+    mixer: DeltaMixer
+    qkv_proj: Linear
+    z_proj: Linear
+    a_proj: Linear
+    b_proj: Linear
+    A: HeadParam
+    dt_bias: HeadParam | HeadKeyParam
+    norm: GatedNorm
+    out_proj: Linear
+    beta_scale: float = 1.0
+
+    def inputs(self, u: Residual) -> tuple[MixerInputs, Array]:
+        heads, channels = self.mixer.value_heads, self.mixer.value_channels
+        a = self.a_proj.apply(u).reshape(u.shape[:2] + self.dt_bias.shape)
+        A = self.A if self.dt_bias.ndim == 1 else self.A[:, None]
+        g, beta = delta.gates(a, self.b_proj.apply(u), A, self.dt_bias)
+        z = self.z_proj.apply(u).reshape(*u.shape[:2], heads, channels)
+        return MixerInputs(self.qkv_proj.apply(u), DeltaGates(g, self.beta_scale * beta)), z
+
+    def output(self, y: Array, gate: Array) -> Residual:
+        return self.out_proj.apply(gated(y, gate, self.norm).reshape(*y.shape[:2], -1))
+
+
+@dataclass(frozen=True)
+class Mamba1Layer(Record):
+    """Mamba-1: one projection in, to x | z; y silu(z); one projection out. dt, B and C are the mixer's.
+
+    Source: arXiv:2312.00752, section 3.4.
+    """
+
+    mixer: SelectiveMixer
+    in_proj: Linear
+    out_proj: Linear
+
+    def inputs(self, u: Residual) -> tuple[MixerInputs, Array]:
+        channels = self.mixer.conv.weight.shape[0]
+        x, z = split(self.in_proj.apply(u), [channels, channels])
+        return MixerInputs(x, SelectiveGates()), z
+
+    def output(self, y: Array, gate: Array) -> Residual:
+        return self.out_proj.apply(y * silu(gate))
+
+
+RecurrentLayer: TypeAlias = Mamba2Layer | DeltaLayer | Mamba1Layer
+
+
+def split(projected: Array, pieces: list[int]) -> list[Array]:
+    """The last axis cut into consecutive pieces. Raises: ShapeMismatch unless they sum to it."""
+    if sum(pieces) != projected.shape[-1]:
+        raise ShapeMismatch(f"a projection has {projected.shape[-1]} channels, but the layer cuts it into {pieces}")
+    return list(np.split(projected, np.cumsum(pieces)[:-1], axis=-1))
+
+
+@checked
+def scan(state: MixerState, u: Residual, layer: RecurrentLayer, live: Mask | None = None) -> tuple[Residual, MixerState]:
+    """Advance a layer by every live token, (1) to (3); the output of a token that is not live is 0.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: as `mixer.scan`.
+    """
+    inputs, gate = layer.inputs(u)  # (1)
+    y, after = mixer.scan(state, inputs, layer.mixer, live)  # (2)
+    out = layer.output(y, gate)  # (3)
+    return (out if live is None else masked(out, live)), after
