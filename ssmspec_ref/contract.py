@@ -74,7 +74,7 @@ class NumericContract:
     order: Order = "sequential"
 
     def __str__(self) -> str:
-        parts = [self.accumulate]
+        parts: list[str] = [self.accumulate]
         parts += [f"{name}={value}" for name, value in (("state", self.state), ("io", self.io)) if value != self.accumulate]
         parts += [] if self.dot == "ieee" else [f"dot={self.dot}"]
         return "/".join([*parts, self.order])
@@ -118,7 +118,7 @@ class Capability:
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing under judgement: a kernel, a module, a layer family; with the operations that it has, and why it lacks others.
+    """One thing under judgement (a kernel, a module, a layer family): the operations that it has, and why it lacks others.
 
     `absent` gives the reason for an operation by its name, or by its group ("conv"); a missing entry reads "not declared".
     """
@@ -153,7 +153,7 @@ class Layer(Protocol):
         ...
 
     def state(self) -> tuple[Array, Array]:
-        """Copies of M, the last inputs of the convolution (b c w), and of S, the state, both as the reference lays them out."""
+        """Copies of M, the last w inputs of the convolution, and of S, the state, both as the reference lays them out."""
         ...
 
     def rollback(self, tokens: int) -> None:
