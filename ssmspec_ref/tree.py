@@ -1,13 +1,38 @@
 """Trees of draft tokens: parents in topological order, node 0 the root, -2 padding.
 
 mask[i, j] = 1 iff j lies on the path from the root to i, i included. A padding node has an all-zero row and column.
+
+Which masks have a tree scan
+----------------------------
+Write anc(i) for row i of the mask. Node i stands for the recurrence over anc(i), in order of index, so input j reaches it
+through the decays of the tokens of anc(i) behind j; a closed form knows sums over whole rows only:
+
+    recurrence    product of a_k over the k of anc(i) with k > j                                       (a)
+    closed form   exp(At_i - At_j) = product of a_k over anc(i) / product of a_k over anc(j)           (b)
+
+Each a_k is free, so (a) = (b) iff each a_k has the same exponent on both sides: [k in anc(i), k > j] =
+[k in anc(i)] - [k in anc(j)], that is
+
+    anc(j) = {k in anc(i) : k <= j}    for every j in anc(i)                                           (N)
+
+The delta rule needs the same: its correction u_j was solved over anc(j), and node i must have met the same one. So does the
+convolution, whose output at j was read along anc(j). (N) is thus necessary and sufficient for all of them.
+
+(N) says that the ancestor sets below a node nest, each an initial segment of the next. It has one consequence more: with
+parent(i) the last strict ancestor of i, (N) gives anc(i) = anc(parent(i)) and i. What nests is a forest: trees, several roots
+that all start from the same state, padding anywhere. Transitive masks that are no forest fail: in the diamond where 3 sees
+0, 1 and 2 while 1 and 2 do not see each other, (b) lets neither 1 decay 2 nor 2 decay 1, which no order of the tokens does.
+The remark of the paper that an arbitrary mask may be used holds for these masks and for no others.
+
+Source: STree, section 3 (mask, equation 2; A_tree, equation 6); the condition is ours.
 """
 
 import numpy as np
+from numpy import einsum, exp, where
 
 from .checks import checked
-from .errors import NotTopological
-from .shapes import Ancestors, Lengths, Parents
+from .errors import NotNested, NotTopological, ShapeMismatch
+from .shapes import Ancestors, Array, Lengths, Mask, Parents
 
 PADDING = -2
 
@@ -61,3 +86,67 @@ def depths(parents: Parents) -> Parents:
 def sizes(parents: Parents) -> Lengths:
     """The number of nodes of each row, padding left out."""
     return (parents != PADDING).sum(axis=1)
+
+
+@checked
+def check_nested(ancestors: Ancestors) -> None:
+    """Raise unless the mask satisfies (N) of the module; a node without ancestors is padding.
+
+    Raises: ShapeMismatch, NotTopological (a node sees a later one), NotNested (names the two nodes).
+    """
+    nodes = ancestors.shape[1]
+    if ancestors.shape[2] != nodes:
+        raise ShapeMismatch(f"the mask has {nodes} rows and {ancestors.shape[2]} columns; give one of each for every node")
+    for b, i, j in np.argwhere(np.triu(ancestors, 1)):
+        raise NotTopological(
+            f"row {b}: node {i} sees node {j}, which comes later; order the nodes so that parents come first"
+        )
+    itself = einsum("btt -> bt", ancestors)
+    for b, i in np.argwhere(ancestors.any(axis=2) & ~itself):
+        raise NotNested(f"row {b}: node {i} sees others but not itself; set mask[{i}, {i}], or clear its row for padding")
+    segment = ancestors[:, :, None, :] & np.tri(nodes, dtype=bool)  # the k of anc(i) with k <= j
+    differ = ancestors[..., None] & (segment != ancestors[:, None])  # (N)
+    for b, i, j, k in np.argwhere(differ):
+        raise NotNested(
+            f"row {b}: node {i} sees node {j}, but only one of them counts node {k} among the ancestors up to {j}; "
+            f"what {j} sees must be what {i} sees up to {j}: make the mask a forest, or unroll it into separate rows"
+        )
+
+
+def live(ancestors: Ancestors) -> Mask:
+    """The nodes that are not padding."""
+    return einsum("btt -> bt", ancestors).copy()
+
+
+@checked
+def parents(ancestors: Ancestors) -> Parents:
+    """The last strict ancestor of every node: -1 for a root, -2 for padding.
+
+    Raises: ShapeMismatch, NotTopological, NotNested.
+    """
+    check_nested(ancestors)
+    nodes = ancestors.shape[1]
+    last = where(np.tril(ancestors, -1), np.arange(nodes), -1).max(axis=2)
+    return where(live(ancestors), last, PADDING)
+
+
+def decays(ancestors: Ancestors, log_a: Array) -> tuple[Array, Array]:
+    """What is left at node i of the initial state, and of the input of its ancestor j.
+
+    At_i = sum_j L_ij log a_j (1)    exp(At_i) (2)    exp(At_i - At_j) where L_ij, else 0 (3)
+
+    `log_a` is (b j ..) with any axes behind the nodes: heads, channels, states; the results are (b t ..) and (b t j ..).
+
+    The mask acts before exp. For an ancestor the exponent is a sum of log decays, at most 0; for any other node it may be as
+    large as a whole path's decay, so that exp overflows, and the 0 of the mask times inf is NaN. The input of the node itself
+    has exponent 0: it is not decayed.
+
+    Units: log_a is a natural logarithm. Beside strong decays the difference (3) keeps about u |At| of its size, u = 2^-53.
+
+    Source: STree, section 3, equation 6 and the two lines below it.
+    """
+    At = einsum("btj, bj... -> bt...", ancestors, log_a)  # (1)
+    from_state = exp(At)  # (2)
+    seen = ancestors.reshape(ancestors.shape + (1,) * (log_a.ndim - 2))
+    between = exp(where(seen, At[:, :, None] - At[:, None], -np.inf))  # (3)
+    return from_state, between
