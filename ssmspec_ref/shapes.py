@@ -15,6 +15,7 @@ c     channel of the convolution                           conv_dim
 w     tap of the convolution                               d_conv, width
 e     channel of an attention head, of the residual stream head_dim, d_model
 l     position of a cache or of a ring                     L, cache length
+f     frequency of the rotary embedding, for two channels  head_dim / 2
 s     slot of a pool of states                             slot, block
 i     token of the vocabulary                              V
 o r   output of a projection; rank of dt in Mamba-1        dt_rank
@@ -77,6 +78,8 @@ HeadKeyParam = Float64[Array, "h k"]
 Query = Float64[Array, "b t h e"]
 KV = Float64[Array, "b t g e"]
 Cache = Float64[Array, "b l g e"]
+Frequencies = Float64[Array, "f"]
+Positions = Int64[Array, "b t"]  # of the tokens of a window in their sequence, 0 the first
 
 # Rows, windows and trees
 Lengths = Int64[Array, "b"]
@@ -90,4 +93,11 @@ Slots = Int64[Array, "b"]  # slot of each row in a pool; negative is padding
 Tokens = Int64[Array, "b t"]
 Logits = Float64[Array, "b t i"]
 Residual = Float64[Array, "b t e"]  # the residual stream of the language model
+Embedding = Float64[Array, "i e"]
 Probs = Float64[Array, "i"]
+RowProbs = Float64[Array, "b i"]
+Sequence = Int64[Array, "l"]  # the tokens of one sequence: prompt and output
+DraftRows = Int64[Array, "m t"]  # drafts of one sequence, a row each, the root left out
+Nodes = Int64[Array, "t"]  # per node of one tree: its token, or its parent
+NodeProbs = Float64[Array, "t i"]  # per node, the law from which its children were drawn
+Indices = Int64[Array, "b"]

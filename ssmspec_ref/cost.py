@@ -1,0 +1,123 @@
+"""What a window costs and when speculation pays: fits, break-even, and the traffic and arithmetic of a decode step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .errors import ParameterError
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The time of a target step over N tokens, t(N) = quadratic N^2 + linear N + fixed, and of its drafting.
+
+    Units: those of the measurements (say ms), all alike.
+    Source: STree, section 4: t = k N + C for a recurrent target, t = a N^2 + b N + c with attention. It leaves drafting out.
+    """
+
+    fixed: float
+    linear: float
+    quadratic: float = 0.0
+    drafting: float = 0.0
+
+    def __call__(self, tokens: int) -> float:
+        return self.quadratic * tokens**2 + self.linear * tokens + self.fixed + self.drafting
+
+
+def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> StepCost:
+    """The least-squares fit of degree 1 (recurrent target) or 2 (hybrid).
+
+    Raises: ParameterError (another degree, or too few different sizes to determine it).
+    Source: STree, section 4, equations 6 and 8.
+    """
+    if degree not in (1, 2) or len(set(tokens)) <= degree or len(tokens) != len(times):
+        raise ParameterError(
+            f"{len(times)} times at sizes {sorted(set(tokens))} for degree {degree}; give degree 1 or 2, one time a size, "
+            "and more different sizes than the degree"
+        )
+    *quadratic, linear, fixed = np.polyfit(tokens, times, degree)
+    return StepCost(float(fixed), float(linear), float(quadratic[0]) if quadratic else 0.0)
+
+
+def break_even(cost: StepCost, tokens: int, base: StepCost, base_tokens: int) -> float:
+    """The ratio of tokens per step above which `cost` at `tokens` beats `base` at `base_tokens`.
+
+    tau / tau_base >= (t(N) + d) / (t_base(N_base) + d_base)
+
+    Source: STree, equations 7 and 8, with the drafting d of both sides, which it leaves out.
+    """
+    return cost(tokens) / base(base_tokens)
+
+
+def speedup(tau: float, cost: float, plain: float) -> float:
+    """Tokens per time over plain decoding: tau * plain / cost, with tau the tokens emitted per window, bonus included."""
+    if not (tau >= 1 and cost > 0 and plain > 0):
+        raise ParameterError(f"tau, cost, plain came as {tau}, {cost}, {plain}; give tau >= 1 and positive times")
+    return tau * plain / cost
+
+
+def plain_traffic_bytes(p: int, n: int, state_bytes: int = 4, io_bytes: int = 2) -> int:
+    """Bytes that one head moves in a plain decode step: the state read and written, x, B, C and dt read.
+
+    2 state p n + io (p + 2 n + 1); with 4 and 2 bytes, 8 p n + 2 (p + 2 n + 1).
+
+    Source: ReplaySSM ("the memory traffic per head"); d and n there are p and n here. The output is not counted there.
+    """
+    return 2 * state_bytes * p * n + io_bytes * (p + 2 * n + 1)
+
+
+def replay_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_bytes: int = 2) -> int:
+    """Bytes that one head moves in a buffered step that does not flush, with `history` inputs in the ring.
+
+    state p n + io h (p + n + 1) + io (p + 2 n + 1) + io (p + n + 1): checkpoint, ring, the token, its append.
+
+    Source: ReplaySSM.
+    """
+    ring_row = io_bytes * (p + n + 1)
+    return state_bytes * p * n + history * ring_row + io_bytes * (p + 2 * n + 1) + ring_row
+
+
+def flush_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_bytes: int = 2) -> int:
+    """Bytes of a buffered step that flushes: the checkpoint is written too, and the token is folded in, not appended.
+
+    Source: ReplaySSM, in words.
+    """
+    return 2 * state_bytes * p * n + io_bytes * (history * (p + n + 1) + p + 2 * n + 1)
+
+
+def replay_gain(p: int, n: int, period: int, state_bytes: int = 4, io_bytes: int = 2) -> float:
+    """Plain traffic over buffered traffic, averaged over a cycle of `period` tokens with one flush.
+
+    Raises: ParameterError (period below 1).
+    Source: the mean of the formulas above over h = 0 .. period - 1.
+    """
+    if period < 1:
+        raise ParameterError(f"period came as {period}; give at least 1")
+    steps = [replay_traffic_bytes(p, n, h, state_bytes, io_bytes) for h in range(period - 1)]
+    cycle = sum(steps) + flush_traffic_bytes(p, n, period - 1, state_bytes, io_bytes)
+    return period * plain_traffic_bytes(p, n, state_bytes, io_bytes) / cycle
+
+
+def outer_route_flops(p: int, n: int, history: int) -> int:
+    """State-and-output: build the state from h + 1 outer products, then read it: 2 (h + 1) p n + 2 p n.
+
+    Source: ReplaySSM; its printed formula is lost in our copy of the text, which gives the first term in words.
+    """
+    return 2 * (history + 1) * p * n + 2 * p * n
+
+
+def inner_route_flops(p: int, n: int, history: int) -> int:
+    """Output-only: read the checkpoint, then h + 1 inner products scale h + 1 values: 2 p n + 2 (h + 1) (p + n).
+
+    Source: ReplaySSM, as `outer_route_flops`.
+    """
+    return 2 * p * n + 2 * (history + 1) * (p + n)
+
+
+def speculative_inner_flops(p: int, n: int, history: int, window: int) -> int:
+    """Output-only over a window of T: T reads of the checkpoint, T (h + T) inner products and as many scaled values.
+
+    Source: ReplaySSM ("a quadratic T (T + h) term").
+    """
+    return 2 * window * p * n + 2 * window * (history + window) * (p + n)

@@ -1,0 +1,45 @@
+"""The drafter's own state after a verdict: it must end behind the last accepted token, as if it had drafted nothing else."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import AcceptanceError
+from ..shapes import Nodes
+from .model import DraftModel, S
+from .static_tree import nodes_by_level
+
+
+def catch_up(model: DraftModel[S], state: S, emitted: Sequence[int]) -> S:
+    """Feed the emitted tokens to the state that stood before the root's window, one by one.
+
+    `emitted` is the root and the accepted drafts: 1 to K + 1 tokens; the bonus token is the next root and stays out.
+
+    Source: STree's code, which keeps a verified draft state and advances it each round.
+    """
+    for token in emitted:
+        _, state = model.step(state, np.array([token]))
+    return state
+
+
+def from_levels(model: DraftModel[S], states: Sequence[S], tokens: Nodes, parents: Nodes, path: Sequence[int]) -> S:
+    """Take the state of the last accepted node from the levels of a drafted tree, and feed what is left.
+
+    fed   = the accepted nodes that were fed while drafting: a prefix of the path      (1)
+    state = the row of the last of them                                                (2)
+    then feed the accepted nodes behind it, leaves, one by one                         (3)
+
+    Equals `catch_up` over the tokens of the path.
+
+    Raises: AcceptanceError for a path that does not begin at the root.
+    Source: Mamba Drafters leaves it open; this is the reading that its state caches suggest (section 3.1).
+    """
+    if not len(path) or path[0] != 0:
+        raise AcceptanceError(f"path came as {list(path)}; an accepted path begins at the root, node 0")
+    levels = nodes_by_level(parents)
+    fed = [node for d, node in enumerate(path) if d < len(levels) and node in levels[d]]  # (1)
+    if not fed:
+        raise AcceptanceError("the tree holds the root alone, which was never fed; use catch_up")
+    row = levels[len(fed) - 1].index(fed[-1])
+    state = model.rows(states[len(fed) - 1], np.array([row]))  # (2)
+    return catch_up(model, state, [int(tokens[node]) for node in path[len(fed) :]])  # (3)

@@ -1,0 +1,89 @@
+"""Drafts from what has been written already: prompt n-grams with a bigram table behind them, and prompt lookup.
+
+Both propose without a law of their own: verification takes each draft as a point mass.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from ..checks import checked
+from ..errors import ParameterError, ShapeMismatch
+from ..shapes import Array, DraftRows, Sequence
+from .model import DraftModel, S, top
+
+
+@checked
+def png(history: Sequence, drafts: int, tokens: int, table: Array) -> DraftRows:
+    """PNG(tokens, drafts): the windows that followed the root most often, then the model's own extended bigrams.
+
+    Windows: every run of tokens + 1 tokens in prompt and output whose first token is the root, history[-1]     (1)
+    Rows:    the most frequent distinct windows first; among equals, the one seen last                          (2)
+    Rest:    rows of table[root] that are not proposed already                                                  (3)
+
+    Only full windows count: a match nearer to the end than `tokens` is passed over. The published code leaves the order of
+    equal counts undefined and may repeat a window from the table; (2) and (3) say which is meant here.
+
+    Raises: ParameterError (drafts or tokens below 1, an empty history), ShapeMismatch (a table of another length).
+    Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
+    """
+    _positive(drafts=drafts, tokens=tokens, history=len(history))
+    if table.ndim != 3 or table.shape[2] != tokens:
+        raise ShapeMismatch(f"table came with shape {table.shape}; give (vocabulary, rows, {tokens}), see bigram_table")
+    root = history[-1]
+    starts = [s for s in range(len(history) - tokens) if history[s] == root]
+    windows = [tuple(int(x) for x in history[s + 1 : s + 1 + tokens]) for s in starts]  # (1)
+    count, seen_last = Counter(windows), {window: s for s, window in enumerate(windows)}
+    rows = sorted(count, key=lambda window: (-count[window], -seen_last[window]))[:drafts]  # (2)
+    for row in table[root]:
+        extended = tuple(int(x) for x in row)
+        if len(rows) < drafts and extended not in rows:
+            rows.append(extended)  # (3)
+    return np.array(rows, dtype=np.int64).reshape(len(rows), tokens)
+
+
+def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tokens: int) -> Array:
+    """The extended model bigram: table[v] holds the top `rows` tokens after v, each extended greedily to `tokens` tokens.
+
+    `start` is the state of one row in which v is the first token (after the token that opens a sequence, where there is one).
+
+    Raises: ParameterError (rows or tokens below 1).
+    Source: arXiv:2411.03786, as Snakes and Ladders uses it.
+    """
+    _positive(rows=rows, tokens=tokens)
+    table = np.zeros((vocabulary, rows, tokens), dtype=np.int64)
+    for v in range(vocabulary):
+        p, state = model.step(start, np.array([v]))
+        token, state = top(p[0], rows), model.rows(state, np.zeros(rows, dtype=np.int64))
+        for t in range(tokens):
+            table[v, :, t] = token
+            p, state = model.step(state, token)
+            token = p.argmax(axis=1)
+    return table
+
+
+@checked
+def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Array:
+    """What followed the last occurrence of the longest suffix that occurred before: at most `tokens` tokens, perhaps none.
+
+    For n = longest .. 1: key = history[-n:]; the most recent earlier place where it stands; what follows it.
+
+    The published code takes the oldest place, and only where ten tokens follow it; the most recent one is what users of it
+    came to prefer, and verification makes any choice lossless.
+
+    Raises: ParameterError (tokens or longest below 1, an empty history).
+    Source: prompt lookup decoding (cited in Snakes and Ladders, footnote 3).
+    """
+    _positive(tokens=tokens, longest=longest, history=len(history))
+    for n in range(min(longest, len(history) - 1), 0, -1):
+        key = history[-n:]
+        for start in range(len(history) - n - 1, -1, -1):
+            if np.array_equal(history[start : start + n], key):
+                return history[start + n : start + n + tokens].copy()
+    return np.zeros(0, dtype=np.int64)
+
+
+def _positive(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ParameterError(f"{name} came as {count}; give at least 1")

@@ -1,0 +1,126 @@
+"""Serving a stream of requests: Poisson arrivals, a queue that is cleared in batches, speculation chosen by batch size.
+
+The paper prints P(r <= k) = sum exp(+lambda T) (lambda T)^n / n!; the sign of the exponent is lost there: as printed the sum
+exceeds 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, exp, factorial
+
+import numpy as np
+
+from .errors import ParameterError
+
+
+def at_most(requests: int, rate: float, wait: float) -> float:
+    """P(r <= k) = sum_{n <= k} exp(-lambda T) (lambda T)^n / n!: at most k requests within the waiting time.
+
+    Units: rate in requests per second, wait in seconds.
+    Raises: ParameterError (negative rate or wait).
+    Source: Snakes and Ladders, section 4, with the sign that the printed formula lost.
+    """
+    if not (rate >= 0 and wait >= 0):
+        raise ParameterError(f"rate and wait came as {rate} and {wait}; give numbers of at least 0")
+    mean = rate * wait
+    return sum(exp(-mean) * mean**n / factorial(n) for n in range(requests + 1))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is speculated for one batch size: `drafts` rows of `tokens` drafts, the tokens a window emits on average, the time
+    of a window. No drafts is plain decoding, tau = 1."""
+
+    drafts: int
+    tokens: int
+    tau: float
+    step_time: float
+
+
+def best_plan(batch: int, plans: Sequence[Plan]) -> Plan:
+    """The plan of the highest throughput batch * tau / step_time; the first among equals.
+
+    Raises: ParameterError (no plan, or one that takes no time).
+    Source: Snakes and Ladders, section 5.3 (a configuration tabulated for each batch size).
+    """
+    if not plans or any(not plan.step_time > 0 or plan.tau < 1 for plan in plans):
+        raise ParameterError(
+            f"batch {batch} came with plans {list(plans)}; give at least one, each with time > 0 and tau >= 1"
+        )
+    return max(plans, key=lambda plan: batch * plan.tau / plan.step_time)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request: when it came, when its batch began, when it was done, and the size of its batch. Units: seconds."""
+
+    arrival: float
+    start: float
+    finish: float
+    batch: int
+
+    @property
+    def latency(self) -> float:
+        """T_total = T_wait + T_processing."""
+        return self.finish - self.arrival
+
+
+def arrivals(rate: float, requests: int, seed: int) -> list[float]:
+    """Poisson arrivals: independent exponential gaps of mean 1 / rate.
+
+    Raises: ParameterError (rate or requests not positive).
+    """
+    if not rate > 0 or requests < 1:
+        raise ParameterError(f"rate and requests came as {rate} and {requests}; give positive numbers")
+    gaps = np.random.default_rng(seed).exponential(1 / rate, requests)
+    return [float(t) for t in np.cumsum(gaps)]
+
+
+def periodic_clearing(
+    arriving: Sequence[float], lengths: Sequence[int], table: Mapping[int, Plan], capacity: int, wait: float
+) -> list[Served]:
+    """Serve requests in batches from one queue and one server.
+
+    The queue is cleared when it holds `capacity` requests, or when its oldest has waited `wait`            (1)
+    and the server is free; what has come by then, up to `capacity`, is one batch of b                      (2)
+    A batch takes ceil(longest / tau_b) windows of step_time_b                                              (3)
+
+    Raises: ParameterError (a batch size without plan, unequal lists, arrivals out of order, capacity below 1).
+    Source: Snakes and Ladders, section 4.
+    """
+    _check(arriving, lengths, table, capacity, wait)
+    served: list[Served] = []
+    free = 0.0
+    while len(served) < len(arriving):
+        i = len(served)
+        full = arriving[i + capacity - 1] if i + capacity <= len(arriving) else float("inf")
+        start = max(min(full, arriving[i] + wait), free)  # (1)
+        come = [t for t in arriving[i : i + capacity] if t <= start]  # (2)
+        plan = table[len(come)]
+        windows = ceil(max(lengths[i : i + len(come)]) / plan.tau)
+        free = start + windows * plan.step_time  # (3)
+        served += [Served(t, start, free, len(come)) for t in come]
+    return served
+
+
+def throughput(served: Sequence[Served], lengths: Sequence[int]) -> float:
+    """Tokens per second from the first arrival to the last finish."""
+    return sum(lengths) / (max(s.finish for s in served) - min(s.arrival for s in served))
+
+
+def latency_percentile(served: Sequence[Served], percent: float) -> float:
+    """The latency that `percent` of the requests do not exceed, in seconds."""
+    return float(np.percentile([s.latency for s in served], percent, method="inverted_cdf"))
+
+
+def _check(arriving: Sequence[float], lengths: Sequence[int], table: Mapping[int, Plan], capacity: int, wait: float) -> None:
+    if capacity < 1 or not wait >= 0:
+        raise ParameterError(f"capacity and wait came as {capacity} and {wait}; give capacity >= 1 and wait >= 0")
+    missing = [b for b in range(1, capacity + 1) if b not in table]
+    if missing:
+        raise ParameterError(f"the table holds no plan for batches of {missing}; give one for each size from 1 to {capacity}")
+    if len(arriving) != len(lengths) or any(b < a for a, b in pairwise(arriving)):
+        raise ParameterError("arrivals and lengths must be equally many, and arrivals in order of time")
+    if any(length < 1 for length in lengths):
+        raise ParameterError(f"lengths came as {list(lengths)}; every request asks for at least one token")
