@@ -81,6 +81,17 @@ Cache = Float64[Array, "b l g e"]
 Frequencies = Float64[Array, "f"]
 Positions = Int64[Array, "b t"]  # of the tokens of a window in their sequence, 0 the first
 
+# Rings of a replay buffer
+RingHeads = Float64[Array, "b l h p"]
+RingPerHeads = Float64[Array, "b l h"]
+RingProjs = Float64[Array, "b l g n"]
+RingValues = Float64[Array, "b l h v"]
+RingKeys = Float64[Array, "b l g k"]
+RingKeyGates = Float64[Array, "b l h k"]
+RingInners = Float64[Array, "b l d"]
+RingShareds = Float64[Array, "b l n"]
+Held = Bool[Array, "b l"]  # which tokens of a ring, in order, are committed
+
 # Rows, windows and trees
 Lengths = Int64[Array, "b"]
 Mask = Bool[Array, "b t"]
@@ -95,6 +106,8 @@ Logits = Float64[Array, "b t i"]
 Residual = Float64[Array, "b t e"]  # the residual stream of the language model
 Embedding = Float64[Array, "i e"]
 Probs = Float64[Array, "i"]
+LogitRow = Float64[Array, "i"]
+WindowLogits = Float64[Array, "t i"]  # one window of one sequence
 RowProbs = Float64[Array, "b i"]
 Sequence = Int64[Array, "l"]  # the tokens of one sequence: prompt and output
 DraftRows = Int64[Array, "m t"]  # drafts of one sequence, a row each, the root left out

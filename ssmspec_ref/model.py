@@ -1,0 +1,106 @@
+"""A tiny language model: embedding, blocks of a layer and perhaps an MLP, a norm, a head.
+
+x_0 = embedding[token]                        (1)
+x   = x + layer(rms(x))                       (2)
+x   = x + mlp(rms(x)) where the block has one (3)
+logits = head(rms(x))                         (4)
+
+The state of a batch is a tuple with one entry for each block: the window and state of a recurrent layer, or the keys and
+values of an attention layer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from . import layer as recurrent
+from . import mixer
+from .errors import ParameterError
+from .functions import silu
+from .layer import RecurrentLayer
+from .linear import Linear
+from .mixer import MixerState
+from .norm import Norm, rms
+from .records import Record
+from .shapes import Array, Embedding, Logits, Mask, Residual, Tokens
+
+Layer: TypeAlias = RecurrentLayer
+LayerState: TypeAlias = MixerState
+ModelState: TypeAlias = tuple[LayerState, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MLP(Record):
+    """down(silu(gate x) up x)."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+
+    def apply(self, x: Residual) -> Residual:
+        return self.down.apply(silu(self.gate.apply(x)) * self.up.apply(x))
+
+
+@dataclass(frozen=True)
+class Block(Record):
+    """A layer behind its norm, and perhaps an MLP behind its own."""
+
+    norm: Norm
+    layer: Layer
+    mlp_norm: Norm | None = None
+    mlp: MLP | None = None
+
+
+@dataclass(frozen=True)
+class Model(Record):
+    """All parameters of a language model."""
+
+    embedding: Embedding
+    blocks: tuple[Block, ...]
+    norm: Norm
+    head: Linear
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.embedding.shape[0])
+
+
+def new_state(model: Model, rows: int) -> ModelState:
+    """The state of `rows` sequences that have seen nothing."""
+    return tuple(mixer.new_state(block.layer.mixer, rows) for block in model.blocks)
+
+
+def through(
+    tokens: Tokens, model: Model, run: Callable[[int, Layer, Residual], tuple[Residual, T]]
+) -> tuple[Logits, tuple[T, ...]]:
+    """A window through all blocks, (1) to (4): `run` takes it through layer i, and what it returns beside the output is kept.
+
+    Raises: ParameterError for a token outside the vocabulary.
+    """
+    bad = tokens[(tokens < 0) | (tokens >= model.vocabulary)]
+    if bad.size:
+        raise ParameterError(f"token {int(bad[0])} came, but the vocabulary holds 0 to {model.vocabulary - 1}")
+    x = model.embedding[tokens]  # (1)
+    kept = []
+    for i, block in enumerate(model.blocks):
+        out, after = run(i, block.layer, rms(x, block.norm))
+        x = x + out  # (2)
+        if block.mlp is not None and block.mlp_norm is not None:
+            x = x + block.mlp.apply(rms(x, block.mlp_norm))  # (3)
+        kept.append(after)
+    return model.head.apply(rms(x, model.norm)), tuple(kept)  # (4)
+
+
+def scan(state: ModelState, tokens: Tokens, model: Model, live: Mask | None = None) -> tuple[Logits, ModelState]:
+    """Advance the model by every live token: its logits after each, and the state.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+
+    def run(i: int, layer: Layer, u: Array) -> tuple[Array, LayerState]:
+        return recurrent.scan(state[i], u, layer, live)
+
+    return through(np.asarray(tokens), model, run)

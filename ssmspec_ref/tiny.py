@@ -1,0 +1,111 @@
+"""Random parameters of tiny models, from a seed: every option that a published layer has, in sizes that differ.
+
+kind          blocks
+mamba1        two Mamba-1 layers, one with the norms of dt, B and C
+mamba2        two Mamba-2 layers: 1 < groups < heads, gate first; D per channel, plain gate, dt limits
+delta         Gated DeltaNet with negative eigenvalues, Kimi Delta Attention
+hybrid        Mamba-2, attention, Mamba-2
+delta_hybrid  Gated DeltaNet, attention, Kimi Delta Attention
+attention     two attention layers
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .conv import ConvParams
+from .delta import DeltaParams
+from .layer import DeltaLayer, Mamba1Layer, Mamba2Layer
+from .linear import Linear
+from .mixer import DeltaMixer, SelectiveMixer, SSDMixer
+from .model import MLP, Block, Layer, Model
+from .norm import GatedNorm, Norm
+from .selective import SelectiveParams
+from .shapes import Array
+from .ssd import SSDParams
+
+CHANNELS = 10  # of the residual stream
+Draw = np.random.Generator
+
+
+def linear(rng: Draw, outputs: int, inputs: int, bias: bool = False, rank: int | None = None) -> Linear:
+    """A map that keeps the size of what it reads, through a rank where one is given."""
+    width = inputs if rank is None else rank
+    down = None if rank is None else rng.normal(0, inputs**-0.5, (rank, inputs))
+    return Linear(rng.normal(0, width**-0.5, (outputs, width)), rng.normal(0, 0.3, outputs) if bias else None, down)
+
+
+def norm(rng: Draw, channels: int) -> Norm:
+    return Norm(rng.uniform(0.5, 1.5, channels), 1e-5)
+
+
+def conv(rng: Draw, channels: int, width: int, bias: bool = True) -> ConvParams:
+    return ConvParams(rng.normal(0, width**-0.5, (channels, width)), rng.normal(0, 0.3, channels) if bias else None)
+
+
+def decay(rng: Draw, shape: tuple[int, ...] | int) -> Array:
+    """A from -4 to -0.02: heads that forget within a token, and heads that carry a large state."""
+    return -np.exp(rng.uniform(-4.0, 1.4, shape))
+
+
+def mamba1(rng: Draw, normed: bool) -> Layer:
+    d, n, rank, width = 7, 3, 2, 3
+    params = SelectiveParams(decay(rng, (d, n)), rng.normal(0, 1, d), rng.normal(-1, 1, d))
+    norms = (norm(rng, rank), norm(rng, n), norm(rng, n)) if normed else (None, None, None)
+    x_proj, dt_proj = rng.normal(0, d**-0.5, (rank + 2 * n, d)), rng.normal(0, 1, (d, rank))
+    mix = SelectiveMixer(conv(rng, d, width), params, x_proj, dt_proj, *norms)
+    return Mamba1Layer(mix, linear(rng, 2 * d, CHANNELS), linear(rng, CHANNELS, d))
+
+
+def mamba2(rng: Draw, normed: bool) -> Layer:
+    h, p, n, g, width = 4, 3, 5, 2, 4 if normed else 2
+    D = rng.normal(0, 1, h if normed else (h, p))
+    limit = (0.0, float("inf")) if normed else (0.01, 1.5)
+    params = SSDParams(decay(rng, h), D, rng.normal(-1, 1, h), dt_limit=limit)
+    channels = h * p + 2 * g * n
+    mix = SSDMixer(conv(rng, channels, width), params, p, n, g)
+    total = h * p + channels + h
+    gate = GatedNorm(rng.uniform(0.5, 1.5, h * p), 1e-5, groups=g) if normed else None
+    scale = None if normed else rng.uniform(0.5, 1.5, total)
+    in_proj, out_proj = linear(rng, total, CHANNELS, bias=True), linear(rng, CHANNELS, h * p, bias=True)
+    return Mamba2Layer(mix, in_proj, out_proj, gate, 1.0 if normed else 0.7, scale)
+
+
+def delta(rng: Draw, per_channel: bool) -> Layer:
+    h, g, k, v, width = 4, 4 if per_channel else 2, 3, 2, 4
+    channels = 2 * g * k + h * v
+    mix = DeltaMixer(conv(rng, channels, width, bias=False), DeltaParams(), g, h, k, v)
+    bias = (h, k) if per_channel else (h,)
+    rank = 3 if per_channel else None
+    return DeltaLayer(
+        mix,
+        linear(rng, channels, CHANNELS),
+        linear(rng, h * v, CHANNELS, rank=rank),
+        linear(rng, int(np.prod(bias)), CHANNELS, rank=rank),
+        linear(rng, h, CHANNELS),
+        decay(rng, h),
+        rng.normal(-1, 1, bias),
+        GatedNorm(rng.uniform(0.5, 1.5, v), 1e-5, norm_first=True, gate="sigmoid" if per_channel else "silu"),
+        linear(rng, CHANNELS, h * v),
+        beta_scale=1.0 if per_channel else 2.0,
+    )
+
+
+KINDS: dict[str, tuple[Callable[[Draw], Layer], ...]] = {
+    "mamba1": (lambda r: mamba1(r, False), lambda r: mamba1(r, True)),
+    "mamba2": (lambda r: mamba2(r, True), lambda r: mamba2(r, False)),
+    "delta": (lambda r: delta(r, False), lambda r: delta(r, True)),
+}
+
+
+def model(kind: str, seed: int, vocabulary: int = 11) -> Model:
+    """A model of one kind with random parameters; the second block has an MLP."""
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for i, make in enumerate(KINDS[kind]):
+        layer = make(rng)
+        wide = 2 * CHANNELS
+        mlp = MLP(linear(rng, wide, CHANNELS), linear(rng, wide, CHANNELS), linear(rng, CHANNELS, wide))
+        blocks.append(Block(norm(rng, CHANNELS), layer, *((norm(rng, CHANNELS), mlp) if i == 1 else (None, None))))
+    embedding = rng.normal(0, 1, (vocabulary, CHANNELS))
+    return Model(embedding, tuple(blocks), norm(rng, CHANNELS), linear(rng, vocabulary, CHANNELS, bias=True))
