@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
+from .errors import ParameterError
 from .shapes import Array, Mask
 
 Storage: TypeAlias = Literal["fp64", "fp32", "fp16", "bf16"]
@@ -28,6 +29,17 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "bf16": 2.0**-8,
 }
 """u of each format, round to nearest: half the distance from 1 to the next number."""
+
+SMALLEST_NORMAL: dict[str, float] = {"fp64": 2.0**-1022, "fp32": 2.0**-126, "fp16": 2.0**-14, "bf16": 2.0**-126}
+"""Below it a result is rounded on a fixed grid of 2 u SMALLEST_NORMAL, or flushed to zero."""
+
+LARGEST: dict[str, float] = {
+    "fp64": (2 - 2.0**-52) * 2.0**1023,
+    "fp32": (2 - 2.0**-23) * 2.0**127,
+    "fp16": (2 - 2.0**-10) * 2.0**15,
+    "bf16": (2 - 2.0**-7) * 2.0**127,
+}
+"""The largest finite number of each format."""
 
 OPERATIONS: dict[str, str] = {
     "conv.step": "conv.step(M, u, params) -> y, M",
@@ -60,11 +72,30 @@ OPERATIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class NumericContract:
-    """How an implementation computes.
+    """How an implementation computes. What it declares it is held to; a looser declaration gives a larger bound.
 
-    `state` is how the state is stored between two calls, and after every token where `order` is sequential and the state is
-    written each time; `io` how outputs are stored; `accumulate` the arithmetic of everything else; `dot` how the operands of
-    a matrix product are rounded before it; `order` the order of evaluation.
+    Formats and order:
+    `state` is how the state is stored between two calls; `stored_every_token` says that it is also stored, and read back,
+    after every token (every chunk where the order is chunked). `io` is how outputs are stored, `accumulate` the arithmetic of
+    everything else, `dot` how the operands of a matrix product are rounded before it, `ring` how the delta rule's replay
+    buffer keeps the corrections u and the normalised keys (None: as `accumulate`).
+    `order` is the order of evaluation and `chunk` the tokens over which log decays are summed (None: the whole window).
+
+    Functions:
+    `function_ulp` is the largest error of exp, log1p, rsqrt, sqrt and division in ulp. 2.5 covers expf, rsqrtf and the
+    approximate division of the CUDA C++ Programming Guide, appendix on mathematical functions (2 ulp from the correctly
+    rounded result, so 2.5 from the true one; log1pf has 1); ex2.approx and div.approx (2 ulp), rsqrt.approx (2^-22.9) and
+    sqrt.approx (2^-23) of the PTX manual; and Sleef's u10 functions (1), which PyTorch calls on a CPU. NumPy's float32 exp
+    needs 3 (2.52 is documented).
+    `exp` is "ex2" where e^x is formed as 2^(x log2 e): both the constant and the product are rounded, 2 u |x| more.
+    `softplus` is "log" where it is formed as log(1 + e^x), so that the sum drops what e^x has below u, an absolute error;
+    "log1p" keeps it. Above `softplus_threshold` softplus(x) is taken as x.
+
+    Hardware:
+    `truncates` says that sums inside a matrix product, and the rounding of its operands, cut off instead of rounding: twice
+    u (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, for tensor cores). `ftz` flushes results below the normal range.
+
+    Raises: ParameterError for function_ulp < 0.5 (a correctly rounded function), chunk < 1.
     """
 
     state: Storage = "fp32"
@@ -72,12 +103,31 @@ class NumericContract:
     accumulate: Storage = "fp32"
     dot: Dot = "ieee"
     order: Order = "sequential"
+    stored_every_token: bool = False
+    chunk: int | None = None
+    ring: Storage | None = None
+    function_ulp: float = 2.5
+    exp: Literal["libm", "ex2"] = "libm"
+    softplus: Literal["log1p", "log"] = "log1p"
+    softplus_threshold: float = 20.0
+    truncates: bool = False
+    ftz: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.function_ulp >= 0.5:
+            raise ParameterError(f"function_ulp came as {self.function_ulp}; a correctly rounded function has 0.5")
+        if self.chunk is not None and self.chunk < 1:
+            raise ParameterError(f"chunk came as {self.chunk}; give the tokens of a chunk, at least 1, or None")
 
     def __str__(self) -> str:
         parts: list[str] = [self.accumulate]
         parts += [f"{name}={value}" for name, value in (("state", self.state), ("io", self.io)) if value != self.accumulate]
         parts += [] if self.dot == "ieee" else [f"dot={self.dot}"]
         return "/".join([*parts, self.order])
+
+
+FLOAT64 = NumericContract("fp64", "fp64", "fp64", softplus_threshold=float("inf"))
+"""The contract of the reference itself; `dataclasses.replace(FLOAT64, order=...)` for its second derivations."""
 
 
 class Verdict(IntEnum):
