@@ -2,7 +2,7 @@
 
 axis  meaning                                              in the papers
 b     sequence (row of the batch)                          B, batch
-m     row of a window: b, or b times its drafts            N x M (Snakes and Ladders, section 4)
+m     row of a window: b, or b times its drafts; a mark   N x M (Snakes and Ladders, section 4)
 t     token of a window, or node of a tree                 L, T = K + 1
 j     token of a window seen by another token              L
 h     head (value head of the delta rule)                  H, nheads
@@ -99,6 +99,7 @@ Parents = Int64[Array, "b t"]  # node 0 is the root, parent -1; a parent precede
 Path = Int64[Array, "b t"]  # accepted nodes, root first, padded with -1
 Ancestors = Bool[Array, "b t j"]  # j lies on the path from the root to t, t included
 Slots = Int64[Array, "b"]  # slot of each row in a pool; negative is padding
+Marks = Int64[Array, "m"]  # of chosen places in a packed run
 
 # Tokens and distributions
 Tokens = Int64[Array, "b t"]

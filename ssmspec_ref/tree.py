@@ -41,9 +41,13 @@ PADDING = -2
 def check_parents(parents: Parents) -> None:
     """Raise NotTopological unless each row is a tree: parents[0] = -1, then 0 <= parents[i] < i, then padding.
 
+    A row that takes no part is padding throughout.
+
     Raises: NotTopological.
     """
     for b, row in enumerate(parents):
+        if (row == PADDING).all():
+            continue
         if row[0] != -1:
             raise NotTopological(f"row {b}: node 0 has parent {row[0]}; the root is node 0 and its parent is -1")
         real = row != PADDING
