@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from .errors import EmptyWindow, PrecisionError, ShapeMismatch
+from .errors import EmptyWindow, ParameterError, PrecisionError, ShapeMismatch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +51,12 @@ def check_record(record: Any) -> None:
     for name, hint in _fields(kind).items():
         for label, array, array_hint in _arrays(name, getattr(record, name), hint):
             _check(f"{kind.__name__}.{label}", label, array, array_hint, sizes)
+
+
+def check_groups(groups: int, heads: int) -> None:
+    """Raise ParameterError unless the groups (of B and C, of keys) divide the heads, so that each serves equally many."""
+    if groups < 1 or heads % groups:
+        raise ParameterError(f"{groups} groups do not divide {heads} heads; give each group equally many heads")
 
 
 @functools.cache

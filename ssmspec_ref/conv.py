@@ -12,8 +12,8 @@ from numpy import einsum
 from .checks import checked
 from .errors import ParameterError
 from .functions import silu
-from .lengths import check_lengths
-from .records import Record, along
+from .lengths import check_lengths, check_path
+from .records import Record, along, masked
 from .shapes import Channel, Channels, ConvBias, ConvState, ConvWeight, Lengths, Mask, Path
 
 
@@ -31,7 +31,9 @@ class ConvParams(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weight.shape[1] < 2:
-            raise ParameterError(f"conv weight came with {self.weight.shape[1]} tap; a window needs at least 2")
+            raise ParameterError(
+                f"conv weight came with {self.weight.shape[1]} taps, but a window needs at least 2; give (c, w >= 2)"
+            )
 
     @property
     def width(self) -> int:
@@ -53,8 +55,12 @@ def step(M: ConvState, u: Channel, params: ConvParams) -> tuple[Channel, ConvSta
     return y, M_next
 
 
+@checked
 def read(M: ConvState, params: ConvParams) -> Channel:
-    """The output of a window: act(bias + sum_w weight_w M_w)."""
+    """The output of a window: act(bias + sum_w weight_w M_w).
+
+    Raises: ShapeMismatch, PrecisionError.
+    """
     y = einsum("bcw, cw -> bc", M, params.weight)
     if params.bias is not None:
         y = y + params.bias
@@ -79,10 +85,12 @@ def scan(M: ConvState, u: Channels, params: ConvParams) -> tuple[Channels, ConvS
 def scan_masked(M: ConvState, u: Channels, live: Mask, params: ConvParams) -> tuple[Channels, ConvState]:
     """Advance by the live inputs only; a no-op leaves the window as it is, wherever it stands, and its output is 0.
 
+    What lies in a no-op is never read, NaN included.
+
     Raises: ShapeMismatch, PrecisionError, EmptyWindow.
     Source: Snakes and Ladders, section 3.1 (no-op tokens).
     """
-    outputs = []
+    u, outputs = masked(u, live), []
     for t in range(u.shape[1]):
         y, M_next = step(M, u[:, t], params)
         M = np.where(live[:, t, None, None], M_next, M)
@@ -109,7 +117,8 @@ def commit(M: ConvState, u: Channels, advanced: Lengths) -> ConvState:
 def commit_path(M: ConvState, u: Channels, path: Path) -> ConvState:
     """The window after the inputs of an accepted path of a tree: `commit` of u_path[0], u_path[1] ..
 
-    Raises: ShapeMismatch, PrecisionError, EmptyWindow.
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, AcceptanceError (no rising path inside the window).
     Source: STree, section 3 (replay along the accepted path).
     """
+    check_path(path, u.shape[1])
     return commit(M, along(u, path), (path >= 0).sum(axis=1))

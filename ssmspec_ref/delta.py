@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import einsum, exp, repeat
 
-from .checks import checked
+from .checks import check_groups, checked
 from .errors import ParameterError
 from .functions import sigmoid, softplus
 from .records import Record, masked
@@ -39,7 +39,8 @@ from .shapes import (
 class DeltaParams(Record):
     """How a layer reads its keys and queries.
 
-    `scale` None means k^-1/2; `l2_norm` divides q and k by sqrt(sum of squares + eps).
+    `scale` None means k^-1/2; `l2_norm` divides q and k by sqrt(sum of squares + eps). The key of a no-op
+    is 0, so eps must not be.
 
     Raises: ParameterError for a scale or eps that is not positive.
     """
@@ -50,8 +51,8 @@ class DeltaParams(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.eps < 0 or (self.scale is not None and not self.scale > 0):
-            raise ParameterError(f"scale and eps came as {self.scale} and {self.eps}; give scale > 0 (or None) and eps >= 0")
+        if not self.eps > 0 or (self.scale is not None and not self.scale > 0):
+            raise ParameterError(f"scale and eps came as {self.scale} and {self.eps}; give scale > 0 (or None) and eps > 0")
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,14 @@ class DeltaWindow(Record):
 def gates(a: PerHead, b: PerHead, A: HeadParam, dt_bias: HeadParam) -> tuple[PerHead, PerHead]:
     """The gates of Gated DeltaNet from their projections: g = A softplus(a + dt_bias), A < 0, and beta = sigmoid(b).
 
-    Also for a window, since heads are the last axis.
-    Source: arXiv:2412.06464, section 3.4; A = -exp(A_log) in the published checkpoints.
+    Also for a window, since heads are the last axis. For Kimi Delta Attention a and dt_bias are per head and key channel, and
+    A is (h, 1).
+
+    Raises: ParameterError for A > 0 or NaN.
+    Source: arXiv:2412.06464, section 3.4; A = -exp(A_log) in the published checkpoints. Kimi Linear, section 4.
     """
+    if not np.all(A <= 0):
+        raise ParameterError(f"A came as {A.max()}, but the gate must not grow the state; give A = -exp(A_log)")
     return A * softplus(a + dt_bias), sigmoid(b)
 
 
@@ -94,8 +100,7 @@ def keys_and_queries(q: Key, k: Key, heads: int, params: DeltaParams) -> tuple[K
     Raises: ParameterError if the key heads do not divide the value heads.
     """
     groups, channels = q.shape[-2:]
-    if heads % groups:
-        raise ParameterError(f"{groups} key heads do not divide {heads} value heads; each needs equally many")
+    check_groups(groups, heads)
     if params.l2_norm:
         q, k = (x / np.sqrt(einsum("...k, ...k -> ...", x, x) + params.eps)[..., None] for x in (q, k))
     scale = channels**-0.5 if params.scale is None else params.scale
@@ -124,7 +129,7 @@ def states(S: DeltaState, window: DeltaWindow, params: DeltaParams, live: Mask |
     """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
 
     A no-op has g = 0, so that exp g = 1 (6), and beta = 0, so that u = 0 (7); q = k = v = 0 beside them, so that nothing that
-    lay in the token is read. The state passes unchanged, bit for bit.
+    lay in the token is read. The state passes unchanged, bit for bit (but -0 becomes 0).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: as `step`; the no-op is ours, after Snakes and Ladders, section 3.1.

@@ -5,7 +5,7 @@ backtracking paths need to keep, cut, gather and scatter them.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -37,6 +37,15 @@ def _each(function: Callable[..., Any], *records: Any) -> Any:
         return first
     fields = {f.name: _each(function, *(getattr(r, f.name) for r in records)) for f in dataclasses.fields(first)}
     return dataclasses.replace(first, **fields)
+
+
+def arrays(record: Any) -> Iterator[Array]:
+    """Every array of a record, in the order of its fields."""
+    if isinstance(record, np.ndarray):
+        yield record
+    elif dataclasses.is_dataclass(record) and not isinstance(record, type):
+        for field in dataclasses.fields(record):
+            yield from arrays(getattr(record, field.name))
 
 
 def rows(record: T, index: Array) -> T:

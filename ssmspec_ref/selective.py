@@ -33,7 +33,7 @@ from .shapes import (
 class SelectiveParams(Record):
     """Parameters of one layer. A is negative, per unit of dt.
 
-    Raises: ParameterError for A > 0.
+    Raises: ParameterError for A > 0, NaN or infinite.
     """
 
     A: InnerStateParam
@@ -43,8 +43,11 @@ class SelectiveParams(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.any(self.A > 0):
-            raise ParameterError(f"A came as {self.A.max()} > 0, so the state would grow without bound; give A = -exp(A_log)")
+        if not np.all(np.isfinite(self.A) & (self.A <= 0)):
+            raise ParameterError(
+                f"A came with entries in {self.A.min()} .. {self.A.max()}, but a positive one lets the state grow; "
+                "give a finite A = -exp(A_log)"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,13 @@ class SelectiveWindow(Record):
         return SelectiveToken(self.x[:, t], self.dt[:, t], self.B[:, t], self.C[:, t], z)
 
 
-def step_size(dt: Inner, params: SelectiveParams) -> Inner:
-    """dt = softplus(dt_raw + dt_bias) (1); also for a window, since channels are the last axis."""
+@checked
+def step_size(dt: Inner | Inners, params: SelectiveParams) -> Inner:
+    """dt = softplus(dt_raw + dt_bias) (1), of a token or of a window.
+
+    Raises: ShapeMismatch, PrecisionError.
+    Source: arXiv:2312.00752, algorithm 2.
+    """
     if params.dt_bias is not None:
         dt = dt + params.dt_bias
     return softplus(dt) if params.dt_softplus else dt
@@ -108,15 +116,17 @@ def states(
 ) -> tuple[Inners, ChannelStates]:
     """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
 
-    A no-op has dt = 0, so that a = 1 (6), and x = B = 0, so that U = 0 (7): the state passes unchanged, bit for bit.
+    A no-op has dt = 0, so that a = 1 (6), and x = B = 0, so that U = 0 (7): the state passes unchanged, bit for bit
+    (but -0 becomes 0).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow.
     Source: as `step`; Snakes and Ladders, section 3.1 (no-op tokens).
     """
+    if live is not None:
+        window = masked(window, live)  # (7)
     dt = step_size(window.dt, params)  # (1)
     if live is not None:
         dt = masked(dt, live)  # (6)
-        window = masked(window, live)  # (7)
     outputs, after = [], []
     for t in range(window.x.shape[1]):
         y, S = _step(S, window.token(t), dt[:, t], params)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import einsum, exp, repeat
 
-from .checks import checked
+from .checks import check_groups, checked
 from .errors import ParameterError
 from .functions import silu, softplus
 from .records import Record, masked
 from .shapes import (
+    Array,
     Head,
     HeadChannelParam,
     HeadParam,
@@ -35,7 +36,7 @@ from .shapes import (
 class SSDParams(Record):
     """Parameters of one layer. A is negative, per unit of dt; D is per head, or per head and channel.
 
-    Raises: ParameterError for A > 0 or a dt_limit that is no interval.
+    Raises: ParameterError for A > 0, NaN or infinite, or a dt_limit that is no interval above 0.
     """
 
     A: HeadParam
@@ -46,8 +47,11 @@ class SSDParams(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.any(self.A > 0):
-            raise ParameterError(f"A came as {self.A.max()} > 0, so the state would grow without bound; give A = -exp(A_log)")
+        if not np.all(np.isfinite(self.A) & (self.A <= 0)):
+            raise ParameterError(
+                f"A came with entries in {self.A.min()} .. {self.A.max()}, but a positive one lets the state grow; "
+                "give a finite A = -exp(A_log)"
+            )
         low, high = self.dt_limit
         if not 0 <= low <= high:
             raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
@@ -79,8 +83,13 @@ class SSDWindow(Record):
         return SSDToken(self.x[:, t], self.dt[:, t], self.B[:, t], self.C[:, t], z)
 
 
-def step_size(dt: PerHead, params: SSDParams) -> PerHead:
-    """dt = clip(softplus(dt_raw + dt_bias), dt_limit) (1); also for a window, since heads are the last axis."""
+@checked
+def step_size(dt: PerHead | PerHeads, params: SSDParams) -> PerHead:
+    """dt = clip(softplus(dt_raw + dt_bias), dt_limit) (1), of a token or of a window.
+
+    Raises: ShapeMismatch, PrecisionError.
+    Source: arXiv:2405.21060, section 7; the limits are the published code's `dt_limit`.
+    """
     if params.dt_bias is not None:
         dt = dt + params.dt_bias
     if params.dt_softplus:
@@ -88,14 +97,14 @@ def step_size(dt: PerHead, params: SSDParams) -> PerHead:
     return np.clip(dt, *params.dt_limit)
 
 
-def per_head(grouped: Proj, heads: int) -> State:
-    """B or C widened from groups to heads: head h reads group h // (heads / groups). The groups are axis -2.
+@checked
+def per_head(grouped: Proj | Projs, heads: int) -> Array:
+    """B or C widened from groups to heads: head h reads group h // (heads / groups). Of a token or of a window.
 
     Raises: ParameterError if the groups do not divide the heads.
     """
     groups = grouped.shape[-2]
-    if heads % groups:
-        raise ParameterError(f"{groups} groups do not divide {heads} heads; the heads of a group must be equally many")
+    check_groups(groups, heads)
     return repeat(grouped, heads // groups, axis=-2)
 
 
@@ -132,15 +141,17 @@ def states(S: State, window: SSDWindow, params: SSDParams, live: Mask | None = N
     """The output at every token and the state after it; a token that is not live is a no-op and its output is 0.
 
     A no-op acts on the decay, dt = 0 so that a = 1 (6), and on the update, x = B = 0 so that U = 0 (7): the state passes
-    unchanged, bit for bit, whatever was in the token. The third place is the convolution's (`conv.scan_masked`).
+    unchanged, bit for bit (but -0 becomes 0), whatever was in the token. dt is set after the limits, whose lower end may be
+    above 0. The third place is the convolution's (`conv.scan_masked`).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: as `step`; Snakes and Ladders, section 3.1 (no-op tokens).
     """
+    if live is not None:
+        window = masked(window, live)  # (7)
     dt = step_size(window.dt, params)  # (1)
     if live is not None:
         dt = masked(dt, live)  # (6)
-        window = masked(window, live)  # (7)
     outputs, after = [], []
     for t in range(window.x.shape[1]):
         y, S = _step(S, window.token(t), dt[:, t], params)
