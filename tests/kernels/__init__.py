@@ -1,0 +1,1 @@
+"""Kernels in the interpreter and through the compiler, on the CPU."""
