@@ -14,8 +14,8 @@ import numpy as np
 
 from . import delta, mixer
 from .checks import checked
-from .errors import ShapeMismatch
-from .functions import silu
+from .errors import ParameterError, ShapeMismatch
+from .functions import sigmoid, silu
 from .linear import Linear
 from .mixer import DeltaGates, DeltaMixer, MixerInputs, MixerState, SelectiveGates, SelectiveMixer, SSDGates, SSDMixer
 from .norm import GatedNorm, gated
@@ -59,8 +59,9 @@ class DeltaLayer(Record):
     g = A softplus(a + dt_bias), A < 0    beta = beta_scale sigmoid(b)
 
     With `dt_bias` per head and key channel, a is too, and g is the decay of Kimi Delta Attention. `beta_scale` is 2 where
-    negative eigenvalues are allowed (OLMo-Hybrid). Layouts that interleave the projections by key head (Qwen3-Next's in_proj_qkvz and
-    in_proj_ba) are a permutation of the rows of these weights.
+    negative eigenvalues are allowed (OLMo-Hybrid). With `lower_bound` < 0, g = lower_bound sigmoid(-A (a + dt_bias)) instead
+    (the safe gate of Bailing and GLM). Layouts that interleave the projections by key head (Qwen3-Next's
+    in_proj_qkvz and in_proj_ba) are a permutation of the rows of these weights.
     Source: arXiv:2412.06464, section 3.4; Kimi Linear, section 4.
     """
 
@@ -74,12 +75,20 @@ class DeltaLayer(Record):
     norm: GatedNorm
     out_proj: Linear
     beta_scale: float = 1.0
+    lower_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lower_bound is not None and not self.lower_bound < 0:
+            raise ParameterError(f"lower_bound came as {self.lower_bound}, but it bounds a log decay; give a number below 0")
 
     def inputs(self, u: Residual) -> tuple[MixerInputs, Array]:
         heads, channels = self.mixer.value_heads, self.mixer.value_channels
         a = self.a_proj.apply(u).reshape(u.shape[:2] + self.dt_bias.shape)
         A = self.A if self.dt_bias.ndim == 1 else self.A[:, None]
         g, beta = delta.gates(a, self.b_proj.apply(u), A, self.dt_bias)
+        if self.lower_bound is not None:
+            g = self.lower_bound * sigmoid(-A * (a + self.dt_bias))
         z = self.z_proj.apply(u).reshape(*u.shape[:2], heads, channels)
         return MixerInputs(self.qkv_proj.apply(u), DeltaGates(g, self.beta_scale * beta)), z
 

@@ -1,0 +1,91 @@
+"""What is judged of transformers, and why the rest is not."""
+
+from functools import partial
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+
+from . import functions, short_conv
+from .cache import CachedLayer
+from .families import FAMILIES, Family
+
+SEQUENTIAL = NumericContract()
+CHUNKED = NumericContract(order="chunked")
+"""Both paths compute and store in float32 when the model is in float32."""
+
+LAYER = ("layer.prefill", "layer.step", "layer.continue", "layer.left_pad", "layer.right_pad")
+INSIDE = "reached through the layer; the functions are judged by themselves"
+NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="mamba2_selective_state_update has no dt_limit")
+NO_Z = Limits({"D": ("head", "off"), "z": ("off",)}, reason="mamba2_chunk_scan reads D per head and takes no z")
+ACTIVATED_OFF = Limits({"act": ("off",)}, reason="the layer has no activation behind its convolution")
+
+ELSEWHERE = {
+    "inkling": "adds the residual inside the convolution; judged in float64 by tests/test_transformers_exact.py",
+    "inkling2": "adds the residual inside the convolution; judged in float64 by tests/test_transformers_exact.py",
+    "inkling2 dynamic": "the taps are projected from the token: no fixed convolution",
+    "minimax": "no convolution, a fixed decay per head; judged in float64 by tests/test_transformers_exact.py",
+    "zamba, several heads": "a sum of Mamba-1 layers; judged in float64 by tests/test_transformers_exact.py",
+    "zaya": "two stacked convolutions before attention and a value delayed by one token: none of the three recurrences",
+    "recurrent_gemma": "RG-LRU, and its state lives in the module: none of the three recurrences, no cache to judge",
+    "rwkv": "another recurrence",
+    "xlstm": "another recurrence",
+}
+
+
+def adapter() -> Adapter:
+    """The installed transformers. Raises: ImportError."""
+    import torch  # noqa: F401
+    import transformers
+
+    subjects = (*map(layer, FAMILIES), *FUNCTIONS, *map(convolution, short_conv.FAMILIES))
+    elsewhere = tuple(Subject(name, {}, {"layer": reason}) for name, reason in ELSEWHERE.items())
+    homepage = "https://github.com/huggingface/transformers/issues"
+    return Adapter("transformers", transformers.__version__, subjects + elsewhere, homepage)
+
+
+def layer(family: Family) -> Subject:
+    """The layer of a family; rollback runs with a cache that records its past, as `crop` requires."""
+    contract = SEQUENTIAL if family.limits.options["kind"] == ("mamba1",) else CHUNKED
+    capabilities = {name: Capability(partial(CachedLayer, family), contract, family.limits) for name in LAYER}
+    recording = partial(CachedLayer, family, recording=True)
+    capabilities["layer.rollback"] = Capability(recording, contract, family.limits)
+    absent = dict.fromkeys(("conv", "selective", "ssd", "delta"), INSIDE)
+    return Subject(family.name, capabilities, absent)
+
+
+def convolution(family: str) -> Subject:
+    """A layer that is only a convolution."""
+    scan, step = partial(short_conv.scan, family), partial(short_conv.step, family)
+    capabilities = {
+        "conv.step": Capability(step, SEQUENTIAL, ACTIVATED_OFF),
+        "conv.scan": Capability(scan, SEQUENTIAL, ACTIVATED_OFF),
+    }
+    absent = {"conv.scan_masked": "padding enters the window as zeros", "layer": "no recurrence"}
+    return Subject(family, capabilities, absent)
+
+
+NO_TREE = "no tree"
+FUNCTIONS = (
+    Subject(
+        "functions of mamba",
+        {"selective.step": Capability(functions.selective_step, SEQUENTIAL)},
+        {"selective.scan": "mamba_selective_scan takes no initial state", "selective.verify_tree": NO_TREE},
+    ),
+    Subject(
+        "functions of mamba2",
+        {
+            "conv.step": Capability(functions.conv_step, SEQUENTIAL),
+            "conv.scan": Capability(functions.conv_scan, SEQUENTIAL),
+            "ssd.step": Capability(functions.ssd_step, SEQUENTIAL, NO_LIMIT),
+            "ssd.scan": Capability(functions.ssd_scan, CHUNKED, NO_Z),
+        },
+        {"conv.verify_tree": NO_TREE, "ssd.verify_tree": NO_TREE, "layer": "see the families"},
+    ),
+    Subject(
+        "functions of qwen3_next and kimi_linear",
+        {
+            "delta.step": Capability(functions.delta_step, SEQUENTIAL),
+            "delta.scan": Capability(functions.delta_scan, CHUNKED),
+        },
+        {"delta.verify_tree": NO_TREE, "layer": "see the families"},
+    ),
+)

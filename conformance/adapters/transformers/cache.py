@@ -1,0 +1,50 @@
+"""A layer of transformers with its own cache, driven as the suite drives a layer."""
+
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.shapes import Array, Mask
+
+from .families import Family
+from .guard import quiet
+
+
+class CachedLayer:
+    """One module, one cache; `used` is the record of what the module computes with.
+
+    The mask of padded batches is made as the models of transformers make it: by `create_recurrent_attention_mask`, which
+    hands no mask to a single token. Rollback needs the cache to record its past from the first token.
+    """
+
+    def __init__(self, family: Family, layer: Any, rows: int, dtype: str = "float32", recording: bool = False) -> None:
+        import torch
+        from transformers.cache_utils import Cache, LinearAttentionLayer
+
+        self.dtype = getattr(torch, dtype)
+        self.module, self.config, self.used = family.build(layer, self.dtype)
+        self.rows = rows
+        self.cache = Cache(layers=[LinearAttentionLayer()])
+        if recording:
+            self.cache.activate_past_recording()
+
+    def forward(self, u: Array, live: Mask | None = None) -> Array:
+        import torch
+        from transformers.masking_utils import create_recurrent_attention_mask
+
+        inputs = torch.as_tensor(u).to(self.dtype)
+        mask = None if live is None else torch.as_tensor(live)
+        with torch.no_grad(), quiet():
+            mask = create_recurrent_attention_mask(self.config, inputs, mask, self.cache)
+            out = self.module(inputs, cache_params=self.cache, attention_mask=mask)
+        return out.double().numpy()
+
+    def state(self) -> tuple[Array, Array]:
+        held = self.cache.layers[0]
+        M, S = held.conv_states[0].double().numpy(), held.recurrent_states[0].double().numpy()
+        width = self.module.conv_kernel_size
+        M = np.concatenate([np.zeros((*M.shape[:2], width)), M], axis=2)[:, :, -width:]
+        return M.copy(), S.copy()
+
+    def rollback(self, tokens: int) -> None:
+        self.cache.crop(-tokens)

@@ -1,0 +1,51 @@
+"""What must be true of the process before a modeling file of transformers is imported.
+
+Each modeling file binds fla, mamba_ssm and causal_conv1d when it is imported, without asking for a device; on a machine
+without one the layers then fail. The adapter judges the PyTorch path, so it hides the three. `reroute` is for a process of
+its own: it turns every hard cast to float32 into one to float64, so that the layers compute in float64 throughout.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+KERNEL_PACKAGES = ("fla", "mamba_ssm", "causal_conv1d")
+
+
+def modeling(family: str) -> Any:
+    """The modeling module of a family, imported with the optional kernel packages hidden."""
+    for name in KERNEL_PACKAGES:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    with quiet():
+        return import_module(f"transformers.models.{family}.modeling_{family}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence deprecations inside transformers and torch, and the notes that no kernel package is installed."""
+    logging = import_module("transformers.utils.logging")
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            for category in (DeprecationWarning, FutureWarning):
+                warnings.filterwarnings("ignore", category=category)
+            yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def reroute() -> None:
+    """Make float32 mean float64 in this process, before any layer is built; it cannot be undone.
+
+    transformers casts to float32 inside every layer, whatever the dtype of the model, so that a model in float64 still errs
+    by 1e-6. After this call it errs as float64 does.
+    """
+    import torch
+
+    torch.Tensor.float = lambda self, *args, **kwargs: self.to(torch.float64)  # type: ignore[method-assign]
+    torch.float32 = torch.float = torch.float64
+    torch.set_default_dtype(torch.float64)
