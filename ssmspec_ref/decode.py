@@ -2,22 +2,25 @@
 
 root   = the last token of the sequence, not yet in any state   (1)
 S'     = scan(S, root)                                          (2)
-token  = choose(logits, sequence, position)                     (3)
-stop after `eos`, or when the budget is spent                   (4)
+token  = choose(logits, prompt, output)                         (3)
+stop at an end of sequence, or when the budget is spent         (4)
 
-The tokens of a row depend on nothing outside the row: a choice sees the logits, the sequence and the position, and brings no
-randomness of its own. A finished row stays as it is: its last token is emitted, and in no state.
+The tokens of a row depend on nothing outside the row: a choice sees the logits, the row's own tokens and the row's own noise,
+laid out by position. A finished row stays as it is: its last token is emitted, and in no state.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from . import model as lm
-from .errors import BudgetError, EmptyWindow, ProbabilityError, ShapeMismatch
+from .accept import Dice, Sampling, Stop, greedy
+from .accept.processors import process
+from .errors import BudgetError, EmptyWindow, ShapeMismatch
 from .model import Model, ModelState
-from .shapes import Array, Mask, Tokens
+from .shapes import Array, LogitRow, Mask, Tokens
 
 Row = tuple[int, ...]
 
@@ -31,16 +34,11 @@ class Settings:
     """
 
     budget: int
-    eos: int | None = None
+    stop: Stop = field(default_factory=Stop)
 
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise BudgetError(f"budget came as {self.budget} tokens; give 0 or more")
-
-    def cut(self, emitted: Row, tokens: Row) -> Row:
-        """What may still be emitted of `tokens`: up to the first `eos`, it included, and within the budget (4)."""
-        tokens = tokens[: self.budget - len(emitted)]
-        return tokens[: tokens.index(self.eos) + 1] if self.eos in tokens else tokens
 
 
 @dataclass(frozen=True)
@@ -74,48 +72,32 @@ class Sequences:
 
     def active(self, settings: Settings) -> Mask:
         """The rows that may go on (4)."""
-        going = [len(e) < settings.budget and (not e or e[-1] != settings.eos) for e in self.emitted]
-        return np.array(going)
+        return np.array([len(e) < settings.budget and settings.stop.ended(e) is None for e in self.emitted])
 
     def extended(self, tokens: tuple[Row, ...]) -> "Sequences":
         return Sequences(self.prompts, tuple(e + t for e, t in zip(self.emitted, tokens, strict=True)))
 
 
 class Choose(Protocol):
-    """The next token from the logits of one position: a function, with its noise, if any, given beforehand."""
+    """The next token of row `b` from the logits behind its prompt and output."""
 
-    def __call__(self, logits: Array, sequence: int, position: int) -> int: ...
+    def __call__(self, logits: LogitRow, b: int, prompt: Row, output: Row) -> int: ...
 
 
-def greedy(logits: Array, sequence: int, position: int) -> int:
+def most_likely(logits: LogitRow, b: int, prompt: Row, output: Row) -> int:
     """The most likely token, the lowest on ties. Raises: ProbabilityError for NaN."""
-    if np.isnan(logits).any():
-        raise ProbabilityError(f"the logits of row {sequence} hold NaN at position {position}; no token is most likely")
-    return int(np.argmax(logits))
+    return int(greedy.choices(logits[None, None])[0, 0])
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One token from softmax(logits), by the noise of its row and position: the first whose cumulated probability exceeds it.
+    """A draw from the processed distribution, by the row's own dice; its node is the position in the output."""
 
-    Units: noise is uniform in [0, 1), one number for each token that may be emitted.
-    Raises: ProbabilityError for noise outside [0, 1), or NaN logits.
-    """
+    sampling: Sampling
+    dice: Sequence[Dice]
 
-    noise: Array
-
-    def __post_init__(self) -> None:
-        if not np.all((self.noise >= 0) & (self.noise < 1)):
-            raise ProbabilityError("noise came with an entry outside [0, 1); give uniform numbers")
-
-    def __call__(self, logits: Array, sequence: int, position: int) -> int:
-        weights = np.exp(logits - greedy_logit(logits, sequence, position))
-        cumulated = np.cumsum(weights) / weights.sum()
-        return int(min(np.searchsorted(cumulated, self.noise[sequence, position], side="right"), len(logits) - 1))
-
-
-def greedy_logit(logits: Array, sequence: int, position: int) -> float:
-    return float(logits[greedy(logits, sequence, position)])
+    def __call__(self, logits: LogitRow, b: int, prompt: Row, output: Row) -> int:
+        return self.dice[b].pick(process(logits, prompt, output, self.sampling), len(output))
 
 
 def padded(rows: tuple[Row, ...]) -> tuple[Tokens, Mask]:
@@ -141,7 +123,7 @@ def prefill(prompts: tuple[Row, ...], model: Model) -> tuple[Sequences, ModelSta
 
 
 def step(
-    sequences: Sequences, state: ModelState, model: Model, settings: Settings, choose: Choose = greedy
+    sequences: Sequences, state: ModelState, model: Model, settings: Settings, choose: Choose = most_likely
 ) -> tuple[Sequences, ModelState]:
     """One token more for every active row, (1) to (4).
 
@@ -150,20 +132,20 @@ def step(
     active = sequences.active(settings)
     logits, state = lm.scan(state, sequences.roots()[:, None], model, active[:, None])  # (1) (2)
     tokens = (
-        (choose(logits[b, 0], b, len(emitted)),) if active[b] else ()  # (3)
-        for b, emitted in enumerate(sequences.emitted)
+        (choose(logits[b, 0], b, sequences.prompts[b], output),) if active[b] else ()  # (3)
+        for b, output in enumerate(sequences.emitted)
     )
     return sequences.extended(tuple(tokens)), state
 
 
 def decode(
-    prompts: tuple[Row, ...], model: Model, settings: Settings, choose: Choose = greedy
+    prompts: tuple[Row, ...], model: Model, settings: Settings, choose: Choose = most_likely
 ) -> tuple[Sequences, ModelState]:
     """Prompts in, tokens out, and the state after them.
 
-    Raises: EmptyWindow, ProbabilityError.
+    Raises: EmptyWindow, ParameterError, ProbabilityError.
     """
     sequences, state = prefill(prompts, model)
-    while sequences.active(settings).any():
+    while sequences.active(settings).any():  # (4)
         sequences, state = step(sequences, state, model, settings, choose)
     return sequences, state

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-
+from . import attention_layer, mixer
 from . import layer as recurrent
-from . import mixer
+from .attention import KVState
+from .attention_layer import AttentionLayer
 from .errors import ParameterError
 from .functions import silu
 from .layer import RecurrentLayer
@@ -24,10 +24,10 @@ from .linear import Linear
 from .mixer import MixerState
 from .norm import Norm, rms
 from .records import Record
-from .shapes import Array, Embedding, Logits, Mask, Residual, Tokens
+from .shapes import Embedding, Logits, Mask, Residual, Tokens
 
-Layer: TypeAlias = RecurrentLayer
-LayerState: TypeAlias = MixerState
+Layer: TypeAlias = RecurrentLayer | AttentionLayer
+LayerState: TypeAlias = MixerState | KVState
 ModelState: TypeAlias = tuple[LayerState, ...]
 T = TypeVar("T")
 
@@ -70,7 +70,11 @@ class Model(Record):
 
 def new_state(model: Model, rows: int) -> ModelState:
     """The state of `rows` sequences that have seen nothing."""
-    return tuple(mixer.new_state(block.layer.mixer, rows) for block in model.blocks)
+    layers = (block.layer for block in model.blocks)
+    return tuple(
+        attention_layer.new_state(layer, rows) if isinstance(layer, AttentionLayer) else mixer.new_state(layer.mixer, rows)
+        for layer in layers
+    )
 
 
 def through(
@@ -100,7 +104,10 @@ def scan(state: ModelState, tokens: Tokens, model: Model, live: Mask | None = No
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
 
-    def run(i: int, layer: Layer, u: Array) -> tuple[Array, LayerState]:
-        return recurrent.scan(state[i], u, layer, live)
+    def run(i: int, layer: Layer, u: Residual) -> tuple[Residual, LayerState]:
+        before = state[i]
+        if isinstance(layer, AttentionLayer):
+            return attention_layer.scan(before, u, layer, live)  # type: ignore[arg-type]
+        return recurrent.scan(before, u, layer, live)  # type: ignore[arg-type]
 
-    return through(np.asarray(tokens), model, run)
+    return through(tokens, model, run)

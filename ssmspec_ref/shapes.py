@@ -13,7 +13,8 @@ k v   key and value channel of the delta rule              K, V
 d     channel of Mamba-1                                   D, d_inner
 c     channel of the convolution                           conv_dim
 w     tap of the convolution                               d_conv, width
-e     channel of an attention head, of the residual stream head_dim, d_model
+e     channel of an attention head                         head_dim
+u     channel of the residual stream                       d_model
 l     position of a cache or of a ring                     L, cache length
 f     frequency of the rotary embedding, for two channels  head_dim / 2
 s     slot of a pool of states                             slot, block
@@ -104,8 +105,8 @@ Marks = Int64[Array, "m"]  # of chosen places in a packed run
 # Tokens and distributions
 Tokens = Int64[Array, "b t"]
 Logits = Float64[Array, "b t i"]
-Residual = Float64[Array, "b t e"]  # the residual stream of the language model
-Embedding = Float64[Array, "i e"]
+Residual = Float64[Array, "b t u"]  # the residual stream of the language model
+Embedding = Float64[Array, "i u"]
 Probs = Float64[Array, "i"]
 LogitRow = Float64[Array, "i"]
 WindowLogits = Float64[Array, "t i"]  # one window of one sequence

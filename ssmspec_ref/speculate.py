@@ -2,29 +2,37 @@
 
 feed     = tokens to bring again | root | drafts           (1)
 logits   = model(feed), every layer by its path            (2)
-verdict  = accept(window, logits)                          (3)
+run      = judge(window, logits), cut at the end           (3)
 commit   : root and accepted drafts enter every layer      (4)
 new root = the token that the target chose after them      (5)
 
-A window may be a chain, several chains for each sequence, or a tree. A path is a module of `backtrack`: `start`, `verify`,
-`commit`, `restore`, `refeed`. Tokens emitted and tokens entering the state are equally many: the root enters as the new root
-leaves, so cutting an emission at `eos` or at the budget cuts the commitment by as much.
+A window may be a chain, several chains for each sequence, or a tree. A path is a module of `backtrack`, or a configured one;
+attention layers always use `kv_cache`. As many tokens enter the state as are emitted: the root enters, the new root does not.
+So a run that is cut at an end of sequence, or at the budget, commits fewer tokens by as many.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from . import model as lm
-from .backtrack import Accepted, Backtrack, Draft
-from .decode import Choose, Row, Sequences, Settings, greedy, padded, prefill
-from .errors import AcceptanceError, ShapeMismatch, Unsupported
-from .lengths import chain_path, first
+from .accept import DraftTree, Emitted
+from .accept.draft_tree import chain, unpadded
+from .accept.emitted import accepted
+from .accept.greedy import walk
+from .accept.stop import cut
+from .attention import KVState
+from .attention_layer import AttentionLayer
+from .backtrack import Accepted, Backtrack, Draft, kv_cache
+from .backtrack.kv_cache import AttentionDraft
+from .decode import Choose, Row, Sequences, Settings, most_likely, padded, prefill
+from .errors import ShapeMismatch, Unsupported
+from .lengths import first
 from .model import Layer, Model, ModelState
 from .records import Record
-from .shapes import Lengths, Logits, Mask, Parents, Residual, Tokens
+from .shapes import Lengths, Logits, Mask, Parents, Residual, Tokens, WindowLogits
 
 Path: TypeAlias = Backtrack[Any, Any]
 Kept: TypeAlias = tuple[Any, ...]  # of each layer
@@ -46,41 +54,38 @@ class Window(Record):
         rows, longest = self.tokens.shape
         return first(np.full(rows, longest) if self.lengths is None else self.lengths, longest)
 
-    def rows_of(self, b: int) -> list[int]:
-        """The rows that continue sequence b."""
-        if self.sequence is None:
-            return [b]
-        return [int(r) for r in np.flatnonzero(self.sequence == b)]
+    def sequences(self) -> Lengths:
+        """The sequence that each row continues."""
+        return np.arange(len(self.tokens)) if self.sequence is None else self.sequence
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was accepted, and what each sequence emits for it: the accepted drafts and the target's choice after them."""
-
-    accepted: Accepted
-    emitted: tuple[Row, ...]
-
-
-Accept: TypeAlias = Callable[[Window, Logits, Sequences], Verdict]
-Drafter: TypeAlias = Callable[[Sequences], Window]
+    def tree(self, r: int) -> DraftTree:
+        """The real tokens of a row. Raises: NotTopological."""
+        tokens = self.tokens[r, self.live()[r]]
+        if self.parents is None:
+            return chain(tokens[0], tokens[1:].tolist())
+        return unpadded(tokens, self.parents[r, : len(tokens)])
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What each layer holds before the verdict, and how many tokens were brought again."""
+    """What each layer holds before the verdict."""
 
+    window: Window
     layers: tuple[Any, ...]
-    lag: Lengths
+
+
+Drafter: TypeAlias = Callable[[Sequences], Window]
+Judge: TypeAlias = Callable[[DraftTree, WindowLogits, int, Row, Row], Emitted]  # of one row: logits, b, prompt, output
 
 
 def start(state: ModelState, model: Model, path: Path) -> Kept:
     """What the layers keep before the first window."""
-    return tuple(path.start(s) for s in state)
+    return tuple(kv_cache.start(s) if isinstance(s, KVState) else path.start(s) for s in state)
 
 
 def refeed(kept: Kept, model: Model, path: Path) -> Lengths:
     """How many committed tokens of each sequence the next window must bring again: the longest lag of a layer."""
-    return np.max([path.refeed(k) for k in kept], axis=0)
+    return np.max([kv_cache.refeed(k) if isinstance(k, KVState) else path.refeed(k) for k in kept], axis=0)
 
 
 def restore(kept: Kept, sequences: Sequences, model: Model, path: Path) -> ModelState:
@@ -88,9 +93,18 @@ def restore(kept: Kept, sequences: Sequences, model: Model, path: Path) -> Model
 
     Raises: as the path's `restore`.
     """
-    state = tuple(path.restore(k, block.layer.mixer) for k, block in zip(kept, model.blocks, strict=True))
-    tokens, live = padded(behind(refeed(kept, model, path), sequences))
+    lag = refeed(kept, model, path)
+    state = tuple(_restored(k, lag, block.layer, path) for k, block in zip(kept, model.blocks, strict=True))
+    tokens, live = padded(behind(lag, sequences))
     return lm.scan(state, tokens, model, live)[1] if tokens.shape[1] else state
+
+
+def _restored(kept: Any, lag: Lengths, layer: Layer, path: Path) -> Any:
+    """What a layer held `lag` tokens ago; a cache is cut by its length."""
+    if isinstance(layer, AttentionLayer):
+        state = kv_cache.restore(kept, layer.params)
+        return KVState(state.K, state.V, state.length - lag)
+    return path.restore(kept, layer.mixer)
 
 
 def behind(lag: Lengths, sequences: Sequences) -> tuple[Row, ...]:
@@ -107,13 +121,11 @@ def feed(window: Window, lag: Lengths, sequences: Sequences) -> Window:
     if not lag.any():
         return window
     if window.parents is not None:
-        raise Unsupported(
-            "a path that brings committed tokens again verifies rows, not trees; give each path of the tree as a row"
-        )
-    again, live = behind(lag, sequences), window.live()
-    sequence = range(len(window.tokens)) if window.sequence is None else window.sequence
+        raise Unsupported("a path that brings committed tokens again verifies rows, not trees; give each path as a row")
+    again = behind(lag, sequences)
     rows = [
-        again[b] + tuple(row[real]) if real[0] else () for b, row, real in zip(sequence, window.tokens, live, strict=True)
+        again[b] + tuple(row[real].tolist()) if real[0] else ()
+        for b, row, real in zip(window.sequences(), window.tokens, window.live(), strict=True)
     ]
     tokens, real = padded(tuple(rows))
     return Window(tokens, real.sum(axis=1), window.sequence)
@@ -129,132 +141,100 @@ def verify(kept: Kept, sequences: Sequences, window: Window, model: Model, path:
     fed = feed(window, lag, sequences)  # (1)
 
     def run(i: int, layer: Layer, u: Residual) -> tuple[Residual, Any]:
+        if isinstance(layer, AttentionLayer):
+            attended = AttentionDraft(layer.inputs(u), fed.lengths, fed.sequence, fed.parents)
+            y, pending = kv_cache.verify(kept[i], attended, layer.params, lag)
+            return layer.output(y), pending
         inputs, gate = layer.inputs(u)
         y, pending = path.verify(kept[i], Draft(inputs, fed.lengths, fed.sequence, fed.parents), layer.mixer)
         return layer.output(y, gate), pending
 
-    logits, pending = lm.through(fed.tokens, model, run)  # (2)
-    offset = lag if window.sequence is None else lag[window.sequence]
-    index = np.minimum(offset[:, None] + np.arange(window.tokens.shape[1]), fed.tokens.shape[1] - 1)
-    return np.take_along_axis(logits, index[:, :, None], axis=1), Pending(pending, lag)
+    logits, layers = lm.through(fed.tokens, model, run)  # (2)
+    index = lag[window.sequences(), None] + np.arange(window.tokens.shape[1])
+    read = np.minimum(index, fed.tokens.shape[1] - 1)[:, :, None]
+    return np.take_along_axis(logits, read, axis=1), Pending(window, layers)
 
 
-def commit(pending: Pending, accepted: Accepted, model: Model, path: Path) -> Kept:
+def commit(pending: Pending, verdict: Accepted, model: Model, path: Path) -> Kept:
     """Root and accepted drafts enter every layer (4). Raises: AcceptanceError."""
-    return tuple(path.commit(p, accepted, block.layer.mixer) for p, block in zip(pending.layers, model.blocks, strict=True))
+    return tuple(
+        kv_cache.commit(p, verdict, block.layer.params)
+        if isinstance(block.layer, AttentionLayer)
+        else path.commit(p, verdict, block.layer.mixer)
+        for p, block in zip(pending.layers, model.blocks, strict=True)
+    )
 
 
 def check_roots(window: Window, sequences: Sequences) -> None:
-    """Raise ShapeMismatch unless every row starts with the root of its sequence."""
-    roots, rows = sequences.roots(), len(window.tokens)
-    if window.sequence is None and rows != len(roots):
-        raise ShapeMismatch(f"the window has {rows} rows for {len(roots)} sequences; name the sequence of each row")
-    needed = roots if window.sequence is None else roots[window.sequence]
+    """Raise ShapeMismatch unless every live row starts with the root of its sequence."""
+    rows = len(window.tokens)
+    if window.sequence is None and rows != len(sequences):
+        raise ShapeMismatch(f"the window has {rows} rows for {len(sequences)} sequences; name the sequence of each row")
+    needed = sequences.roots()[window.sequences()]
     bad = np.flatnonzero((window.tokens[:, 0] != needed) & window.live()[:, 0])
     if bad.size:
         r = int(bad[0])
         raise ShapeMismatch(f"row {r} starts with token {window.tokens[r, 0]}, but the root of its sequence is {needed[r]}")
 
 
-def follow(choose: Choose = greedy) -> Accept:
-    """The acceptance that changes no token: from the root on, go to the child that carries the target's choice.
+def follow(choose: Choose = most_likely) -> Judge:
+    """The judge that changes no token: a draft stands as long as it is what plain decoding would choose there.
 
-    Among several rows of one sequence the longest wins, the lowest row on ties. With `greedy` it is greedy verification, with
-    `Sampled` naive sampling: the choice is made from the target alone, so what is emitted is what plain decoding emits.
-
-    Source: Snakes and Ladders, section 4 (N drafts); STree, section 3 (trees).
+    With `most_likely` it is greedy verification; with `Sampled` it is naive sampling with noise laid out by position.
     """
 
-    def accept(window: Window, logits: Logits, sequences: Sequences) -> Verdict:
-        live = window.live()
-        best: list[tuple[int, list[int], Row]] = []
-        for b in range(len(sequences)):
-            walks = [(r, *_walk(window, live, logits, r, b, sequences, choose)) for r in window.rows_of(b)]
-            best.append(max(walks, key=lambda walk: len(walk[2]), default=(0, [], ())))
-        return Verdict(_accepted(best, window), tuple(emitted for _, _, emitted in best))
+    def judge(tree: DraftTree, logits: WindowLogits, b: int, prompt: Row, output: Row) -> Emitted:
+        chosen = [choose(logits[i], b, prompt, output + tree.drafted(i)) for i in range(len(tree))]
+        return walk(tree, chosen)
 
-    return accept
+    return judge
 
 
-def _walk(
-    window: Window, live: Mask, logits: Logits, r: int, b: int, sequences: Sequences, choose: Choose
-) -> tuple[list[int], Row]:
-    """The accepted nodes of a row, and what they emit."""
-    if not live[r, 0]:
-        return [], ()
-    nodes, position = [0], len(sequences.emitted[b])
-    emitted: list[int] = []
-    while True:
-        emitted.append(choose(logits[r, nodes[-1]], b, position + len(emitted)))
-        children = [j for j in _children(window, r, nodes[-1]) if live[r, j] and window.tokens[r, j] == emitted[-1]]
-        if not children:
-            return nodes, tuple(emitted)
-        nodes.append(children[0])
+def runs(window: Window, logits: Logits, sequences: Sequences, settings: Settings, judge: Judge) -> list[tuple[int, Emitted]]:
+    """For each sequence the row with the longest run, the lowest on ties, and the run, cut at the end (3).
 
-
-def _children(window: Window, r: int, node: int) -> list[int]:
-    if window.parents is None:
-        return [node + 1] if node + 1 < window.tokens.shape[1] else []
-    return [int(j) for j in np.flatnonzero(window.parents[r] == node)]
-
-
-def _accepted(best: list[tuple[int, list[int], Row]], window: Window) -> Accepted:
-    advanced = np.array([len(nodes) for _, nodes, _ in best])
-    row = None if window.sequence is None else np.array([r for r, _, _ in best])
-    path = chain_path(advanced, window.tokens.shape[1])
-    for b, (_, nodes, _) in enumerate(best):
-        path[b, : len(nodes)] = nodes
-    return Accepted(advanced, row, None if window.parents is None else path)
-
-
-def cut(verdict: Verdict, sequences: Sequences, settings: Settings) -> Verdict:
-    """The verdict ended at `eos` and at the budget: fewer tokens emitted, and as many fewer committed.
-
-    Raises: AcceptanceError unless every sequence emits as many tokens as it advances.
+    A sequence that has ended, or has no live row, emits nothing.
     """
-    active = sequences.active(settings)
-    for b, tokens in enumerate(verdict.emitted):
-        if len(tokens) != verdict.accepted.advanced[b]:
-            raise AcceptanceError(f"sequence {b} emits {len(tokens)} tokens and advances by {verdict.accepted.advanced[b]}")
-    emitted = tuple(
-        settings.cut(done, tokens) if active[b] else ()
-        for b, (done, tokens) in enumerate(zip(sequences.emitted, verdict.emitted, strict=True))
-    )
-    advanced = np.array([len(tokens) for tokens in emitted])
-    path = verdict.accepted.path
-    if path is not None:
-        path = np.where(first(advanced, path.shape[1]), path, -1)
-    return Verdict(Accepted(advanced, verdict.accepted.row, path), emitted)
+    active, owner, live = sequences.active(settings), window.sequences(), window.live()
+    best = []
+    for b, (prompt, output) in enumerate(zip(sequences.prompts, sequences.emitted, strict=True)):
+        rows = [int(r) for r in np.flatnonzero((owner == b) & live[:, 0])] if active[b] else []
+        judged = [(r, judge(window.tree(r), logits[r, live[r]], b, prompt, output)) for r in rows]
+        r, run = max(judged, key=lambda one: one[1].advanced, default=(0, Emitted((), ())))
+        best.append((r, cut(run, output, settings.stop, settings.budget - len(output))[0] if judged else run))
+    return best
+
+
+def verdict(best: Sequence[tuple[int, Emitted]], window: Window) -> Accepted:
+    """The runs as the backtracking paths read them."""
+    entered = accepted([run for _, run in best], window.tokens.shape[1])
+    row = None if window.sequence is None else np.array([r for r, _ in best])
+    return Accepted(entered.advanced, row, None if window.parents is None else entered.path)
 
 
 def step(
-    kept: Kept,
-    sequences: Sequences,
-    window: Window,
-    model: Model,
-    path: Path,
-    settings: Settings,
-    accept: Accept,
+    kept: Kept, sequences: Sequences, window: Window, model: Model, path: Path, settings: Settings, judge: Judge
 ) -> tuple[Sequences, Kept]:
     """One window of every sequence, (1) to (5).
 
     Raises: as `verify` and `commit`.
     """
     logits, pending = verify(kept, sequences, window, model, path)  # (1) (2)
-    verdict = cut(accept(window, logits, sequences), sequences, settings)  # (3)
-    kept = commit(pending, verdict.accepted, model, path)  # (4)
-    return sequences.extended(verdict.emitted), kept  # (5)
+    best = runs(window, logits, sequences, settings, judge)  # (3)
+    kept = commit(pending, verdict(best, window), model, path)  # (4)
+    return sequences.extended(tuple(run.tokens for _, run in best)), kept  # (5)
 
 
 def decode(
-    prompts: tuple[Row, ...], model: Model, settings: Settings, drafter: Drafter, path: Path, accept: Accept | None = None
+    prompts: tuple[Row, ...], model: Model, settings: Settings, drafter: Drafter, path: Path, judge: Judge | None = None
 ) -> tuple[Sequences, ModelState]:
     """Prompts in, tokens out, and the state after them: what `decode.decode` gives, in fewer steps of the model.
 
     Raises: as `step`.
     """
+    judge = follow() if judge is None else judge
     sequences, state = prefill(prompts, model)
     kept = start(state, model, path)
     while sequences.active(settings).any():
-        sequences, kept = step(kept, sequences, drafter(sequences), model, path, settings, accept or follow())
+        sequences, kept = step(kept, sequences, drafter(sequences), model, path, settings, judge)
     return sequences, restore(kept, sequences, model, path)

@@ -6,13 +6,15 @@ mamba2        two Mamba-2 layers: 1 < groups < heads, gate first; D per channel,
 delta         Gated DeltaNet with negative eigenvalues, Kimi Delta Attention
 hybrid        Mamba-2, attention, Mamba-2
 delta_hybrid  Gated DeltaNet, attention, Kimi Delta Attention
-attention     two attention layers
+attention     two attention layers, one with partial rotary, one without positions
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
+from .attention import AttentionParams
+from .attention_layer import AttentionLayer
 from .conv import ConvParams
 from .delta import DeltaParams
 from .layer import DeltaLayer, Mamba1Layer, Mamba2Layer
@@ -20,6 +22,7 @@ from .linear import Linear
 from .mixer import DeltaMixer, SelectiveMixer, SSDMixer
 from .model import MLP, Block, Layer, Model
 from .norm import GatedNorm, Norm
+from .rotary import frequencies
 from .selective import SelectiveParams
 from .shapes import Array
 from .ssd import SSDParams
@@ -91,10 +94,20 @@ def delta(rng: Draw, per_channel: bool) -> Layer:
     )
 
 
+def attention(rng: Draw, rotary: bool) -> Layer:
+    h, g, channels = 4, 2, 6
+    params = AttentionParams(frequencies=frequencies(4)) if rotary else AttentionParams(scale=0.7)
+    q_proj, k_proj, v_proj = (linear(rng, count * channels, CHANNELS) for count in (h, g, g))
+    return AttentionLayer(params, q_proj, k_proj, v_proj, linear(rng, CHANNELS, h * channels), h, g)
+
+
 KINDS: dict[str, tuple[Callable[[Draw], Layer], ...]] = {
     "mamba1": (lambda r: mamba1(r, False), lambda r: mamba1(r, True)),
     "mamba2": (lambda r: mamba2(r, True), lambda r: mamba2(r, False)),
     "delta": (lambda r: delta(r, False), lambda r: delta(r, True)),
+    "hybrid": (lambda r: mamba2(r, True), lambda r: attention(r, True), lambda r: mamba2(r, False)),
+    "delta_hybrid": (lambda r: delta(r, False), lambda r: attention(r, True), lambda r: delta(r, True)),
+    "attention": (lambda r: attention(r, True), lambda r: attention(r, False)),
 }
 
 

@@ -1,0 +1,66 @@
+"""An attention layer from residual stream to residual stream: attention (`attention`) between its projections."""
+
+from dataclasses import dataclass
+
+from . import attention
+from .attention import AttentionParams, AttentionWindow, KVState
+from .checks import checked
+from .errors import ShapeMismatch
+from .linear import Linear
+from .records import Record, masked
+from .shapes import Mask, Query, Residual
+
+
+@dataclass(frozen=True)
+class AttentionLayer(Record):
+    """Projections to the queries of `heads` heads, to keys and values of `groups`, and out.
+
+    Raises: ShapeMismatch unless queries and keys have as many channels to a head.
+    """
+
+    params: AttentionParams
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    out_proj: Linear
+    heads: int
+    groups: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        q, k, v = self.q_proj.outputs / self.heads, self.k_proj.outputs / self.groups, self.v_proj.outputs / self.groups
+        if not q == k == v == self.channels:
+            raise ShapeMismatch(
+                f"a head came with {q} channels of the query, {k} of the key and {v} of the value; give one size"
+            )
+
+    @property
+    def channels(self) -> int:
+        return self.q_proj.outputs // self.heads
+
+    def inputs(self, u: Residual) -> AttentionWindow:
+        """Token by token, what attention reads."""
+        q, k, v = (
+            projection.apply(u).reshape(*u.shape[:2], count, self.channels)
+            for projection, count in ((self.q_proj, self.heads), (self.k_proj, self.groups), (self.v_proj, self.groups))
+        )
+        return AttentionWindow(q, k, v)
+
+    def output(self, y: Query) -> Residual:
+        return self.out_proj.apply(y.reshape(*y.shape[:2], -1))
+
+
+def new_state(layer: AttentionLayer, rows: int) -> KVState:
+    """The cache of `rows` sequences that have seen nothing."""
+    return attention.new_state(rows, layer.groups, layer.channels)
+
+
+@checked
+def scan(state: KVState, u: Residual, layer: AttentionLayer, live: Mask | None = None) -> tuple[Residual, KVState]:
+    """Advance by every live token of a window; the output of a token that is not live is 0.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    y, after = attention.scan(state, layer.inputs(u), layer.params, live)
+    out = layer.output(y)
+    return (out if live is None else masked(out, live)), after
