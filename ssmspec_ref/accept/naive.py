@@ -1,0 +1,32 @@
+"""Naive sampling: draw from the target, and keep the draft if it agrees.
+
+t ~ p(. | n)                                                            (1)
+go to the first child of n that holds t; else emit t and stop           (2)
+
+Every emitted token is a draw from the target at its own node, so the law is the target's for any children, sampled or not,
+and no q is needed. One draw for each node: drafts that share a prefix share its draws (`drafts.trie`), or the law is lost.
+
+Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
+"""
+
+
+from .dice import Dice
+from .distribution import Distributions, distributions
+from .draft_tree import DraftTree
+from .emitted import Emitted
+
+
+def naive(tree: DraftTree, p_target: Distributions, dice: Dice) -> Emitted:
+    """Walk down a tree by equations (1) and (2) of the module; `p_target[i]` is the target after node i.
+
+    With noise laid out by node this is `greedy.walk` on the choices that were drawn at every node.
+
+    Raises: ProbabilityError, PrecisionError, ShapeMismatch.
+    Source: as the module.
+    """
+    p_rows = distributions("p_target", p_target, len(tree))
+    node, tokens = 0, [dice.pick(p_rows[0], 0)]  # (1)
+    while (child := tree.child(node, tokens[-1])) is not None:  # (2)
+        node = child
+        tokens.append(dice.pick(p_rows[node], node))  # (1)
+    return Emitted(tuple(tokens), tree.path(node))

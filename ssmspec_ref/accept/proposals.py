@@ -1,0 +1,63 @@
+"""The law that each node of a sampled tree was drawn from, given the siblings before it: what acceptance divides by.
+
+children drawn                      law of the m-th child x_m
+i.i.d.                              q_m = q
+without replacement, in draw order  q_1 = q,  q_{m+1} = norm(q_m without x_m)
+deterministic (top-k, beam, n-gram) q_m = the point mass at x_m
+
+`q_after[n]` is the draft law after node n, as it was sampled from; a node without children needs none. Entry 0 of what
+comes back, the root's, is None.
+
+Each is right only for children that came about as it says. Children drawn without replacement and then sorted by probability
+have none of these laws, nor have top-k children the softmax q; the exact law then differs from the target's.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ..errors import ShapeMismatch
+from .distribution import Distribution, Distributions, Number, distribution, point_mass, without
+from .draft_tree import DraftTree
+
+Proposals: TypeAlias = Sequence[Distribution | None] | Distributions
+
+
+def iid(tree: DraftTree, q_after: Proposals) -> list[list[Number] | None]:
+    """Siblings drawn independently, twins allowed. Raises: ProbabilityError, PrecisionError, ShapeMismatch."""
+    rows = _rows(tree, q_after)
+    return [None, *(rows[parent] for parent in tree.parents[1:])]
+
+
+def without_replacement(tree: DraftTree, q_after: Proposals) -> list[list[Number] | None]:
+    """Siblings drawn one after the other, each leaving q. Raises: ProbabilityError, PrecisionError, ShapeMismatch.
+
+    The same holds for rows of i.i.d. chains merged into a trie: a child that is new has the law q without the earlier ones.
+
+    Source: arXiv:2402.14160 (recursive speculative decoding), section 3.
+    """
+    rows = _rows(tree, q_after)
+    laws: list[list[Number] | None] = [None] * len(tree)
+    for node, q in rows.items():
+        for child in tree.children(node):
+            laws[child] = q
+            q = without(q, tree.tokens[child])
+    return laws
+
+
+def point_masses(tree: DraftTree, size: int) -> list[list[Number] | None]:
+    """Children that were certain, over a vocabulary of `size` tokens."""
+    return [None, *(point_mass(token, size) for token in tree.tokens[1:])]
+
+
+def _rows(tree: DraftTree, q_after: Proposals) -> dict[int, list[Number]]:
+    if len(q_after) != len(tree):
+        raise ShapeMismatch(f"q_after came with {len(q_after)} rows, but the tree has {len(tree)} nodes; give one for each")
+    rows = {}
+    for node in sorted(set(tree.parents[1:])):
+        row = q_after[node]
+        if row is None:
+            raise ShapeMismatch(
+                f"q_after[{node}] is missing, but node {node} has children; give the law that they were drawn from"
+            )
+        rows[node] = distribution(f"q_after[{node}]", row)
+    return rows
