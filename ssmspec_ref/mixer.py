@@ -14,7 +14,20 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 from numpy import einsum, repeat
 
-from . import conv, conv_tree, delta, delta_tree, selective, selective_tree, ssd, ssd_tree, tree
+from . import (
+    conv,
+    conv_tree,
+    delta,
+    delta_buffered,
+    delta_tree,
+    selective,
+    selective_buffered,
+    selective_tree,
+    ssd,
+    ssd_buffered,
+    ssd_tree,
+    tree,
+)
 from .checks import checked
 from .conv import ConvParams
 from .delta import DeltaParams, DeltaWindow
@@ -30,6 +43,7 @@ from .shapes import (
     ConvState,
     DeltaState,
     Heads,
+    Held,
     InnerProjection,
     Inners,
     KeyGates,
@@ -57,6 +71,22 @@ class TreeScan(Protocol):
     """What a module of a tree scan offers: `ssd_tree`, `delta_tree`, `selective_tree`."""
 
     def scan(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array: ...
+
+
+class Buffered(Protocol):
+    """What a module of a replay buffer offers: `ssd_buffered`, `delta_buffered`, `selective_buffered`."""
+
+    def entries(self, window: Any, params: Any) -> Any: ...
+
+    def fold(self, S_0: Array, history: Any, held: Held, params: Any) -> Array: ...
+
+    def output_only(
+        self, S_0: Array, history: Any, held: Held, window: Any, params: Any, live: Mask
+    ) -> tuple[Array, Any]: ...
+
+    def state_and_output(
+        self, S_0: Array, history: Any, held: Held, window: Any, params: Any, live: Mask
+    ) -> tuple[Array, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -115,6 +145,7 @@ class SSDMixer(Record):
     B_groups: int | None = None
     recurrence: ClassVar[Recurrence] = ssd
     tree: ClassVar[TreeScan] = ssd_tree
+    buffered: ClassVar[Buffered] = ssd_buffered
 
     def project(self, c: Channels, gates: SSDGates) -> SSDWindow:
         """Cut x | B | C apart and widen x and B to all heads and groups.
@@ -140,6 +171,7 @@ class DeltaMixer(Record):
     value_channels: int
     recurrence: ClassVar[Recurrence] = delta
     tree: ClassVar[TreeScan] = delta_tree
+    buffered: ClassVar[Buffered] = delta_buffered
 
     def project(self, c: Channels, gates: DeltaGates) -> DeltaWindow:
         """Cut q | k | v apart. Source: arXiv:2412.06464, figure 1."""
@@ -164,6 +196,7 @@ class SelectiveMixer(Record):
     C_norm: Norm | None = None
     recurrence: ClassVar[Recurrence] = selective
     tree: ClassVar[TreeScan] = selective_tree
+    buffered: ClassVar[Buffered] = selective_buffered
 
     def project(self, c: Channels, gates: SelectiveGates) -> SelectiveWindow:
         """dt | B | C = x_proj x, each normed where the layer norms it, then dt = dt_proj dt.
@@ -237,6 +270,7 @@ def verify_window(
         r, _ = window(state.M, inputs, mixer, live)
         y, _ = mixer.recurrence.scan(state.S, r, mixer.params, live)
         return y, r
-    c = conv_tree.scan(state.M, inputs.pre, parents, mixer.conv)
+    ancestors = tree.ancestors(np.where(live, parents, tree.PADDING))
+    c = conv_tree.scan_ancestors(state.M, inputs.pre, ancestors, mixer.conv)
     r = mixer.project(c, inputs.gates)  # type: ignore[arg-type]
-    return mixer.tree.scan(state.S, r, tree.ancestors(parents), mixer.params), r
+    return mixer.tree.scan(state.S, r, ancestors, mixer.params), r

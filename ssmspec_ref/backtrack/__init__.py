@@ -3,11 +3,12 @@
     kept       = start(state)                        before the first window
     y, pending = verify(kept, draft, mixer)          the layer's outputs at every token of a window
     kept       = commit(pending, accepted, mixer)    what was accepted enters; the rest never happened
-    state      = restore(kept, mixer)                what plain decoding would hold now
-    lag        = refeed(kept)                        committed tokens that the next window must bring again
+    lag        = refeed(kept)                        committed tokens that the next window must bring again, before its root
+    state      = restore(kept, mixer)                what plain decoding held `lag` committed tokens ago
 
 A window is the root, the last emitted token, which is in no state yet, and the drafts that follow it. `Kept` is all that
-a path holds between two windows, `Pending` all that it holds between verification and the verdict; each path has its own.
+a path holds between two windows, its rows the sequences, so that `records.rows` may reorder them; `Pending` is all that it
+holds between verification and the verdict. Each path has its own. Only joint attainment lags; elsewhere `refeed` is 0.
 """
 
 from .protocol import Accepted, Backtrack, Draft

@@ -18,7 +18,7 @@ import numpy as np
 from .. import conv
 from ..mixer import Mixer, MixerState, RecurrenceWindow, verify_window
 from ..records import Record, along, rows
-from ..shapes import Array, Channels, Lengths, Mask, Path
+from ..shapes import Array, Channels, Lengths, Path
 from .protocol import Accepted, Draft
 
 
@@ -40,13 +40,12 @@ class Kept(Record):
 
 
 @dataclass(frozen=True)
-class Pending(Record):
-    """The state that the window started from, and the window's inputs."""
+class Pending:
+    """The state that the window started from, the window, and what the recurrence read of it."""
 
     state: MixerState
-    pre: Channels
+    draft: Draft
     window: RecurrenceWindow
-    live: Mask
 
 
 def start(state: MixerState) -> Kept:
@@ -66,12 +65,11 @@ def restore(kept: Kept, mixer: Mixer) -> MixerState:
 def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
     """Replay what was accepted, then read the window: equations (1) to (3).
 
-    Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological.
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological, ParameterError.
     """
     state = restore(kept, mixer)  # (1) (2)
-    live = draft.live()
-    y, window = verify_window(draft.begin(state), draft.inputs, mixer, live, draft.parents)  # (3)
-    return y, Pending(state, draft.inputs.pre, window, live)
+    y, window = verify_window(draft.begin(state), draft.inputs, mixer, draft.live(), draft.parents)  # (3)
+    return y, Pending(state, draft, window)
 
 
 def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
@@ -79,9 +77,8 @@ def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
 
     Raises: AcceptanceError.
     """
-    path = accepted.nodes(pending.live)
-    row = np.arange(len(path)) if accepted.row is None else accepted.row
-    return Kept(pending.state, Cache(rows(pending.pre, row), rows(pending.window, row), path))  # (4)
+    row, path = accepted.choose(pending.draft, pending.state.M.shape[0])
+    return Kept(pending.state, Cache(rows(pending.draft.inputs.pre, row), rows(pending.window, row), path))  # (4)
 
 
 def refeed(kept: Kept) -> Lengths:

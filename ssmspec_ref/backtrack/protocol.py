@@ -5,8 +5,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from ..errors import AcceptanceError
-from ..lengths import chain_path, check_lengths, first
+from .. import tree
+from ..errors import AcceptanceError, ParameterError, ShapeMismatch
+from ..lengths import check_lengths, first
 from ..mixer import Mixer, MixerInputs, MixerState
 from ..records import Record, rows
 from ..shapes import Array, Lengths, Mask, Parents, Path
@@ -20,9 +21,10 @@ class Draft(Record):
     """One window: the root and its drafts, as a chain or as a packed tree, one row for each draft.
 
     `lengths` counts the real tokens of each row (None: all); `sequence` names the sequence that a row continues (None: row r
-    continues sequence r; several rows may share one); `parents` makes the window a tree.
+    continues sequence r; several rows may share one); `parents` makes the window a tree. A path that lags (`refeed`) is
+    brought the committed tokens that it lacks at the head of each row, and `lengths` counts them too.
 
-    Raises: LengthError, NotTopological (by the path that reads them).
+    Raises: LengthError, NotTopological, ParameterError, ShapeMismatch (by the path that reads them).
     """
 
     inputs: MixerInputs
@@ -34,60 +36,108 @@ class Draft(Record):
     def tokens(self) -> int:
         return int(self.inputs.pre.shape[1])
 
+    @property
+    def rows(self) -> int:
+        return int(self.inputs.pre.shape[0])
+
     def live(self) -> Mask:
-        """The real tokens of each row."""
-        count = self.inputs.pre.shape[0]
-        lengths = np.full(count, self.tokens) if self.lengths is None else self.lengths
+        """The real tokens of each row; padding nodes of a tree are none."""
+        lengths = np.full(self.rows, self.tokens) if self.lengths is None else self.lengths
         check_lengths("draft.lengths", lengths, self.tokens)
-        return first(lengths, self.tokens)
+        real = first(lengths, self.tokens)
+        return real if self.parents is None else real & (self.parents != tree.PADDING)
+
+    def tree(self) -> Parents:
+        """The parent of each token; a chain is the tree with one path."""
+        if self.parents is None:
+            return np.tile(np.arange(-1, self.tokens - 1), (self.rows, 1))
+        tree.check_parents(self.parents)
+        return self.parents
+
+    def continues(self, sequences: int) -> Lengths:
+        """The sequence that each row continues, one of `sequences`."""
+        if self.sequence is None:
+            if self.rows != sequences:
+                raise ShapeMismatch(
+                    f"the draft has {self.rows} rows for {sequences} sequences; give draft.sequence, the sequence of each row"
+                )
+            return np.arange(sequences)
+        bad = np.flatnonzero((self.sequence < 0) | (self.sequence >= sequences))
+        if bad.size:
+            raise ParameterError(
+                f"draft.sequence[{bad[0]}] came as {self.sequence[bad[0]]}, but there are {sequences} sequences; "
+                f"give 0 to {sequences - 1}"
+            )
+        return self.sequence
 
     def begin(self, state: MixerState) -> MixerState:
         """The state from which each row starts."""
-        if self.sequence is None:
-            return state
-        check_lengths("draft.sequence", self.sequence, state.M.shape[0] - 1)
-        return rows(state, self.sequence)
+        return rows(state, self.continues(state.M.shape[0]))
 
 
 @dataclass(frozen=True)
 class Accepted(Record):
     """What was accepted of a window, one entry for each sequence.
 
-    `advanced` counts the root and the accepted drafts; 0 means that the row took no part (finished, or padding), and nothing
-    of it changes. `row` is the row of the window that was accepted (None: row b). `path` lists the accepted nodes of a tree,
-    root first (None: the first `advanced` tokens).
+    `advanced` counts the root and the accepted drafts; 0 means that the sequence took no part (finished, or padding), and
+    nothing of it changes. `row` is the row of the window that was accepted (None: row b). `path` lists the accepted nodes of
+    a tree, root first (None: the first `advanced` tokens).
     """
 
     advanced: Lengths
     row: Lengths | None = None
     path: Path | None = None
 
-    def nodes(self, live: Mask) -> Array:
-        """The accepted tokens as a path over the window, padded with -1.
+    def choose(self, draft: Draft, sequences: int, lag: Lengths | None = None) -> tuple[Array, Array]:
+        """The accepted row of each sequence, and its accepted tokens as a path over the window, padded with -1.
 
-        Raises: AcceptanceError for more tokens than the row holds, or a path whose length is not `advanced`.
+        `lag` counts the committed tokens at the head of each sequence's rows; they are accepted already, and the path, which
+        begins at the root, comes out moved behind them.
+
+        Raises: AcceptanceError for another number of sequences than the window's, a row that does not continue its sequence,
+        more tokens than the row holds, or a path that is no path of the tree; NotTopological.
         """
-        if self.row is not None:
-            check_lengths("accepted.row", self.row, live.shape[0] - 1)
-            live = live[self.row]
-        for b, (advanced, length) in enumerate(zip(self.advanced, live.sum(axis=1), strict=True)):
-            if not 0 <= advanced <= length:
+        if len(self.advanced) != sequences:
+            raise AcceptanceError(
+                f"advanced came for {len(self.advanced)} sequences, but the window continues {sequences}; give one for each"
+            )
+        chosen = np.zeros(sequences, dtype=np.int64)
+        path = np.full((sequences, draft.tokens), -1)
+        sequence, live, parents = draft.continues(sequences), draft.live(), draft.tree()
+        for b, advanced in enumerate(self.advanced):
+            if advanced == 0:
+                continue
+            r = b if self.row is None else int(self.row[b])
+            if not 0 <= r < draft.rows or sequence[r] != b:
                 raise AcceptanceError(
-                    f"sequence {b} advanced by {advanced} tokens, but its window holds {length}; give 0 to {length}"
+                    f"sequence {b} accepted row {r}, but its rows are {np.flatnonzero(sequence == b).tolist()}; "
+                    "give accepted.row, one of these for each sequence that advanced"
                 )
-        if self.path is None:
-            return chain_path(self.advanced, live.shape[1])
-        for b, path in enumerate(self.path):
-            if (path >= 0).sum() != self.advanced[b] or np.any(path[: self.advanced[b]] < 0):
-                raise AcceptanceError(
-                    f"sequence {b} advanced by {self.advanced[b]}, but its path is {path.tolist()}; "
-                    "list that many nodes, root first, then -1"
-                )
-        return self.path
+            behind = 0 if lag is None else int(lag[b])
+            _check_advanced(b, int(advanced), int(live[r].sum()) - behind)
+            nodes = np.arange(advanced) if self.path is None else self.path[b]
+            _check_path(b, int(advanced), nodes, parents[r], live[r])
+            chosen[b], path[b, :advanced] = r, behind + nodes[:advanced]
+        return chosen, path
+
+
+def _check_advanced(b: int, advanced: int, held: int) -> None:
+    if not 0 <= advanced <= held:
+        raise AcceptanceError(f"sequence {b} advanced by {advanced} tokens, but its window holds {held}; give 0 to {held}")
+
+
+def _check_path(b: int, advanced: int, path: Array, parents: Array, live: Array) -> None:
+    nodes = path[path >= 0]
+    whole = len(nodes) == advanced and np.all(path[:advanced] >= 0) and np.all(nodes < len(parents))
+    if not (whole and nodes[0] == 0 and live[nodes].all() and np.all(parents[nodes[1:]] == nodes[:-1])):
+        raise AcceptanceError(
+            f"sequence {b} advanced by {advanced}, but its path is {path.tolist()} in the tree {parents.tolist()}; "
+            "list that many nodes, root first, each the parent of the next, then -1"
+        )
 
 
 class Backtrack(Protocol[K, P]):
-    """A module of this folder."""
+    """A module of this folder, or a configured path."""
 
     def start(self, state: MixerState) -> K: ...
 

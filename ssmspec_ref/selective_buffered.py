@@ -1,0 +1,104 @@
+"""The selective scan of Mamba-1 from a checkpoint and the inputs since.
+
+With S_0 the checkpoint, the tokens held since it, and ld_j = dt_j A, one for each channel and state,
+
+w_0,t = exp(sum_{i<=t} ld_i),  w_j,t = exp(sum_{j<i<=t} ld_i)              (1)
+S_t = w_0,t S_0 + sum_{j<=t} w_j,t (dt_j x_j B_j^T)                        (2)
+y_t = sum_n C_t,n (w_0,t S_0)_n + sum_{j<=t} dt_j x_j sum_n w_j,t,n B_j,n C_t,n, + D x, silu(z)  (3)
+
+Output-only (3) needs no state here either, but it has no factored form: w depends on the state index n, so that the inner sum
+is another number for every channel, and B_j . C_t is never formed. A window costs t l d n multiplications as against
+t l (n + d) for SSD, no fewer than rebuilding the states. It is defined; it does not pay.
+
+Source: ours, after ReplaySSM, algorithms 2 and 4, which tie the decay to the head.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import einsum, exp
+
+from .checks import checked
+from .functions import silu
+from .records import Record, concat, masked, prefix
+from .selective import SelectiveParams, SelectiveWindow, step_size
+from .shapes import Array, ChannelState, Held, Inners, Mask, RingInners, RingShareds
+from .unrolled import log_decays
+
+
+@dataclass(frozen=True)
+class SelectiveHistory(Record):
+    """What is held of each token: x and B behind the convolution, dt after bias and softplus."""
+
+    x: RingInners
+    dt: RingInners
+    B: RingShareds
+
+
+def entries(window: SelectiveWindow, params: SelectiveParams) -> SelectiveHistory:
+    """What will be held of a window's tokens. It depends on no state, so it may be held before anything is accepted."""
+    return SelectiveHistory(window.x, step_size(window.dt, params), window.B)
+
+
+@checked
+def fold(S_0: ChannelState, history: SelectiveHistory, held: Held, params: SelectiveParams) -> ChannelState:
+    """The state after the held tokens: equation (2) of the module.
+
+    Raises: ShapeMismatch, PrecisionError.
+    Source: ours, as the module.
+    """
+    past = masked(history, held)
+    w = exp(log_decays(past.dt[..., None] * params.A)[:, -1])  # (1)
+    return w[:, 0] * S_0 + einsum("bldn, bld, bld, bln -> bdn", w[:, 1:], past.dt, past.x, past.B)  # (2)
+
+
+@checked
+def output_only(
+    S_0: ChannelState,
+    history: SelectiveHistory,
+    held: Held,
+    window: SelectiveWindow,
+    params: SelectiveParams,
+    live: Mask,
+) -> tuple[Inners, SelectiveHistory]:
+    """The outputs of a window behind the held tokens, and what to hold of it: equations (1) and (3) of the module.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow.
+    Source: ours, as the module.
+    """
+    window, new = masked(window, live), masked(entries(window, params), live)
+    run = concat(masked(history, held), new)
+    w = exp(log_decays(run.dt[..., None] * params.A)[:, -window.x.shape[1] :])  # (1)
+    y = einsum("btdn, bdn, btn -> btd", w[:, :, 0], S_0, window.C)
+    y = y + einsum("btldn, bln, btn, bld -> btd", w[:, :, 1:], run.B, window.C, run.dt * run.x)  # (3)
+    return finish(y, window, params), new
+
+
+@checked
+def state_and_output(
+    S_0: ChannelState,
+    history: SelectiveHistory,
+    held: Held,
+    window: SelectiveWindow,
+    params: SelectiveParams,
+    live: Mask,
+) -> tuple[Inners, SelectiveHistory]:
+    """The same outputs, each read from a rebuilt state: y_t = S_t C_t with S_t from equation (2) of the module.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow.
+    Source: ours, as the module.
+    """
+    window, new = masked(window, live), masked(entries(window, params), live)
+    y = np.zeros_like(window.x)
+    for t in range(window.x.shape[1]):
+        past = np.concatenate([held, live[:, : t + 1]], axis=1)
+        S = fold(S_0, concat(history, prefix(new, t + 1)), past, params)  # (2)
+        y[:, t] = einsum("bdn, bn -> bd", S, window.C[:, t])
+    return finish(y, window, params), new
+
+
+def finish(y: Array, window: SelectiveWindow, params: SelectiveParams) -> Inners:
+    """The skip and the gate."""
+    if params.D is not None:
+        y = y + params.D * window.x
+    return y if window.z is None else y * silu(window.z)
