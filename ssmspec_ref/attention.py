@@ -20,7 +20,7 @@ import numpy as np
 from numpy import concatenate, einsum, exp, flatnonzero, repeat
 
 from . import tree
-from .checks import checked
+from .checks import check_groups, checked
 from .errors import AcceptanceError, ParameterError
 from .lengths import check_lengths
 from .records import Record
@@ -109,8 +109,7 @@ def read(q: Query, state: KVState, ancestors: Ancestors, params: AttentionParams
     """
     rows, nodes, heads, channels = q.shape
     groups = state.K.shape[2]
-    if heads % groups:
-        raise ParameterError(f"{groups} key heads do not divide {heads} query heads; each needs equally many")
+    check_groups(groups, heads)
     scale = channels**-0.5 if params.scale is None else params.scale
     y = np.zeros_like(q)
     for b in range(rows):
