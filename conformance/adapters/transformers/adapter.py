@@ -1,21 +1,28 @@
 """What is judged of transformers, and why the rest is not."""
 
+from dataclasses import replace
 from functools import partial
 
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 
 from . import functions, short_conv
 from .cache import CachedLayer
-from .families import FAMILIES, Family
+from .families import CHUNK, FAMILIES, Family
 
 SEQUENTIAL = NumericContract()
-CHUNKED = NumericContract(order="chunked")
-"""Both paths compute and store in float32 when the model is in float32."""
+SSD_CHUNKS = NumericContract(order="chunked", chunk=CHUNK)
+DELTA_CHUNKS = replace(SSD_CHUNKS, chunk=64)
+"""Everything is computed and stored in float32 when the model is in float32. The delta layers do not offer their chunk."""
+BFLOAT16 = NumericContract(io="bf16")
+CONTRACTS = {"mamba1": SEQUENTIAL, "mamba2": SSD_CHUNKS, "delta": DELTA_CHUNKS, "kda": DELTA_CHUNKS}
+LOG = ("kimi_linear", "glm5_next")
+"""Families that form softplus as log(1 + exp x)."""
 
 LAYER = ("layer.prefill", "layer.step", "layer.continue", "layer.left_pad", "layer.right_pad")
 INSIDE = "reached through the layer; the functions are judged by themselves"
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="mamba2_selective_state_update has no dt_limit")
 NO_Z = Limits({"D": ("head", "off"), "z": ("off",)}, reason="mamba2_chunk_scan reads D per head and takes no z")
+SCALED = Limits({"scale": ("default",)}, reason="the scale is fixed at k^-1/2")
 ACTIVATED_OFF = Limits({"act": ("off",)}, reason="the layer has no activation behind its convolution")
 
 ELSEWHERE = {
@@ -44,7 +51,8 @@ def adapter() -> Adapter:
 
 def layer(family: Family) -> Subject:
     """The layer of a family; rollback runs with a cache that records its past, as `crop` requires."""
-    contract = SEQUENTIAL if family.limits.options["kind"] == ("mamba1",) else CHUNKED
+    (kind,) = family.limits.options["kind"]
+    contract = replace(CONTRACTS[kind], softplus="log") if family.name in LOG else CONTRACTS[kind]
     capabilities = {name: Capability(partial(CachedLayer, family), contract, family.limits) for name in LAYER}
     recording = partial(CachedLayer, family, recording=True)
     capabilities["layer.rollback"] = Capability(recording, contract, family.limits)
@@ -76,15 +84,25 @@ FUNCTIONS = (
             "conv.step": Capability(functions.conv_step, SEQUENTIAL),
             "conv.scan": Capability(functions.conv_scan, SEQUENTIAL),
             "ssd.step": Capability(functions.ssd_step, SEQUENTIAL, NO_LIMIT),
-            "ssd.scan": Capability(functions.ssd_scan, CHUNKED, NO_Z),
+            "ssd.scan": Capability(functions.ssd_scan, SSD_CHUNKS, NO_Z),
         },
         {"conv.verify_tree": NO_TREE, "ssd.verify_tree": NO_TREE, "layer": "see the families"},
     ),
     Subject(
         "functions of qwen3_next and kimi_linear",
         {
-            "delta.step": Capability(functions.delta_step, SEQUENTIAL),
-            "delta.scan": Capability(functions.delta_scan, CHUNKED),
+            "delta.step": Capability(functions.delta_step, SEQUENTIAL, SCALED),
+            "delta.scan": Capability(functions.delta_scan, SSD_CHUNKS, SCALED),
+        },
+        {"delta.verify_tree": NO_TREE, "layer": "see the families"},
+    ),
+    Subject(
+        "functions of qwen3_next and kimi_linear, bf16",
+        {
+            "delta.step": Capability(partial(functions.delta_step, dtype="bfloat16"), BFLOAT16, SCALED),
+            "delta.scan": Capability(
+                partial(functions.delta_scan, dtype="bfloat16"), replace(BFLOAT16, order="chunked", chunk=CHUNK), SCALED
+            ),
         },
         {"delta.verify_tree": NO_TREE, "layer": "see the families"},
     ),

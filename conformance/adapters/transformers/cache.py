@@ -19,12 +19,14 @@ class CachedLayer:
 
     def __init__(self, family: Family, layer: Any, rows: int, dtype: str = "float32", recording: bool = False) -> None:
         import torch
-        from transformers.cache_utils import Cache, LinearAttentionLayer
+        from transformers import cache_utils
+
+        kinds: Any = cache_utils
 
         self.dtype = getattr(torch, dtype)
         self.module, self.config, self.used = family.build(layer, self.dtype)
-        self.rows = rows
-        self.cache = Cache(layers=[LinearAttentionLayer()])
+        self.held = kinds.LinearAttentionLayer()
+        self.cache = kinds.Cache(layers=[self.held])
         if recording:
             self.cache.activate_past_recording()
 
@@ -40,11 +42,10 @@ class CachedLayer:
         return out.double().numpy()
 
     def state(self) -> tuple[Array, Array]:
-        held = self.cache.layers[0]
-        M, S = held.conv_states[0].double().numpy(), held.recurrent_states[0].double().numpy()
+        M, S = (held[0].double().numpy() for held in (self.held.conv_states, self.held.recurrent_states))
         width = self.module.conv_kernel_size
         M = np.concatenate([np.zeros((*M.shape[:2], width)), M], axis=2)[:, :, -width:]
-        return M.copy(), S.copy()
+        return M, S.copy()
 
     def rollback(self, tokens: int) -> None:
         self.cache.crop(-tokens)

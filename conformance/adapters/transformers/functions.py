@@ -14,6 +14,7 @@ from ssmspec_ref.selective import SelectiveParams, SelectiveToken
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDParams, SSDToken, SSDWindow
 
+from .families import CHUNK
 from .guard import modeling, quiet
 
 
@@ -77,7 +78,7 @@ def ssd_scan(S: Array, window: SSDWindow, params: SSDParams) -> tuple[Array, ...
     with quiet():
         y, state = modeling("mamba2").mamba2_chunk_scan(
             *map(tensor, (window.x, window.dt, params.A, window.B, window.C)),
-            chunk_size=4,
+            chunk_size=CHUNK,
             D=tensor(params.D),
             dt_bias=tensor(params.dt_bias),
             initial_states=tensor(S),
@@ -102,30 +103,29 @@ def selective_step(S: Array, token: SelectiveToken, params: SelectiveParams) -> 
     return arrays(y, state)
 
 
-def delta_step(S: Array, token: DeltaToken, params: DeltaParams) -> tuple[Array, ...]:
+def delta_step(S: Array, token: DeltaToken, params: DeltaParams, dtype: str = "float32") -> tuple[Array, ...]:
     """One token of `torch_recurrent_gated_delta_rule`; with a gate per channel, of `recurrent_kimi_delta_attention`."""
-    wide = [tensor(a)[:, None] for a in (token.q, token.k, token.v, token.g, token.beta)]
     name = "recurrent_kimi_delta_attention" if token.g.ndim == 3 else "torch_recurrent_gated_delta_rule"
-    y, state = _delta(name, S, wide, params)
+    window = DeltaWindow(*(getattr(token, field)[:, None] for field in ("q", "k", "v", "g", "beta")))
+    y, state = _delta(name, S, window, params, dtype)
     return y[:, 0], state
 
 
-def delta_scan(S: Array, window: DeltaWindow, params: DeltaParams) -> tuple[Array, ...]:
-    """`torch_chunk_gated_delta_rule`, or `chunk_kimi_delta_attention` where the gate is per channel."""
+def delta_scan(S: Array, window: DeltaWindow, params: DeltaParams, dtype: str = "float32") -> tuple[Array, ...]:
+    """`torch_chunk_gated_delta_rule`; with a gate per channel, `chunk_kimi_delta_attention`."""
     name = "chunk_kimi_delta_attention" if window.g.ndim == 4 else "torch_chunk_gated_delta_rule"
-    return _delta(name, S, list(map(tensor, (window.q, window.k, window.v, window.g, window.beta))), params)
+    return _delta(name, S, window, params, dtype, chunk_size=CHUNK)
 
 
-def _delta(name: str, S: Array, inputs: list[Any], params: DeltaParams) -> tuple[Array, ...]:
-    module = modeling("kimi_linear" if "kimi" in name else "qwen3_next")
-    chunk = {"chunk_size": 4} if "chunk" in name else {}
+def _delta(name: str, S: Array, w: DeltaWindow, params: DeltaParams, dtype: str, **options: int) -> tuple[Array, ...]:
+    """Kimi's functions take as many key heads as value heads: they are repeated for them. The log decay stays in float32."""
+    import torch
+
+    kimi = "kimi" in name
+    each = w.v.shape[2] // w.k.shape[2] if kimi else 1
+    q, k = (np.repeat(a, each, axis=2) for a in (w.q, w.k))
+    q, k, v, beta = (tensor(a).to(getattr(torch, dtype)) for a in (q, k, w.v, w.beta))
+    inputs = {"g": tensor(w.g), "beta": beta, "initial_state": tensor(S), "output_final_state": True}
+    run = getattr(modeling("kimi_linear" if kimi else "qwen3_next"), name)
     with quiet():
-        return arrays(
-            *getattr(module, name)(
-                *inputs,
-                initial_state=tensor(S),
-                output_final_state=True,
-                use_qk_l2norm_in_kernel=params.l2_norm,
-                **chunk,
-            )
-        )
+        return arrays(*run(q, k, v, **inputs, use_qk_l2norm_in_kernel=params.l2_norm, **options))

@@ -23,12 +23,14 @@ def tensor(values: Array, like: Any) -> Any:
     return torch.as_tensor(np.ascontiguousarray(values)).to(like.dtype)
 
 
-def fill(parameter: Any, values: Array) -> None:
-    """Write `values` into a parameter of the same number of elements."""
+def fill(parameter: Any, values: Array | None) -> None:
+    """Write `values` into a parameter of the same number of elements; what the record does not have is 0."""
     import torch
 
     with torch.no_grad():
-        parameter.copy_(tensor(values, parameter).reshape(parameter.shape))
+        parameter.zero_()
+        if values is not None:
+            parameter.copy_(tensor(values, parameter).reshape(parameter.shape))
 
 
 def dense(weight: Array, bias: Array | None, like: Any) -> Any:
