@@ -1,0 +1,45 @@
+"""Running forward-error bounds: how far an implementation of a numeric contract may lie from the oracle, on this data.
+
+A bound is the oracle's own recurrence, evaluated on pairs of a value and an error (`arithmetic`). It follows from the
+contract (formats, order of evaluation, accuracy of library functions) and the inputs; no constant in it is fitted.
+
+    y, S = error_bounds.ssd.scan(S0, window, params, contract)       # pairs: y.value, y.error
+    error_bounds.compare(y_of_a_kernel, y.value, y.error).passed
+
+Two float64 evaluations are compared against the sum of the bounds of both.
+"""
+
+from . import conv, delta, layer, mixer, selective, ssd
+from .arithmetic import Approx, constant, exact, sum_of_products
+from .comparison import Comparison, compare
+from .functions import clip, exp, rsqrt, sigmoid, silu, softplus
+from .inputs import values
+from .norms import attention, gated, l2_norm, linear, norm, rms
+
+__all__ = [
+    "Approx",
+    "Comparison",
+    "attention",
+    "clip",
+    "compare",
+    "constant",
+    "conv",
+    "delta",
+    "exact",
+    "exp",
+    "gated",
+    "l2_norm",
+    "layer",
+    "linear",
+    "mixer",
+    "norm",
+    "rms",
+    "rsqrt",
+    "selective",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "ssd",
+    "sum_of_products",
+    "values",
+]

@@ -1,0 +1,174 @@
+"""Bounds for the gated delta rule: token by token, and by a triangular solve over a chunk or a tree.
+
+q^ = scale q / |q|, k^ = k / |k|                                                               (1)
+S- = diag(exp g) S                                                                             (2)
+u  = beta (v - S-^T k^)                                                                        (3)
+S' = S- + k^ u^T,   o = S'^T q^                                                                (4)
+
+By chunks and trees, with G_t the sum of g along the path of t:
+
+(I + A) U = R,   A_tj = beta_t sum_k k^_tk exp(G_tk - G_jk) k^_jk for strict ancestors j of t   (5)
+                 R_t  = beta_t (v_t - sum_k exp(G_tk) k^_tk S0_k)
+o_t = sum_k exp(G_tk) q^_tk S0_k + sum_j (sum_k q^_tk exp(G_tk - G_jk) k^_jk) u_j               (6)
+S_T = exp(G_T) S0 + sum_j exp(G_T - G_j) k^_j u_j^T                                             (7)
+
+The solve. Let T = (I + A)^-1, e_A and e_R the errors of A and R, and |R| the sum of the absolute terms of R. The computed
+U^ solves (I + A + dA) U^ = R + dR, so that U^ - U = T (dR - dA U^) and
+
+e_U <= (I - |T| e_A)^-1 |T| (e_R + e_A |U|) + g |T| |I + A| |T| |R|                            (8)
+
+The inverse in front exists, since |T| e_A is strictly triangular. The last term, with g = (1 + 2 u_dot)^2 gamma_3n, holds
+forward substitution (gamma_n |T| |I+A| |U|); an explicit inverse, columnwise or merged from blocks, times R (2 gamma_n); and
+the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not hold inverses by powers of A.
+
+Source: Higham, theorem 8.5 and sections 14.2.1 and 14.2.2; arXiv:2412.06464, section 3.3 (the WY form).
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+from numpy import einsum
+
+from ..checks import checked
+from ..contract import NumericContract
+from ..delta import DeltaParams, DeltaWindow
+from ..shapes import Ancestors, DeltaState, Mask
+from .arithmetic import Approx, constant, gamma, operand_roundoff, sum_of_products
+from .functions import exp
+from .inputs import Inexact, appended, joined, lift
+from .norms import l2_norm
+from .windows import chain, chunks, decays
+
+
+@checked
+def scan(
+    S: DeltaState,
+    window: DeltaWindow,
+    params: DeltaParams,
+    contract: NumericContract,
+    live: Mask | None = None,
+    inexact: Inexact = None,
+) -> tuple[Approx, Approx]:
+    """Outputs and final state of `delta.scan` with their bounds, in the contract's order of evaluation.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    if contract.order == "sequential":
+        o, after = states(S, window, params, contract, live, inexact)
+        return o, after[:, -1]
+    i = _inputs(S, window, params, contract, live, inexact)
+    S_next, outputs = i.S, []
+    for cut in chunks(window.v.shape[1], contract):
+        part = SimpleNamespace(**{f: getattr(i, f)[:, cut] for f in ("q", "k", "v", "g", "beta")}, S=S_next)
+        o, S_next = _window(part, chain(window.v.shape[0], part.v.value.shape[1]))
+        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        outputs.append(o)
+    return _stored(appended(outputs), live), S_next.store(contract.state)
+
+
+@checked
+def states(
+    S: DeltaState,
+    window: DeltaWindow,
+    params: DeltaParams,
+    contract: NumericContract,
+    live: Mask | None = None,
+    inexact: Inexact = None,
+) -> tuple[Approx, Approx]:
+    """Outputs and the state after every token of `delta.states`, token by token: (1) to (4).
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    i = _inputs(S, window, params, contract, live, inexact)
+    a = exp(i.g)
+    S_next, outputs, after = i.S, [], []
+    for t in range(window.v.shape[1]):
+        decayed = a[:, t, :, :, None] * S_next  # (2)
+        u = sum_of_products(("bhv -> bhv", i.v[:, t]), ("bhkv, bhk -> bhv", decayed, -i.k[:, t]), matmuls=1)
+        u = i.beta[:, t, :, None] * u  # (3)
+        S_next = decayed + i.k[:, t, :, :, None] * u[:, :, None]  # (4)
+        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        outputs.append(sum_of_products(("bhkv, bhk -> bhv", S_next, i.q[:, t]), matmuls=1))
+        after.append(S_next)
+    kept = joined(after)
+    return _stored(joined(outputs), live), kept if contract.stored_every_token else kept.store(contract.state)
+
+
+@checked
+def tree(
+    S: DeltaState,
+    window: DeltaWindow,
+    ancestors: Ancestors,
+    params: DeltaParams,
+    contract: NumericContract,
+    inexact: Inexact = None,
+) -> Approx:
+    """The output at every node of `delta_tree.scan` with its bound, (5) to (8); at padding both are 0.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    live = einsum("btt -> bt", ancestors)
+    o, _ = _window(_inputs(S, window, params, contract, live, inexact), ancestors)
+    return _stored(o, live)
+
+
+def _inputs(
+    S: DeltaState, window: DeltaWindow, params: DeltaParams, contract: NumericContract, live: Mask | None, inexact: Inexact
+) -> SimpleNamespace:
+    """The inputs as pairs after (1), one key per value head, g with a last axis of k or 1; what is not live is 0 exactly."""
+    i = lift(contract, inexact, window, S=S)
+    if live is not None:
+        for name in ("q", "k", "v", "g", "beta"):
+            pair = getattr(i, name)
+            setattr(i, name, pair.where(live.reshape(live.shape + (1,) * (pair.value.ndim - 2))))
+    if params.l2_norm:
+        i.q, i.k = l2_norm(i.q, params.eps), l2_norm(i.k, params.eps)
+    scale = window.k.shape[3] ** -0.5 if params.scale is None else params.scale
+    each = window.v.shape[2] // window.k.shape[2]
+    i.q, i.k = (p.map(lambda a: np.repeat(a, each, axis=2)) for p in (i.q * constant(scale, contract), i.k))
+    i.g = i.g if window.g.ndim == 4 else i.g[..., None]
+    return i
+
+
+def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
+    """(5) to (8) for one window; the state is the one after the last token of a chain."""
+    c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
+    k = i.k.store(ring)
+    strict = ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
+    g = i.g.map(lambda a: np.broadcast_to(a, k.value.shape))
+    from_state, between, _ = decays(g, ancestors)
+    A = sum_of_products(("bth, bthk, btjhk, bjhk -> bhtj", i.beta, k, between.where(strict[..., None, None]), k), matmuls=1)
+    R = sum_of_products(
+        ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, from_state, -k, i.S), matmuls=1
+    )
+    size = einsum("bth, bthv -> bhtv", i.beta.size, i.v.size) + einsum(
+        "bth, bthk, bthk, bhkv -> bhtv", i.beta.size, from_state.size, k.size, i.S.size, optimize="greedy"
+    )
+    U = _solve(A, R, size, c).store(ring)
+    o = sum_of_products(
+        ("bthk, bthk, bhkv -> bthv", from_state, i.q, i.S),
+        ("bthk, btjhk, bjhk, bhjv -> bthv", i.q, between, k, U),
+        matmuls=2,
+    )
+    S = sum_of_products(
+        ("bhk, bhkv -> bhkv", from_state[:, -1], i.S), ("bjhk, bjhk, bhjv -> bhkv", between[:, -1], k, U), matmuls=1
+    )
+    return o, S
+
+
+def _solve(A: Approx, R: Approx, size: np.ndarray, c: NumericContract) -> Approx:
+    """(8); A, R and |R| (`size`) have the heads before the tokens."""
+    tokens = A.value.shape[-1]
+    full = np.eye(tokens) + A.value
+    T = np.linalg.inv(full)
+    U, absolute = T @ R.value, np.abs(T)
+    g = gamma(np.array(3.0 * tokens), c, matmul=True)
+    g = g + np.expm1(4 * np.log1p(operand_roundoff(c))) * (1 + g)
+    carried = absolute @ (R.error + A.error @ np.abs(U))
+    carried = np.linalg.solve(np.eye(tokens) - absolute @ A.error, carried)
+    return Approx(U, carried + g * absolute @ (np.abs(full) + A.error) @ absolute @ size, c)
+
+
+def _stored(o: Approx, live: Mask | None) -> Approx:
+    o = o.store(o.contract.io)
+    return o if live is None else o.where(live[..., None, None])

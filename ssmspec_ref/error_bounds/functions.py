@@ -1,0 +1,95 @@
+"""The scalar functions of a layer on pairs.
+
+Each takes the error of its argument through the function's slope and adds what a library function may be wrong by: the share
+r = 2 u function_ulp (`NumericContract`).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy import expm1, log1p
+
+from .. import functions
+from ..contract import SMALLEST_NORMAL
+from ..shapes import Array
+from .arithmetic import Approx, charged, constant, relative_error, unit
+
+
+def exp(x: Approx) -> Approx:
+    """exp x: |exp(x^) - exp x| <= exp(x) expm1(e), then r; exp(0) is 1.
+
+    Formed as 2^(x log2 e) its argument is wrong by 2 u |x| more: the constant and the product are rounded.
+    Source: C standard, F.10.3.1, and PTX manual, ex2.approx, for exp(0) = 1.
+    """
+    value = np.exp(x.value)
+    result = charged(value, value * expm1(x.error + _argument(x)), relative_error(x.contract), x.contract)
+    return replace(result, error=np.where((x.value == 0) & (x.error == 0), 0.0, result.error))
+
+
+def softplus(x: Approx) -> Approx:
+    """log(1 + exp x). Its slope is sigmoid x, which is largest at x + e.
+
+    exp wrong by r moves the result by r sigmoid(x); log1p, and the sum in max(x, 0) + log1p(exp(-|x|)), by r + u of it.
+    Formed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u + r (lg2.approx: 2^-22). Above
+    the threshold the result is x, and log(1 + exp(-x)) <= exp(-x) is lost.
+    """
+    c, r = x.contract, relative_error(x.contract)
+    carried = (x.error + _argument(x) + r) * functions.sigmoid(x.value + x.error)
+    carried = carried + np.where(x.size > c.softplus_threshold, np.exp(-np.abs(x.value)), 0.0)
+    carried = carried + (unit(c) + r if c.softplus == "log" else 0.0)
+    return charged(functions.softplus(x.value), carried, r + unit(c), c)
+
+
+def sigmoid(x: Approx) -> Approx:
+    """1 / (1 + exp(-x)) = s. Its slope is s (1 - s), largest where |x| is smallest.
+
+    exp wrong by r moves the result by r s (1 - s); the sum and the division by u + r of it. Where exp(-x) overflows the
+    result is 0 instead of less than the smallest normal number.
+    """
+    c, r = x.contract, relative_error(x.contract)
+    carried = (x.error + _argument(x) + r) * _logistic_slope(x) + SMALLEST_NORMAL[c.accumulate]
+    return charged(functions.sigmoid(x.value), carried, r + unit(c), c)
+
+
+def silu(x: Approx) -> Approx:
+    """x sigmoid(x), or x / (1 + exp(-x)), which rounds once less.
+
+    Its slope is s + x s (1 - s), never above 1.1: 1.0998 at x = 2.3994.
+    """
+    s = functions.sigmoid(x.value + x.error)
+    clean = replace(x, error=np.zeros_like(x.error))
+    result = clean * sigmoid(clean)
+    slope = np.minimum(1.1, s + x.size * _logistic_slope(x))
+    return replace(result, error=result.error + x.error * slope * (1 + 2 * relative_error(x.contract)))
+
+
+def rsqrt(x: Approx) -> Approx:
+    """1 / sqrt(x), or a division by sqrt(x), which costs r twice.
+
+    x wrong by a share d moves it by at most (1 - d)^-1/2 - 1 of itself; the error is inf for d >= 1.
+    """
+    share, value = x.error / x.value, 1 / np.sqrt(x.value)
+    carried = value * expm1(-0.5 * log1p(-np.minimum(share, 1 - 2.0**-53)))
+    return charged(value, np.where(share < 1, carried, np.inf), 2 * relative_error(x.contract), x.contract)
+
+
+def clip(x: Approx, low: float, high: float) -> Approx:
+    """min(max(x, low), high). Where x surely lies outside, only the rounding of the limit counts."""
+    error = x.error
+    for limit, outside in ((low, x.value + x.error < low), (high, x.value - x.error > high)):
+        if np.isfinite(limit):
+            rounding = constant(limit, x.contract).error
+            reached = np.abs(x.value - limit) <= x.error + rounding
+            error = np.where(outside, rounding, np.where(reached, np.maximum(error, rounding), error))
+    return Approx(np.clip(x.value, low, high), error, x.contract)
+
+
+def _argument(x: Approx) -> Array:
+    """How far 2^(x log2 e) moves the argument of exp."""
+    return 2 * unit(x.contract) * x.size if x.contract.exp == "ex2" else np.zeros_like(x.error)
+
+
+def _logistic_slope(x: Approx) -> Array:
+    """The largest s (1 - s) between x - e and x + e."""
+    nearest = np.maximum(np.abs(x.value) - x.error, 0.0)
+    return functions.sigmoid(nearest) * functions.sigmoid(-nearest)

@@ -1,0 +1,158 @@
+"""Bounds for SSD: token by token, by chunks, and from a checkpoint without forming the states.
+
+dt  = clip(softplus(dt_raw + dt_bias), dt_limit)   (1)
+a   = exp(dt A)                                    (2)
+S'  = a S + dt x B^T                               (3)
+y   = S' C + D x, then y silu(z)                   (4)
+
+By chunks and from a checkpoint, with cs the running sum of dt A from the chunk's first token, and L_ts for s on t's path:
+
+y_t = exp(cs_t) C_t S0 + sum_s L_ts exp(cs_t - cs_s) (C_t B_s) dt_s x_s + D x_t                       (5)
+S_T = exp(cs_T) S0 + sum_s exp(cs_T - cs_s) dt_s x_s B_s^T                                            (6)
+
+cs is a sum of numbers of one sign, wrong by gamma_t sum |dt A|, and the difference of two of them inherits both errors
+however small it is. In (5) and (6) every term is a product of up to six factors and is charged for any association: scores
+first, states first, or decays folded into either operand.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from ..checks import checked
+from ..contract import NumericContract
+from ..shapes import Ancestors, Array, Mask, State
+from ..ssd import SSDParams, SSDWindow
+from .arithmetic import Approx, sum_of_products
+from .functions import clip, exp, silu, softplus
+from .inputs import Inexact, appended, joined, lift
+from .windows import chain, chunks, decays
+
+
+@checked
+def scan(
+    S: State,
+    window: SSDWindow,
+    params: SSDParams,
+    contract: NumericContract,
+    live: Mask | None = None,
+    inexact: Inexact = None,
+) -> tuple[Approx, Approx]:
+    """Outputs and final state of `ssd.scan` with their bounds, in the contract's order of evaluation.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Source: equations (1) to (6) in the arithmetic of `arithmetic`.
+    """
+    if contract.order == "sequential":
+        y, after = states(S, window, params, contract, live, inexact)
+        return y, after[:, -1]
+    i = _inputs(S, window, params, contract, live, inexact)
+    outputs, S_next = [], i.S
+    for cut in chunks(window.x.shape[1], contract):
+        part = SimpleNamespace(x=i.x[:, cut], dt=i.dt[:, cut], B=i.B[:, cut], C=i.C[:, cut], A=i.A, D=i.D, S=S_next)
+        mask = chain(window.x.shape[0], part.x.value.shape[1])
+        outputs.append(_read(part, mask))
+        S_next = _advance(part, mask)
+        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+    return _gate(appended(outputs), i, live), S_next.store(contract.state)
+
+
+@checked
+def states(
+    S: State,
+    window: SSDWindow,
+    params: SSDParams,
+    contract: NumericContract,
+    live: Mask | None = None,
+    inexact: Inexact = None,
+) -> tuple[Approx, Approx]:
+    """Outputs and the state after every token of `ssd.states`, token by token: (1) to (4).
+
+    A state that is not stored after every token is charged with its storing where it is handed out.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    i = _inputs(S, window, params, contract, live, inexact)
+    a = exp(i.dt * i.A)  # (2)
+    S_next, outputs, after = i.S, [], []
+    for t in range(window.x.shape[1]):
+        update = (i.dt[:, t, :, None] * i.x[:, t])[..., None] * i.B[:, t, :, None]
+        S_next = a[:, t, :, None, None] * S_next + update  # (3)
+        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        terms = [("bhpn, bhn -> bhp", S_next, i.C[:, t]), *_skip("bhp", i, i.x[:, t])]
+        outputs.append(sum_of_products(*terms, matmuls=1))  # (4)
+        after.append(S_next)
+    kept = joined(after)
+    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else kept.store(contract.state)
+
+
+@checked
+def tree(
+    S: State,
+    window: SSDWindow,
+    ancestors: Ancestors,
+    params: SSDParams,
+    contract: NumericContract,
+    inexact: Inexact = None,
+) -> Approx:
+    """The output at every node of `ssd_tree.scan` with its bound (5); at padding both are 0.
+
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    """
+    live = np.einsum("btt -> bt", ancestors)
+    i = _inputs(S, window, params, contract, live, inexact)
+    return _gate(_read(i, ancestors), i, live)
+
+
+def _inputs(
+    S: State, window: SSDWindow, params: SSDParams, contract: NumericContract, live: Mask | None, inexact: Inexact
+) -> SimpleNamespace:
+    """The inputs as pairs, dt after (1), B and C widened to heads; what is not live is 0 exactly."""
+    i = lift(contract, inexact, window, params, S=S)
+    keep = np.ones(window.x.shape[:2], bool) if live is None else live
+    i.x, i.dt, i.B, i.C = (getattr(i, f).where(_over(keep, getattr(i, f))) for f in ("x", "dt", "B", "C"))
+    if i.dt_bias is not None:
+        i.dt = i.dt + i.dt_bias
+    if params.dt_softplus:
+        i.dt = softplus(i.dt)
+    i.dt = clip(i.dt, *params.dt_limit).where(_over(keep, i.dt))  # (1)
+    each = window.x.shape[2] // window.B.shape[2]
+    i.B, i.C = (p.map(lambda a: np.repeat(a, each, axis=2)) for p in (i.B, i.C))
+    return i
+
+
+def _over(keep: Mask, x: Approx) -> Array:
+    return keep.reshape(keep.shape + (1,) * (x.value.ndim - 2))
+
+
+def _skip(axes: str, i: SimpleNamespace, x: Approx) -> list[tuple[str, Approx, Approx]]:
+    if i.D is None:
+        return []
+    return [(f"{axes}, {'h' if i.D.value.ndim == 1 else 'hp'} -> {axes}", x, i.D)]
+
+
+def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
+    """(5), with scores and values as two matrix products in a row."""
+    from_state, between, _ = decays(i.dt * i.A, ancestors)
+    return sum_of_products(
+        ("bth, bthn, bhpn -> bthp", from_state, i.C, i.S),
+        ("btjh, bthn, bjhn, bjh, bjhp -> bthp", between, i.C, i.B, i.dt, i.x),
+        *_skip("bthp", i, i.x),
+        matmuls=2,
+    )
+
+
+def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
+    """(6), a matrix product over the tokens."""
+    from_state, between, _ = decays(i.dt * i.A, ancestors)
+    return sum_of_products(
+        ("bh, bhpn -> bhpn", from_state[:, -1], i.S),
+        ("bjh, bjh, bjhp, bjhn -> bhpn", between[:, -1], i.dt, i.x, i.B),
+        matmuls=1,
+    )
+
+
+def _gate(y: Approx, i: SimpleNamespace, live: Mask | None) -> Approx:
+    y = y if i.z is None else y * silu(i.z)
+    y = y.store(y.contract.io)
+    return y if live is None else y.where(_over(live, y))

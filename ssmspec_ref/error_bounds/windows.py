@@ -1,0 +1,49 @@
+"""What the closed forms share: chunks of a window, and decays along a path as differences of running sums."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..contract import NumericContract
+from ..shapes import Ancestors, Array
+from .arithmetic import Approx, gamma, unit
+from .functions import exp
+
+
+def chunks(tokens: int, contract: NumericContract) -> Iterator[slice]:
+    """The chunks of a window; one, the whole window, where outputs are read from a checkpoint."""
+    size = tokens if contract.chunk is None or contract.order == "output_only" else contract.chunk
+    return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+
+def chain(rows: int, tokens: int) -> Ancestors:
+    """The ancestors of a chain: every token before, and itself."""
+    return np.broadcast_to(np.tri(tokens, dtype=bool), (rows, tokens, tokens))
+
+
+def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx, Approx]:
+    """exp(cs_t), exp(cs_t - cs_j) for j on the path of t (else 0), and cs_t, cs the sum of the log decays z along the path.
+
+    cs_t = sum over the path of z                                    wrong by gamma_K sum |z|, K additions       (1)
+    cs_t - cs_j: the errors of z between j and t, both roundings (1), and one of the difference                  (2)
+
+    `z` is (b t ..) with any axes behind; the results are (b t ..), (b t j ..) and (b t ..). Direct products or sums of the
+    decays between j and t, without running sums, are charged too: K roundings of at most the same terms; but a product of K
+    factors exp(z) is wrong by K r, which (1) does not hold.
+    """
+    c = z.contract
+    path = ancestors.astype(float)
+    rounding = gamma(np.maximum(ancestors.sum(axis=2) - 1, 0), c)
+    rounding = _along(rounding, z) * np.einsum("btj, bj... -> bt...", path, z.size)
+    value = np.einsum("btj, bj... -> bt...", path, z.value)
+    cs = Approx(value, np.einsum("btj, bj... -> bt...", path, z.error) + rounding, c)  # (1)
+    between = (ancestors[:, :, None, :] & ~ancestors[:, None, :, :]).astype(float)  # r after j, up to t
+    difference = np.einsum("btjr, br... -> btj...", between, z.value)
+    carried = np.einsum("btjr, br... -> btj...", between, z.error) + rounding[:, :, None] + rounding[:, None]
+    carried = carried + unit(c) * (np.abs(difference) + carried)  # (2)
+    seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
+    return exp(cs), exp(Approx(difference, carried, c)).where(seen), cs
+
+
+def _along(per_token: Array, z: Approx) -> Array:
+    return per_token.reshape(per_token.shape + (1,) * (z.value.ndim - 2))
