@@ -18,17 +18,22 @@ Each a_k is free, so (a) = (b) iff each a_k has the same exponent on both sides:
 The delta rule needs the same: its correction u_j was solved over anc(j), and node i must have met the same one. So does the
 convolution, whose output at j was read along anc(j). (N) is thus necessary and sufficient for all of them.
 
-(N) says that the ancestor sets below a node nest, each an initial segment of the next. It has one consequence more: with
-parent(i) the last strict ancestor of i, (N) gives anc(i) = anc(parent(i)) and i. What nests is a forest: trees, several roots
-that all start from the same state, padding anywhere. Transitive masks that are no forest fail: in the diamond where 3 sees
-0, 1 and 2 while 1 and 2 do not see each other, (b) lets neither 1 decay 2 nor 2 decay 1, which no order of the tokens does.
-The remark of the paper that an arbitrary mask may be used holds for these masks and for no others.
+(N) says that the ancestor sets below a node nest, each an initial segment of the next. With parent(i) the last strict
+ancestor of i, it is the same as
+
+    anc(i) = anc(parent(i)) and i    for every i, where a root has no parent                           (F)
+
+(F) is (N) at j = parent(i); and from (F) follows (N), by induction over i, since every other ancestor of i is one of
+parent(i). What nests is therefore a forest: trees, several roots that all start from the same state, padding anywhere.
+Transitive masks that are no forest fail: in the diamond where 3 sees 0, 1 and 2 while 1 and 2 do not see each other, (b) lets
+1 decay 2 and 2 decay 1, which no order of the tokens does. The remark of the paper that an arbitrary mask may be used holds
+for forests and for nothing else.
 
 Source: STree, section 3 (mask, equation 2; A_tree, equation 6); the condition is ours.
 """
 
 import numpy as np
-from numpy import einsum, exp, where
+from numpy import einsum, exp, take_along_axis, where
 
 from .checks import checked
 from .errors import NotNested, NotTopological, ShapeMismatch
@@ -94,7 +99,7 @@ def sizes(parents: Parents) -> Lengths:
 
 @checked
 def check_nested(ancestors: Ancestors) -> None:
-    """Raise unless the mask satisfies (N) of the module; a node without ancestors is padding.
+    """Raise unless the mask satisfies (F) of the module, and with it (N); a node without ancestors is padding.
 
     Raises: ShapeMismatch, NotTopological (a node sees a later one), NotNested (names the two nodes).
     """
@@ -108,13 +113,19 @@ def check_nested(ancestors: Ancestors) -> None:
     itself = einsum("btt -> bt", ancestors)
     for b, i in np.argwhere(ancestors.any(axis=2) & ~itself):
         raise NotNested(f"row {b}: node {i} sees others but not itself; set mask[{i}, {i}], or clear its row for padding")
-    segment = ancestors[:, :, None, :] & np.tri(nodes, dtype=bool)  # the k of anc(i) with k <= j
-    differ = ancestors[..., None] & (segment != ancestors[:, None])  # (N)
-    for b, i, j, k in np.argwhere(differ):
+    last, own = _last(ancestors), itself[:, :, None] & np.eye(nodes, dtype=bool)
+    above = take_along_axis(ancestors, np.maximum(last, 0)[:, :, None], axis=1) & (last >= 0)[:, :, None]
+    for b, i, k in np.argwhere(ancestors != (above | own)):  # (F)
+        j = last[b, i]
         raise NotNested(
             f"row {b}: node {i} sees node {j}, but only one of them counts node {k} among the ancestors up to {j}; "
             f"what {j} sees must be what {i} sees up to {j}: make the mask a forest, or unroll it into separate rows"
         )
+
+
+def _last(ancestors: Ancestors) -> Parents:
+    """The last strict ancestor of every node, -1 where there is none."""
+    return where(np.tril(ancestors, -1), np.arange(ancestors.shape[1]), -1).max(axis=2)
 
 
 def live(ancestors: Ancestors) -> Mask:
@@ -129,9 +140,7 @@ def parents(ancestors: Ancestors) -> Parents:
     Raises: ShapeMismatch, NotTopological, NotNested.
     """
     check_nested(ancestors)
-    nodes = ancestors.shape[1]
-    last = where(np.tril(ancestors, -1), np.arange(nodes), -1).max(axis=2)
-    return where(live(ancestors), last, PADDING)
+    return where(live(ancestors), _last(ancestors), PADDING)
 
 
 def decays(ancestors: Ancestors, log_a: Array) -> tuple[Array, Array]:

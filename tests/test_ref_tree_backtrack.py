@@ -113,6 +113,16 @@ def test_a_chain_without_parents_is_the_tree_with_one_path(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_row_of_padding_takes_no_part(kind: Kind) -> None:
+    layer, state, _ = families.layer(kind, 5, Sizes(b=2, t=4))
+    parents = packed([parents_of("star", 0), parents_of("binary", 4)], 4)
+    y, pending = tree.verify(state, draw_window(layer, kind, 6, 2, 4, parents, "gentle"), layer)
+    kept = tree.commit(pending, accept_to(parents, [-1, 3]), layer)
+    assert not y[0].any()
+    assert same_bits(rows(kept, np.array([0])), rows(state, np.array([0])))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_path_may_be_narrower_than_the_window(kind: Kind) -> None:
     layer, state, inputs = families.layer(kind, 6, Sizes(b=1, t=5))
     parents = parents_of("star", 5)[None]

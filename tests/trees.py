@@ -28,7 +28,7 @@ def parents_of(shape: str, nodes: int, seed: int = 0) -> Array:
         "random": rng.integers(0, np.maximum(i, 1)),
     }
     parents = np.array(behind[shape])
-    parents[0] = -1
+    parents[:1] = -1
     return parents
 
 
