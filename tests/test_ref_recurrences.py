@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ssmspec_ref import conv, conv_filter, delta, delta_chunked, records, selective, selective_chunked, ssd, ssd_chunked
 from ssmspec_ref import mixer as layers
 from ssmspec_ref.decay_matrix import decays
+from ssmspec_ref.functions import softplus
 from ssmspec_ref.shapes import Array
 from tests import families
 from tests.families import FAMILIES, TOLERANCE, Sizes, deviation, same_bits
@@ -382,15 +383,15 @@ def test_planted_no_ops_of_the_delta_rule_are_caught(kept: str, monkeypatch: pyt
 
 
 def late_bias(dt: Array, params: Any) -> Array:
-    return np.clip(ssd.softplus(dt) + params.dt_bias, *params.dt_limit)
+    return np.clip(softplus(dt) + params.dt_bias, *params.dt_limit)
 
 
 def clipped(dt: Array, params: Any) -> Array:
-    return np.minimum(ssd.softplus(dt + params.dt_bias), 0.1)
+    return np.minimum(softplus(dt + params.dt_bias), 0.1)
 
 
 def unlimited(dt: Array, params: Any) -> Array:
-    return ssd.softplus(dt + params.dt_bias)
+    return softplus(dt + params.dt_bias)
 
 
 SSD_FAULTS: list[tuple[str, str, Any]] = [
@@ -478,7 +479,7 @@ def test_planted_steps_of_the_delta_rule_are_caught(fault: str, monkeypatch: pyt
 
 SELECTIVE_FAULTS: list[tuple[str, str, Any]] = [
     ("one decay for all states of a channel", "exp", lambda x: np.exp(np.broadcast_to(x[:, :, :1], x.shape))),
-    ("dt_bias after the softplus", "step_size", lambda dt, p: ssd.softplus(dt) + p.dt_bias),
+    ("dt_bias after the softplus", "step_size", lambda dt, p: softplus(dt) + p.dt_bias),
     ("no softplus", "softplus", lambda x: np.maximum(x, 0.0)),
     ("decay 1", "exp", np.ones_like),
     ("sigmoid for silu", "silu", lambda z: 1 / (1 + np.exp(-z))),
