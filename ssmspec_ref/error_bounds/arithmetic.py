@@ -162,6 +162,11 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
     return Approx(value, carried + g * size + below * count * reach, contract)
 
 
+def absolute(*terms: tuple[Any, ...]) -> Array:
+    """sum |terms| of a sum of products, every operand as large as it may have been computed."""
+    return np.sum([_einsum(subscripts, *[x.size for x in operands]) for subscripts, *operands in terms], axis=0)
+
+
 def gamma(roundings: Array, contract: NumericContract, matmul: bool = False) -> Array:
     """K u / (1 - K u); u doubled inside a matrix product of hardware that truncates.
 

@@ -21,9 +21,16 @@ The inverse in front exists, since |T| e_A is strictly triangular. The last term
 forward substitution (gamma_n |T| |I+A| |U|); an explicit inverse, columnwise or merged from blocks, times R (2 gamma_n); and
 the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not hold inverses by powers of A.
 
+The state's own error. Passed on through the factors of M_t = (I - beta k^ k^^T) diag(exp g) one by one, in absolute values,
+it would grow without bound, though M_t is a contraction. So it is passed on through products of the M_t, whose absolute
+value is taken last: with eps_s what step s adds (roundings, errors of its inputs) to the image of the state before it,
+
+e_t <= sum_s |M_t .. M_s+1| eps_s + |M_t .. M_1| e_0                                           (9)
+
 Source: Higham, theorem 8.5 and sections 14.2.1 and 14.2.2; arXiv:2412.06464, section 3.3 (the WY form).
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,12 +39,12 @@ from numpy import einsum
 from ..checks import checked
 from ..contract import NumericContract
 from ..delta import DeltaParams, DeltaWindow
-from ..shapes import Ancestors, DeltaState, Mask
-from .arithmetic import Approx, constant, gamma, operand_roundoff, sum_of_products
+from ..shapes import Ancestors, Array, DeltaState, Mask
+from .arithmetic import Approx, absolute, constant, gamma, operand_roundoff, sum_of_products
 from .functions import exp
 from .inputs import Inexact, appended, joined, lift
 from .norms import l2_norm
-from .windows import chain, chunks, decays
+from .windows import Carried, chain, chunks, decays
 
 
 @checked
@@ -75,20 +82,20 @@ def states(
     live: Mask | None = None,
     inexact: Inexact = None,
 ) -> tuple[Approx, Approx]:
-    """Outputs and the state after every token of `delta.states`, token by token: (1) to (4).
+    """Outputs and the state after every token of `delta.states`, token by token: (1) to (4) and (9).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
     i = _inputs(S, window, params, contract, live, inexact)
-    a = exp(i.g)
-    S_next, outputs, after = i.S, [], []
+    i.a, S_next, outputs, after = exp(i.g), i.S, [], []
+    carried = Carried(S_next.error)
     for t in range(window.v.shape[1]):
-        decayed = a[:, t, :, :, None] * S_next  # (2)
-        u = sum_of_products(("bhv -> bhv", i.v[:, t]), ("bhkv, bhk -> bhv", decayed, -i.k[:, t]), matmuls=1)
-        u = i.beta[:, t, :, None] * u  # (3)
-        S_next = decayed + i.k[:, t, :, :, None] * u[:, :, None]  # (4)
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
-        outputs.append(sum_of_products(("bhkv, bhk -> bhv", S_next, i.q[:, t]), matmuls=1))
+        token = SimpleNamespace(**{f: getattr(i, f)[:, t] for f in ("q", "k", "v", "beta", "a")})
+        stepped = _step(S_next, token)
+        stepped = stepped.store(contract.state) if contract.stored_every_token else stepped
+        M, passed = _transition(token, S_next.error)
+        S_next = replace(stepped, error=carried.after(M, stepped.error - passed))  # (9)
+        outputs.append(sum_of_products(("bhkv, bhk -> bhv", S_next, token.q), matmuls=1))
         after.append(S_next)
     kept = joined(after)
     return _stored(joined(outputs), live), kept if contract.stored_every_token else kept.store(contract.state)
@@ -130,43 +137,68 @@ def _inputs(
     return i
 
 
+def _step(S: Approx, token: SimpleNamespace) -> Approx:
+    """(2) to (4), with the error of S passed on by absolute values."""
+    decayed = token.a[..., None] * S  # (2)
+    r = sum_of_products(("bhv -> bhv", token.v), ("bhkv, bhk -> bhv", decayed, -token.k), matmuls=1)
+    u = token.beta[..., None] * r  # (3)
+    return decayed + token.k[..., None] * u[:, :, None]  # (4)
+
+
+def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
+    """M = (I - beta k k^T) diag(a), and what `_step` passed on of an error of S: the same with absolute values."""
+    k, a = token.k.value, np.broadcast_to(token.a.value, token.k.value.shape)
+    outer = einsum("bh, bhi, bhj, bhj -> bhij", token.beta.value, k, k, a)
+    identity = np.eye(k.shape[-1])
+    return identity * a[:, :, None] - outer, (identity * a[:, :, None] + np.abs(outer)) @ error
+
+
 def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """(5) to (8) for one window; the state is the one after the last token of a chain."""
     c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
-    k = i.k.store(ring)
-    strict = ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
-    g = i.g.map(lambda a: np.broadcast_to(a, k.value.shape))
-    from_state, between, _ = decays(g, ancestors)
-    A = sum_of_products(("bth, bthk, btjhk, bjhk -> bhtj", i.beta, k, between.where(strict[..., None, None]), k), matmuls=1)
-    R = sum_of_products(
-        ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, from_state, -k, i.S), matmuls=1
-    )
-    size = einsum("bth, bthv -> bhtv", i.beta.size, i.v.size) + einsum(
-        "bth, bthk, bthk, bhkv -> bhtv", i.beta.size, from_state.size, k.size, i.S.size, optimize="greedy"
-    )
-    U = _solve(A, R, size, c).store(ring)
-    o = sum_of_products(
-        ("bthk, bthk, bhkv -> bthv", from_state, i.q, i.S),
-        ("bthk, btjhk, bjhk, bhjv -> bthv", i.q, between, k, U),
-        matmuls=2,
-    )
-    S = sum_of_products(
-        ("bhk, bhkv -> bhkv", from_state[:, -1], i.S), ("bjhk, bjhk, bhjv -> bhkv", between[:, -1], k, U), matmuls=1
-    )
-    return o, S
+    i.k, strict = i.k.store(ring), ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
+    i.decay, i.between, _ = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
+    seen = i.between.where(strict[..., None, None])
+    A = sum_of_products(("bth, bthk, btjhk, bjhk -> bhtj", i.beta, i.k, seen, i.k), matmuls=1)
+    terms = ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, i.decay, -i.k, i.S)
+    R, size = sum_of_products(*terms, matmuls=1), absolute(*terms)  # (5)
+    U, solve = _solve(A, R, size, c)  # (8)
+    U = U.store(ring)
+    read = ("bthk, bthk, bhkv -> bthv", i.decay, i.q, i.S), ("bthk, btjhk, bjhk, bhjv -> bthv", i.q, i.between, i.k, U)
+    o = sum_of_products(*read, matmuls=2)  # (6)
+    last = ("bhk, bhkv -> bhkv", i.decay[:, -1], i.S), ("bjhk, bjhk, bhjv -> bhkv", i.between[:, -1], i.k, U)
+    S = sum_of_products(*last, matmuls=1)  # (7)
+    return _through(i, A, solve, o, S) if i.S.error.any() else (o, S)
 
 
-def _solve(A: Approx, R: Approx, size: np.ndarray, c: NumericContract) -> Approx:
-    """(8); A, R and |R| (`size`) have the heads before the tokens."""
+def _solve(A: Approx, R: Approx, size: Array, c: NumericContract) -> tuple[Approx, Array]:
+    """U, and (I - |T| e_A)^-1 |T| (8); A, R and |R| (`size`) have the heads before the tokens."""
     tokens = A.value.shape[-1]
     full = np.eye(tokens) + A.value
     T = np.linalg.inv(full)
-    U, absolute = T @ R.value, np.abs(T)
+    U, positive = T @ R.value, np.abs(T)
     g = gamma(np.array(3.0 * tokens), c, matmul=True)
     g = g + np.expm1(4 * np.log1p(operand_roundoff(c))) * (1 + g)
-    carried = absolute @ (R.error + A.error @ np.abs(U))
-    carried = np.linalg.solve(np.eye(tokens) - absolute @ A.error, carried)
-    return Approx(U, carried + g * absolute @ (np.abs(full) + A.error) @ absolute @ size, c)
+    solve = np.linalg.solve(np.eye(tokens) - positive @ A.error, positive)
+    carried = solve @ (R.error + A.error @ np.abs(U))
+    return Approx(U, carried + g * positive @ (np.abs(full) + A.error) @ positive @ size, c), solve
+
+
+def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) -> tuple[Approx, Approx]:
+    """(9) for a window: what o and S took over of the error of S0 by absolute values, factor by factor, gives way to the
+    absolute value of the whole linear map from S0 to them."""
+    k, decay, between, E = i.k.value, i.decay.value, i.between.value, i.S.error
+    into_u = einsum("bth, bthk, bthk -> bhtk", i.beta.value, decay, k)
+    T, scores = np.linalg.inv(np.eye(A.value.shape[-1]) + A.value), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
+    write = einsum("bjhk, bjhk -> bhkj", between[:, -1], k)
+    read = einsum("bthk, bthk -> bhtk", decay, i.q.value)
+    keep = decay[:, -1, :, :, None] * np.eye(k.shape[-1])
+    error_u = solve @ (np.abs(into_u) @ E)
+    size = einsum("bthk, btjhk, bjhk -> bhtj", np.abs(i.q.value), between, np.abs(k))
+    passed_o, passed_S = np.abs(read) @ E + size @ error_u, keep @ E + np.abs(write) @ error_u
+    map_o, map_S = read - scores @ T @ into_u, keep - write @ T @ into_u
+    change = (np.abs(map_o) @ E - passed_o).transpose(0, 2, 1, 3)
+    return replace(o, error=o.error + change), replace(S, error=S.error + np.abs(map_S) @ E - passed_S)
 
 
 def _stored(o: Approx, live: Mask | None) -> Approx:

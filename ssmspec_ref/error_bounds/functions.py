@@ -30,8 +30,8 @@ def softplus(x: Approx) -> Approx:
     """log(1 + exp x). Its slope is sigmoid x, which is largest at x + e.
 
     exp wrong by r moves the result by r sigmoid(x); log1p, and the sum in max(x, 0) + log1p(exp(-|x|)), by r + u of it.
-    Formed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u + r (lg2.approx: 2^-22). Above
-    the threshold the result is x, and log(1 + exp(-x)) <= exp(-x) is lost.
+    Formed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u + r (lg2.approx: 2^-22).
+    Above the threshold the result is x, and log(1 + exp(-x)) <= exp(-x) is lost.
     """
     c, r = x.contract, relative_error(x.contract)
     carried = (x.error + _argument(x) + r) * functions.sigmoid(x.value + x.error)

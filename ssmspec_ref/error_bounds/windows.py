@@ -47,3 +47,29 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx, Approx]:
 
 def _along(per_token: Array, z: Approx) -> Array:
     return per_token.reshape(per_token.shape + (1,) * (z.value.ndim - 2))
+
+
+class Carried:
+    """The error of a state that linear maps M_1, M_2 .. carry along, each adding some:
+
+    e_t = sum_s |M_t .. M_s+1| eps_s + |M_t .. M_1| e_0
+
+    Products are kept for `reach` maps; then what has come together starts anew as e_0, which is a bound too.
+    """
+
+    def __init__(self, start: Array, reach: int = 64) -> None:
+        self.reach = reach
+        self._restart(start)
+
+    def _restart(self, error: Array) -> None:
+        self.added = [error]
+        self.maps = np.broadcast_to(np.eye(error.shape[-2]), (1, *error.shape[:-2], error.shape[-2], error.shape[-2]))
+
+    def after(self, M: Array, added: Array) -> Array:
+        """The error after one more map."""
+        self.maps = np.concatenate([M @ self.maps, np.broadcast_to(np.eye(M.shape[-1]), (1, *M.shape))])
+        self.added.append(added)
+        error = np.einsum("s...ij, s...jv -> ...iv", np.abs(self.maps), np.stack(self.added), optimize=True)
+        if len(self.added) > self.reach:
+            self._restart(error)
+        return error
