@@ -20,6 +20,7 @@ import numpy as np
 from . import model as lm
 from .accept import DraftTree, Emitted
 from .accept.draft_tree import chain, unpadded
+from .accept.drafts import trie
 from .accept.emitted import accepted
 from .accept.greedy import walk
 from .accept.stop import cut
@@ -32,7 +33,8 @@ from .errors import ShapeMismatch, Unsupported
 from .lengths import first
 from .model import Layer, Model, ModelState
 from .records import Record
-from .shapes import Lengths, Logits, Mask, Parents, Residual, Tokens, WindowLogits
+from .shapes import Array, Lengths, Logits, Mask, Parents, Residual, Tokens, WindowLogits
+from .tree import PADDING
 
 Path: TypeAlias = Backtrack[Any, Any]
 Kept: TypeAlias = tuple[Any, ...]  # of each layer
@@ -51,8 +53,10 @@ class Window(Record):
     parents: Parents | None = None
 
     def live(self) -> Mask:
+        """The real tokens of each row; padding nodes of a tree are none."""
         rows, longest = self.tokens.shape
-        return first(np.full(rows, longest) if self.lengths is None else self.lengths, longest)
+        real = first(np.full(rows, longest) if self.lengths is None else self.lengths, longest)
+        return real if self.parents is None else real & (self.parents != PADDING)
 
     def sequences(self) -> Lengths:
         """The sequence that each row continues."""
@@ -63,7 +67,7 @@ class Window(Record):
         tokens = self.tokens[r, self.live()[r]]
         if self.parents is None:
             return chain(tokens[0], tokens[1:].tolist())
-        return unpadded(tokens, self.parents[r, : len(tokens)])
+        return unpadded(tokens, self.parents[r, self.live()[r]])
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Pending:
 
 
 Drafter: TypeAlias = Callable[[Sequences], Window]
-Judge: TypeAlias = Callable[[DraftTree, WindowLogits, int, Row, Row], Emitted]  # of one row: logits, b, prompt, output
+Judge: TypeAlias = Callable[[DraftTree, WindowLogits, int, Row, Row], Emitted]  # and b, prompt, output
 
 
 def start(state: ModelState, model: Model, path: Path) -> Kept:
@@ -118,7 +122,7 @@ def feed(window: Window, lag: Lengths, sequences: Sequences) -> Window:
 
     Raises: Unsupported for a tree behind tokens to bring again.
     """
-    if not lag.any():
+    if not lag[window.sequences()[window.live()[:, 0]]].any():
         return window
     if window.parents is not None:
         raise Unsupported("a path that brings committed tokens again verifies rows, not trees; give each path as a row")
@@ -178,7 +182,7 @@ def check_roots(window: Window, sequences: Sequences) -> None:
 
 
 def follow(choose: Choose = most_likely) -> Judge:
-    """The judge that changes no token: a draft stands as long as it is what plain decoding would choose there.
+    """The judge that changes no token: a draft stands as long as plain decoding would choose it there.
 
     With `most_likely` it is greedy verification; with `Sampled` it is naive sampling with noise laid out by position.
     """
@@ -191,18 +195,43 @@ def follow(choose: Choose = most_likely) -> Judge:
 
 
 def runs(window: Window, logits: Logits, sequences: Sequences, settings: Settings, judge: Judge) -> list[tuple[int, Emitted]]:
-    """For each sequence the row with the longest run, the lowest on ties, and the run, cut at the end (3).
+    """For each sequence the accepted row and its run, cut at the end (3).
 
     A sequence that has ended, or has no live row, emits nothing.
+
+    Raises: Unsupported for several trees of one sequence.
     """
-    active, owner, live = sequences.active(settings), window.sequences(), window.live()
+    active, owner, begun = sequences.active(settings), window.sequences(), window.live()[:, 0]
     best = []
-    for b, (prompt, output) in enumerate(zip(sequences.prompts, sequences.emitted, strict=True)):
-        rows = [int(r) for r in np.flatnonzero((owner == b) & live[:, 0])] if active[b] else []
-        judged = [(r, judge(window.tree(r), logits[r, live[r]], b, prompt, output)) for r in rows]
-        r, run = max(judged, key=lambda one: one[1].advanced, default=(0, Emitted((), ())))
-        best.append((r, cut(run, output, settings.stop, settings.budget - len(output))[0] if judged else run))
+    for b, output in enumerate(sequences.emitted):
+        rows = np.flatnonzero((owner == b) & begun)
+        r, run = 0, Emitted((), ())
+        if active[b] and rows.size:
+            r, run = judged(window, logits, rows, b, sequences, judge)
+            run, _ = cut(run, output, settings.stop, settings.budget - len(output))
+        best.append((r, run))
     return best
+
+
+def judged(window: Window, logits: Logits, rows: Array, b: int, sequences: Sequences, judge: Judge) -> tuple[int, Emitted]:
+    """The accepted row and run of one sequence.
+
+    Its rows are judged as one trie, since the best of several verdicts is biased (`drafts`). Greedily that is the longest
+    accepted prefix, the lowest row on ties.
+
+    Source: Snakes and Ladders, section 3.1; for sampled verification the trie is ours.
+    """
+    prompt, output = sequences.prompts[b], sequences.emitted[b]
+    if window.parents is not None:
+        if len(rows) > 1:
+            raise Unsupported(f"sequence {b} came with {len(rows)} trees; merge them into one")
+        r = int(rows[0])
+        return r, judge(window.tree(r), logits[r, window.live()[r]], b, prompt, output)
+    chains = [window.tree(int(r)).tokens for r in rows]
+    merged = trie(chains[0][0], [tokens[1:] for tokens in chains])
+    run = judge(merged.tree, np.stack([logits[rows[m], t] for m, t in merged.places()]), b, prompt, output)
+    row = merged.row(run.path[-1])
+    return int(rows[row]), Emitted(run.tokens, tuple(range(run.advanced)))
 
 
 def verdict(best: Sequence[tuple[int, Emitted]], window: Window) -> Accepted:

@@ -120,5 +120,5 @@ def model(kind: str, seed: int, vocabulary: int = 11) -> Model:
         wide = 2 * CHANNELS
         mlp = MLP(linear(rng, wide, CHANNELS), linear(rng, wide, CHANNELS), linear(rng, CHANNELS, wide))
         blocks.append(Block(norm(rng, CHANNELS), layer, *((norm(rng, CHANNELS), mlp) if i == 1 else (None, None))))
-    embedding = rng.normal(0, 1, (vocabulary, CHANNELS))
-    return Model(embedding, tuple(blocks), norm(rng, CHANNELS), linear(rng, vocabulary, CHANNELS, bias=True))
+    embedding = rng.normal(0, 0.3, (vocabulary, CHANNELS))
+    return Model(embedding, tuple(blocks), norm(rng, CHANNELS), linear(rng, vocabulary, CHANNELS))
