@@ -1,0 +1,100 @@
+"""The reference judged by itself: never by the code that judges, but its second derivations, and a rewriting in torch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ssmspec_ref import (
+    conv_filter,
+    conv_tree,
+    delta_chunked,
+    delta_tree,
+    selective_chunked,
+    selective_tree,
+    ssd_chunked,
+    ssd_tree,
+)
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.conv import ConvParams
+from ssmspec_ref.delta import DeltaWindow
+from ssmspec_ref.selective import SelectiveWindow
+from ssmspec_ref.shapes import Array
+from ssmspec_ref.ssd import SSDWindow
+
+from . import torch_fp32
+
+CHUNK = 4
+"""Tokens of a chunk: short, so that short cases cross its edges."""
+CHUNKED = replace(FLOAT64, order="chunked", chunk=CHUNK)
+AT_ONCE = replace(FLOAT64, order="output_only")
+
+Operation = Callable[..., Any]
+
+
+def conv_scan_masked(M: Array, u: Array, live: Array, params: ConvParams) -> tuple[Array, Array]:
+    return conv_filter.scan(M, u, params, live)
+
+
+def conv_step(M: Array, u: Array, params: ConvParams) -> tuple[Array, Array]:
+    y, M_next = conv_filter.scan(M, u[:, None], params)
+    return y[:, 0], M_next
+
+
+def chunked(module: Any) -> Operation:
+    """The chunked scan of a module, with and without a mask."""
+    return lambda S, window, params, live=None: module.scan(S, window, params, live, chunk=CHUNK)
+
+
+def step(module: Any, kind: type) -> Operation:
+    """One token as a run of one."""
+
+    def run(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+        window = kind(**{name: None if a is None else a[:, None] for name, a in vars(token).items()})
+        y, S_next = module.scan(S, window, params, chunk=CHUNK)
+        return y[:, 0], S_next
+
+    return run
+
+
+def recurrence(name: str, module: Any, tree: Any, window: type) -> Subject:
+    """The chunked form and the closed form over trees of one recurrence."""
+    return Subject(
+        f"{name} chunked",
+        {
+            f"{name}.step": Capability(step(module, window), CHUNKED),
+            f"{name}.scan": Capability(chunked(module), CHUNKED),
+            f"{name}.scan_masked": Capability(chunked(module), CHUNKED),
+            f"{name}.verify_tree": Capability(tree.scan, AT_ONCE),
+        },
+        absent={"": "another part of the reference", "layer": "the second derivations have no layers"},
+    )
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """Every second derivation in float64, and the recurrences again in torch, in float32 and with a bf16 state."""
+    conv = Subject(
+        "conv filter",
+        {
+            "conv.step": Capability(conv_step, FLOAT64),
+            "conv.scan": Capability(conv_filter.scan, FLOAT64),
+            "conv.scan_masked": Capability(conv_scan_masked, FLOAT64),
+            "conv.verify_tree": Capability(conv_tree.scan, FLOAT64),
+        },
+        absent={"conv": "one derivation only: it moves columns and computes nothing", "": "another part of the reference"},
+    )
+    recurrences = (
+        recurrence("ssd", ssd_chunked, ssd_tree, SSDWindow),
+        recurrence("selective", selective_chunked, selective_tree, SelectiveWindow),
+        recurrence("delta", delta_chunked, delta_tree, DeltaWindow),
+    )
+    return Adapter("reference", version(), (conv, *recurrences, *torch_fp32.subjects(device)))
+
+
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("ssmspec")
+    except PackageNotFoundError:
+        return "checkout"

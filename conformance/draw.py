@@ -1,0 +1,123 @@
+"""Inputs of a case: drawn from its seed, array by array, and rounded to the formats that the contract declares.
+
+Every array has a stream of its own, named after it, so that dropping one leaves the others as they were and a smaller case
+resembles the larger one. Families:
+
+normal  decays of a trained layer, states and tokens of size one
+gentle  decays near one and a state ten times the tokens: what was carried wrongly cannot fade
+strong  decays down to exp(-50): cancellation in cumulative sums, underflow
+"""
+
+import zlib
+from typing import TypeVar
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract, Storage
+from ssmspec_ref.records import each
+from ssmspec_ref.shapes import Array
+
+from .cases import Case
+
+T = TypeVar("T")
+
+STEP = {"normal": -1.0, "gentle": -4.0, "strong": 3.0}
+"""Where the raw step dt lies before softplus."""
+RATE = {"normal": (0.5, 2.0), "gentle": (0.25, 1.0), "strong": (2.0, 16.0)}
+"""The range of -A."""
+STATE = {"normal": 1.0, "gentle": 10.0, "strong": 3.0}
+"""The size of the initial state."""
+POISON = 1e3
+"""What stands where nothing may be read: finite, so that a kernel may multiply it by zero, and large."""
+
+
+def stored(a: Array, storage: Storage) -> Array:
+    """Round to a storage format, nearest, ties to even; the result is float64 and exact in that format."""
+    if storage == "fp64":
+        return np.asarray(a, dtype=np.float64)
+    if storage == "bf16":
+        bits = np.asarray(a, dtype=np.float32).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+        return rounded.view(np.float32).astype(np.float64)
+    return np.asarray(a).astype({"fp32": np.float32, "fp16": np.float16}[storage]).astype(np.float64)
+
+
+class Draw:
+    """The inputs of one case."""
+
+    def __init__(self, case: Case, contract: NumericContract, **sizes: int) -> None:
+        self.case, self.contract, self.sizes, self.options = case, contract, {**case.sizes, **sizes}, case.options
+
+    def rng(self, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.case.seed, zlib.crc32(f"{self.case.operation} {name}".encode())])
+
+    def shape(self, axes: str) -> tuple[int, ...]:
+        """The shape of axes given as letters, as in "b t h p"."""
+        return tuple(self.sizes[axis] for axis in axes.split())
+
+    def normal(self, name: str, axes: str, scale: float = 1.0, offset: float = 0.0) -> Array:
+        """Normal values in the format of inputs and outputs."""
+        return self.array(name, self.shape(axes), scale, offset)
+
+    def array(self, name: str, shape: tuple[int, ...], scale: float = 1.0, offset: float = 0.0) -> Array:
+        return stored(offset + scale * self.rng(name).standard_normal(shape), self.contract.io)
+
+    def state(self, name: str, axes: str) -> Array:
+        """A state as an earlier call left it, in the format of the state."""
+        scale = STATE[self.case.family]
+        return stored(scale * self.rng(name).standard_normal(self.shape(axes)), self.contract.state)
+
+    def rate(self, name: str, axes: str) -> Array:
+        """A: negative, log-uniform over the family's range."""
+        low, high = RATE[self.case.family]
+        exponent = self.rng(name).uniform(np.log(low), np.log(high), self.shape(axes))
+        return stored(-np.exp(exponent), self.contract.io)
+
+    def step(self, name: str, axes: str) -> Array:
+        """Raw dt, around the family's value before softplus; around its softplus where no softplus follows."""
+        if self.options.get("softplus", "on") == "on":
+            return self.normal(name, axes, 0.5, STEP[self.case.family])
+        return np.abs(self.normal(name, axes, 0.2 * self.typical_step, self.typical_step))
+
+    @property
+    def typical_step(self) -> float:
+        return float(np.logaddexp(0.0, STEP[self.case.family]))
+
+    @property
+    def dt_limit(self) -> tuple[float, float]:
+        """Limits that bind: about half of all steps meet the floor, or one of both ends."""
+        typical = float(stored(np.array(self.typical_step), self.contract.io))
+        return {"off": (0.0, float("inf")), "floor": (typical, float("inf")), "finite": (0.75 * typical, 1.25 * typical)}[
+            self.options.get("dt_limit", "off")
+        ]
+
+    def on(self, option: str) -> bool:
+        return self.options[option] == "on"
+
+    def live(self, axes: str = "b t") -> Array:
+        """Real tokens: no-ops behind them (`tail`), before them (`head`) or between them (`holes`); a row may have none."""
+        rows, tokens = self.shape(axes)
+        rng = self.rng("live")
+        match self.options.get("live", "holes"):
+            case "tail":
+                return np.arange(tokens) < rng.integers(0, tokens + 1, rows)[:, None]
+            case "head":
+                return np.arange(tokens) >= rng.integers(0, tokens + 1, rows)[:, None]
+            case _:
+                return rng.random((rows, tokens)) < 0.6
+
+    def parents(self) -> Array:
+        """A tree for each row: `branch` anywhere, `chain`, or `star`; with `ragged`, later rows are shorter and padded."""
+        rows, nodes = self.shape("b t")
+        rng = self.rng("parents")
+        parents = np.full((rows, nodes), -2, dtype=np.int64)
+        for b in range(rows):
+            size = nodes if not self.on("ragged") or b == 0 else int(rng.integers(1, nodes + 1))
+            chosen = {"branch": [int(rng.integers(0, i)) for i in range(1, size)], "chain": range(size - 1)}
+            parents[b, :size] = [-1, *chosen.get(self.options["tree"], [0] * (size - 1))]
+        return parents
+
+
+def poisoned(window: T, live: Array) -> T:
+    """A window, or an array with the axes b t, with poison at every token that is not live."""
+    return each(lambda a: np.where(live.reshape(live.shape + (1,) * (a.ndim - 2)), a, POISON), window)

@@ -1,0 +1,33 @@
+"""Every mistake that a user of the suite can make has one class. The message says what came, what is needed, what to do.
+
+ConformanceError
+├── UnknownAdapter     no adapter of this name, or its factory gives none
+├── AdapterUnavailable the adapter's implementation is not installed
+├── UnknownCase        an id that names no case, or a selection that selects nothing
+├── KnownListError     a list of known failures that cannot be read
+└── ReportError        a report that is truncated, edited or of another version
+"""
+
+
+class ConformanceError(Exception):
+    """Anything that the suite refuses."""
+
+
+class UnknownAdapter(ConformanceError):
+    """No adapter of this name, or its factory gives none."""
+
+
+class AdapterUnavailable(ConformanceError):
+    """The implementation behind an adapter is not installed."""
+
+
+class UnknownCase(ConformanceError):
+    """An id that names no case, or a selection that selects nothing."""
+
+
+class KnownListError(ConformanceError):
+    """A list of known failures that cannot be read."""
+
+
+class ReportError(ConformanceError):
+    """A report that is truncated, edited or of another version."""

@@ -1,0 +1,175 @@
+"""From what came out to a verdict: shape, type, NaN, unwritten inputs, and the error against its bound.
+
+utilisation = |error| / bound, element by element: 1 is the worst that the declared contract allows. A value that is not a
+number fails before any bound is asked; a bound that is not finite decides nothing, and the verdict is unknown.
+"""
+
+import dataclasses
+import hashlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import Capability, NumericContract, Verdict
+from ssmspec_ref.shapes import Array
+
+from .cases import Case
+from .draw import stored
+from .suite.specification import Expected, Specification
+
+WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
+WIDER["bf16"] = WIDER["fp32"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One output of one case: the largest error relative to its bound, and where it is.
+
+    `first` is the first element in the order of the axes (row, token, head, channel) that is beyond its bound, or the worst
+    element where none is.
+    """
+
+    name: str
+    state: bool
+    utilisation: float
+    error: float
+    bound: float
+    first: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one case. `kind` names the way of failing: error, outputs, shape, dtype, nan, mutated, bound."""
+
+    verdict: Verdict
+    kind: str = ""
+    message: str = ""
+    outputs: tuple[Measured, ...] = ()
+
+    @property
+    def worst(self) -> Measured | None:
+        return max(self.outputs, key=lambda m: np.nan_to_num(m.utilisation, nan=np.inf), default=None)
+
+
+def judge(specification: Specification, capability: Capability, case: Case) -> Judgement:
+    """Draw the inputs of a case, run the implementation on copies of them, and compare with the oracle."""
+    arguments = specification.draw(case, capability.contract)
+    given = specification.draw(case, capability.contract)
+    before = fingerprint(given)
+    try:
+        got = specification.run(capability, given)
+    except Exception as error:
+        return Judgement(Verdict.FAIL, "error", _tail(error))
+    if fingerprint(given) != before:
+        return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
+    try:
+        expected = specification.expect(arguments, capability.contract, got.used)
+    except ValueError as error:
+        return Judgement(Verdict.FAIL, "used", str(error))
+    return compare(expected, got.outputs, capability.contract)
+
+
+def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericContract) -> Judgement:
+    """Every output against its expectation; the first that is unfit decides, otherwise the worst utilisation."""
+    if len(got) != len(expected):
+        names = ", ".join(e.name for e in expected)
+        return Judgement(Verdict.FAIL, "outputs", f"{len(got)} outputs came, but {len(expected)} are needed: {names}")
+    for want, came in zip(expected, got, strict=True):
+        refusal = _unfit(want, came, contract)
+        if refusal is not None:
+            return refusal
+    measured = tuple(measure(want, came) for want, came in zip(expected, got, strict=True))
+    beyond = [m for m in measured if not m.utilisation <= 1]
+    if any(not np.isfinite(m.bound) for m in beyond):
+        return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so nothing follows from it", measured)
+    if beyond:
+        worst = max(beyond, key=lambda m: m.utilisation)
+        message = (
+            f"{worst.name} differs by {worst.error:.3g} where {worst.bound:.3g} is allowed ({worst.utilisation:.3g} times), "
+            f"first at {_place(worst.first)}"
+        )
+        return Judgement(Verdict.FAIL, "bound", message, measured)
+    return Judgement(Verdict.PASS, outputs=measured)
+
+
+def measure(want: Expected, came: Array) -> Measured:
+    """The worst element of an output, or the first beyond its bound, and where it is."""
+    judged = np.ones(want.value.shape, dtype=bool) if want.judged is None else np.broadcast_to(want.judged, want.value.shape)
+    error = np.where(judged, np.abs(np.asarray(came, dtype=np.float64) - want.value), 0.0)
+    bound = np.where(judged, want.bound, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, error / bound)
+    if ratio.size == 0:
+        return Measured(want.name, want.state, 0.0, 0.0, 0.0, {})
+    beyond = np.flatnonzero(~(ratio <= 1))
+    worst = int(np.argmax(ratio))
+    place = np.unravel_index(int(beyond[0]) if beyond.size else worst, ratio.shape)
+    return Measured(
+        want.name,
+        want.state,
+        float(ratio.flat[worst]),
+        float(error.flat[worst]),
+        float(bound.flat[worst]),
+        {axis: int(i) for axis, i in zip(want.axes.split(), place, strict=True)},
+    )
+
+
+def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | None:
+    """Why an output cannot be compared at all, or None."""
+    storage = contract.state if want.recurrent else contract.io
+    allowed = WIDER[storage]
+    dtype = str(getattr(came, "dtype", type(came).__name__))
+    if not isinstance(came, np.ndarray) or dtype not in allowed:
+        needed = " or ".join(allowed)
+        return Judgement(Verdict.FAIL, "dtype", f"{want.name} came as {dtype}, but a NumPy array of {needed} is needed")
+    if came.shape != want.value.shape:
+        message = f"{want.name} came with shape {came.shape}, but {want.value.shape} is needed for the axes ({want.axes})"
+        return Judgement(Verdict.FAIL, "shape", message)
+    judged = np.broadcast_to(True if want.judged is None else want.judged, came.shape)
+    bad = np.argwhere(judged & ~np.isfinite(came))
+    if not np.isfinite(want.value[judged]).all():
+        raise AssertionError(f"the oracle gave a value of {want.name} that is not finite: a fault of the suite")
+    if len(bad):
+        place = dict(zip(want.axes.split(), (int(i) for i in bad[0]), strict=True))
+        message = f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place)}"
+        return Judgement(Verdict.FAIL, "nan", message)
+    if not np.array_equal(stored(came[judged], storage), came[judged].astype(np.float64)):
+        return Judgement(
+            Verdict.FAIL, "dtype", f"{want.name} is declared as {storage}, but its values do not fit that format"
+        )
+    return None
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of every array under a value: its type, shape and bytes."""
+    digest = hashlib.sha256()
+    for array in arrays(value):
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def arrays(value: Any) -> Iterator[Array]:
+    """Every array under tuples, lists and records."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from arrays(part)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from arrays(getattr(value, field.name))
+
+
+def _place(first: dict[str, int]) -> str:
+    return ", ".join(f"{axis}={index}" for axis, index in first.items()) or "its only value"
+
+
+def _tail(error: Exception) -> str:
+    """The error and the last two places that it passed through, without folders."""
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
+    return f"{type(error).__name__}: {str(error)[:500]} | " + " | ".join(places)

@@ -1,0 +1,45 @@
+"""Adapters by name: one that ships (`transformers`), or `package.module:factory`."""
+
+import importlib
+import inspect
+import pkgutil
+
+from ssmspec_ref.contract import Adapter
+
+from . import adapters
+from .errors import AdapterUnavailable, UnknownAdapter
+
+EXTRAS = {"torch": "torch", "transformers": "transformers", "triton": "kernels"}
+"""The extra of ours that installs a package."""
+
+
+def shipped() -> list[str]:
+    """The adapters that ship: the modules of `adapters` with a function `adapter`."""
+    return [module.name for module in pkgutil.iter_modules(adapters.__path__) if module.name in adapters.NAMES]
+
+
+def load(name: str, device: str = "cpu") -> Adapter:
+    """The adapter of a name, for a device.
+
+    Raises: UnknownAdapter, AdapterUnavailable.
+    """
+    module, _, factory = name.partition(":")
+    if not factory:
+        if name not in shipped():
+            raise UnknownAdapter(f"no adapter {name!r} ships; give one of {', '.join(shipped())}, or package.module:factory")
+        module, factory = f"{adapters.__name__}.{name}", "adapter"
+    try:
+        make = getattr(importlib.import_module(module), factory, None)
+        if make is None:
+            raise UnknownAdapter(f"{module} has no {factory}; name a function that returns an Adapter")
+        made = make(device=device) if "device" in inspect.signature(make).parameters else make()
+    except ImportError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing == module.split(".")[0]:
+            raise UnknownAdapter(f"no module {missing!r} to take the adapter {name!r} from; is it on the path?") from error
+        extra = EXTRAS.get(missing)
+        how = f"pip install 'ssmspec[{extra}]'" if extra else f"pip install {missing}" if missing else str(error)
+        raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
+    if not isinstance(made, Adapter):
+        raise UnknownAdapter(f"{module}:{factory} returned a {type(made).__name__}; return a ssmspec_ref.contract.Adapter")
+    return made

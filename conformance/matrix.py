@@ -1,0 +1,128 @@
+"""The terminal's view of a report: the matrix, the failures, and one last screen."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from .report import Diagnosis, Header, Result
+
+RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
+STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
+
+
+def matrix(results: Sequence[Result]) -> RenderableType:
+    """For each group of operations, one table: a row for each subject and contract, a column for each operation.
+
+    A cell reads passed/run and the worst utilisation among the cases that passed; below it what did not pass.
+    """
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.operation:
+            groups[result.operation.split(".")[0]].append(result)
+    return Group(*(_table(name, found) for name, found in groups.items() if any(r.case for r in found)))
+
+
+def _table(name: str, results: list[Result]) -> Table:
+    operations = list(dict.fromkeys(r.operation for r in results if r.case))
+    rows: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        if result.case:
+            rows[result.adapter, result.subject, result.contract][result.operation].append(result)
+    table = Table(title=name, title_justify="left", title_style="bold", show_lines=True, expand=False)
+    table.add_column("subject")
+    table.add_column("contract")
+    for operation in operations:
+        table.add_column(operation.split(".", 1)[1].replace("_", " "), justify="center")
+    for (adapter, subject, contract), cells in rows.items():
+        table.add_row(escape(f"{adapter}: {subject}"), contract, *(cell(cells[operation]) for operation in operations))
+    return table
+
+
+def cell(results: Sequence[Result]) -> Text:
+    """passed/run, the worst utilisation of a pass, and what else there is; a dash where the operation is not offered."""
+    if not results:
+        return Text("–", style="dim")
+    verdict = max((r.verdict for r in results), key=RANK.index)
+    passed = [r for r in results if r.verdict == "pass"]
+    text = Text(f"{len(passed)}/{len(results)}", style=STYLE[verdict])
+    worst = max((o.utilisation for r in passed for o in r.outputs), default=None)
+    if worst is not None:
+        text.append(f"\n{worst:.2g}" if worst > 0 else "\nexact", style="dim")
+    for word in ("known-failure", "unknown", "fail"):
+        count = sum(r.verdict == word for r in results)
+        if count:
+            text.append(f"\n{count} {word.replace('-failure', '')}", style=STYLE[word])
+    return text
+
+
+def failures(diagnoses: Iterable[Diagnosis], results: Iterable[Result]) -> RenderableType:
+    """Each way of failing once, with its smallest case and the line that runs it again."""
+    results = list(results)
+    lines: list[RenderableType] = []
+    for d in sorted(diagnoses, key=lambda d: RANK.index(d.verdict), reverse=True):
+        head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
+        head.append(f"{d.adapter}: {d.subject}  {d.operation}  [{d.contract}]", style="bold")
+        head.append(f"  {d.failures} of {d.cases} cases ({d.failing})")
+        lines += [head, Text(f"    {d.message}"), Text(f"    smallest  {d.smallest}")]
+        of_cell = (r for r in results if (r.adapter, r.subject, r.operation) == (d.adapter, d.subject, d.operation))
+        found = next((r for r in of_cell if r.verdict == d.verdict and (r.reason or r.source)), None)
+        if found is not None and found.reason:
+            lines.append(Text(f"    known     {found.reason}  {found.link}"))
+        elif found is not None:
+            lines.append(Text(f"    there for {found.source}"))
+        lines.append(Text(f"    {d.rerun}", style="cyan"))
+    for r in results:
+        if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation):
+            lines.append(Text(f"{r.verdict}  {r.adapter}: {r.subject}  {r.case}  {r.message}", style=STYLE[r.verdict]))
+    return Group(*lines)
+
+
+def left_out(results: Iterable[Result]) -> RenderableType:
+    """What was not run and why, one line for each reason."""
+    reasons: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for r in results:
+        if r.verdict == "inapplicable":
+            reasons[r.adapter, r.subject, r.reason].append(r.operation)
+    return Group(
+        *(
+            Text(f"{adapter}: {subject}  {', '.join(operations)}: {reason}", style="dim")
+            for (adapter, subject, reason), operations in reasons.items()
+        )
+    )
+
+
+def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
+    """The last screen: what was judged, what came of it, where the report lies."""
+    lines = []
+    for name, version in head.adapters.items():
+        own = [r for r in results if r.adapter == name]
+        subjects = len({r.subject for r in own if r.case})
+        counts = {word: sum(r.verdict == word for r in own) for word in RANK}
+        ran = sum(bool(r.case) for r in own)
+        text = Text(f"{name} {version}", style="bold")
+        text.append(f": {subjects} subjects, {ran} cases, tier {head.tier}: ")
+        shown = [(w, c) for w, c in counts.items() if c]
+        for index, (word, count) in enumerate(shown):
+            text.append(f"{count} {word}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
+        lines.append(text)
+    bad = sum(r.verdict in ("fail", "unknown") for r in results)
+    known = sum(r.verdict == "known-failure" for r in results)
+    said = "Nothing failed." if not bad else f"{bad} cases failed or stayed unknown."
+    if known:
+        said += f" {known} cases fail as listed: real deviations of the implementation, each with its reason above."
+    lines += [Text(said), Text(f"report: {where}")]
+    return Panel(Group(*lines), title="judged against the float64 reference", border_style="red" if bad else "green")
+
+
+def show(console: Console, head: Header, results: Sequence[Result], diagnoses: Sequence[Diagnosis], where: str) -> None:
+    """Everything, in the order in which it is read from the bottom of a terminal."""
+    console.print(left_out(results))
+    console.print(matrix(results))
+    if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
+        console.print(failures(diagnoses, results), soft_wrap=True)
+    console.print(summary(head, results, where))

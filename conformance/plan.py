@@ -1,0 +1,120 @@
+"""Which cases are run on which subject, and what is left out for which reason."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Subject
+
+from .cases import Case
+from .errors import UnknownCase
+from .report import Result
+from .suite import SPECIFICATIONS, find
+from .suite.specification import Specification
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case on one subject. `given` is the adapter as named on the command line."""
+
+    given: str
+    adapter: Adapter
+    subject: Subject
+    capability: Capability
+    specification: Specification
+    case: Case
+
+    @property
+    def identity(self) -> str:
+        return self.specification.identify(self.case)
+
+    @property
+    def group(self) -> tuple[str, str, str, str]:
+        """What a cell of the matrix stands for."""
+        return self.adapter.name, self.subject.name, str(self.capability.contract), self.case.operation
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to run: a tier, and patterns for subjects and operations, or one case."""
+
+    tier: str = "smoke"
+    subject: str = "*"
+    operation: str = "*"
+    case: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out, so that what was not met does not exist."""
+        return self.case is None and self.subject == "*" and self.operation == "*"
+
+
+def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Job], list[Result]]:
+    """The cases to run, in order, and what is inapplicable.
+
+    Raises: UnknownCase for a selection that selects nothing.
+    """
+    jobs: list[Job] = []
+    left_out: list[Result] = []
+    for given, adapter in adapters.items():
+        for subject in adapter.subjects:
+            if not fnmatchcase(subject.name, selection.subject):
+                continue
+            for operation in OPERATIONS:
+                if fnmatchcase(operation, selection.operation):
+                    found = list(_jobs(given, adapter, subject, operation, selection))
+                    jobs += found
+                    left_out += [] if selection.case else _left_out(adapter, subject, operation)
+    if not jobs and not left_out:
+        raise UnknownCase(f"nothing to run: no subject {selection.subject!r} takes {selection.case or selection.operation!r}")
+    return jobs, left_out
+
+
+def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, selection: Selection) -> Iterator[Job]:
+    capability = subject.capabilities.get(operation)
+    if capability is None:
+        return
+    for specification in _taken(capability, operation):
+        cases: Iterable[Case] = specification.cases(selection.tier, capability.limits)
+        if selection.case is not None:
+            only, case = find(selection.case)
+            cases = [case] if only is specification else []
+        for case in cases:
+            yield Job(given, adapter, subject, capability, specification, case)
+
+
+def _taken(capability: Capability, operation: str) -> list[Specification]:
+    """The specifications of an operation that the limits admit: for layers, those of the subject's kind."""
+    offered = capability.limits.options
+    return [
+        s
+        for s in SPECIFICATIONS
+        if s.operation == operation and all(value in offered.get(name, (value,)) for name, value in s.fixed.items())
+    ]
+
+
+def _left_out(adapter: Adapter, subject: Subject, operation: str) -> list[Result]:
+    capability = subject.capabilities.get(operation)
+    if capability is None:
+        group = operation.split(".")[0]
+        names = (operation, group, "")
+        reason = next((subject.absent[name] for name in names if name in subject.absent), "not declared")
+        return [_inapplicable(adapter, subject, "", operation, reason)]
+    specifications = _taken(capability, operation)
+    out = dict.fromkeys(part for s in specifications for part in s.excluded(capability.limits))
+    if not specifications:
+        out["every kind that the suite has"] = None
+    reason = f"not taken: {', '.join(out)} ({capability.limits.reason})"
+    return [_inapplicable(adapter, subject, str(capability.contract), operation, reason)] if out else []
+
+
+def _inapplicable(adapter: Adapter, subject: Subject, contract: str, operation: str, reason: str) -> Result:
+    return Result(
+        adapter=adapter.name,
+        subject=subject.name,
+        contract=contract,
+        operation=operation,
+        case="",
+        verdict="inapplicable",
+        reason=reason,
+    )

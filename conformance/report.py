@@ -1,0 +1,185 @@
+"""The report: a stream of JSON lines with a header, results, diagnoses and a footer.
+
+A report that lacks its footer, or whose counts do not match, was cut or edited; `read_report` refuses it.
+"""
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from os import cpu_count
+from pathlib import Path
+from typing import Annotated, Literal, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from .errors import ReportError
+
+SCHEMA: Literal[1] = 1
+PACKAGES = ("ssmspec", "numpy", "torch", "transformers", "triton")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings", allow_inf_nan=True)
+
+
+class Header(Model):
+    """Under what the results were obtained. No host name and no path."""
+
+    kind: Literal["header"] = "header"
+    schema_version: Literal[1] = SCHEMA
+    tier: str
+    adapters: dict[str, str]
+    device: str
+    versions: dict[str, str]
+    python: str
+    system: str
+    machine: str
+    cpus: int
+    started: datetime
+
+
+class Output(Model):
+    """One output of one case: the worst error in units of its bound."""
+
+    name: str
+    state: bool
+    utilisation: float
+    error: float
+    bound: float
+    first: dict[str, int]
+
+
+class Result(Model):
+    """One case of one operation of one subject; inapplicable operations have no case."""
+
+    kind: Literal["result"] = "result"
+    adapter: str
+    subject: str
+    contract: str
+    operation: str
+    case: str
+    verdict: Literal["pass", "inapplicable", "known-failure", "unknown", "fail"]
+    failing: str = ""
+    message: str = ""
+    source: str = ""
+    outputs: tuple[Output, ...] = ()
+    seconds: float = 0.0
+    rerun: str = ""
+    reason: str = ""
+    link: str = ""
+
+
+class Diagnosis(Model):
+    """The smallest case that still fails as the cases of one subject, contract and operation do."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    adapter: str
+    subject: str
+    contract: str
+    operation: str
+    verdict: Literal["known-failure", "fail", "unknown"]
+    failures: int
+    cases: int
+    smallest: str
+    failing: str
+    message: str
+    output: Output | None
+    rerun: str
+
+
+class Footer(Model):
+    """The counts of the results before it."""
+
+    kind: Literal["footer"] = "footer"
+    results: int
+    verdicts: dict[str, int]
+    finished: datetime
+
+
+Line = Annotated[Header | Result | Diagnosis | Footer, Field(discriminator="kind")]
+_LINE: TypeAdapter[Header | Result | Diagnosis | Footer] = TypeAdapter(Line)
+
+
+class Report:
+    """A whole report, as read."""
+
+    def __init__(self, header: Header, results: list[Result], diagnoses: list[Diagnosis], footer: Footer) -> None:
+        self.header, self.results, self.diagnoses, self.footer = header, results, diagnoses, footer
+
+
+def header(tier: str, adapters: dict[str, str], device: str) -> Header:
+    """The header of a run that starts now, on this machine."""
+    return Header(
+        tier=tier,
+        adapters=adapters,
+        device=device,
+        versions=dict(_versions()),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        cpus=cpu_count() or 1,
+        started=datetime.now(UTC),
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        try:
+            yield package, metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+
+
+class Writer:
+    """Writes a report line by line, so that an interrupted run leaves a readable, refused, report."""
+
+    def __init__(self, stream: TextIO, head: Header) -> None:
+        self.stream, self.verdicts = stream, Counter[str]()
+        self._write(head)
+
+    def add(self, line: Result | Diagnosis) -> None:
+        if isinstance(line, Result):
+            self.verdicts[line.verdict] += 1
+        self._write(line)
+
+    def close(self) -> Footer:
+        """Write the footer: the report is whole."""
+        footer = Footer(results=self.verdicts.total(), verdicts=dict(self.verdicts), finished=datetime.now(UTC))
+        self._write(footer)
+        return footer
+
+    def _write(self, line: Model) -> None:
+        self.stream.write(line.model_dump_json() + "\n")
+        self.stream.flush()
+
+
+def read_report(path: Path) -> Report:
+    """Read a report and hold it against its footer.
+
+    Raises: ReportError for a file that is no report, that was cut off, or whose counts do not match.
+    """
+    try:
+        lines = [_LINE.validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValidationError as error:
+        raise ReportError(f"{path.name} holds a line that is no record of a report: {error.errors()[0]['msg']}") from error
+    if not lines or not isinstance(lines[0], Header):
+        raise ReportError(f"{path.name} does not start with a header; run `ssmspec conform run --report` again")
+    if not isinstance(lines[-1], Footer):
+        raise ReportError(f"{path.name} has no footer, so the run was cut off; run it again")
+    results = [line for line in lines if isinstance(line, Result)]
+    found = Counter(result.verdict for result in results)
+    if len(results) != lines[-1].results or dict(found) != lines[-1].verdicts:
+        raise ReportError(
+            f"{path.name} holds {dict(found)}, but its footer counts {lines[-1].verdicts}; lines are missing or added"
+        )
+    if sum(isinstance(line, Header | Footer) for line in lines) != 2:
+        raise ReportError(f"{path.name} holds more than one header or footer; reports are merged by a tool, not by hand")
+    return Report(lines[0], results, [line for line in lines if isinstance(line, Diagnosis)], lines[-1])
+
+
+def python_command() -> str:
+    """How this suite is called again."""
+    return "ssmspec conform" if Path(sys.argv[0]).stem == "ssmspec" else "python -m conformance"

@@ -1,0 +1,168 @@
+"""The causal convolution: one input, a run, a run with no-ops, a tree, the commit of what was accepted."""
+
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import conv, error_bounds, tree, tree_paths
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.conv import ConvParams
+from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
+
+from ..cases import Case
+from ..draw import Draw, poisoned, stored
+from .specification import Arguments, Expected, Specification, expecting, pure
+
+BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
+ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
+OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
+SOURCES = {
+    "": "arXiv:2312.00752, section 3.4",
+    "bias": "tile-ai/tilelang-ascend#926",
+    "live": "Snakes and Ladders, section 3.1",
+    "tree": "STree, section 3",
+    "advanced": "Snakes and Ladders, algorithm 2, line 2",
+}
+
+
+def params(draw: Draw) -> ConvParams:
+    return ConvParams(
+        weight=draw.normal("weight", "c w", draw.sizes["w"] ** -0.5),
+        bias=draw.normal("bias", "c") if draw.on("bias") else None,
+        activation=draw.on("act"),
+    )
+
+
+def history(draw: Draw) -> ConvState:
+    """The window as an earlier call left it: inputs, in the format of inputs."""
+    return draw.normal("M", "b c w")
+
+
+def draw_scan(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    return history(draw), draw.normal("u", "b t c"), params(draw)
+
+
+def draw_step(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    return history(draw), draw.normal("u", "b c"), params(draw)
+
+
+def draw_masked(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    live = draw.live()
+    return history(draw), poisoned(draw.normal("u", "b t c"), live), live, params(draw)
+
+
+def draw_tree(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    parents = draw.parents()
+    u = poisoned(draw.normal("u", "b t c"), parents != tree.PADDING)
+    return history(draw), u, parents, params(draw)
+
+
+def draw_commit(case: Case, contract: NumericContract) -> Arguments:
+    """Rows that accept all, none but the root, nothing at all, and something between."""
+    draw = Draw(case, contract)
+    rows, tokens = draw.shape("b t")
+    some = draw.rng("advanced").integers(0, tokens + 1, rows)
+    chosen = {"some": some, "all": np.full(rows, tokens), "root": np.ones(rows, dtype=np.int64), "none": np.zeros_like(some)}
+    advanced = chosen[draw.options["advanced"]]
+    return history(draw), poisoned(draw.normal("u", "b t c"), np.arange(tokens) < advanced[:, None]), advanced
+
+
+def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
+    """The path to one node of a tree, root first; every other node is poisoned."""
+    draw = Draw(case, contract)
+    parents = draw.parents()
+    rows, nodes = parents.shape
+    path = np.full((rows, nodes), -1, dtype=np.int64)
+    live = np.zeros((rows, nodes), dtype=bool)
+    for b, ancestors in enumerate(tree.ancestors(parents)):
+        last = int(draw.rng(f"last {b}").integers(0, (parents[b] != tree.PADDING).sum()))
+        taken = np.flatnonzero(ancestors[last])
+        path[b, : len(taken)], live[b, taken] = taken, True
+    return history(draw), poisoned(draw.normal("u", "b t c"), live), path
+
+
+def along_paths(M: ConvState, u: Channels, parents: Parents, weights: ConvParams) -> tuple[Channels]:
+    """The oracle of a tree: every path by the plain convolution."""
+    return (tree_paths.scan(lambda state, path: conv.scan(state, path, weights), M, u, tree.ancestors(parents)),)
+
+
+def bound_scan(M: ConvState, u: Channels, weights: ConvParams, contract: NumericContract) -> Any:
+    return error_bounds.conv.scan(M, u, weights, contract)
+
+
+def bound_step(M: ConvState, u: Array, weights: ConvParams, contract: NumericContract) -> Any:
+    """The bound of `step`, as of a run of one input."""
+    y, M_next = error_bounds.conv.scan(M, u[:, None], weights, contract)
+    return y[:, 0], M_next
+
+
+def bound_masked(M: ConvState, u: Channels, live: Array, weights: ConvParams, contract: NumericContract) -> Any:
+    return error_bounds.conv.scan(M, u, weights, contract, live)
+
+
+def bound_tree(M: ConvState, u: Channels, parents: Parents, weights: ConvParams, contract: NumericContract) -> Any:
+    return (error_bounds.conv.tree(M, u, tree.ancestors(parents), weights, contract),)
+
+
+def exactly(oracle: Any) -> Any:
+    """What must come out where nothing is computed: the oracle's bits."""
+
+    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        value = oracle(*arguments)
+        assert np.array_equal(stored(value, contract.io), value)
+        return [Expected("M", "b c w", value, np.zeros_like(value), state=True)]
+
+    return expect
+
+
+def judged_tokens(arguments: Arguments) -> list[Array | None]:
+    """y counts at live inputs, M everywhere."""
+    return [arguments[2][:, :, None], None]
+
+
+def judged_nodes(arguments: Arguments) -> list[Array | None]:
+    return [(arguments[2] != tree.PADDING)[:, :, None]]
+
+
+Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
+TREE = {"tree": ("branch", "chain", "star"), "ragged": ("on", "off")}
+
+
+def _specification(name: str, **fields: Any) -> Specification:
+    options = fields.pop("options", OPTIONS)
+    return Specification(
+        operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
+        sources=SOURCES, families=("normal",), run=pure, ok=lambda sizes: sizes["w"] >= 2, **fields,
+    )  # fmt: skip
+
+
+SPECIFICATIONS = (
+    _specification(
+        "step",
+        base={axis: size for axis, size in BASE.items() if axis != "t"},
+        rows=tuple({axis: size for axis, size in row.items() if axis != "t"} for row in ROWS),
+        draw=draw_step,
+        expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
+    ),
+    _specification("scan", draw=draw_scan, expect=expecting(conv.scan, bound_scan, (Y, M_AFTER))),
+    _specification(
+        "scan_masked",
+        options=OPTIONS | {"live": ("holes", "tail", "head")},
+        draw=draw_masked,
+        expect=expecting(conv.scan_masked, bound_masked, (Y, M_AFTER), judged_tokens),
+    ),
+    _specification(
+        "verify_tree",
+        options=OPTIONS | TREE,
+        draw=draw_tree,
+        expect=expecting(along_paths, bound_tree, (Y,), judged_nodes),
+    ),
+    _specification(
+        "commit", options={"advanced": ("some", "all", "root", "none")}, draw=draw_commit, expect=exactly(conv.commit)
+    ),
+    _specification("commit_path", options=TREE, draw=draw_commit_path, expect=exactly(conv.commit_path)),
+)

@@ -1,0 +1,212 @@
+"""Whole recurrent layers, taken through what an engine does with them: outputs and state, from the layer's own cache.
+
+A script is a list of windows that the layer is fed one after the other, with the mask of real tokens and, before a window,
+how many tokens are undone first. The oracle runs the real tokens in one go; what the layer holds is compared after the first
+window and at the end. Sizes: t tokens in the prompt, j after it (for rollback: j rejected, then two more).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import error_bounds, layer, mixer
+from ssmspec_ref.contract import FLOAT64, UNIT_ROUNDOFF, Capability, NumericContract
+from ssmspec_ref.layer import RecurrentLayer
+from ssmspec_ref.shapes import Array, Residual
+
+from ..cases import Case
+from ..draw import POISON, Draw
+from . import layer_weights
+from .specification import Arguments, Came, Expected, Specification
+
+USED_TOLERANCE = 8
+"""How far, in units of roundoff, a weight may be from the given one because the layer stores another quantity (A_log for A):
+two library functions of at most 2.5 ulp (`NumericContract`) and two roundings, 7 u, and the argument's own rounding."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a layer is fed at once: tokens `begin` to `end` of the script, after undoing the last `undo` tokens."""
+
+    begin: int
+    end: int
+    undo: int = 0
+
+
+@dataclass(frozen=True)
+class Script:
+    """The tokens of all windows in a row; which of them are real; which the oracle counts."""
+
+    windows: tuple[Window, ...]
+    u: Residual
+    live: Array
+    counted: Array
+
+
+def one_by_one(begin: int, end: int) -> tuple[Window, ...]:
+    return tuple(Window(t, t + 1) for t in range(begin, end))
+
+
+def prefill(draw: Draw) -> Script:
+    t = draw.sizes["t"]
+    return _script(draw, (Window(0, t),), t)
+
+
+def step(draw: Draw) -> Script:
+    t, j = draw.sizes["t"], draw.sizes["j"]
+    return _script(draw, (Window(0, t), *one_by_one(t, t + j)), t + j)
+
+
+def resume(draw: Draw) -> Script:
+    t, j = draw.sizes["t"], draw.sizes["j"]
+    return _script(draw, (Window(0, t), Window(t, t + j)), t + j)
+
+
+def left_pad(draw: Draw) -> Script:
+    """Rows lose none, one, two .. of their first tokens to padding."""
+    return _padded(draw, lambda real, t: np.arange(t) >= t - real[:, None])
+
+
+def right_pad(draw: Draw) -> Script:
+    """Rows lose none, one, two .. of their last tokens to padding, and go on behind it."""
+    return _padded(draw, lambda real, t: np.arange(t) < real[:, None])
+
+
+def rollback(draw: Draw) -> Script:
+    """j rejected tokens behind the prompt, undone, then two others."""
+    t, j = draw.sizes["t"], draw.sizes["j"]
+    script = _script(
+        draw, (Window(0, t), Window(t, t + j), Window(t + j, t + j + 1, undo=j), Window(t + j + 1, t + j + 2)), t + j + 2
+    )
+    script.counted[:, t : t + j] = False
+    return script
+
+
+def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
+    t, j = draw.sizes["t"], draw.sizes["j"]
+    script = _script(draw, (Window(0, t), *one_by_one(t, t + j)), t + j)
+    lengths = np.maximum(1, t - np.arange(draw.sizes["b"]) - (draw.sizes["b"] == 1))
+    for mask in (script.live, script.counted):
+        mask[:, :t] = real(lengths, t)
+    return replace(script, u=np.where(script.live[:, :, None], script.u, POISON))
+
+
+def _script(draw: Draw, windows: tuple[Window, ...], tokens: int) -> Script:
+    rows = draw.sizes["b"]
+    u = draw.array("u", (rows, tokens, layer_weights.residual(draw)))
+    return Script(windows, u, np.ones((rows, tokens), dtype=bool), np.ones((rows, tokens), dtype=bool))
+
+
+def drawing(script: Callable[[Draw], Script]) -> Callable[[Case, NumericContract], Arguments]:
+    def draw_case(case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        return layer_weights.draw(draw), script(draw)
+
+    return draw_case
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """Take a fresh layer through a script: its outputs at all tokens, M and S after the prompt, M and S at the end."""
+    record, script = arguments
+    subject = capability.run(record, script.u.shape[0])
+    outputs, kept = [], []
+    for window in script.windows:
+        if window.undo:
+            subject.rollback(window.undo)
+        live = script.live[:, window.begin : window.end]
+        cut = script.u[:, window.begin : window.end]
+        outputs.append(np.asarray(subject.forward(cut, None if live.all() else live)))
+        kept.append(subject.state() if window in (script.windows[0], script.windows[-1]) else ())
+    states = (*kept[0], *kept[-1]) if len(kept) > 1 else tuple(kept[0])
+    return Came((np.concatenate(outputs, axis=1), *states), getattr(subject, "used", None))
+
+
+def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    """The oracle over the real tokens in one run, with the contract's bound and the oracle's own.
+
+    Raises: ValueError where the weights that the layer says it used are not those given.
+    """
+    record, script = arguments
+    if used is not None:
+        check_used(record, used, contract)
+        record = used
+    out, M, S = _bounded(record, script.u, script.counted, contract, len(script.windows) > 1)
+    prompt = script.windows[0].end
+    expected = [replace(out, judged=script.counted[:, :, None])]
+    if len(script.windows) > 1:
+        _, M_prompt, S_prompt = _bounded(record, script.u[:, :prompt], script.counted[:, :prompt], contract, False)
+        expected += [replace(M_prompt, name="M after the prompt"), replace(S_prompt, name="S after the prompt")]
+    return [*expected, M, S]
+
+
+def _bounded(
+    record: RecurrentLayer, u: Residual, live: Array, contract: NumericContract, mixed: bool
+) -> tuple[Expected, Expected, Expected]:
+    """Output, M and S after a run from nothing, each with its bound.
+
+    A run by several calls (`mixed`) may be chunked in one and sequential in the next. The recurrences are affine in the
+    state, so what a call leaves behind is carried on as the whole run's bound in that order carries it, and what the next
+    call adds is within the whole run's bound in the other order: their sum holds. The state is stored after every call.
+    """
+    zero = mixer.new_state(record.mixer, u.shape[0])
+    value, state = layer.scan(zero, u, record, live)
+    orders = [replace(contract, stored_every_token=True) if mixed else contract]
+    if mixed and contract.order != "sequential":
+        orders.append(replace(orders[0], order="sequential"))
+    bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*orders, FLOAT64)]
+    errors = [np.sum([pair.error for pair in pairs], axis=0) for pairs in zip(*bounds, strict=True)]
+    inner = {3: "b d n", 4: "b h k v" if hasattr(record.mixer, "key_heads") else "b h p n"}[state.S.ndim]
+    return (
+        Expected("out", "b t e", value, errors[0]),
+        Expected("M", "b c w", state.M, errors[1], state=True),
+        Expected("S", inner, state.S, errors[2], state=True, recurrent=True),
+    )
+
+
+def check_used(given: Any, used: Any, contract: NumericContract, name: str = "") -> None:
+    """Raise ValueError unless every weight used is the weight given, but for what storing it in another form may change."""
+    if type(given) is not type(used):
+        raise ValueError(f"used{name} came as {type(used).__name__}, but {type(given).__name__} was given")
+    if isinstance(given, np.ndarray):
+        allowed = USED_TOLERANCE * UNIT_ROUNDOFF[contract.accumulate] * np.maximum(np.abs(given), 1.0) * np.abs(given)
+        if given.shape != used.shape or not np.all(np.abs(used - given) <= allowed):
+            raise ValueError(
+                f"used{name} is not what was given; load the given weights, and report only what rounding changed"
+            )
+    elif is_dataclass(given):
+        for field in fields(given):
+            check_used(getattr(given, field.name), getattr(used, field.name), contract, f"{name}.{field.name}")
+    elif given != used:
+        raise ValueError(f"used{name} came as {used}, but {given} was given")
+
+
+SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
+    "prefill": (prefill, False, "Snakes and Ladders, algorithm 1"),
+    "step": (step, True, "state-spaces/mamba#887"),
+    "continue": (resume, True, "huggingface/transformers#45513"),
+    "left_pad": (left_pad, True, "huggingface/transformers#32677"),
+    "right_pad": (right_pad, True, "huggingface/transformers#48256"),
+    "rollback": (rollback, True, "huggingface/transformers#49036"),
+}
+
+
+def specifications() -> list[Specification]:
+    """Every script with every kind of layer."""
+    found = []
+    for name, (script, goes_on, source) in SCRIPTS.items():
+        for kind in layer_weights.KINDS:
+            base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
+            rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
+            found.append(
+                Specification(
+                    operation=f"layer.{name}", base=base, rows=rows, options=kind.options,
+                    families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
+                    expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name},
+                )
+            )  # fmt: skip
+    return found
+
+
+SPECIFICATIONS = tuple(specifications())

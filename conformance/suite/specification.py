@@ -1,0 +1,177 @@
+"""What the suite knows of an operation: its axes and options, how its inputs are drawn, and what must come out.
+
+A case is one choice of sizes, options, family and seed. The tables give a base, and rows which differ from it in one thing,
+so that a failure names its cause; mixed rows, drawn once from the row's number, cover what single changes cannot.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract
+from ssmspec_ref.shapes import Array
+
+from ..cases import Case, identify, split
+from ..errors import UnknownCase
+
+TIERS = ("smoke", "standard")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output must be: the oracle's value, the error bound of the declared contract, and where it counts.
+
+    `axes` names the axes of the arrays; `state` tells a state from an output, `recurrent` what is kept in the contract's
+    format of the state; `judged` is False at padding and no-ops.
+    """
+
+    name: str
+    axes: str
+    value: Array
+    bound: Array
+    state: bool = False
+    recurrent: bool = False
+    judged: Array | None = None
+
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Came:
+    """What an implementation returned: its outputs, and the weights that it really used where it says so."""
+
+    outputs: tuple[Any, ...]
+    used: Any = None
+
+
+@dataclass(frozen=True)
+class Specification:
+    """One operation, or one kind of layer under one operation.
+
+    `draw(case, contract)` gives the arguments, rounded to the contract's formats; `expect(arguments, contract, used)` what
+    must come out; `run(capability, arguments)` calls the implementation. `rows` are sizes that differ from `base`; `ok`
+    refuses sizes that make no sense (groups that do not divide the heads). `sources` says what a case is there for. `fixed`
+    are options with one value, which tell two specifications of one operation apart.
+    """
+
+    operation: str
+    base: Mapping[str, int]
+    rows: tuple[Mapping[str, int], ...]
+    options: Mapping[str, tuple[str, ...]]
+    families: tuple[str, ...]
+    sources: Mapping[str, str]
+    draw: Callable[[Case, NumericContract], Arguments]
+    expect: Callable[[Arguments, NumericContract, Any], list[Expected]]
+    run: Callable[[Capability, Arguments], Came]
+    ok: Callable[[Mapping[str, int]], bool] = lambda sizes: True
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def defaults(self) -> dict[str, str]:
+        return {name: values[0] for name, values in self.options.items()}
+
+    def case(self, sizes: Mapping[str, int], options: Mapping[str, str], family: str, seed: int) -> Case:
+        return Case(self.operation, {**self.base, **sizes}, {**self.defaults, **self.fixed, **options}, family, seed)
+
+    def identify(self, case: Case) -> str:
+        """The id; what tells two specifications of one operation apart (`fixed`) always stands in it."""
+        return identify(case, {**self.defaults, **dict.fromkeys(self.fixed, "")})
+
+    def source(self, case: Case) -> str:
+        """What the case is there for: the equation, and the bug behind each option that is not the default."""
+        changed = [name for name, value in case.options.items() if value != self.defaults.get(name, value)]
+        found = [self.sources.get(name, "") for name in ["", *changed]]
+        return "; ".join(dict.fromkeys(part for part in found if part))
+
+    def cases(self, tier: str, limits: Limits) -> Iterator[Case]:
+        """The cases of a tier within the limits, without repetition. Smoke is a part of standard."""
+        seen = set()
+        for case in self._table(tier, self._offered(limits)):
+            sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
+            case = Case(case.operation, sizes, case.options, case.family, case.seed)
+            if self.ok(sizes) and self.identify(case) not in seen:
+                seen.add(self.identify(case))
+                yield case
+
+    def _offered(self, limits: Limits) -> dict[str, tuple[str, ...]]:
+        return {
+            name: tuple(v for v in values if v in limits.options.get(name, values)) for name, values in self.options.items()
+        }
+
+    def _table(self, tier: str, offered: Mapping[str, tuple[str, ...]]) -> Iterator[Case]:
+        first = {name: values[0] for name, values in offered.items() if values}
+        for family in self.families:
+            yield self.case({}, first, family, 0)
+        for row in self.rows[:2] if tier == "smoke" else self.rows:
+            yield self.case(row, first, self.families[0], 0)
+        for name, values in offered.items():
+            for value in values[1:]:
+                yield self.case({}, {**first, name: value}, self.families[0], 0)
+        for number in range(2 if tier == "smoke" else 12):
+            rng = np.random.default_rng(number)
+            mixed = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
+            row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
+            yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
+
+    def excluded(self, limits: Limits) -> list[str]:
+        """Options and sizes that the limits leave out, in words."""
+        offered = self._offered(limits)
+        out = [f"{n}={v}" for n, values in self.options.items() for v in values if v not in offered[n]]
+        return out + [f"{axis} outside {low}..{high}" for axis, (low, high) in limits.sizes.items() if axis in self.base]
+
+    def parse(self, identity: str) -> Case:
+        """The case of an id. Raises: UnknownCase."""
+        operation, sizes, options, family, seed = split(identity)
+        unknown = [axis for axis in sizes if axis not in self.base]
+        unknown += [f"{n}={v}" for n, v in options.items() if v not in self.options.get(n, (self.fixed.get(n),))]
+        if operation != self.operation or unknown or family not in self.families or not self.ok({**self.base, **sizes}):
+            raise UnknownCase(f"{identity!r} names nothing that {self.operation} has: {unknown or [family, sizes]}")
+        return self.case(sizes, options, family, seed)
+
+
+Output = tuple[str, str, str]
+"""The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" for an output."""
+
+
+def expecting(
+    oracle: Callable[..., tuple[Array, ...]],
+    bound: Callable[..., Any],
+    outputs: tuple[Output, ...],
+    judged: Callable[[Arguments], list[Array | None]] | None = None,
+) -> Callable[[Arguments, NumericContract, Any], list[Expected]]:
+    """What must come out of a pure operation: the oracle's values, each with the contract's bound and the oracle's own.
+
+    `bound(*arguments, contract)` gives for each output how far an implementation of a contract may be from exact arithmetic.
+    """
+
+    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        values, allowed, own = oracle(*arguments), bound(*arguments, contract), bound(*arguments, FLOAT64)
+        masks = judged(arguments) if judged else [None] * len(outputs)
+        return [
+            Expected(name, axes, value, a.error + o.error, bool(role), role == "S", mask)
+            for (name, axes, role), value, a, o, mask in zip(outputs, values, allowed, own, masks, strict=True)
+        ]
+
+    return expect
+
+
+def pure(capability: Capability, arguments: Arguments) -> Came:
+    """Call a pure operation."""
+    got = capability.run(*arguments)
+    return Came(got if isinstance(got, tuple) else (got,))
+
+
+def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:
+    """Sizes in which the one axis is a multiple of the other."""
+    return lambda sizes: sizes[whole] % sizes[part] == 0
+
+
+def _low(limits: Limits, axis: str) -> int:
+    return limits.sizes.get(axis, (1, 1))[0] if axis in limits.sizes else 1
+
+
+def _high(limits: Limits, axis: str) -> int:
+    return limits.sizes[axis][1] if axis in limits.sizes else 1 << 30
