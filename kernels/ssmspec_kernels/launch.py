@@ -1,0 +1,62 @@
+"""What launchers share: sizes of axes, storage types, slots. A launcher that refuses has written nothing.
+
+The axes are those of `ssmspec_ref.shapes`; `s` is a slot of a pool of states.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+INDICES = (torch.int32, torch.int64)
+
+Argument = tuple[str, Tensor | None, str, tuple[torch.dtype, ...]]
+"""Name, tensor, axes, storage types that are allowed."""
+
+
+def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
+    """The size of every axis letter over all tensors.
+
+    Raises: ShapeMismatch (an axis with two sizes, another number of axes, an empty axis, a last axis with gaps),
+    PrecisionError (a type or a device that is not allowed).
+    """
+    found: dict[str, tuple[int, str]] = {}
+    device = None
+    for name, tensor, axes, dtypes in arguments:
+        if tensor is None:
+            continue
+        if tensor.dtype not in dtypes:
+            allowed = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+            raise PrecisionError(f"{name} came as {tensor.dtype}, but the kernel takes {allowed}; convert it first")
+        device = tensor.device if device is None else device
+        if tensor.device != device:
+            raise PrecisionError(f"{name} lies on {tensor.device}, the arguments before it on {device}; move it there")
+        letters = axes.split()
+        if tensor.dim() != len(letters):
+            raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}, but its axes are ({axes})")
+        for axis, size in zip(letters, tensor.shape, strict=True):
+            first, owner = found.setdefault(axis, (size, name))
+            if first != size:
+                raise ShapeMismatch(
+                    f"{name} came with shape {tuple(tensor.shape)} for the axes ({axes}), "
+                    f"but axis {axis} has size {first} in {owner}; give both the same {axis}"
+                )
+            if size == 0:
+                raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}: axis {axis} is empty")
+        if tensor.dtype in FLOATS and tensor.dim() > 2 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
+    return {axis: size for axis, (size, _) in found.items()}
+
+
+def divides(groups: int, heads: int) -> None:
+    """Raises: ParameterError unless the groups divide the heads."""
+    if heads % groups:
+        raise ParameterError(f"{groups} groups do not divide {heads} heads; the heads of a group must be equally many")
+
+
+def strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
+    """The strides of the first `axes` axes, in elements; zeros for an absent tensor."""
+    return (0,) * axes if tensor is None else tensor.stride()[:axes]

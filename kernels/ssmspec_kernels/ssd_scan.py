@@ -1,0 +1,161 @@
+"""SSD (Mamba-2), one or several tokens in one launch.
+
+    dt = clip(softplus(dt_raw + dt_bias), dt_limit)   (1)
+    a  = exp(dt A)                                    (2)
+    S' = a S + (dt x) B^T                             (3)
+    y  = S' C + D x, then y silu(z) where z is given  (4)
+
+A program owns a tile (p, n) of one head of one row, with all of n: it reads the tile of the state once, walks the tokens
+with the tile in registers, and writes it once, or not at all. A no-op token has dt = 0 and x = B = 0, so that (2) is 1 and
+(3) is S: it may stand anywhere. Everything is computed in fp32; the state is rounded to its storage type once, at the end.
+
+Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
+Bound by the bytes of the state: one read, and one write where it is kept.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from .functions import silu, softplus
+from .launch import FLOATS, INDICES, divides, sizes, strides
+
+
+def traffic_bytes(
+    b: int, t: int, h: int, p: int, n: int, g: int, *, state: int = 4, io: int = 2, write_state: bool = True, z: bool = False
+) -> int:
+    """Bytes that must cross the memory bus for b live rows: state, x, B, C, dt, y, and z; parameters are left out.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    states = b * h * p * n * state * (2 if write_state else 1)
+    return states + io * b * t * (h * p * (3 if z else 2) + 2 * g * n + h)
+
+
+def ssd_scan(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    write_state: bool = True,
+    out: Tensor | None = None,
+    block_p: int | None = None,
+    num_warps: int | None = None,
+    run: int = 32,
+) -> Tensor:
+    """Advance the states S[slots] by a window of tokens, in place, and return the outputs (b, t, h, p).
+
+    `slots` (b) names the state of each row (None: row b has slot b); several rows may share one if `write_state` is off.
+    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    d_axes = "h p" if D is not None and D.dim() == 2 else "h"
+    axes = sizes(
+        [
+            ("S", S, "s h p n", FLOATS),
+            ("x", x, "b t h p", FLOATS),
+            ("dt", dt, "b t h", FLOATS),
+            ("A", A, "h", (torch.float32,)),
+            ("B", B, "b t g n", FLOATS),
+            ("C", C, "b t g n", FLOATS),
+            ("D", D, d_axes, FLOATS),
+            ("z", z, "b t h p", FLOATS),
+            ("dt_bias", dt_bias, "h", FLOATS),
+            ("slots", slots, "b", INDICES),
+            ("live", live, "b t", (torch.bool,)),
+            ("out", out, "b t h p", FLOATS),
+        ]
+    )
+    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    divides(g, h)
+    low, high = dt_limit
+    if not 0 <= low <= high:
+        raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+    if slots is None and axes["s"] < b:
+        raise ParameterError(f"the pool holds {axes['s']} states for {b} rows; give slots, or a state for each row")
+    y = torch.empty_like(x) if out is None else out
+    tile, warps = _tile(p, n, t)
+    tile, warps = block_p or tile, num_warps or warps
+    grid = (triton.cdiv(p, tile), h, b)
+    _ssd_scan_kernel[grid](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
+        *strides(live, 2), *strides(D, 2 if d_axes == "h p" else 1), *((0,) if d_axes == "h" else ()), low, high,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_PER_CHANNEL=d_axes == "h p", SOFTPLUS=dt_softplus,
+        LIMIT=(low, high) != (0.0, float("inf")), WRITE_STATE=write_state, BLOCK_P=tile, BLOCK_N=triton.next_power_of_2(n), RUN=min(run, triton.next_power_of_2(n)),
+        num_warps=warps,
+    )  # fmt: skip
+    return y
+
+
+def _tile(p: int, n: int, t: int) -> tuple[int, int]:
+    """Channels and warps of a program."""
+    return min(triton.next_power_of_2(p), 16), 4 if n > 32 else 1
+
+
+@triton.jit
+def _ssd_scan_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+    stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
+    stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
+    stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_D_h, stride_D_p, low, high,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_PER_CHANNEL: tl.constexpr,
+    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+    RUN: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(1).to(tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    if slot >= 0:
+        g = h // HEADS_PER_GROUP
+        p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+        n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
+        inside = (p < P)[None, :, None] & (n < N)[:, None, :]
+        tile = S + slot * stride_S_s + h * stride_S_h + p[None, :, None] * stride_S_p + n[:, None, :]
+        state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)
+        decay = tl.load(A + h)
+        bias = 0.0
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + h).to(tl.float32)
+        if D is not None:
+            skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=p < P, other=0.0).to(tl.float32)
+        for t in tl.static_range(T):
+            real = True
+            if live is not None:
+                real = tl.load(live + b * stride_live_b + t * stride_live_t) != 0
+            step = tl.load(dt + b * stride_dt_b + t * stride_dt_t + h * stride_dt_h).to(tl.float32) + bias
+            if SOFTPLUS:
+                step = softplus(step)
+            if LIMIT:
+                step = tl.minimum(tl.maximum(step, low), high)
+            step = tl.where(real, step, 0.0)  # (1)
+            x_t = tl.load(x + b * stride_x_b + t * stride_x_t + h * stride_x_h + p, mask=(p < P) & real, other=0.0)
+            B_t = tl.load(B + b * stride_B_b + t * stride_B_t + g * stride_B_g + n, mask=(n < N) & real, other=0.0)
+            C_t = tl.load(C + b * stride_C_b + t * stride_C_t + g * stride_C_g + n, mask=(n < N) & real, other=0.0)
+            x_t = x_t.to(tl.float32)
+            state = state * tl.exp(step * decay) + (step * x_t)[None, :, None] * B_t.to(tl.float32)[:, None, :]  # (2) (3)
+            y_t = tl.sum(tl.sum(state * C_t.to(tl.float32)[:, None, :], axis=0), axis=1)  # (4)
+            if D is not None:
+                y_t += skip * x_t
+            if z is not None:
+                z_t = tl.load(z + b * stride_z_b + t * stride_z_t + h * stride_z_h + p, mask=(p < P) & real, other=0.0)
+                y_t *= silu(z_t.to(tl.float32))
+            tl.store(y + b * stride_y_b + t * stride_y_t + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=p < P)
+        if WRITE_STATE:
+            tl.store(tile, state.to(S.dtype.element_ty), mask=inside)

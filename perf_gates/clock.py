@@ -1,0 +1,58 @@
+"""Time on a GPU: a launch inside a CUDA graph, over states that no cache can hold, against the run's own copy bandwidth."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+
+L2_BYTES = 60 * 2**20
+"""The H200's level-2 cache; a measurement touches at least eight times as much before it comes back to the same bytes."""
+
+Launch = Callable[[], object]
+
+
+def copies_for(bytes_per_launch: int, least: int = 8, most: int = 512) -> int:
+    """How many sets of arguments a measurement rotates through, so that their footprint is far beyond the cache."""
+    return max(least, min(most, -(-8 * L2_BYTES // max(1, bytes_per_launch))))
+
+
+def graph_us(launches: Sequence[Launch], replays: int = 15) -> float:
+    """The median time of one launch, in microseconds: all of them captured in one CUDA graph, replayed."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for launch in launches[:2]:
+            launch()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return median(_replays_us(graph, replays)) / len(launches)
+
+
+def _replays_us(graph: torch.cuda.CUDAGraph, replays: int) -> list[float]:
+    for _ in range(2):
+        graph.replay()
+    times = []
+    for _ in range(replays):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1000)
+    return times
+
+
+def copy_bytes_per_us(size: int = 2**31) -> float:
+    """The device's copy bandwidth, read and written bytes counted, in bytes per microsecond."""
+    source = torch.randn(size // 4, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * size / graph_us([lambda: torch.mul(source, 1.0, out=target)] * 2, replays=9)  # copy_ would take the copy engine
+
+
+def empty_launch_us() -> float:
+    """What one launch of a kernel that does nothing costs inside a graph."""
+    x = torch.zeros(1, device="cuda")
+    return graph_us([lambda: x.zero_()] * 256)
