@@ -79,6 +79,12 @@ class Draw:
             return self.normal(name, axes, 0.5, STEP[self.case.family])
         return np.abs(self.normal(name, axes, 0.2 * self.typical_step, self.typical_step))
 
+    def step_bias(self, name: str, axes: str) -> Array:
+        """The bias of dt; where no softplus follows, one that leaves dt positive."""
+        if self.options.get("softplus", "on") == "on":
+            return self.normal(name, axes, 0.5)
+        return np.abs(self.normal(name, axes, 0.2 * self.typical_step))
+
     @property
     def typical_step(self) -> float:
         return float(np.logaddexp(0.0, STEP[self.case.family]))

@@ -18,8 +18,10 @@ from ssmspec_ref.shapes import Array
 
 from .cases import Case
 from .draw import stored
-from .suite.specification import Expected, Specification
+from .suite.specification import Arguments, Expected, Specification
 
+KEPT = 4096
+"""Expectations kept at a time: a few kilobytes each."""
 WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
 WIDER["bf16"] = WIDER["fp32"]
 
@@ -66,10 +68,30 @@ def judge(specification: Specification, capability: Capability, case: Case) -> J
     if fingerprint(given) != before:
         return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
     try:
-        expected = specification.expect(arguments, capability.contract, got.used)
+        expected = expectation(specification, case, capability.contract, arguments, got.used)
     except ValueError as error:
         return Judgement(Verdict.FAIL, "used", str(error))
     return compare(expected, got.outputs, capability.contract)
+
+
+_KEPT: dict[tuple[str, NumericContract, str], list[Expected]] = {}
+
+
+def expectation(
+    specification: Specification, case: Case, contract: NumericContract, arguments: Arguments, used: Any
+) -> list[Expected]:
+    """What must come out; kept, because subjects of one contract share their cases.
+
+    Raises: ValueError, as the specification's.
+    """
+    key = (specification.identify(case), contract, "" if used is None else fingerprint(used))
+    if key not in _KEPT:
+        if len(_KEPT) >= KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        _KEPT[key] = specification.expect(arguments, contract, used)
+        for array in arrays(_KEPT[key]):
+            array.flags.writeable = False
+    return _KEPT[key]
 
 
 def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericContract) -> Judgement:

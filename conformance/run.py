@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ssmspec_ref.contract import Verdict
 
+from .cases import Case
 from .judge import Judgement, Measured, judge
 from .known import Known
 from .plan import Job
@@ -66,8 +67,11 @@ def run(
         counts[job.group] += 1
         if result.verdict in ("fail", "known-failure"):
             failed[job.group, result.failing].append((job, judgement, result))
-    for (group, _), failures in failed.items():
-        diagnosis = diagnose(failures, counts[group])
+    smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for (group, way), failures in failed.items():
+        diagnosis, case = diagnose(failures, counts[group], smallest[group[-1], way])
+        if case not in smallest[group[-1], way]:
+            smallest[group[-1], way].append(case)
         outcome.diagnoses.append(diagnosis)
         write(diagnosis)
     if whole:
@@ -99,17 +103,17 @@ def record(job: Job, judgement: Judgement, known: Known, seconds: float) -> Resu
     )
 
 
-def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int) -> Diagnosis:
+def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int, hints: list[Case]) -> tuple[Diagnosis, Case]:
     """The smallest case behind one way of failing in a cell of the matrix."""
     job, judgement, result = min(failures, key=lambda f: f[0].case.size())
     case = job.case
     if judgement.verdict is Verdict.FAIL:
-        case, judgement = shrink(job.specification, job.capability, job.case, judgement)
+        case, judgement = shrink(job.specification, job.capability, job.case, judgement, hints)
     identity = job.specification.identify(case)
     worst = judgement.worst
     adapter, subject, contract, operation = job.group
     verdicts = {result.verdict for _, _, result in failures}
-    return Diagnosis(
+    diagnosis = Diagnosis(
         adapter=adapter,
         subject=subject,
         contract=contract,
@@ -123,6 +127,7 @@ def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int) -> Diagn
         output=output(worst) if worst else None,
         rerun=rerun(job, identity),
     )
+    return diagnosis, case
 
 
 def output(measured: Measured) -> Output:

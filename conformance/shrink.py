@@ -1,6 +1,6 @@
 """From a failing case to the smallest that fails in the same way: greedy, one change at a time, bounded work."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ssmspec_ref.contract import Capability, Verdict
@@ -9,18 +9,29 @@ from .cases import Case
 from .judge import Judgement, judge
 from .suite.specification import Specification
 
-BUDGET = 80
+BUDGET = 40
 """Runs for one failure."""
 
 
 def shrink(
-    specification: Specification, capability: Capability, case: Case, judgement: Judgement, budget: int = BUDGET
+    specification: Specification,
+    capability: Capability,
+    case: Case,
+    judgement: Judgement,
+    hints: Iterable[Case] = (),
+    budget: int = BUDGET,
 ) -> tuple[Case, Judgement]:
     """The smallest case found that fails in the same way, and its judgement.
 
-    Options go back to their defaults first, then the family, then each axis towards 1. A change is kept where the smaller
-    case still fails; the search ends where no single change does, or when the budget is spent.
+    A hint, the smallest case of another subject, is taken as it is where it fails here too. Otherwise options go back to
+    their defaults first, then the family, then each axis towards 1. A change is kept where the smaller case still fails; the
+    search ends where no single change does, or when the budget is spent.
     """
+    for hint in hints:
+        if within(specification, capability, hint) and hint.size() <= case.size():
+            found = judge(specification, capability, hint)
+            if found.verdict is Verdict.FAIL and found.kind == judgement.kind:
+                return hint, found
     moved = True
     while moved:
         moved = False
@@ -33,6 +44,15 @@ def shrink(
                 case, judgement, moved = smaller, found, True
                 break
     return case, judgement
+
+
+def within(specification: Specification, capability: Capability, case: Case) -> bool:
+    """Whether a case is of this specification and within the limits."""
+    limits = capability.limits
+    ours = case.operation == specification.operation and case.sizes.keys() == specification.base.keys()
+    options = all(value in limits.options.get(name, (value,)) for name, value in case.options.items())
+    sizes = all(low <= case.sizes[axis] <= high for axis, (low, high) in limits.sizes.items() if axis in case.sizes)
+    return ours and options and sizes and case.options.keys() == {*specification.options, *specification.fixed}
 
 
 def candidates(specification: Specification, capability: Capability, case: Case) -> Iterator[Case]:

@@ -2,16 +2,14 @@
 
 from ..cases import Case
 from ..errors import UnknownCase
-from . import conv, delta, layers, selective, ssd
+from .conv import SPECIFICATIONS as CONV
+from .delta import SPECIFICATIONS as DELTA
+from .layers import SPECIFICATIONS as LAYERS
+from .selective import SPECIFICATIONS as SELECTIVE
 from .specification import Specification
+from .ssd import SPECIFICATIONS as SSD
 
-SPECIFICATIONS: tuple[Specification, ...] = (
-    *conv.SPECIFICATIONS,
-    *selective.SPECIFICATIONS,
-    *ssd.SPECIFICATIONS,
-    *delta.SPECIFICATIONS,
-    *layers.SPECIFICATIONS,
-)
+SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *LAYERS)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

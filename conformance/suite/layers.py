@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import error_bounds, layer, mixer
-from ssmspec_ref.contract import FLOAT64, UNIT_ROUNDOFF, Capability, NumericContract
+from ssmspec_ref.contract import UNIT_ROUNDOFF, Capability, NumericContract
 from ssmspec_ref.layer import RecurrentLayer
 from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
 from ..draw import POISON, Draw
 from . import layer_weights
-from .specification import Arguments, Came, Expected, Specification
+from .specification import Arguments, Came, Expected, Specification, allowed, oracles
 
 USED_TOLERANCE = 8
 """How far, in units of roundoff, a weight may be from the given one because the layer stores another quantity (A_log for A):
@@ -155,8 +155,8 @@ def _bounded(
     orders = [replace(contract, stored_every_token=True) if mixed else contract]
     if mixed and contract.order != "sequential":
         orders.append(replace(orders[0], order="sequential"))
-    bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*orders, FLOAT64)]
-    errors = [np.sum([pair.error for pair in pairs], axis=0) for pairs in zip(*bounds, strict=True)]
+    bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*orders, *oracles(contract))]
+    errors = [allowed([pair.error for pair in pairs], contract) for pairs in zip(*bounds, strict=True)]
     inner = {3: "b d n", 4: "b h k v" if hasattr(record.mixer, "key_heads") else "b h p n"}[state.S.ndim]
     return (
         Expected("out", "b t e", value, errors[0]),
@@ -209,4 +209,4 @@ def specifications() -> list[Specification]:
     return found
 
 
-SPECIFICATIONS = tuple(specifications())
+SPECIFICATIONS: tuple[Specification, ...] = tuple(specifications())

@@ -28,7 +28,7 @@ def params(draw: Draw) -> SelectiveParams:
     return SelectiveParams(
         A=draw.rate("A", "d n"),
         D=draw.normal("D", "d") if draw.on("D") else None,
-        dt_bias=draw.normal("dt_bias", "d", 0.5) if draw.on("dt_bias") else None,
+        dt_bias=draw.step_bias("dt_bias", "d") if draw.on("dt_bias") else None,
         dt_softplus=draw.on("softplus"),
     )
 

@@ -148,14 +148,26 @@ def expecting(
     """
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-        values, allowed, own = oracle(*arguments), bound(*arguments, contract), bound(*arguments, FLOAT64)
+        values = oracle(*arguments)
+        bounds = zip(*(bound(*arguments, c) for c in (contract, *oracles(contract))), strict=True)
         masks = judged(arguments) if judged else [None] * len(outputs)
         return [
-            Expected(name, axes, value, a.error + o.error, bool(role), role == "S", mask)
-            for (name, axes, role), value, a, o, mask in zip(outputs, values, allowed, own, masks, strict=True)
+            Expected(name, axes, value, allowed([pair.error for pair in pairs], contract), bool(role), role == "S", mask)
+            for (name, axes, role), value, pairs, mask in zip(outputs, values, bounds, masks, strict=True)
         ]
 
     return expect
+
+
+def oracles(contract: NumericContract) -> tuple[NumericContract, ...]:
+    """The contract of the oracle, whose own error counts beside that of a float64 implementation."""
+    return (FLOAT64,) if contract.accumulate == "fp64" else ()
+
+
+def allowed(errors: list[Array], contract: NumericContract) -> Array:
+    """The sum of bounds. Beside a narrower format the oracle's own is u_64 / u of it, at most 2^-29; 2^-24 is added."""
+    total: Array = np.sum(errors, axis=0)
+    return total if contract.accumulate == "fp64" else total * (1 + 2.0**-24)
 
 
 def pure(capability: Capability, arguments: Arguments) -> Came:

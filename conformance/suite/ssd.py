@@ -45,7 +45,7 @@ def params(draw: Draw) -> SSDParams:
     return SSDParams(
         A=draw.rate("A", "h"),
         D=draw.normal("D", D) if D else None,
-        dt_bias=draw.normal("dt_bias", "h", 0.5) if draw.on("dt_bias") else None,
+        dt_bias=draw.step_bias("dt_bias", "h") if draw.on("dt_bias") else None,
         dt_softplus=draw.on("softplus"),
         dt_limit=draw.dt_limit,
     )
