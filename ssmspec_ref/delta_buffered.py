@@ -68,7 +68,8 @@ def output_only(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: ReplaySSM, algorithm 8, its rebuilt state read through (3) and never formed.
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     past, (l, tokens) = masked(history, held), (held.shape[1], window.v.shape[1])
     run = concat(past, new)
     k = widened(run.k, S_0)
@@ -97,7 +98,8 @@ def state_and_output(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: ReplaySSM, algorithm 6.
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     q, k = keys_and_queries(window.q, window.k, S_0.shape[1], params)
     decay = exp(per_channel(window.g, S_0))
     u, o = np.zeros_like(window.v), np.zeros_like(window.v)

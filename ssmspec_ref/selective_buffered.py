@@ -66,7 +66,8 @@ def output_only(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow.
     Source: ours, as the module.
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     run = concat(masked(history, held), new)
     w = exp(log_decays(run.dt[..., None] * params.A)[:, -window.x.shape[1] :])  # (1)
     y = einsum("btdn, bdn, btn -> btd", w[:, :, 0], S_0, window.C)
@@ -88,7 +89,8 @@ def state_and_output(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow.
     Source: ours, as the module.
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     y = np.zeros_like(window.x)
     for t in range(window.x.shape[1]):
         past = np.concatenate([held, live[:, : t + 1]], axis=1)

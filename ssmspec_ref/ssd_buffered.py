@@ -62,7 +62,8 @@ def output_only(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: ReplaySSM, algorithm 2 (one token) and 4 (a window).
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     run = concat(masked(history, held), new)
     tokens, heads = window.x.shape[1:3]
     B, C = per_head(run.B, heads), per_head(window.C, heads)
@@ -82,7 +83,8 @@ def state_and_output(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: ReplaySSM, section on the two routes (outer product).
     """
-    window, new = masked(window, live), masked(entries(window, params), live)
+    window = masked(window, live)
+    new = masked(entries(window, params), live)
     C = per_head(window.C, window.x.shape[2])
     y = np.zeros_like(window.x)
     for t in range(window.x.shape[1]):

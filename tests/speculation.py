@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from families import TOLERANCE, Family, Kind, Sizes, inputs, layer, same_bits
 
 from ssmspec_ref import slots
-from ssmspec_ref.backtrack import Accepted, Draft
+from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.mixer import MixerInputs, MixerState, scan
-from ssmspec_ref.records import each, rows
+from ssmspec_ref.records import arrays, each, rows
 from ssmspec_ref.shapes import Array
+from tests.families import TOLERANCE, Family, Kind, Sizes, inputs, layer, same_bits
+
+PATHS: dict[str, Any] = {
+    "snapshots": snapshots,
+    "joint": joint,
+    "activation_replay": activation_replay,
+    "replay_buffer": ReplayBuffer(capacity=9, window=4),
+}
 
 
 @dataclass
@@ -45,7 +53,7 @@ class Excess:
 
     worst: float = 0.0
     lengths: set[int] = field(default_factory=set)  # tokens of a call, what was brought again included
-    rests: int = 0  # rows that took no part
+    accepted: set[str] = field(default_factory=set)  # "nothing", "root", "part", "all"
     unchanged: bool = True  # these rows, and the sequences outside the batch, bit for bit
 
     def compare(self, got: Array, ref: Array) -> None:
@@ -88,6 +96,8 @@ def speculate(path: Any, case: Case) -> Excess:
         order = rng.permutation(count)[: count if w == 0 else rng.integers(1, count + 1)]
         kept = rows(pool, order) if w == 0 else slots.take(pool, order)
         draft, roots = _draft(rng, case, mixer, [trails[b] for b in order], path.refeed(kept))
+        for array in [*arrays(kept), *arrays(draft)]:
+            array.setflags(write=False)
         y, pending = path.verify(kept, draft, mixer)
         excess.lengths.add(draft.tokens)
         accepted, plain = _accept(rng, mixer, draft, roots, [trails[b] for b in order], y, excess)
@@ -147,7 +157,8 @@ def _accept(
         row[b] = rng.choice(np.flatnonzero(draft.sequence == b))
         held = max(0, draft.lengths[row[b]] - lag[b])
         advanced[b] = rng.choice([0, min(1, held), held, rng.integers(0, held + 1)], p=[0.1, 0.25, 0.3, 0.35])
-    excess.rests += int((advanced == 0).sum())
+        names = {0: "nothing", 1: "root", held: "all"}
+        excess.accepted.add(names.get(int(advanced[b]), "part"))
     return Accepted(advanced, row), [plain.get(int(r), Trail([])) for r in row]
 
 

@@ -36,8 +36,8 @@ from .. import conv
 from ..delta_buffered import DeltaHistory
 from ..errors import ParameterError, RingOverflow, Unsupported
 from ..lengths import first
-from ..mixer import Mixer, MixerInputs, MixerState, RecurrenceState, window
-from ..records import Record, along, each, rows, where
+from ..mixer import Mixer, MixerInputs, MixerState, RecurrenceState, RecurrenceWindow, window
+from ..records import Record, along, each, masked, rows, where
 from ..selective_buffered import SelectiveHistory
 from ..shapes import Array, ChannelState, ConvState, DeltaState, Lengths, Mask, State
 from ..ssd_buffered import SSDHistory
@@ -104,7 +104,7 @@ class ReplayBuffer:
         sequence, live = draft.continues(len(kept.held)), draft.live()
         self._check_fit(kept.held[sequence], live.sum(axis=1))
         r, _ = window(kept.M[sequence], draft.inputs, mixer, live)
-        kept = replace(kept, ring=self._ring(kept, mixer.buffered.entries(r, mixer.params)))
+        kept = replace(kept, ring=self._ring(kept, masked(r, live), mixer))
         flushed = where(self.due(kept.held), self.flush(kept, mixer), kept)  # (3)
         history, held = in_order(rows(flushed, sequence))
         y, entries = mixer.buffered.output_only(flushed.S_0[sequence], history, held, r, mixer.params, live)  # (2)
@@ -162,7 +162,7 @@ class ReplayBuffer:
         count = live.sum(axis=1)
         self._check_fit(kept.held, count)
         r, M = window(kept.M, inputs, mixer, live)
-        kept = replace(kept, ring=self._ring(kept, mixer.buffered.entries(r, mixer.params)))
+        kept = replace(kept, ring=self._ring(kept, masked(r, live), mixer))
         history, held = in_order(kept)
         y, entries = route(kept.S_0, history, held, r, mixer.params, live)
         appended = Kept(M, kept.S_0, kept.origin, kept.held + count, write(kept, entries, live))
@@ -176,10 +176,11 @@ class ReplayBuffer:
                 f"bring at most {self.capacity - held[r]}, or flush before the window"
             )
 
-    def _ring(self, kept: Kept, like: History) -> History:
+    def _ring(self, kept: Kept, window: RecurrenceWindow, mixer: Mixer) -> History:
         """The ring, made at the first window in the shapes of what it will hold."""
         if kept.ring is not None:
             return kept.ring
+        like = mixer.buffered.entries(window, mixer.params)
         return each(lambda a: np.zeros((len(kept.held), self.capacity, *a.shape[2:])), like)
 
 
