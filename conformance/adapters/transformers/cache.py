@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref.mixer import new_state
 from ssmspec_ref.shapes import Array, Mask
 
 from .families import Family
@@ -43,6 +44,7 @@ class CachedLayer:
 
     def state(self) -> tuple[Array, Array]:
         M, S = (held[0].double().numpy() for held in (self.held.conv_states, self.held.recurrent_states))
+        S = S.reshape(new_state(self.used.mixer, len(S)).S.shape)  # Zamba gives the state an axis of heads
         width = self.module.conv_kernel_size
         M = np.concatenate([np.zeros((*M.shape[:2], width)), M], axis=2)[:, :, -width:]
         return M, S.copy()

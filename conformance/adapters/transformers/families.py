@@ -167,44 +167,45 @@ def _bailing_hybrid(layer: DeltaLayer) -> dict[str, Any]:
 
 NO_INIT = {"initialize_mixer_weights": False}
 """FalconMamba's module initialises norms that it has not made yet; only the model, which passes this, can build it."""
-MAMBA2 = {"kind": ("mamba2",), "norm": ("gate_first",), "D": ("head",), "conv_act": ("on",), "multipliers": ("off",)}
-MAMBA1 = {"kind": ("mamba1",), "D": ("head",), "conv_act": ("on",)}
-DELTA = {
-    "kind": ("delta",),
-    "gate": ("silu",),
-    "conv_bias": ("off",),
-    "conv_act": ("on",),
-    "proj_bias": ("off",),
-    "beta": ("one",),
-}
-KDA = DELTA | {"kind": ("kda",), "gate": ("sigmoid",)}
+MAMBA2 = {"kind": ("mamba2",), "norm": ("gate_first",), "norm_groups": ("g",), "D": ("head",)}
+MAMBA2 |= {"conv_act": ("on",), "multipliers": ("off",)}
+FALCON_H1 = MAMBA2 | {"norm": ("gate_first", "norm_first", "none"), "multipliers": ("off", "on")}
+ZAMBA2 = MAMBA2 | {"dt_limit": ("off",), "conv_bias": ("on",)}
+MAMBA1 = {"kind": ("mamba1",), "D": ("head",), "conv_act": ("on",), "inner_norm": ("off",)}
+FALCON_MAMBA, JAMBA = MAMBA1 | {"inner_norm": ("unit",)}, MAMBA1 | {"inner_norm": ("on",)}
+NO_BIAS = {"conv_bias": ("off",), "conv_act": ("on",), "proj_bias": ("off",)}
+DELTA = NO_BIAS | {"kind": ("delta",), "gate": ("silu",), "beta": ("one",)}
+QWEN4, OLMO = DELTA | {"gate": ("silu", "sigmoid")}, DELTA | {"beta": ("one", "two")}
+KIMI = NO_BIAS | {"kind": ("kda",), "gate": ("sigmoid",), "beta": ("one",), "low_rank": ("on",), "safe_gate": ("off",)}
+GLM = KIMI | {"safe_gate": ("off", "on")}
+BAILING = GLM | {"low_rank": ("off",)}
 
 FAMILIES = (
     Family("mamba", "MambaMixer", "MambaConfig", _mamba, weights.mamba1, Limits(MAMBA1)),
-    Family("falcon_mamba", "FalconMambaMixer", "FalconMambaConfig", _mamba, weights.mamba1, Limits(MAMBA1), NO_INIT),
-    Family("jamba", "JambaMambaMixer", "JambaConfig", _jamba, weights.mamba1, Limits(MAMBA1)),
+    Family("falcon_mamba", "FalconMambaMixer", "FalconMambaConfig", _mamba, weights.mamba1, Limits(FALCON_MAMBA), NO_INIT),
+    Family("jamba", "JambaMambaMixer", "JambaConfig", _jamba, weights.mamba1, Limits(JAMBA)),
     Family("zamba", "ZambaMambaMixer", "ZambaConfig", _zamba, weights.zamba, Limits(MAMBA1)),
     Family("mamba2", "Mamba2Mixer", "Mamba2Config", _mamba2, weights.mamba2, Limits(MAMBA2)),
     Family("bamba", "BambaMixer", "BambaConfig", _bamba, weights.mamba2, Limits(MAMBA2)),
     Family(
         "granitemoehybrid", "GraniteMoeHybridMambaLayer", "GraniteMoeHybridConfig", _bamba, weights.mamba2, Limits(MAMBA2)
     ),
-    Family("falcon_h1", "FalconH1Mixer", "FalconH1Config", _falcon_h1, weights.falcon_h1, Limits(MAMBA2)),
+    Family("falcon_h1", "FalconH1Mixer", "FalconH1Config", _falcon_h1, weights.falcon_h1, Limits(FALCON_H1)),
     Family("nemotron_h", "NemotronHMamba2Mixer", "NemotronHConfig", _nemotron_h, weights.mamba2, Limits(MAMBA2)),
-    Family("zamba2", "Zamba2MambaMixer", "Zamba2Config", _zamba2, weights.mamba2, Limits(MAMBA2)),
+    Family("zamba2", "Zamba2MambaMixer", "Zamba2Config", _zamba2, weights.mamba2, Limits(ZAMBA2)),
     Family("qwen3_next", "Qwen3NextGatedDeltaNet", "Qwen3NextConfig", _delta, weights.qwen3_next, Limits(DELTA)),
     Family("qwen3_5", "Qwen3_5GatedDeltaNet", "Qwen3_5TextConfig", _delta, weights.qwen3_5, Limits(DELTA)),
     Family("qwen3_5_moe", "Qwen3_5MoeGatedDeltaNet", "Qwen3_5MoeTextConfig", _delta, weights.qwen3_5, Limits(DELTA)),
-    Family("qwen4_exp", "Qwen4ExpTextGatedDeltaNet", "Qwen4ExpTextConfig", _qwen4_exp, weights.qwen3_5, Limits(DELTA)),
-    Family("olmo_hybrid", "OlmoHybridGatedDeltaNet", "OlmoHybridConfig", _olmo_hybrid, weights.olmo_hybrid, Limits(DELTA)),
-    Family("kimi_linear", "KimiLinearDeltaAttention", "KimiLinearConfig", _kda, weights.kimi_linear, Limits(KDA)),
-    Family("glm5_next", "Glm5NextTextLinearAttention", "Glm5NextTextConfig", _glm5_next, weights.kimi_linear, Limits(KDA)),
+    Family("qwen4_exp", "Qwen4ExpTextGatedDeltaNet", "Qwen4ExpTextConfig", _qwen4_exp, weights.qwen3_5, Limits(QWEN4)),
+    Family("olmo_hybrid", "OlmoHybridGatedDeltaNet", "OlmoHybridConfig", _olmo_hybrid, weights.olmo_hybrid, Limits(OLMO)),
+    Family("kimi_linear", "KimiLinearDeltaAttention", "KimiLinearConfig", _kda, weights.kimi_linear, Limits(KIMI)),
+    Family("glm5_next", "Glm5NextTextLinearAttention", "Glm5NextTextConfig", _glm5_next, weights.kimi_linear, Limits(GLM)),
     Family(
         "bailing_hybrid",
         "BailingHybridDeltaAttention",
         "BailingHybridConfig",
         _bailing_hybrid,
         weights.bailing_hybrid,
-        Limits(KDA),
+        Limits(BAILING),
     ),
 )
