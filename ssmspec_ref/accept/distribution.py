@@ -65,9 +65,11 @@ def check_tokens(name: str, tokens: Sequence[int], size: int) -> None:
 
 def mass(row: Sequence[Number]) -> Number:
     """The sum: of fractions exactly, of floats correctly rounded."""
-    if any(isinstance(x, float) for x in row):
+    exact = [x for x in row if not isinstance(x, float)]
+    if len(exact) < len(row):
         return math.fsum(row)
-    return sum(row, Fraction(0))
+    common = math.lcm(*(x.denominator for x in exact))
+    return Fraction(sum(int(x.numerator) * (common // x.denominator) for x in exact), common)
 
 
 def normalised(row: Sequence[Number]) -> list[Number]:
@@ -96,8 +98,8 @@ def without(q: Sequence[Number], token: int) -> list[Number]:
 
 
 def point_mass(token: int, size: int) -> list[Number]:
-    """The distribution of a token that is certain. Whole numbers, so that it goes with floats and fractions alike."""
-    return [int(i == token) for i in range(size)]
+    """The distribution of a token that is certain; a fraction goes with floats too."""
+    return [Fraction(i == token) for i in range(size)]
 
 
 def acceptance(p: Number, q: Number) -> Number:
@@ -121,4 +123,11 @@ def _plain(name: str, row: Distribution) -> list[Number]:
     for token, x in enumerate(row):
         if not isinstance(x, int | float | Fraction):
             raise PrecisionError(f"{name}[{token}] came as {type(x).__name__}, but float64 or Fraction is needed")
-    return [float(x) if isinstance(x, float) else x for x in row]
+    return [_number(x) for x in row]
+
+
+def _number(x: Number) -> Number:
+    """Whole numbers as fractions, so that division stays exact; NumPy scalars as floats, whose overflow is silent."""
+    if isinstance(x, float):
+        return float(x)
+    return Fraction(x) if isinstance(x, int) else x

@@ -15,7 +15,6 @@ STree sorts sampled children by probability before this; from p = q = (.5, .3, .
 Source: SpecInfer (arXiv:2305.09781), section 4.3; STree, section 5.2.
 """
 
-
 from ..errors import ShapeMismatch
 from .dice import Dice
 from .distribution import Distributions, Number, acceptance, check_tokens, distribution, distributions, residual

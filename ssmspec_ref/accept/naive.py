@@ -9,7 +9,6 @@ and no q is needed. One draw for each node: drafts that share a prefix share its
 Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
 """
 
-
 from .dice import Dice
 from .distribution import Distributions, distributions
 from .draft_tree import DraftTree

@@ -3,13 +3,15 @@
 children drawn                      law of the m-th child x_m
 i.i.d.                              q_m = q
 without replacement, in draw order  q_1 = q,  q_{m+1} = norm(q_m without x_m)
-deterministic (top-k, beam, n-gram) q_m = the point mass at x_m
+any (top-k, beam, n-gram, or drawn) q_m = the point mass at x_m
 
 `q_after[n]` is the draft law after node n, as it was sampled from; a node without children needs none. Entry 0 of what
 comes back, the root's, is None.
 
-Each is right only for children that came about as it says. Children drawn without replacement and then sorted by probability
-have none of these laws, nor have top-k children the softmax q; the exact law then differs from the target's.
+Point masses are right for any children, since it is certain what was drawn once it is known; they accept as often as naive
+sampling. The first two are right only for children that came about as they say, in the order verified: neither is the law of
+children drawn without replacement and then sorted by probability, or of top-k children, and what is emitted then does not
+have the target's law.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,8 @@ def iid(tree: DraftTree, q_after: Proposals) -> list[list[Number] | None]:
 def without_replacement(tree: DraftTree, q_after: Proposals) -> list[list[Number] | None]:
     """Siblings drawn one after the other, each leaving q. Raises: ProbabilityError, PrecisionError, ShapeMismatch.
 
-    The same holds for rows of i.i.d. chains merged into a trie: a child that is new has the law q without the earlier ones.
+    It holds for i.i.d. siblings too, and for i.i.d. rows merged into a trie: a twin is skipped, and a token that is new has
+    the law q without the earlier ones.
 
     Source: arXiv:2402.14160 (recursive speculative decoding), section 3.
     """
