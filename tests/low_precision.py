@@ -1,0 +1,265 @@
+"""Implementations in low precision, written as kernels are: what an error bound must let pass, and what it must reject.
+
+`Machine` computes in float32 as a numeric contract says, with a choice of the order of sums. A machine whose contract is not
+the declared one is a fault. What the machine may not do differently (rounding to nearest even, one rounding for each
+operation) NumPy's float32 does.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.records import each
+
+F32 = np.float32
+SUMS = ("pairwise", "forward", "backward")
+
+
+def rounded(x: Any, form: str) -> Any:
+    """Round float32 to a narrower format, to nearest, ties to even; still float32."""
+    if form in ("fp32", "ieee", "tf32x3"):
+        return x
+    if form == "fp16":
+        return x.astype(np.float16).astype(F32)
+    drop = {"bf16": 16, "tf32": 13}[form]
+    bits = np.ascontiguousarray(x, F32).view(np.uint32)
+    half = (1 << (drop - 1)) - 1 + ((bits >> drop) & 1)
+    return ((bits + half.astype(np.uint32)) & np.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)).view(F32).reshape(np.shape(x))
+
+
+def stored(record: Any, form: str = "fp32") -> Any:
+    """A record of float64 arrays whose values are exact in a format."""
+    return each(lambda a: rounded(a.astype(F32), form).astype(np.float64), record)
+
+
+def low(record: Any) -> Any:
+    """The float32 array of an array; None stays."""
+    return None if record is None else record.astype(F32)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A float32 implementation: `sums` is the order of additions, `variant` picks an association, `fault` plants one."""
+
+    contract: NumericContract
+    sums: str = "pairwise"
+    variant: int = 0
+    fault: str = ""
+
+    def sum(self, terms: Any) -> Any:
+        """Over the last axis."""
+        if self.fault == "bf16 accumulator":
+            return self._loop(terms, "bf16")
+        if self.sums == "pairwise":
+            return np.sum(np.ascontiguousarray(terms), axis=-1, dtype=F32)
+        return self._loop(terms if self.sums == "forward" else terms[..., ::-1], "fp32")
+
+    def _loop(self, terms: Any, form: str) -> Any:
+        total = np.zeros(terms.shape[:-1], F32)
+        for n in range(terms.shape[-1]):
+            total = rounded(total + terms[..., n], form)
+        return total
+
+    def dot(self, x: Any, y: Any, plus: Any = None) -> Any:
+        """A matrix product over the last axis, its operands rounded as the contract says; `plus` is added first or last."""
+        x, y = rounded(x, self.contract.dot), rounded(y, self.contract.dot)
+        terms = x * y
+        if plus is None:
+            return self.sum(terms)
+        if self.variant == 0:
+            return self.sum(terms) + plus
+        return self.sum(np.concatenate([np.broadcast_to(plus[..., None], (*terms.shape[:-1], 1)), terms], axis=-1))
+
+    def exp(self, x: Any) -> Any:
+        if self.fault == "exp2 with 1.44":
+            return np.exp2(x * F32(1.44))
+        return np.exp2(x * F32(np.log2(np.e))) if self.contract.exp == "ex2" else np.exp(x)
+
+    def softplus(self, x: Any) -> Any:
+        e = self.exp(np.minimum(x, F32(20)))
+        return np.where(x > 20, x, np.log(1 + e) if self.contract.softplus == "log" else np.log1p(e))
+
+    def sigmoid(self, x: Any) -> Any:
+        return 1 / (1 + self.exp(np.minimum(-x, F32(88))))
+
+    def silu(self, x: Any) -> Any:
+        return x * self.sigmoid(x) if self.variant else x / (1 + self.exp(np.minimum(-x, F32(88))))
+
+    def out(self, y: Any) -> Any:
+        return rounded(y, self.contract.io)
+
+    def state(self, S: Any) -> Any:
+        return rounded(S, self.contract.state)
+
+    def between(self, S: Any) -> Any:
+        """The state between two tokens or chunks."""
+        return self.state(S) if self.contract.stored_every_token else S
+
+    def decay(self, a: Any) -> Any:
+        """The decays (b t ..) of a window; one fault skips the first."""
+        if self.fault == "decay skipped once":
+            a = a.copy()
+            a[:, 0] = 1
+        return a
+
+    def cuts(self, tokens: int) -> list[slice]:
+        size = self.contract.chunk if self.contract.order == "chunked" and self.contract.chunk else tokens
+        return [slice(s, min(s + size, tokens)) for s in range(0, tokens, size)]
+
+    # ------------------------------------------------------------------------------------------------------ conv
+
+    def conv(self, M: Any, u: Any, params: Any) -> tuple[Any, Any]:
+        M, u, weight, bias = low(M), low(u), low(params.weight), low(params.bias)
+        outputs = []
+        for t in range(u.shape[1]):
+            M = np.concatenate([M[:, :, 1:], u[:, t, :, None]], axis=2)
+            y = self.dot(M, weight, bias)
+            outputs.append(self.out(self.silu(y) if params.activation else y))
+        return np.stack(outputs, axis=1), M
+
+    # ------------------------------------------------------------------------------------------------------- ssd
+
+    def ssd(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
+        S, x, dt, A, D = low(S), low(window.x), low(window.dt), low(params.A), low(params.D)
+        each_group = x.shape[2] // window.B.shape[2]
+        B, C = (np.repeat(low(a), each_group, axis=2) for a in (window.B, window.C))
+        dt = dt if params.dt_bias is None else dt + low(params.dt_bias)
+        dt = np.clip(self.softplus(dt) if params.dt_softplus else dt, *(F32(v) for v in params.dt_limit))
+        skip = np.zeros_like(x) if D is None else (D[:, None] if D.ndim == 1 else D) * x
+        run = self._ssd_steps if self.contract.order == "sequential" else self._ssd_chunks
+        y, S = run(S, x, dt, A, B, C, skip)
+        return self.out(y if window.z is None else y * self.silu(low(window.z))), self.state(S)
+
+    def _ssd_steps(self, S: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[Any, Any]:
+        a, outputs = self.decay(self.exp(dt * A)), []
+        for t in range(x.shape[1]):
+            xt, Bt = x[:, t, :, :, None], B[:, t, :, None]
+            U = (dt[:, t, :, None, None] * xt) * Bt if self.variant else dt[:, t, :, None, None] * (xt * Bt)
+            S = self.between(a[:, t, :, None, None] * S + U)
+            outputs.append(self.dot(S, C[:, t, :, None], skip[:, t]))
+        return np.stack(outputs, axis=1), S
+
+    def _ssd_chunks(self, S: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[Any, Any]:
+        outputs = []
+        for c in self.cuts(x.shape[1]):
+            P, L = self._decays(dt[:, c] * A)
+            scores = self.dot(C[:, c, None], B[:, None, c]) * L * dt[:, None, c]  # (b t j h)
+            y = self.dot(scores.transpose(0, 1, 3, 2)[:, :, :, None], x[:, None, c].transpose(0, 1, 3, 4, 2))
+            if self.variant:
+                y = y + self.dot((P[..., None] * C[:, c])[:, :, :, None], S[:, None])
+            else:
+                y = y + P[..., None] * self.dot(C[:, c, :, None], S[:, None])
+            outputs.append(y + skip[:, c])
+            fed = (L[:, -1] * dt[:, c])[..., None] * B[:, c]  # (b j h n)
+            S = P[:, -1, :, None, None] * S + self.dot(
+                x[:, c].transpose(0, 2, 3, 1)[:, :, :, None], fed.transpose(0, 2, 3, 1)[:, :, None]
+            )
+            S = self.between(S)
+        return np.concatenate(outputs, axis=1), S
+
+    def _decays(self, z: Any) -> tuple[Any, Any]:
+        """exp(cs_t) and exp(cs_t - cs_j), the mask before exp."""
+        cs = np.cumsum(z, axis=1, dtype=F32)
+        seen = np.tri(z.shape[1], dtype=bool).reshape(1, z.shape[1], z.shape[1], *[1] * (z.ndim - 2))
+        L = np.where(seen, self.exp(np.where(seen, cs[:, :, None] - cs[:, None], 0)), F32(0))
+        if self.fault == "decay skipped once":
+            cs = cs - z[:, :1]
+        return self.exp(cs), L
+
+    # ------------------------------------------------------------------------------------------------- selective
+
+    def selective(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
+        S, x, dt, B, C = low(S), low(window.x), low(window.dt), low(window.B), low(window.C)
+        dt = dt if params.dt_bias is None else dt + low(params.dt_bias)
+        dt = self.softplus(dt) if params.dt_softplus else dt
+        a = self.decay(self.exp(dt[..., None] * low(params.A)))
+        U = (dt * x)[..., None] * B[:, :, None]
+        skip = np.zeros_like(x) if params.D is None else low(params.D) * x
+        if self.contract.order == "sequential":
+            outputs = []
+            for t in range(x.shape[1]):
+                S = self.between(a[:, t] * S + U[:, t])
+                outputs.append(self.dot(S, C[:, t, None], skip[:, t]))
+            y = np.stack(outputs, axis=1)
+        else:
+            outputs = []
+            for c in self.cuts(x.shape[1]):
+                P, V = self._associative(a[:, c], U[:, c])
+                after = P * S[:, None] + V
+                outputs.append(self.dot(after, C[:, c, None], skip[:, c]))
+                S = self.between(after[:, -1])
+            y = np.concatenate(outputs, axis=1)
+        return self.out(y if window.z is None else y * self.silu(low(window.z))), self.state(S)
+
+    def _associative(self, a: Any, U: Any) -> tuple[Any, Any]:
+        """Hillis and Steele's scan of S -> a S + U: products of decays, no running sums."""
+        step, t = 1, a.shape[1]
+        while step < t:
+            a_before = np.concatenate([np.ones_like(a[:, :step]), a[:, :-step]], axis=1)
+            U_before = np.concatenate([np.zeros_like(U[:, :step]), U[:, :-step]], axis=1)
+            U, a, step = a * U_before + U, a * a_before, 2 * step
+        return a, U
+
+    # ----------------------------------------------------------------------------------------------------- delta
+
+    def delta(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
+        S, q, k, v, g, beta = (low(a) for a in (S, window.q, window.k, window.v, window.g, window.beta))
+        if params.l2_norm:
+            q, k = (a * (1 / np.sqrt(self.sum(a * a) + F32(params.eps)))[..., None] for a in (q, k))
+        q = q * F32(q.shape[-1] ** -0.5 if params.scale is None else params.scale)
+        q, k = (np.repeat(a, v.shape[2] // k.shape[2], axis=2) for a in (q, k))
+        g = g if g.ndim == 4 else g[..., None]
+        run = self._delta_steps if self.contract.order == "sequential" else self._delta_chunks
+        o, S = run(S, q, k, v, g, beta)
+        return self.out(o), self.state(S)
+
+    def _delta_steps(self, S: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> tuple[Any, Any]:
+        a, outputs = self.decay(self.exp(g)), []
+        for t in range(v.shape[1]):
+            S = a[:, t, :, :, None] * S
+            r = v[:, t] - self.dot(S.swapaxes(-1, -2), k[:, t, :, None])
+            u = beta[:, t, :, None] * r
+            S = self.between(S + k[:, t, ..., None] * u[:, :, None])
+            outputs.append(self.dot(S.swapaxes(-1, -2), q[:, t, :, None]))
+        return np.stack(outputs, axis=1), S
+
+    def _delta_chunks(self, S: Any, q: Any, k: Any, v: Any, g: Any, beta: Any) -> tuple[Any, Any]:
+        """Heads first from here on: (b h t ..)."""
+        q, k, v, g, beta = (a.swapaxes(1, 2) for a in (q, k, v, g, beta))
+        outputs, ring = [], self.contract.ring or "fp32"
+        k = rounded(k, ring)
+        for c in self.cuts(v.shape[2]):
+            qc, kc, vc, bc = q[:, :, c], k[:, :, c], v[:, :, c], beta[:, :, c]
+            P, L = self._heads(g[:, :, c])
+            t = vc.shape[2]
+            A = bc[..., None] * self.dot(kc[:, :, :, None] * L, kc[:, :, None]) * np.tri(t, k=-1, dtype=F32)
+            U = rounded(self._corrections(A, bc, kc * P, vc, S), ring)
+            scores = self.dot(qc[:, :, :, None] * L, kc[:, :, None]) * np.tri(t, dtype=F32)
+            o = self.dot((qc * P)[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
+            outputs.append(o + self.dot(scores[:, :, :, None], U.swapaxes(-1, -2)[:, :, None]))
+            fed = kc * L[:, :, -1]
+            S = P[:, :, -1, :, None] * S + self.dot(fed.swapaxes(-1, -2)[:, :, :, None], U.swapaxes(-1, -2)[:, :, None])
+            S = self.between(S)
+        return np.concatenate(outputs, axis=2).swapaxes(1, 2), S
+
+    def _heads(self, g: Any) -> tuple[Any, Any]:
+        P, L = self._decays(g.swapaxes(1, 2))  # (b t h k), (b t j h k)
+        return P.swapaxes(1, 2), L.transpose(0, 3, 1, 2, 4)
+
+    def _corrections(self, A: Any, beta: Any, kP: Any, v: Any, S: Any) -> Any:
+        """(I + A) U = beta (V - kP S): by forward substitution, or by the explicit inverse and the WY form."""
+        if self.variant:
+            T = self._solve(A, np.broadcast_to(np.eye(A.shape[-1], dtype=F32), A.shape))
+            W = self.dot(T[:, :, :, None], (beta[..., None] * kP).swapaxes(-1, -2)[:, :, None])
+            U = self.dot(T[:, :, :, None], (beta[..., None] * v).swapaxes(-1, -2)[:, :, None])
+            return U - self.dot(W[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
+        read = self.dot(kP[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
+        return self._solve(A, beta[..., None] * (v - read))
+
+    def _solve(self, A: Any, right: Any) -> Any:
+        U = np.zeros(right.shape, F32)
+        for t in range(A.shape[-1]):
+            U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * U[:, :, :t].swapaxes(-1, -2))
+        return U

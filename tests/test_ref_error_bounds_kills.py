@@ -1,0 +1,230 @@
+"""What the bounds let pass and what they reject: no false alarm over formats, orders of sums and associations, and the kill
+table of planted precision and logic faults."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ssmspec_ref import conv, delta, error_bounds, selective, ssd
+from ssmspec_ref.contract import NumericContract, Order
+from ssmspec_ref.records import concat, prefix
+from tests import families
+from tests.families import FAMILIES, Family, Sizes
+from tests.low_precision import SUMS, Machine, stored
+
+KINDS = ("ssd", "selective", "delta", "kda")
+ORDERS: tuple[Order, ...] = ("sequential", "chunked", "output_only")
+ORACLE: dict[str, ModuleType] = {"ssd": ssd, "selective": selective, "delta": delta, "kda": delta}
+
+FP32 = NumericContract(function_ulp=3, chunk=5)  # NumPy's exp
+CONTRACTS = {
+    "fp32": FP32,
+    "fp32 state, bf16 io": replace(FP32, io="bf16"),
+    "bf16": replace(FP32, state="bf16", io="bf16", stored_every_token=True),
+    "bf16 kernel": replace(FP32, state="bf16", io="bf16", exp="ex2", softplus="log", dot="tf32", stored_every_token=True),
+    "bf16 ring": replace(FP32, io="bf16", ring="bf16"),
+    "fp16 state, bf16 dot": replace(FP32, state="fp16", dot="bf16", io="bf16"),
+}
+"""What a machine declares and does."""
+
+SIZES = Sizes(t=11, n=16, k=16, v=6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs that are exact in the declared formats, and the oracle's values on them with their bounds."""
+
+    kind: str
+    S: Any
+    window: Any
+    params: Any
+    contract: NumericContract
+
+    @cached_property
+    def expected(self) -> list[tuple[Any, Any]]:
+        """The oracle's outputs and state, each with its bound."""
+        module = getattr(error_bounds, "delta" if self.kind == "kda" else self.kind)
+        values = ORACLE[self.kind].scan(self.S, self.window, self.params)
+        bounds = module.scan(self.S, self.window, self.params, self.contract)
+        return [(value, bound.error) for value, bound in zip(values, bounds, strict=True)]
+
+    def utilisation(self, *got: Any) -> float:
+        return max(
+            error_bounds.compare(g, value, bound).utilisation for g, (value, bound) in zip(got, self.expected, strict=True)
+        )
+
+    def run(self, machine: Machine, S: Any = None, window: Any = None, params: Any = None) -> tuple[Any, Any]:
+        function = getattr(machine, "delta" if self.kind == "kda" else self.kind)
+        return function(*(self.S if S is None else S, window or self.window, params or self.params))
+
+
+def make_case(kind: str, seed: int, family: Family, contract: NumericContract, sizes: Sizes = SIZES) -> Case:
+    draw = {"ssd": families.ssd_case, "selective": families.selective_case}.get(kind, families.delta_case)
+    options = {"channel_gate": True} if kind == "kda" else {}
+    S, window, params = draw(seed, sizes, family, **options)
+    return Case(kind, stored(S, contract.state), stored(window, contract.io), stored(params), contract)
+
+
+# --------------------------------------------------------------------------------------------------------- false alarms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_what_computes_as_declared_is_never_rejected(name: str, kind: str) -> None:
+    worst = 0.0
+    for number, (family, order) in enumerate((f, o) for f in FAMILIES for o in ORDERS):
+        for seed in range(2):
+            case = make_case(kind, 100 * number + seed, family, replace(CONTRACTS[name], order=order))
+            for sums in SUMS:
+                y, S = case.run(Machine(case.contract, sums, variant=seed))
+                worst = np.fmax(worst, case.utilisation(y, S))
+    print(f"{kind}, {name}: largest utilisation {worst:.3f}")
+    assert worst <= 1
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_convolution_that_computes_as_declared_is_never_rejected(name: str) -> None:
+    for seed in range(10):
+        contract = CONTRACTS[name]
+        M, u, params = families.conv_case(seed, Sizes(t=9, d=13), bias=seed % 2 == 0, activation=seed % 3 != 0)
+        M, u, params = stored(M, contract.io), stored(u, contract.io), stored(params)
+        y, M_next = conv.scan(M, u, params)
+        y_bound, M_bound = error_bounds.conv.scan(M, u, params, contract)
+        for sums in SUMS:
+            y_low, M_low = Machine(contract, sums, variant=seed % 2).conv(M, u, params)
+            assert error_bounds.compare(y_low, y, y_bound.error).passed
+            assert error_bounds.compare(M_low, M_next, M_bound.error).passed  # a bound of 0: the same bits
+        assert not M_bound.error.any()
+
+
+# ----------------------------------------------------------------------------------------------------------- kill table
+
+PRECISION = ("leak of 1 %", "state in bf16", "exp2 with 1.44", "tf32 dot")
+LOGIC = (
+    "bf16 accumulator",
+    "token lost",
+    "token added",
+    "decay skipped once",
+    "rejected token in one channel",
+    "stale head",
+)
+OF_DELTA = ("ring in bf16",)
+OF_OTHERS = ("wrong dt_bias", "D missing on one head")
+
+WITHIN_BF16 = ("state in bf16", "exp2 with 1.44", "tf32 dot", "bf16 accumulator", "D missing on one head", "ring in bf16")
+"""Under a contract of a bf16 state: no fault, or a change that storing each token's state in bf16 may make as well."""
+
+
+def faulty(case: Case, fault: str, seed: int) -> tuple[Any, Any]:
+    """The outputs and the state of an implementation with one fault."""
+    honest = Machine(case.contract)
+    match fault:
+        case "leak of 1 %":
+            other = np.random.default_rng(seed).normal(size=case.S.shape) * np.abs(case.S).mean()
+            return case.run(honest, S=case.S + 0.01 * other)
+        case "state in bf16":
+            return case.run(Machine(replace(case.contract, state="bf16", stored_every_token=True)))
+        case "tf32 dot":
+            return case.run(Machine(replace(case.contract, dot="tf32")))
+        case "ring in bf16":
+            return case.run(Machine(replace(case.contract, ring="bf16")))
+        case "exp2 with 1.44" | "bf16 accumulator" | "decay skipped once":
+            return case.run(Machine(case.contract, fault=fault))
+        case "wrong dt_bias":
+            return case.run(honest, params=replace(case.params, dt_bias=np.zeros_like(case.params.dt_bias)))
+        case "D missing on one head":
+            D = case.params.D.copy()
+            D[-1] = 0
+            return case.run(honest, params=replace(case.params, D=D))
+    return wrong_tokens(case, fault)
+
+
+def wrong_tokens(case: Case, fault: str) -> tuple[Any, Any]:
+    """Right outputs, but the state of another number of tokens: everywhere, in one channel, or in one head."""
+    honest, channel = Machine(case.contract), {"ssd": 2, "selective": 1}.get(case.kind, 3)
+    y, S = (a.copy() for a in case.run(honest))
+    added = case.run(honest, window=concat(case.window, prefix(case.window, 1)))[1]
+    match fault:
+        case "token lost":
+            S = case.run(honest, window=prefix(case.window, SIZES.t - 1))[1]
+        case "token added":
+            S = added
+        case "rejected token in one channel":
+            np.moveaxis(S, channel, 0)[0] = np.moveaxis(added, channel, 0)[0]
+        case "stale head":
+            S[:, 0] = case.S[:, 0]
+        case _:
+            raise AssertionError(f"no such fault: {fault}")
+    return y, S
+
+
+def kill_table(
+    kind: str, declared: NumericContract, faults: tuple[str, ...], seeds: int
+) -> dict[tuple[str, str, str], float]:
+    """The share of draws that the bound rejects, by order, fault and family; printed."""
+    table = {}
+    for order in ORDERS:
+        cases = {f: [make_case(kind, seed, f, replace(declared, order=order)) for seed in range(seeds)] for f in FAMILIES}
+        for fault in faults:
+            if fault == "ring in bf16" and order == "sequential":
+                continue  # no ring
+            for family, drawn in cases.items():
+                passed = [case.utilisation(*faulty(case, fault, seed)) <= 1 for seed, case in enumerate(drawn)]
+                table[order, fault, family] = 1 - float(np.mean(passed))
+            row = "   ".join(f"{family} {table[order, fault, family]:.2f}" for family in FAMILIES)
+            print(f"{kind:10} {order:12} {fault:30} {row}")
+    return table
+
+
+def faults_of(kind: str) -> tuple[str, ...]:
+    return PRECISION + LOGIC + (OF_DELTA if kind in ("delta", "kda") else OF_OTHERS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["fp32", "fp32 state, bf16 io"])
+def test_every_fault_is_rejected_in_every_family_where_the_state_is_fp32(name: str, kind: str) -> None:
+    print(f"\ndeclared: {name}")
+    table = kill_table(kind, CONTRACTS[name], faults_of(kind), seeds=3)
+    assert {key: share for key, share in table.items() if share < 1} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fault_beyond_bf16_is_rejected_where_the_state_is_bf16(kind: str) -> None:
+    print("\ndeclared: bf16")
+    table = kill_table(kind, CONTRACTS["bf16"], faults_of(kind), seeds=3)
+    logic = {key: share for key, share in table.items() if key[1] not in WITHIN_BF16 and key[2] == "mamba"}
+    assert {key: share for key, share in logic.items() if share < 1} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_128_still_shows_tf32(kind: str) -> None:
+    """The bound of a sum grows with its length n, the error of rounded operands with its root: the hardest case for tf32."""
+    sizes = Sizes(b=1, t=6, n=128, k=128, v=8, h=2, g=1, p=8)
+    for order in ORDERS:
+        for family in FAMILIES:
+            case = make_case(kind, 7, family, replace(FP32, order=order), sizes)
+            assert case.utilisation(*case.run(Machine(case.contract))) <= 1
+            used = case.utilisation(*faulty(case, "tf32 dot", 7))
+            print(f"{kind:10} {order:12} {family:8} tf32 dot: utilisation {used:.3g}")
+            assert used > 1
+
+
+@pytest.mark.parametrize("fault", ["leak of 1 %", "tf32 dot", "exp2 with 1.44"])
+def test_a_faulty_convolution_is_rejected(fault: str) -> None:
+    for seed in range(5):
+        M, u, params = (stored(a) for a in families.conv_case(seed, Sizes(t=9, d=13)))
+        y, M_next = conv.scan(M, u, params)
+        y_bound, M_bound = error_bounds.conv.scan(M, u, params, FP32)
+        machine = Machine(FP32, fault=fault) if fault.startswith("exp") else Machine(FP32)
+        machine = Machine(replace(FP32, dot="tf32")) if fault.startswith("tf32") else machine
+        leak = 0.01 * np.random.default_rng(seed).normal(size=M.shape) if fault.startswith("leak") else 0.0
+        y_low, M_low = machine.conv(M + leak, u, params)
+        results = [
+            error_bounds.compare(y_low, y, y_bound.error),
+            error_bounds.compare(M_low, M_next, M_bound.error),
+        ]
+        assert not all(result.passed for result in results)
