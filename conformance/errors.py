@@ -4,6 +4,7 @@ ConformanceError
 ├── UnknownAdapter     no adapter of this name, or its factory gives none
 ├── AdapterUnavailable the adapter's implementation is not installed
 ├── UnknownCase        an id that names no case, or a selection that selects nothing
+├── OtherWeights       a layer that says it used other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
 └── ReportError        a report that is truncated, edited or of another version
 """
@@ -23,6 +24,10 @@ class AdapterUnavailable(ConformanceError):
 
 class UnknownCase(ConformanceError):
     """An id that names no case, or a selection that selects nothing."""
+
+
+class OtherWeights(ConformanceError):
+    """A layer that says it used other weights than those given."""
 
 
 class KnownListError(ConformanceError):

@@ -60,21 +60,20 @@ def cell(results: Sequence[Result]) -> Text:
     return text
 
 
-def failures(diagnoses: Iterable[Diagnosis], results: Iterable[Result]) -> RenderableType:
-    """Each way of failing once, with its smallest case and the line that runs it again."""
-    results = list(results)
+def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
+    """Each way of failing once: the subjects that share it, its smallest case and the line that runs it again."""
+    ways: dict[tuple[str, ...], list[Diagnosis]] = defaultdict(list)
+    for d in diagnoses:
+        ways[d.verdict, d.adapter, d.operation, d.contract, d.failing, d.smallest].append(d)
     lines: list[RenderableType] = []
-    for d in sorted(diagnoses, key=lambda d: RANK.index(d.verdict), reverse=True):
-        head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
-        head.append(f"{d.adapter}: {d.subject}  {d.operation}  [{d.contract}]", style="bold")
-        head.append(f"  {d.failures} of {d.cases} cases ({d.failing})")
-        lines += [head, Text(f"    {d.message}"), Text(f"    smallest  {d.smallest}")]
-        of_cell = (r for r in results if (r.adapter, r.subject, r.operation) == (d.adapter, d.subject, d.operation))
-        found = next((r for r in of_cell if r.verdict == d.verdict and (r.reason or r.source)), None)
-        if found is not None and found.reason:
-            lines.append(Text(f"    known     {found.reason}  {found.link}"))
-        elif found is not None:
-            lines.append(Text(f"    there for {found.source}"))
+    for (verdict, adapter, operation, contract, failing, smallest), found in sorted(ways.items(), key=_worst_first):
+        head = Text(f"{verdict}  ", style=STYLE[verdict])
+        head.append(f"{adapter}: {operation}  {contract}", style="bold")
+        failed, ran = sum(d.failures for d in found), sum(d.cases for d in found)
+        head.append(f"  {failed} of {ran} cases ({failing}) of {', '.join(d.subject for d in found)}")
+        d = found[0]
+        why = f"known     {d.reason}  {d.link}" if d.reason else f"there for {d.source}"
+        lines += [Text(), head, *(Text(f"    {part}") for part in (d.message, f"smallest  {smallest}", why))]
         lines.append(Text(f"    {d.rerun}", style="cyan"))
     for r in results:
         if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation):
@@ -82,16 +81,30 @@ def failures(diagnoses: Iterable[Diagnosis], results: Iterable[Result]) -> Rende
     return Group(*lines)
 
 
-def left_out(results: Iterable[Result]) -> RenderableType:
-    """What was not run and why, one line for each reason."""
-    reasons: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+def _worst_first(way: tuple[tuple[str, ...], list[Diagnosis]]) -> tuple[int, str, str]:
+    verdict, adapter, operation, *_ = way[0]
+    return -RANK.index(verdict), adapter, operation
+
+
+def left_out(results: Sequence[Result]) -> RenderableType:
+    """What was not run and why, one line for each reason; a group of operations that is left out whole is named once."""
+    whole: dict[str, set[str]] = defaultdict(set)
+    for r in results:
+        if r.operation:
+            whole[r.operation.split(".")[0]].add(r.operation)
+    per_subject: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for r in results:
         if r.verdict == "inapplicable":
-            reasons[r.adapter, r.subject, r.reason].append(r.operation)
+            per_subject[r.adapter, r.subject, r.reason].add(r.operation)
+    lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (adapter, subject, reason), operations in per_subject.items():
+        named = [f"{group}.*" for group, every in whole.items() if every <= operations]
+        named += [o for o in sorted(operations) if f"{o.split('.')[0]}.*" not in named]
+        lines[adapter, ", ".join(named), reason].append(subject)
     return Group(
         *(
-            Text(f"{adapter}: {subject}  {', '.join(operations)}: {reason}", style="dim")
-            for (adapter, subject, reason), operations in reasons.items()
+            Text(f"{adapter}: {', '.join(subjects)}: no {operations}: {reason}", style="dim")
+            for (adapter, operations, reason), subjects in lines.items()
         )
     )
 

@@ -104,7 +104,7 @@ def _left_out(adapter: Adapter, subject: Subject, operation: str) -> list[Result
     out = dict.fromkeys(part for s in specifications for part in s.excluded(capability.limits))
     if not specifications:
         out["every kind that the suite has"] = None
-    reason = f"not taken: {', '.join(out)} ({capability.limits.reason})"
+    reason = f"cases with {', '.join(out)} ({capability.limits.reason})"
     return [_inapplicable(adapter, subject, str(capability.contract), operation, reason)] if out else []
 
 

@@ -87,6 +87,9 @@ class Diagnosis(Model):
     failing: str
     message: str
     output: Output | None
+    source: str
+    reason: str
+    link: str
     rerun: str
 
 

@@ -125,6 +125,9 @@ def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int, hints: l
         failing=judgement.kind or result.failing,
         message=judgement.message or result.message,
         output=output(worst) if worst else None,
+        source=job.specification.source(case),
+        reason=result.reason,
+        link=result.link,
         rerun=rerun(job, identity),
     )
     return diagnosis, case

@@ -17,8 +17,7 @@ BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SOURCES = {
-    "": "arXiv:2312.00752, section 3.4",
-    "bias": "tile-ai/tilelang-ascend#926",
+    "": "arXiv:2312.00752, section 3.4; tile-ai/tilelang-ascend#926",
     "live": "Snakes and Ladders, section 3.1",
     "tree": "STree, section 3",
     "advanced": "Snakes and Ladders, algorithm 2, line 2",

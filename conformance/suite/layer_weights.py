@@ -24,7 +24,6 @@ SOURCES = {
     "norm_groups": "huggingface/transformers#35943",
     "D": "state-spaces/mamba#887",
     "dt_limit": "huggingface/transformers#48989",
-    "conv_bias": "tile-ai/tilelang-ascend#926",
     "safe_gate": "Kimi Linear, section 4",
 }
 CONV = {"conv_bias": ("on", "off"), "conv_act": ("on", "off"), "proj_bias": ("off", "on")}

@@ -18,12 +18,9 @@ from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
 from ..draw import POISON, Draw
+from ..errors import OtherWeights
 from . import layer_weights
 from .specification import Arguments, Came, Expected, Specification, allowed, oracles
-
-USED_TOLERANCE = 8
-"""How far, in units of roundoff, a weight may be from the given one because the layer stores another quantity (A_log for A):
-two library functions of at most 2.5 ulp (`NumericContract`) and two roundings, 7 u, and the argument's own rounding."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
     """The oracle over the real tokens in one run, with the contract's bound and the oracle's own.
 
-    Raises: ValueError where the weights that the layer says it used are not those given.
+    Raises: OtherWeights where the weights that the layer says it used are not those given.
     """
     record, script = arguments
     if used is not None:
@@ -166,20 +163,24 @@ def _bounded(
 
 
 def check_used(given: Any, used: Any, contract: NumericContract, name: str = "") -> None:
-    """Raise ValueError unless every weight used is the weight given, but for what storing it in another form may change."""
+    """Raise OtherWeights unless every weight used is the weight given, but for what storing its logarithm may change.
+
+    log x wrong by (5 + 1) u |log x|, a function of 2.5 ulp and a rounding, and exp of it by 6 u: 6 u (|log x| + 1) relative.
+    """
     if type(given) is not type(used):
-        raise ValueError(f"used{name} came as {type(used).__name__}, but {type(given).__name__} was given")
+        raise OtherWeights(f"used{name} came as {type(used).__name__}, but {type(given).__name__} was given")
     if isinstance(given, np.ndarray):
-        allowed = USED_TOLERANCE * UNIT_ROUNDOFF[contract.accumulate] * np.maximum(np.abs(given), 1.0) * np.abs(given)
-        if given.shape != used.shape or not np.all(np.abs(used - given) <= allowed):
-            raise ValueError(
+        size = np.abs(given)
+        room = 6 * UNIT_ROUNDOFF[contract.accumulate] * (np.abs(np.log(np.where(size > 0, size, 1.0))) + 1) * size
+        if given.shape != used.shape or not np.all(np.abs(used - given) <= room):
+            raise OtherWeights(
                 f"used{name} is not what was given; load the given weights, and report only what rounding changed"
             )
     elif is_dataclass(given):
         for field in fields(given):
             check_used(getattr(given, field.name), getattr(used, field.name), contract, f"{name}.{field.name}")
     elif given != used:
-        raise ValueError(f"used{name} came as {used}, but {given} was given")
+        raise OtherWeights(f"used{name} came as {used}, but {given} was given")
 
 
 SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {

@@ -1,0 +1,101 @@
+"""Stateful layers over the oracle: a right one, and some that handle their cache wrongly."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import layer, mixer
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.layer import RecurrentLayer
+from ssmspec_ref.mixer import MixerState
+from ssmspec_ref.shapes import Array
+
+LAYER = ("layer.prefill", "layer.step", "layer.continue", "layer.left_pad", "layer.right_pad", "layer.rollback")
+
+
+class Right:
+    """The oracle's layer with a cache; rollback by the states before each call."""
+
+    def __init__(self, record: RecurrentLayer, rows: int) -> None:
+        self.record, self.held = record, mixer.new_state(record.mixer, rows)
+        self.past: list[tuple[int, MixerState]] = []
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        self.past.append((u.shape[1], self.held))
+        out, self.held = layer.scan(self.held, u, self.record, live)
+        return out
+
+    def state(self) -> tuple[Array, Array]:
+        return self.held.M.copy(), self.held.S.copy()
+
+    def rollback(self, tokens: int) -> None:
+        while tokens > 0:
+            length, self.held = self.past.pop()
+            tokens -= length
+
+
+class ForgetsState(Right):
+    """Several tokens at once start from a zero state. huggingface/transformers#45513."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if u.shape[1] > 1:
+            self.held = replace(self.held, S=np.zeros_like(self.held.S))
+        return super().forward(u, live)
+
+
+class PadsDecay(Right):
+    """Padding is zeroed before the layer, and decays the state all the same. huggingface/transformers#48256."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        return super().forward(u if live is None else np.where(live[:, :, None], u, 0.0))
+
+
+class KeepsRecurrentState(Right):
+    """Rollback restores the window of the convolution only. huggingface/transformers#49036."""
+
+    def rollback(self, tokens: int) -> None:
+        kept = self.held.S
+        super().rollback(tokens)
+        self.held = replace(self.held, S=kept)
+
+
+class ClampsPrefill(Right):
+    """dt meets a floor in prefill and none in decoding. huggingface/transformers#48989."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        record, given = self.record, self.record
+        if isinstance(record, layer.Mamba2Layer) and u.shape[1] > 1:
+            params = replace(record.mixer.params, dt_limit=(0.05, float("inf")))
+            self.record = replace(record, mixer=replace(record.mixer, params=params))
+        out = super().forward(u, live)
+        self.record = given
+        return out
+
+
+class LiesAboutWeights(Right):
+    """Says that it used another projection than the one given, and uses it."""
+
+    def __init__(self, record: RecurrentLayer, rows: int) -> None:
+        changed = replace(record.out_proj, weight=record.out_proj.weight * 1.01)
+        super().__init__(replace(record, out_proj=changed), rows)
+        self.used = self.record
+
+
+WRONG: dict[Callable[..., Any], tuple[str, ...]] = {
+    ForgetsState: ("layer.continue",),
+    PadsDecay: ("layer.left_pad", "layer.right_pad"),
+    KeepsRecurrentState: ("layer.rollback",),
+    ClampsPrefill: ("layer.prefill", "layer.step"),
+    LiesAboutWeights: ("layer.prefill",),
+}
+"""The operations that must fail, each."""
+
+
+def subject(build: Any) -> Subject:
+    return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in LAYER}, absent={"": "a layer"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty layers", "1", tuple(map(subject, WRONG)))
