@@ -57,7 +57,7 @@ class Excess:
     unchanged: bool = True  # these rows, and the sequences outside the batch, bit for bit
 
     def compare(self, got: Array, ref: Array) -> None:
-        """max|got - ref| / allowed; here TOLERANCE of max|ref|, and the one place for a bound beside it."""
+        """max|got - ref| / allowed, TOLERANCE of max|ref|; the bounds of float64 are in `test_ref_backtrack_bounds`."""
         assert got.shape == ref.shape
         with np.errstate(invalid="ignore"):
             error = float(np.max(np.abs(got - ref)))
@@ -119,8 +119,7 @@ def _draft(rng: np.random.Generator, case: Case, mixer: Any, trails: list[Trail]
     """A window: for each row, the tokens to be brought again, the root that all rows of a sequence share, and drafts."""
     sequence = np.repeat(np.arange(len(trails)), rng.integers(1, case.drafts + 1, len(trails)))
     sequence = rng.permutation(sequence)
-    real = rng.integers(1, case.tokens + 1, len(sequence))
-    real[rng.integers(len(real))] = case.tokens
+    real = np.where(rng.uniform(size=len(sequence)) < 0.5, case.tokens, rng.integers(1, case.tokens + 1, len(sequence)))
     resting = rng.uniform(size=len(trails)) < 0.1
     lengths = np.where(resting[sequence], 0, real + lag[sequence])
     width = max(int(lengths.max()), case.tokens)

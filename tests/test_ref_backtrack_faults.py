@@ -23,7 +23,7 @@ def wrong(path: Any, **verbs: Any) -> Any:
 
 
 def caught(path: Any, kind: Kind, **options: Any) -> bool:
-    return not speculate(path, Case(kind, 6, Sizes(b=3), windows=6, **options)).holds()
+    return not speculate(path, Case(kind, 6, Sizes(b=3), **{"windows": 6, **options})).holds()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -89,7 +89,7 @@ def test_planted_the_row_of_another_draft_committed_is_caught(path: str) -> None
             row[b] = np.flatnonzero(others)[0] if advanced and others.any() else row[b]
         return PATHS[path].commit(pending, Accepted(accepted.advanced, row), mixer)
 
-    assert caught(wrong(PATHS[path], commit=commit), "ssd", drafts=3)
+    assert caught(wrong(PATHS[path], commit=commit), "ssd", windows=12)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -9,7 +9,8 @@ is one call over rows of c + K tokens, K+1 to 2K+1 of them, all from the same S 
     commit            : the next v is the accepted drafts and the token after them  (4)
 
 A no-op must act in three places: it does not enter the window of the convolution (`conv.scan_masked`), its decay is 1, its
-update 0 (`states` of the recurrence). The published mask zeroes B and C and sets A to one.
+update 0 (`states` of the recurrence; for the delta rule g = 0 and beta = 0). The paper masks the second by A, the third by B
+and C behind the convolution, whose bias and SiLU make something of any input.
 
 Between two windows one state is kept, c - 1 committed tokens behind (`refeed`): a window must bring these before its root.
 Nothing is special about the first window: c = 1. Where sequences differ in c, the shorter rows are padded with no-ops on the

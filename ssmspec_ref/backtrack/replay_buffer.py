@@ -18,6 +18,9 @@ different numbers of tokens, so they are due at different windows. With L < 2T a
 must be flushed by hand before one that does not fit beside it (`flush`). No modulus needs L to be a power of two; the
 published kernel's ring of 32 for L = 20 holds 12 entries that are never live.
 
+Here (1) is done at commit, with the one draft that was accepted, since several drafts of a sequence share its ring; the
+published kernel has one draft and writes it first. The entries are the same, and so is what must fit.
+
 The convolution needs no ring: its window after each commit is w inputs, less than a ring would hold, and is kept as such.
 
 Standard decode is the same buffer with a window of one token that is accepted already: the flush takes it along, so that the
