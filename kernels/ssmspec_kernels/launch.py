@@ -60,3 +60,10 @@ def divides(groups: int, heads: int) -> None:
 def strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
     """The strides of the first `axes` axes, in elements; zeros for an absent tensor."""
     return (0,) * axes if tensor is None else tensor.stride()[:axes]
+
+
+def d_strides(D: Tensor | None) -> tuple[int, int]:
+    """The strides of D over heads and channels; D per head has stride 0 over channels."""
+    if D is None:
+        return (0, 0)
+    return (D.stride(0), 0) if D.dim() == 1 else (D.stride(0), D.stride(1))

@@ -21,7 +21,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from .functions import silu, softplus
-from .launch import FLOATS, INDICES, divides, sizes, strides
+from .launch import FLOATS, INDICES, d_strides, divides, sizes, strides
 
 
 def traffic_bytes(
@@ -94,8 +94,8 @@ def ssd_scan(
     _ssd_scan_kernel[grid](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(D, 2 if d_axes == "h p" else 1), *((0,) if d_axes == "h" else ()), low, high,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_PER_CHANNEL=d_axes == "h p", SOFTPLUS=dt_softplus,
+        *strides(live, 2), *d_strides(D), low, high,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
         LIMIT=(low, high) != (0.0, float("inf")), WRITE_STATE=write_state, BLOCK_P=tile, BLOCK_N=triton.next_power_of_2(n), RUN=min(run, triton.next_power_of_2(n)),
         num_warps=warps,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _ssd_scan_kernel(
     stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
     stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
     stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_PER_CHANNEL: tl.constexpr,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, 
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
     RUN: tl.constexpr,
 ):  # fmt: skip
@@ -135,27 +135,51 @@ def _ssd_scan_kernel(
             bias = tl.load(dt_bias + h).to(tl.float32)
         if D is not None:
             skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=p < P, other=0.0).to(tl.float32)
+        at_dt = dt + b * stride_dt_b + h * stride_dt_h
+        at_x = x + b * stride_x_b + h * stride_x_h + p
+        at_B = B + b * stride_B_b + g * stride_B_g + n
+        at_C = C + b * stride_C_b + g * stride_C_g + n
+        at_live = live
+        if live is not None:
+            at_live = live + b * stride_live_b
+        # Each token is loaded before the outputs of the one before are stored: a load does not pass a store.
+        real, step, x_t, B_t, C_t = _token(
+            at_live, at_dt, at_x, at_B, at_C, 0, stride_live_t, stride_dt_t, stride_x_t, stride_B_t, stride_C_t, p < P, n < N
+        )
         for t in tl.static_range(T):
-            real = True
-            if live is not None:
-                real = tl.load(live + b * stride_live_b + t * stride_live_t) != 0
-            step = tl.load(dt + b * stride_dt_b + t * stride_dt_t + h * stride_dt_h).to(tl.float32) + bias
+            if t + 1 < T:
+                real_next, step_next, x_next, B_next, C_next = _token(
+                    at_live, at_dt, at_x, at_B, at_C, t + 1, stride_live_t, stride_dt_t, stride_x_t, stride_B_t, stride_C_t,
+                    p < P, n < N,
+                )  # fmt: skip
+            step += bias
             if SOFTPLUS:
                 step = softplus(step)
             if LIMIT:
                 step = tl.minimum(tl.maximum(step, low), high)
             step = tl.where(real, step, 0.0)  # (1)
-            x_t = tl.load(x + b * stride_x_b + t * stride_x_t + h * stride_x_h + p, mask=(p < P) & real, other=0.0)
-            B_t = tl.load(B + b * stride_B_b + t * stride_B_t + g * stride_B_g + n, mask=(n < N) & real, other=0.0)
-            C_t = tl.load(C + b * stride_C_b + t * stride_C_t + g * stride_C_g + n, mask=(n < N) & real, other=0.0)
-            x_t = x_t.to(tl.float32)
-            state = state * tl.exp(step * decay) + (step * x_t)[None, :, None] * B_t.to(tl.float32)[:, None, :]  # (2) (3)
-            y_t = tl.sum(tl.sum(state * C_t.to(tl.float32)[:, None, :], axis=0), axis=1)  # (4)
+            state = state * tl.exp(step * decay) + (step * x_t)[None, :, None] * B_t[:, None, :]  # (2) (3)
+            y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)  # (4)
             if D is not None:
                 y_t += skip * x_t
             if z is not None:
                 z_t = tl.load(z + b * stride_z_b + t * stride_z_t + h * stride_z_h + p, mask=(p < P) & real, other=0.0)
                 y_t *= silu(z_t.to(tl.float32))
             tl.store(y + b * stride_y_b + t * stride_y_t + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=p < P)
+            if t + 1 < T:
+                real, step, x_t, B_t, C_t = real_next, step_next, x_next, B_next, C_next
         if WRITE_STATE:
             tl.store(tile, state.to(S.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _token(live, dt, x, B, C, t, stride_live, stride_dt, stride_x, stride_B, stride_C, in_p, in_n):
+    """What token t brings, in fp32; zeros for a no-op."""
+    real = True
+    if live is not None:
+        real = tl.load(live + t * stride_live) != 0
+    step = tl.load(dt + t * stride_dt).to(tl.float32)
+    x_t = tl.load(x + t * stride_x, mask=in_p & real, other=0.0).to(tl.float32)
+    B_t = tl.load(B + t * stride_B, mask=in_n & real, other=0.0).to(tl.float32)
+    C_t = tl.load(C + t * stride_C, mask=in_n & real, other=0.0).to(tl.float32)
+    return real, step, x_t, B_t, C_t
