@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.layer import DeltaLayer, Mamba1Layer
+from ssmspec_ref.mixer import DeltaGates, SSDGates
 from ssmspec_ref.records import each
+from ssmspec_ref.selective import SelectiveWindow
 
 F32 = np.float32
 SUMS = ("pairwise", "forward", "backward")
@@ -263,3 +266,69 @@ class Machine:
         for t in range(A.shape[-1]):
             U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * U[:, :, :t].swapaxes(-1, -2))
         return U
+
+    # ---------------------------------------------------------------------------------------------------- layers
+
+    def linear(self, x: Any, layer: Any) -> Any:
+        if layer.down is not None:
+            x = self.out(self.dot(x[..., None, :], low(layer.down)))
+        bias = None if layer.bias is None else np.broadcast_to(low(layer.bias), (*x.shape[:-1], layer.outputs))
+        return self.out(self.dot(x[..., None, :], low(layer.weight), bias))
+
+    def rms(self, x: Any, weight: Any, eps: float, groups: int = 1) -> Any:
+        parts = x.reshape(*x.shape[:-1], groups, -1)
+        mean = self.sum(parts * parts) / F32(parts.shape[-1])
+        normed = parts * (1 / np.sqrt(mean + F32(eps)))[..., None]
+        return self.out(normed.reshape(x.shape)) * low(weight)
+
+    def gated(self, y: Any, z: Any, norm: Any) -> Any:
+        act = self.silu(z) if norm.gate == "silu" else self.sigmoid(z)
+        if norm.norm_first:
+            return self.rms(y, norm.weight, norm.eps, norm.groups) * act
+        return self.rms(y * act, norm.weight, norm.eps, norm.groups)
+
+    def layer(self, state: Any, u: Any, layer: Any) -> tuple[Any, Any, Any]:
+        """`ssmspec_ref.layer.scan`, every stage in float32 and stored as outputs are."""
+        pre, gates, z = getattr(self, f"_{type(layer).__name__.lower()}")(low(u), layer)
+        c, M = self.conv(state.M, wide(pre), layer.mixer.conv)
+        if isinstance(layer, Mamba1Layer):
+            y, S = self.selective(state.S, self._mamba1_window(c, layer.mixer), layer.mixer.params)
+        else:
+            window = layer.mixer.project(wide(c), gates)
+            y, S = (self.delta if isinstance(layer, DeltaLayer) else self.ssd)(state.S, window, layer.mixer.params)
+        norm = getattr(layer, "norm", None)
+        inner = y.reshape(z.shape)
+        inner = inner * self.silu(z) if norm is None else self.gated(inner, z, norm)
+        return self.linear(self.out(inner).reshape(*u.shape[:2], -1), layer.out_proj), M, S
+
+    def _mamba2layer(self, u: Any, layer: Any) -> tuple[Any, Any, Any]:
+        inner, channels = layer.mixer.params.A.shape[0] * layer.mixer.channels, layer.mixer.conv.weight.shape[0]
+        projected = self.linear(F32(layer.input_multiplier) * u, layer.in_proj)
+        if layer.multipliers is not None:
+            projected = self.out(projected * low(layer.multipliers))
+        z, pre, dt = np.split(projected, [inner, inner + channels], axis=2)
+        return pre, SSDGates(wide(dt)), z
+
+    def _mamba1layer(self, u: Any, layer: Any) -> tuple[Any, Any, Any]:
+        pre, z = np.split(self.linear(u, layer.in_proj), 2, axis=2)
+        return pre, None, z
+
+    def _mamba1_window(self, c: Any, mixer: Any) -> SelectiveWindow:
+        rank, n = mixer.dt_proj.shape[1], mixer.params.A.shape[1]
+        parts = np.split(self.out(self.dot(c[..., None, :], low(mixer.x_proj))), [rank, rank + n], axis=2)
+        norms = (mixer.dt_norm, mixer.B_norm, mixer.C_norm)
+        r, B, C = (p if f is None else self.out(self.rms(p, f.weight, f.eps)) for p, f in zip(parts, norms, strict=True))
+        return SelectiveWindow(wide(c), wide(self.out(self.dot(r[..., None, :], low(mixer.dt_proj)))), wide(B), wide(C))
+
+    def _deltalayer(self, u: Any, layer: Any) -> tuple[Any, Any, Any]:
+        z = self.linear(u, layer.z_proj).reshape(*u.shape[:2], layer.mixer.value_heads, layer.mixer.value_channels)
+        a = self.linear(u, layer.a_proj).reshape(*u.shape[:2], *layer.dt_bias.shape) + low(layer.dt_bias)
+        A = low(layer.A if layer.dt_bias.ndim == 1 else layer.A[:, None])
+        g = A * self.softplus(a) if layer.lower_bound is None else F32(layer.lower_bound) * self.sigmoid(-A * a)
+        beta = F32(layer.beta_scale) * self.sigmoid(self.linear(u, layer.b_proj))
+        return self.linear(u, layer.qkv_proj), DeltaGates(wide(g), wide(beta)), z
+
+
+def wide(a: Any) -> Any:
+    """The same values in float64, as the records want them."""
+    return a.astype(np.float64)

@@ -87,7 +87,7 @@ def states(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
     i = _inputs(S, window, params, contract, live, inexact)
-    i.a, S_next, outputs, after = exp(i.g), i.S, [], []
+    i.a, S_next, outputs, after = exp(i.g, 0.0), i.S, [], []
     carried = Carried(S_next.error)
     for t in range(window.v.shape[1]):
         token = SimpleNamespace(**{f: getattr(i, f)[:, t] for f in ("q", "k", "v", "beta", "a")})
@@ -157,7 +157,7 @@ def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """(5) to (8) for one window; the state is the one after the last token of a chain."""
     c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
     i.k, strict = i.k.store(ring), ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
-    i.decay, i.between, _ = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
+    i.decay, i.between = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
     seen = i.between.where(strict[..., None, None])
     A = sum_of_products(("bth, bthk, btjhk, bjhk -> bhtj", i.beta, i.k, seen, i.k), matmuls=1)
     terms = ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, i.decay, -i.k, i.S)

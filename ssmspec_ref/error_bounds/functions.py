@@ -15,14 +15,17 @@ from ..shapes import Array
 from .arithmetic import Approx, charged, constant, relative_error, unit
 
 
-def exp(x: Approx) -> Approx:
-    """exp x: |exp(x^) - exp x| <= exp(x) expm1(e), then r; exp(0) is 1.
+def exp(x: Approx, most: Array | float = np.inf) -> Approx:
+    """exp x: |exp(x^) - exp x| <= exp(x) max(expm1(e), 1 - exp(-e)), then r; exp(0) is 1.
 
-    Formed as 2^(x log2 e) its argument is wrong by 2 u |x| more: the constant and the product are rounded.
+    `most` is what the computed argument is known not to exceed: 0 for a log decay, whatever it is wrong by. Formed as
+    2^(x log2 e) the argument is wrong by 2 u |x| more: the constant and the product are rounded.
     Source: C standard, F.10.3.1, and PTX manual, ex2.approx, for exp(0) = 1.
     """
-    value = np.exp(x.value)
-    result = charged(value, value * expm1(x.error + _argument(x)), relative_error(x.contract), x.contract)
+    value, argument = np.exp(x.value), _argument(x)
+    above = np.where(x.value > most, x.error, np.minimum(x.error, most - x.value))
+    carried = value * np.maximum(expm1(above + argument), -expm1(-x.error - argument))
+    result = charged(value, carried, relative_error(x.contract), x.contract)
     return replace(result, error=np.where((x.value == 0) & (x.error == 0), 0.0, result.error))
 
 

@@ -60,11 +60,13 @@ def _inputs(x: Approx, layer: RecurrentLayer) -> tuple[MixerInputs, dict[str, np
 
 
 def _gates(x: Approx, layer: DeltaLayer) -> dict[str, Approx]:
-    """g = A softplus(a + dt_bias) and beta = beta_scale sigmoid(b)."""
+    """g = A softplus(a + dt_bias), or lower_bound sigmoid(-A (a + dt_bias)), and beta = beta_scale sigmoid(b)."""
     c, shape = x.contract, layer.dt_bias.shape
     a = linear(x, layer.a_proj).store(c.io).map(lambda v: v.reshape(*v.shape[:2], *shape))
     A = layer.A if layer.dt_bias.ndim == 1 else layer.A[:, None]
-    g = constant(A, c) * softplus(a + constant(layer.dt_bias, c))
+    biased, rate = a + constant(layer.dt_bias, c), constant(A, c)
+    bounded = layer.lower_bound is not None
+    g = constant(layer.lower_bound or 0.0, c) * sigmoid(-rate * biased) if bounded else rate * softplus(biased)
     beta = constant(layer.beta_scale, c) * sigmoid(linear(x, layer.b_proj).store(c.io))
     return {"g": g, "beta": beta}
 

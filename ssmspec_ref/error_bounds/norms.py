@@ -8,7 +8,7 @@ import numpy as np
 from ..linear import Linear
 from ..norm import GatedNorm, Norm
 from ..shapes import Array, Scale
-from .arithmetic import Approx, constant, relative_error, sum_of_products, unit
+from .arithmetic import Approx, constant, gamma, relative_error, sum_of_products, unit
 from .functions import exp, rsqrt, sigmoid, silu
 
 
@@ -29,7 +29,7 @@ def linear(x: Approx, layer: Linear) -> Approx:
 def l2_norm(x: Approx, eps: float) -> Approx:
     """x / sqrt(sum x^2 + eps) over the last axis."""
     squares = sum_of_products(("...i, ...i -> ...", x, x))
-    return x * rsqrt(squares + eps)[..., None]
+    return _divided_by_root(x, squares + eps, 1.0)
 
 
 def rms(x: Approx, weight: Scale, eps: float, groups: int = 1) -> Approx:
@@ -39,10 +39,24 @@ def rms(x: Approx, weight: Scale, eps: float, groups: int = 1) -> Approx:
     """
     shape = x.value.shape
     parts = x.map(lambda a: a.reshape(*shape[:-1], groups, -1))
-    squares = sum_of_products(("...i, ...i -> ...", parts, parts))
-    mean = squares * constant(1 / parts.value.shape[-1], x.contract)
-    normed = (parts * rsqrt(mean + eps)[..., None]).map(lambda a: a.reshape(shape))
+    channels = parts.value.shape[-1]
+    mean = sum_of_products(("...i, ...i -> ...", parts, parts)) * constant(1 / channels, x.contract)
+    normed = _divided_by_root(parts, mean + eps, channels**0.5).map(lambda a: a.reshape(shape))
     return normed.store(x.contract.io) * constant(weight, x.contract)
+
+
+def _divided_by_root(x: Approx, squares: Approx, largest: float) -> Approx:
+    """x / sqrt(squares), where `squares` holds the squares of x, so that no entry exceeds `largest` whatever x is wrong by.
+
+    So the error is at most |value| + largest, but for the roundings of the sum, the root and the product. That also serves
+    where the squares are wrong by so large a share, here more than 3/4, that their root says nothing.
+    """
+    share = squares.error / squares.value
+    known = replace(squares, error=np.minimum(squares.error, 0.75 * squares.value))
+    result = x * rsqrt(known)[..., None]
+    roundings = gamma(np.array(x.value.shape[-1] + 4.0), x.contract)
+    limit = np.abs(result.value) + largest * (1 + 3 * relative_error(x.contract)) / np.sqrt(1 - roundings)
+    return replace(result, error=np.where(share[..., None] > 0.75, limit, np.minimum(result.error, limit)))
 
 
 def norm(x: Approx, layer: Norm) -> Approx:
@@ -65,21 +79,22 @@ def attention(q: Approx, k: Approx, v: Approx, mask: Array, scale: float, blocks
 
     The maximum m cancels in (3) however wrong it is, but s - m rounds, by u of the range R of the scores, and 2^(x log2 e)
     forms s log2 e before it subtracts: 2 u |s| more. An online softmax over `blocks` blocks rescales the sums before it at
-    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all.
+    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. Where p is
+    divided by its sum before it reads v, every term is wrong by r more.
 
     Raises: ParameterError where so many roundings leave no bound.
     Source: Dao et al., arXiv:2205.14135, algorithm 1 (online softmax).
     """
-    c = q.contract
+    c, r = q.contract, relative_error(q.contract)
     each = q.value.shape[2] // k.value.shape[2]
     k, v = (x.map(lambda a: np.repeat(a, each, axis=2)) for x in (k, v))
-    s = sum_of_products(("bthe, blhe -> bthl", q, k), matmuls=1) * constant(scale, c)  # (1)
-    seen = mask[:, :, None, :]
-    low, high = (f(np.where(seen, s.value, fill), axis=3, keepdims=True) for f, fill in ((np.min, np.inf), (np.max, -np.inf)))
-    spread = np.where(np.isfinite(high), high - low, 0.0) + 2 * s.error.max(axis=3, keepdims=True)
-    share = 3 * unit(c) * spread + (2 * unit(c) * s.size if c.exp == "ex2" else 0.0) + blocks * (relative_error(c) + unit(c))
-    shifted = replace(s, value=np.where(seen, s.value - high, -np.inf), error=np.where(seen, s.error + share, 0.0))
-    p = exp(replace(shifted, value=np.where(seen, shifted.value, 0.0))).where(seen)
+    s = sum_of_products(("bthe, blhe, -> bthl", q, k, constant(scale, c)), matmuls=1)  # (1)
+    seen = np.broadcast_to(mask[:, :, None, :], s.value.shape)
+    high = np.max(s.value, axis=3, keepdims=True, where=seen, initial=-np.inf)
+    spread = np.where(np.isfinite(high), high - np.min(s.value, axis=3, keepdims=True, where=seen, initial=np.inf), 0.0)
+    spread = spread + 2 * np.max(s.error, axis=3, keepdims=True)
+    share = 3 * unit(c) * spread + (blocks + 1) * (r + unit(c)) + (2 * unit(c) * s.size if c.exp == "ex2" else 0.0)
+    shifted = np.where(seen, s.value - np.where(np.isfinite(high), high, 0.0), 0.0)
+    p = exp(Approx(shifted, s.error + share, c)).where(seen)  # (2)
     total = sum_of_products(("bthl -> bth", p))
-    read = sum_of_products(("bthl, blhe -> bthe", p, v), matmuls=1)
-    return read / total[..., None]
+    return sum_of_products(("bthl, blhe -> bthe", p, v), matmuls=1) / total[..., None]  # (3)

@@ -65,7 +65,7 @@ def states(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
     i = _inputs(S, window, params, contract, live, inexact)
-    a = exp(i.dt[..., None] * i.A)  # (2)
+    a = exp(i.dt[..., None] * i.A, 0.0)  # (2)
     S_next, outputs, after = i.S, [], []
     for t in range(window.x.shape[1]):
         update = (i.dt[:, t] * i.x[:, t])[..., None] * i.B[:, t, None]
@@ -116,7 +116,7 @@ def _inputs(
 
 def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """The decays from the state and between tokens, by sums or by products of up to the path's length."""
-    from_state, between, _ = decays(i.dt[..., None] * i.A, ancestors)
+    from_state, between = decays(i.dt[..., None] * i.A, ancestors)
     factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(i.x.contract) + unit(i.x.contract))
     return (
         Approx(from_state.value, from_state.error + np.expm1(factors) * from_state.size, i.x.contract),

@@ -73,7 +73,7 @@ def states(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
     i = _inputs(S, window, params, contract, live, inexact)
-    a = exp(i.dt * i.A)  # (2)
+    a = exp(i.dt * i.A, 0.0)  # (2)
     S_next, outputs, after = i.S, [], []
     for t in range(window.x.shape[1]):
         update = (i.dt[:, t, :, None] * i.x[:, t])[..., None] * i.B[:, t, :, None]
@@ -133,7 +133,7 @@ def _skip(axes: str, i: SimpleNamespace, x: Approx) -> list[tuple[str, Approx, A
 
 def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
     """(5), with scores and values as two matrix products in a row."""
-    from_state, between, _ = decays(i.dt * i.A, ancestors)
+    from_state, between = decays(i.dt * i.A, ancestors)
     return sum_of_products(
         ("bth, bthn, bhpn -> bthp", from_state, i.C, i.S),
         ("btjh, bthn, bjhn, bjh, bjhp -> bthp", between, i.C, i.B, i.dt, i.x),
@@ -144,7 +144,7 @@ def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
 
 def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
     """(6), a matrix product over the tokens."""
-    from_state, between, _ = decays(i.dt * i.A, ancestors)
+    from_state, between = decays(i.dt * i.A, ancestors)
     return sum_of_products(
         ("bh, bhpn -> bhpn", from_state[:, -1], i.S),
         ("bjh, bjh, bjhp, bjhn -> bhpn", between[:, -1], i.dt, i.x, i.B),

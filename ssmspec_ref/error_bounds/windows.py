@@ -21,13 +21,15 @@ def chain(rows: int, tokens: int) -> Ancestors:
     return np.broadcast_to(np.tri(tokens, dtype=bool), (rows, tokens, tokens))
 
 
-def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx, Approx]:
-    """exp(cs_t), exp(cs_t - cs_j) for j on the path of t (else 0), and cs_t, cs the sum of the log decays z along the path.
+def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
+    """exp(cs_t), and exp(cs_t - cs_j) for j on the path of t (else 0), cs the sum of the log decays z along the path.
 
     cs_t = sum over the path of z                                    wrong by gamma_K sum |z|, K additions       (1)
     cs_t - cs_j: the errors of z between j and t, both roundings (1), and one of the difference                  (2)
 
-    `z` is (b t ..) with any axes behind; the results are (b t ..), (b t j ..) and (b t ..). Direct products or sums of the
+    However wrong they are, computed log decays are at most 0: so are their sums, and the differences but for (2).
+
+    `z` is (b t ..) with any axes behind; the results are (b t ..) and (b t j ..). Direct products or sums of the
     decays between j and t, without running sums, are charged too: K roundings of at most the same terms; but a product of K
     factors exp(z) is wrong by K r, which (1) does not hold.
     """
@@ -39,10 +41,10 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx, Approx]:
     cs = Approx(value, np.einsum("btj, bj... -> bt...", path, z.error) + rounding, c)  # (1)
     between = (ancestors[:, :, None, :] & ~ancestors[:, None, :, :]).astype(float)  # r after j, up to t
     difference = np.einsum("btjr, br... -> btj...", between, z.value)
-    carried = np.einsum("btjr, br... -> btj...", between, z.error) + rounding[:, :, None] + rounding[:, None]
-    carried = carried + unit(c) * (np.abs(difference) + carried)  # (2)
+    carried, both = np.einsum("btjr, br... -> btj...", between, z.error), rounding[:, :, None] + rounding[:, None]
+    carried = carried + both + unit(c) * (np.abs(difference) + carried + both)  # (2)
     seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
-    return exp(cs), exp(Approx(difference, carried, c)).where(seen), cs
+    return exp(cs, 0.0), exp(Approx(difference, carried, c), both).where(seen)
 
 
 def _along(per_token: Array, z: Approx) -> Array:
