@@ -46,7 +46,8 @@ def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
                 )
             if size == 0:
                 raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}: axis {axis} is empty")
-        if tensor.dtype in FLOATS and tensor.dim() > 2 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        dense = tensor.dim() == 1 or (tensor.dim() > 2 and tensor.dtype in FLOATS)
+        if dense and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
     return {axis: size for axis, (size, _) in found.items()}
 
@@ -55,6 +56,12 @@ def divides(groups: int, heads: int) -> None:
     """Raises: ParameterError unless the groups divide the heads."""
     if heads % groups:
         raise ParameterError(f"{groups} groups do not divide {heads} heads; the heads of a group must be equally many")
+
+
+def check_pool(pool: int, rows: int, slots: Tensor | None) -> None:
+    """Raises: ParameterError for rows without slots in a pool that has fewer states than rows."""
+    if slots is None and pool < rows:
+        raise ParameterError(f"the pool holds {pool} states for {rows} rows; give slots, or a state for each row")
 
 
 def strides(tensor: Tensor | None, axes: int) -> tuple[int, ...]:
