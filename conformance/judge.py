@@ -93,8 +93,9 @@ def expectation(
         if len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))
         _KEPT[key] = specification.expect(arguments, contract, used)
-        for array in arrays(_KEPT[key]):
-            array.flags.writeable = False
+        for leaf in leaves(_KEPT[key]):
+            if isinstance(leaf, np.ndarray):
+                leaf.flags.writeable = False
     return _KEPT[key]
 
 
@@ -171,24 +172,27 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of every array under a value: its type, shape and bytes."""
+    """A hash of everything under a value: of arrays the type, shape and bytes."""
     digest = hashlib.sha256()
-    for array in arrays(value):
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+    for leaf in leaves(value):
+        if isinstance(leaf, np.ndarray):
+            digest.update(f"{leaf.dtype} {leaf.shape}".encode())
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+        else:
+            digest.update(repr(leaf).encode())
     return digest.hexdigest()
 
 
-def arrays(value: Any) -> Iterator[Array]:
-    """Every array under tuples, lists and records."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, tuple | list):
+def leaves(value: Any) -> Iterator[Any]:
+    """Every array and every number under tuples, lists and records."""
+    if isinstance(value, tuple | list):
         for part in value:
-            yield from arrays(part)
+            yield from leaves(part)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from arrays(getattr(value, field.name))
+            yield from leaves(getattr(value, field.name))
+    else:
+        yield value
 
 
 def _beyond(m: Measured) -> str:

@@ -66,7 +66,7 @@ def candidates(specification: Specification, capability: Capability, case: Case)
         yield replace(case, family=family)
     for axis, size in case.sizes.items():
         low = limits.sizes.get(axis, (1, 1))[0]
-        for smaller in sorted({low, low + 1, low + 2, size // 2, size - 1}):
+        for smaller in sorted({low, low + 1, low + 2, size // 2, size - 2, size - 1}):
             sizes = {**case.sizes, axis: smaller}
             if low <= smaller < size and specification.ok(sizes):
                 yield replace(case, sizes=sizes)

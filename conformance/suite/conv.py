@@ -11,7 +11,7 @@ from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
 
 from ..cases import Case
 from ..draw import Draw, poisoned, stored
-from .specification import Arguments, Expected, Specification, expecting, pure
+from .specification import Arguments, Expected, Specification, expecting, pure, without_tokens
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
@@ -142,8 +142,8 @@ def _specification(name: str, **fields: Any) -> Specification:
 SPECIFICATIONS = (
     _specification(
         "step",
-        base={axis: size for axis, size in BASE.items() if axis != "t"},
-        rows=tuple({axis: size for axis, size in row.items() if axis != "t"} for row in ROWS),
+        base=without_tokens(BASE),
+        rows=tuple(row for row in map(without_tokens, ROWS) if row),
         draw=draw_step,
         expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
     ),

@@ -12,7 +12,7 @@ from ssmspec_ref.shapes import Ancestors, Array, DeltaState, Values
 
 from ..cases import Case
 from ..draw import Draw, poisoned, stored
-from .specification import Arguments, Specification, divides, expecting, pure
+from .specification import Arguments, Specification, divides, expecting, pure, without_tokens
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3}
 ROWS = (
@@ -128,8 +128,8 @@ def _specification(name: str, **fields: Any) -> Specification:
 SPECIFICATIONS = (
     _specification(
         "step",
-        base={axis: size for axis, size in BASE.items() if axis != "t"},
-        rows=tuple({axis: size for axis, size in row.items() if axis != "t"} for row in ROWS),
+        base=without_tokens(BASE),
+        rows=tuple(row for row in map(without_tokens, ROWS) if row),
         draw=draw_step,
         expect=expecting(delta.step, bound_step, (O_STEP, S_AFTER)),
     ),

@@ -10,7 +10,7 @@ from ssmspec_ref.shapes import Ancestors, Array, ChannelState, Inners
 
 from ..cases import Case
 from ..draw import Draw, poisoned
-from .specification import Arguments, Specification, expecting, pure
+from .specification import Arguments, Specification, expecting, pure, without_tokens
 
 BASE = {"b": 2, "t": 7, "d": 6, "n": 4}
 ROWS = ({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16})
@@ -115,8 +115,8 @@ def _specification(name: str, **fields: Any) -> Specification:
 SPECIFICATIONS = (
     _specification(
         "step",
-        base={axis: size for axis, size in BASE.items() if axis != "t"},
-        rows=tuple({axis: size for axis, size in row.items() if axis != "t"} for row in ROWS),
+        base=without_tokens(BASE),
+        rows=tuple(row for row in map(without_tokens, ROWS) if row),
         draw=draw_step,
         expect=expecting(selective.step, bound_step, (Y_STEP, S_AFTER)),
     ),

@@ -127,6 +127,7 @@ class Specification:
         operation, sizes, options, family, seed = split(identity)
         unknown = [axis for axis in sizes if axis not in self.base]
         unknown += [f"{n}={v}" for n, v in options.items() if v not in self.options.get(n, (self.fixed.get(n),))]
+        unknown += [f"{name} is missing" for name in self.fixed if name not in options]
         if operation != self.operation or unknown or family not in self.families or not self.ok({**self.base, **sizes}):
             raise UnknownCase(f"{identity!r} names nothing that {self.operation} has: {unknown or [family, sizes]}")
         return self.case(sizes, options, family, seed)
@@ -174,6 +175,11 @@ def pure(capability: Capability, arguments: Arguments) -> Came:
     """Call a pure operation."""
     got = capability.run(*arguments)
     return Came(got if isinstance(got, tuple) else (got,))
+
+
+def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of a step: no axis of tokens."""
+    return {axis: size for axis, size in sizes.items() if axis != "t"}
 
 
 def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:

@@ -10,7 +10,7 @@ from ssmspec_ref.ssd import SSDParams, SSDWindow
 
 from ..cases import Case
 from ..draw import Draw, poisoned
-from .specification import Arguments, Specification, divides, expecting, pure
+from .specification import Arguments, Specification, divides, expecting, pure, without_tokens
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4}
 ROWS = (
@@ -133,8 +133,8 @@ def _specification(name: str, **fields: Any) -> Specification:
 SPECIFICATIONS = (
     _specification(
         "step",
-        base={axis: size for axis, size in BASE.items() if axis != "t"},
-        rows=tuple({axis: size for axis, size in row.items() if axis != "t"} for row in ROWS),
+        base=without_tokens(BASE),
+        rows=tuple(row for row in map(without_tokens, ROWS) if row),
         draw=draw_step,
         expect=expecting(ssd.step, bound_step, (Y_STEP, S_AFTER)),
     ),

@@ -1,0 +1,88 @@
+"""Every wrong implementation is failed, in the way that it is wrong; right ones are not blamed."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from conformance.faults import arithmetic, conduct, layers
+from conformance.judge import judge
+from conformance.known import read_known
+from conformance.plan import Selection, plan
+from conformance.report import Result
+from conformance.run import Outcome, run
+from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+
+
+def outcome(adapter: Adapter, **selection: str) -> Outcome:
+    jobs, left_out = plan({adapter.name: adapter}, Selection(**selection))
+    return run(jobs, left_out, {adapter.name: read_known(adapter.name)})
+
+
+def ran(results: list[Result]) -> list[Result]:
+    return [result for result in results if result.case]
+
+
+@pytest.mark.parametrize("scan", arithmetic.WRONG, ids=lambda scan: scan.__name__)
+def test_wrong_arithmetic_fails_beyond_its_bound(scan: Any) -> None:
+    found = outcome(Adapter("faults", "1", (arithmetic.subject(scan),)), operation="ssd.scan_masked")
+    failed = [result for result in ran(found.results) if result.verdict == "fail"]
+    assert len(failed) > len(ran(found.results)) // 2, "caught by luck of a case"
+    assert {result.failing for result in failed} == {"bound"}
+
+
+@pytest.mark.parametrize("subject", conduct.adapter().subjects, ids=lambda subject: subject.name)
+def test_misconduct_fails_with_its_own_kind(subject: Subject) -> None:
+    found = outcome(Adapter("faults", "1", (subject,)))
+    failed = [result for result in ran(found.results) if result.verdict == "fail"]
+    assert {result.failing for result in failed} == {conduct.KINDS[subject.name]}
+    assert not found.green
+
+
+@pytest.mark.parametrize("build", layers.WRONG, ids=lambda build: build.__name__)
+def test_a_layer_that_handles_its_cache_wrongly_fails_where_it_is_wrong(build: Any) -> None:
+    jobs, _ = plan({"faults": Adapter("faults", "1", (layers.subject(build),))}, Selection())
+    failed = Counter(
+        job.case.operation
+        for job in jobs
+        if job.case.operation in layers.WRONG[build]
+        and judge(job.specification, job.capability, job.case).verdict is Verdict.FAIL
+    )
+    assert set(failed) == set(layers.WRONG[build])
+    assert min(failed.values()) > 5, "caught by luck of a case"
+
+
+def test_a_rollback_that_keeps_the_recurrent_state_fails_nowhere_else() -> None:
+    found = outcome(Adapter("faults", "1", (layers.subject(layers.KeepsRecurrentState),)), operation="layer.[!r]*")
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+def test_a_right_layer_is_not_blamed() -> None:
+    found = outcome(Adapter("right", "1", (layers.subject(layers.Right),)))
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+    assert len(ran(found.results)) > 200
+    assert found.green
+
+
+def test_a_right_scan_stored_in_float32_is_not_blamed() -> None:
+    right = Subject("right", {"ssd.scan": Capability(arithmetic.right, arithmetic.FP32)})
+    found = outcome(Adapter("right", "1", (right,)), tier="standard")
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+def test_the_smallest_case_fails_alone_and_nothing_smaller_does() -> None:
+    adapter = Adapter("faults", "1", (arithmetic.subject(arithmetic.group_map),))
+    (diagnosis,) = outcome(adapter, operation="ssd.scan").diagnoses
+    assert diagnosis.smallest == "ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s0"
+    again = outcome(adapter, case=diagnosis.smallest)
+    assert [(result.case, result.verdict) for result in again.results] == [(diagnosis.smallest, "fail")]
+    assert f"--case {diagnosis.smallest}" in diagnosis.rerun
+
+
+def test_a_lost_state_is_traced_to_its_first_token() -> None:
+    """The fault acts from the first token on, so that is where it is reported."""
+    adapter = Adapter("faults", "1", (arithmetic.subject(arithmetic.state_leak),))
+    (diagnosis,) = outcome(adapter, operation="ssd.scan").diagnoses
+    assert diagnosis.output is not None
+    assert diagnosis.output.first["b"] == 0
+    assert "t=0" in diagnosis.message

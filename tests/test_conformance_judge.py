@@ -1,0 +1,132 @@
+"""A verdict follows from the error and the bound, and from nothing else; what cannot be compared fails with a reason."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.errors import OtherWeights
+from conformance.judge import compare, fingerprint, judge, measure
+from conformance.suite import SPECIFICATIONS
+from conformance.suite.layers import check_used
+from conformance.suite.specification import Expected
+from ssmspec_ref.contract import Capability, NumericContract, Verdict
+
+FP32 = NumericContract()
+VALUE = np.arange(12.0).reshape(2, 3, 2)
+Y = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 0.5))
+
+
+def verdict(came: Any, want: Expected = Y, contract: NumericContract = FP32) -> tuple[Verdict, str]:
+    judgement = compare([want], (came,), contract)
+    return judgement.verdict, judgement.kind
+
+
+def changed(place: tuple[int, ...], value: float) -> Any:
+    came = VALUE.astype(np.float32)
+    came[place] = value
+    return came
+
+
+def test_an_error_within_its_bound_passes_and_one_beyond_it_fails() -> None:
+    assert verdict(changed((1, 2, 1), 11.5)) == (Verdict.PASS, "")
+    assert verdict(changed((1, 2, 1), 11.50001)) == (Verdict.FAIL, "bound")
+
+
+def test_the_place_of_a_failure_is_its_first_token() -> None:
+    came = VALUE + np.array([[[0, 0], [0, 0], [9, 0]], [[0, 0], [0, 1], [0, 0]]])
+    measured = measure(Y, came)
+    assert measured.first == {"b": 1, "t": 1, "h": 1}
+    assert (measured.error, measured.utilisation) == (9.0, 18.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_a_number_fails_whatever_the_bound(bad: float) -> None:
+    wide = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 1e300))
+    assert verdict(changed((0, 1, 0), bad), wide) == (Verdict.FAIL, "nan")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bound_that_is_not_finite_decides_nothing(bad: float) -> None:
+    bound = np.full(VALUE.shape, 0.5)
+    bound[0, 0, 0] = bad
+    assert verdict(VALUE, Expected("y", "b t h", VALUE, bound))[0] is Verdict.UNKNOWN
+
+
+def test_a_bound_of_zero_demands_equality() -> None:
+    exact = Expected("M", "b t h", VALUE, np.zeros(VALUE.shape))
+    assert verdict(VALUE, exact) == (Verdict.PASS, "")
+    assert verdict(changed((0, 0, 1), np.nextafter(np.float32(1), np.float32(2))), exact) == (Verdict.FAIL, "bound")
+
+
+def test_what_is_not_judged_may_hold_anything() -> None:
+    judged = np.ones((2, 3, 1), dtype=bool)
+    judged[1, 2] = False
+    want = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 0.5), judged=judged)
+    assert verdict(changed((1, 2, 0), np.nan), want) == (Verdict.PASS, "")
+    assert verdict(changed((1, 1, 0), np.nan), want) == (Verdict.FAIL, "nan")
+
+
+@pytest.mark.parametrize(
+    ("came", "kind"),
+    [
+        (VALUE.astype(np.float16), "dtype"),
+        (VALUE.astype(np.int64), "dtype"),
+        (VALUE.tolist(), "dtype"),
+        (None, "dtype"),
+        (VALUE[:1].astype(np.float32), "shape"),
+        (VALUE[..., None].astype(np.float32), "shape"),
+        (VALUE + 1e-12, "dtype"),  # float64 values where float32 is declared
+    ],
+)
+def test_what_cannot_be_compared_fails_with_its_kind(came: Any, kind: str) -> None:
+    assert verdict(came) == (Verdict.FAIL, kind)
+
+
+def test_a_missing_or_an_extra_output_fails() -> None:
+    for came in ((), (VALUE, VALUE)):
+        judgement = compare([Y], came, FP32)
+        assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "outputs")
+        assert "y" in judgement.message
+
+
+def test_messages_say_what_came_what_is_needed_and_where() -> None:
+    assert compare([Y], (VALUE[:1],), FP32).message == (
+        "y came with shape (1, 3, 2), but (2, 3, 2) is needed for the axes (b t h)"
+    )
+    message = compare([Y], (changed((1, 0, 1), 9.0),), FP32).message
+    assert message == "y is wrong by 2, 4 times its bound 0.5, first at b=1, t=0, h=1"
+
+
+def test_a_fingerprint_sees_one_bit_in_a_nested_array_and_a_change_of_shape() -> None:
+    array = np.zeros((2, 3))
+    record = (array, [np.ones(2), np.array([True])])
+    before = fingerprint(record)
+    assert fingerprint((array.reshape(3, 2), record[1])) != before
+    array[1, 2] = -0.0
+    assert fingerprint(record) != before
+
+
+def test_an_implementation_that_exits_does_not_end_the_run() -> None:
+    def leaves(*arguments: Any) -> Any:
+        raise SystemExit(3)
+
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    case = next(specification.cases("smoke", _no_limits()))
+    judgement = judge(specification, Capability(leaves, FP32), case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "error")
+
+
+def _no_limits() -> Any:
+    return Capability(print, FP32).limits
+
+
+def test_weights_may_differ_by_rounding_only() -> None:
+    given = np.array([0.5, 2.0, 0.0])
+    check_used(given, np.exp(np.log(given, where=given > 0, out=np.full(3, -np.inf)).astype(np.float32)), FP32)
+    with pytest.raises(OtherWeights):
+        check_used(given, given * (1 + 1e-5), FP32)
+    with pytest.raises(OtherWeights):
+        check_used(given, given + np.array([0, 0, 1e-30]), FP32)
+    with pytest.raises(OtherWeights):
+        check_used(given, np.array([0.5, 2.0, np.nan]), FP32)
