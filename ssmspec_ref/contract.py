@@ -123,7 +123,9 @@ class NumericContract:
         parts: list[str] = [self.accumulate]
         parts += [f"{name}={value}" for name, value in (("state", self.state), ("io", self.io)) if value != self.accumulate]
         parts += [] if self.dot == "ieee" else [f"dot={self.dot}"]
-        return "/".join([*parts, self.order])
+        parts += [f"exp={self.exp}"] if self.exp != "libm" else []
+        parts += [f"softplus={self.softplus}"] if self.softplus != "log1p" else []
+        return "/".join([*parts, self.order if self.chunk is None else f"{self.order}({self.chunk})"])
 
 
 FLOAT64 = NumericContract("fp64", "fp64", "fp64", softplus_threshold=float("inf"))

@@ -1,0 +1,124 @@
+"""The command: what it runs, what it prints, how it ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from conformance import main
+from conformance.cli import FAILED, REFUSED, app
+from conformance.errors import AdapterUnavailable, UnknownAdapter
+from conformance.load import load, shipped
+from conformance.report import read_report
+from ssmspec_ref.contract import Adapter
+
+CASE = "ssd.scan/b1,t3,g2,h4,p2,n3/D=channel,z=on/gentle/s5"
+
+
+def call(*words: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "160"} | (env or {}))
+
+
+def test_a_case_of_ones_own_is_run_by_its_id_and_reported(tmp_path: Path) -> None:
+    made = call("run", "--adapter", "reference", "--case", CASE, "--report", str(tmp_path))
+    assert made.exit_code == 0, made.output
+    assert "ssd chunked" in made.output
+    assert "Nothing failed." in made.output
+    results = read_report(tmp_path / "report.jsonl").results
+    assert {r.case for r in results} == {CASE}
+    assert {r.contract for r in results} >= {"fp64/chunked(4)", "fp32/sequential"}
+
+
+def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run_it(tmp_path: Path) -> None:
+    name = "conformance.faults.arithmetic:adapter"
+    words = ["run", "--adapter", name, "--subject", "group_map", "--tier", "smoke", "--report", str(tmp_path)]
+    made = call(*words)
+    assert made.exit_code == FAILED
+    assert "smallest  ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s0" in made.output
+    line = next(line.strip() for line in made.output.splitlines() if "--case ssd.scan/b1," in line)
+    again = call(*line.split("conform" if "ssmspec" in line else "conformance", 1)[1].split(), "--report", str(tmp_path))
+    assert again.exit_code == FAILED
+    assert "1 fail" in again.output
+
+
+def test_the_last_screen_says_what_was_judged_and_where_the_report_lies(tmp_path: Path) -> None:
+    made = call("run", "--adapter", "reference", "--operation", "conv.step", "--tier", "smoke", "--report", str(tmp_path))
+    last = made.output.strip().splitlines()[-5:]
+    assert any("reference" in line and "cases, tier smoke" in line for line in last)
+    assert any("report.jsonl" in line for line in last)
+
+
+def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:
+    call("run", "--adapter", "reference", "--operation", "conv.*", "--tier", "smoke", "--report", str(tmp_path))
+    path = tmp_path / "report.jsonl"
+    assert "conv filter" in call("report", str(path)).output
+    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
+    refused = call("report", str(path))
+    assert refused.exit_code == REFUSED
+    assert "footer" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--adapter", "no_such"], "no adapter 'no_such' ships"),
+        (["--adapter", "no_such_package.module:adapter"], "no module 'no_such_package'"),
+        (["--adapter", "conformance.cases:adapter"], "has no adapter"),
+        (["--adapter", "conformance.report:python_command"], "return a ssmspec_ref.contract.Adapter"),
+        (["--adapter", "reference", "--case", "ssd.scan/b1"], "is no case"),
+        (["--adapter", "reference", "--subject", "nobody"], "nothing to run"),
+    ],
+)
+def test_a_mistake_is_named_and_ends_with_two(tmp_path: Path, words: list[str], said: str) -> None:
+    made = call("run", *words, "--report", str(tmp_path / "none"), env={"COLUMNS": "400"})
+    assert made.exit_code == REFUSED
+    assert said in made.output
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_tier_that_does_not_exist_is_refused() -> None:
+    assert call("run", "--adapter", "reference", "--tier", "huge").exit_code == REFUSED
+
+
+def test_the_cases_are_listed_with_what_they_are_there_for() -> None:
+    made = call("list", "--operation", "ssd.scan")
+    assert made.exit_code == 0
+    assert "ssd.scan/b2,t7,g2,h6,p5,n4/plain/gentle/s0  arXiv:2405.21060, section 3" in made.output
+    assert "huggingface/transformers#48989" in made.output
+
+
+def test_adapters_are_found_by_name() -> None:
+    assert "reference" in shipped()
+    assert isinstance(load("reference"), Adapter)
+    assert isinstance(load("conformance.faults.conduct:adapter"), Adapter)
+    with pytest.raises(UnknownAdapter, match=r"package\.module:factory"):
+        load("conformance")
+
+
+def test_an_implementation_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(AdapterUnavailable, match=r"pip install 'ssmspec\[transformers\]'"):
+        load("transformers")
+
+
+def test_without_torch_its_subject_is_inapplicable_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.adapters.torch_fp32.find_spec", lambda name: None)
+    (subject,) = [s for s in load("reference").subjects if s.name == "torch"]
+    assert not subject.capabilities
+    assert "pip install" in subject.absent[""]
+
+
+def test_the_one_command_has_the_suite_even_from_a_bare_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "entry_points", lambda group: ())
+    made = CliRunner().invoke(main.build(), ["conform", "list", "--operation", "conv.commit"])
+    assert made.exit_code == 0
+    assert "conv.commit/" in made.output
+
+
+def test_the_suite_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "conformance", "list", "--operation", "conv.commit"]
+    made = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "conv.commit/" in made.stdout
