@@ -102,6 +102,7 @@ def test_a_race_never_starts_a_token_without_weight_and_breaks_ties_by_index():
         ([0.5, 0.25], "sums to 0.75, but 1 within"),
         ([Fraction(1, 2), Fraction(1, 3)], "sums to 5/6, but exactly 1"),
         ([0, 0], "sums to 0, but exactly 1"),
+        ([Fraction(1, 2), Fraction(1, 2) + Fraction(1, 10**30)], "but exactly 1"),
         ([], "holds no token"),
     ],
 )
@@ -180,6 +181,13 @@ def test_drawing_without_replacement_has_the_law_of_its_conditionals():
     q = [Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)]
     law = exact_law(lambda dice: tuple(draws.without_replacement(q, 2, dice)))
     assert law == {(i, j): q[i] * q[j] / (1 - q[i]) for i in range(3) for j in range(3) if i != j}
+
+
+def test_each_child_is_drawn_with_the_noise_of_its_own_node():
+    dice = UniformDice([], [math.nan, math.nan, math.nan, 0.9, 0.1])
+    assert draws.iid(WITNESS, 2, dice, first=3) == [2, 0]
+    assert draws.without_replacement(WITNESS, 2, dice, first=3) == [2, 0]
+    assert draws.grow_chain(lambda context: WITNESS, (), 2, UniformDice([], [math.nan, 0.6, 0.9]))[0] == [1, 2]
 
 
 def test_drawing_more_children_than_tokens_with_mass_gives_them_all_once():

@@ -103,8 +103,8 @@ def point_mass(token: int, size: int) -> list[Number]:
 
 
 def acceptance(p: Number, q: Number) -> Number:
-    """min(1, p / q), without overflow. q must not be zero."""
-    return 1 if p >= q else p / q
+    """min(1, p / q). q must not be zero."""
+    return min(1, p / q)
 
 
 def argmax(row: Sequence[Number]) -> int:

@@ -10,7 +10,7 @@ excludes was never proposed: it is skipped, and touches neither p nor q (5). The
 the last draw: (2) of the next child divides by it.
 
 STree sorts sampled children by probability before this; from p = q = (.5, .3, .2) and two children its law is then
-(.839, .161, 0). Neither is the test valid for its beam trees with the softmax as q: they are point masses.
+(47/56, 9/56, 0), near (.839, .161, 0). Nor is the test valid for its beam trees with the softmax as q: they are point masses.
 
 Source: SpecInfer (arXiv:2305.09781), section 4.3; STree, section 5.2.
 """
