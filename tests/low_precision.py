@@ -85,10 +85,12 @@ class Machine:
         return np.where(x > 20, x, np.log(1 + e) if self.contract.softplus == "log" else np.log1p(e))
 
     def sigmoid(self, x: Any) -> Any:
-        return 1 / (1 + self.exp(np.minimum(-x, F32(88))))
+        with np.errstate(over="ignore"):
+            return 1 / (1 + self.exp(-x))
 
     def silu(self, x: Any) -> Any:
-        return x * self.sigmoid(x) if self.variant else x / (1 + self.exp(np.minimum(-x, F32(88))))
+        with np.errstate(over="ignore"):
+            return x * self.sigmoid(x) if self.variant else x / (1 + self.exp(-x))
 
     def out(self, y: Any) -> Any:
         return rounded(y, self.contract.io)

@@ -53,7 +53,8 @@ class Approx:
         """(1)"""
         other = self._lift(other)
         exact = _exactly(self, 0) | _exactly(other, 0)
-        return _rounded(self.value + other.value, self.error + other.error, self.contract, exact)
+        below = tiny(self.contract) if self.contract.ftz else 0.0  # else a sum below the normal range is exact
+        return _rounded(self.value + other.value, self.error + other.error, self.contract, exact, below)
 
     def __sub__(self, other: "Operand") -> "Approx":
         return self + (-self._lift(other))
@@ -158,7 +159,7 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
     if matmuls:
         g = np.where(count > 0, g + np.expm1(2 * matmuls * np.log1p(operand_roundoff(contract))) * (1 + g), 0.0)
     reach = max(float(np.prod([max(1.0, x.size.max(initial=0.0)) for x in operands])) for _, *operands in terms)
-    below = tiny(contract) * products + 2 * matmuls * _operand_grid(contract)
+    below = tiny(contract) * (products + contract.ftz) + 2 * matmuls * _operand_grid(contract)
     return Approx(value, carried + g * size + below * count * reach, contract)
 
 
@@ -219,7 +220,7 @@ def charged(value: Array, carried: Array, relative: float, contract: NumericCont
     return Approx(value, carried + relative * (np.abs(value) + carried) + tiny(contract), contract)
 
 
-def _rounded(value: Array, carried: Array, contract: NumericContract, exact: Array, below: float = 0.0) -> Approx:
+def _rounded(value: Array, carried: Array, contract: NumericContract, exact: Array, below: float) -> Approx:
     rounding = unit(contract) * (np.abs(value) + carried) + below
     return Approx(value, carried + np.where(exact, 0.0, rounding), contract)
 
