@@ -112,10 +112,10 @@ class Draw:
             case _:
                 return rng.random((rows, tokens)) < 0.6
 
-    def parents(self) -> Array:
+    def parents(self, name: str = "parents") -> Array:
         """A tree for each row: `branch` anywhere, `chain`, or `star`; with `ragged`, later rows are shorter and padded."""
         rows, nodes = self.shape("b t")
-        rng = self.rng("parents")
+        rng = self.rng(name)
         parents = np.full((rows, nodes), -2, dtype=np.int64)
         for b in range(rows):
             size = nodes if not self.on("ragged") or b == 0 else int(rng.integers(1, nodes + 1))

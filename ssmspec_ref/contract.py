@@ -66,6 +66,8 @@ OPERATIONS: dict[str, str] = {
     "layer.left_pad": "rows of unequal length padded on the left, then single tokens",
     "layer.right_pad": "rows of unequal length padded on the right, then single tokens",
     "layer.rollback": "a prompt, rejected tokens undone by the layer's own means, then single tokens",
+    "speculate.chain": "windows of drafts verified, accepted in part and committed",
+    "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
 }
 """Every operation that can be judged: a function of the reference, or what a stateful layer is taken through."""
 
@@ -160,7 +162,8 @@ class Capability:
     """One operation of a subject: the function that does it, how it computes, and what it takes.
 
     A pure operation is called as `OPERATIONS` says and returns what it says, in that order. A `layer.` operation is
-    `run(layer, rows) -> Layer`: given a record of `ssmspec_ref.layer`, a layer with those weights that has seen nothing.
+    `run(layer, rows) -> Layer`: given a record of `ssmspec_ref.layer`, a layer with those weights that has seen nothing. A
+    `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.mixer`.
     """
 
     run: Callable[..., Any]
@@ -210,4 +213,20 @@ class Layer(Protocol):
 
     def rollback(self, tokens: int) -> None:
         """Undo the last `tokens` tokens by the layer's own means."""
+        ...
+
+
+class Speculation(Protocol):
+    """What lies between a layer's projections (`ssmspec_ref.mixer`), decoding speculatively from a given state."""
+
+    def verify(self, inputs: Any, parents: Array | None = None) -> Array:
+        """The outputs at every token of a window (`MixerInputs`), a chain or a tree; nothing is accepted yet."""
+        ...
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        """Accept of the window just verified, row by row, the first `advanced` tokens of `path`; 0: the row took no part."""
+        ...
+
+    def state(self) -> tuple[Array, Array]:
+        """M and S after what was accepted, as plain decoding would hold them."""
         ...

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import arithmetic, conduct, layers
+from conformance.faults import arithmetic, conduct, layers, speculation
 from conformance.judge import judge
 from conformance.known import read_known
-from conformance.plan import Selection, plan
+from conformance.plan import Job, Selection, plan
 from conformance.report import Result
 from conformance.run import Outcome, run
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
@@ -55,6 +55,28 @@ def test_a_layer_that_handles_its_cache_wrongly_fails_where_it_is_wrong(build: A
 def test_a_rollback_that_keeps_the_recurrent_state_fails_nowhere_else() -> None:
     found = outcome(Adapter("faults", "1", (layers.subject(layers.KeepsRecurrentState),)), operation="layer.[!r]*")
     assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+@pytest.mark.parametrize("build", speculation.WRONG, ids=lambda build: build.__name__)
+def test_speculation_that_commits_or_reads_wrongly_fails(build: Any) -> None:
+    subject = speculation.subject(build)
+    jobs = smoke_of_one_kind(subject)
+    failed = Counter(
+        job.case.operation for job in jobs if judge(job.specification, job.capability, job.case).verdict is Verdict.FAIL
+    )
+    assert set(failed) == set(subject.capabilities)
+    assert min(failed.values()) > 2, "caught by luck of a case"
+
+
+def smoke_of_one_kind(subject: Subject) -> list[Job]:
+    jobs, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection())
+    return [job for job in jobs if job.case.options["kind"] == "mamba2"]
+
+
+def test_right_speculation_is_not_blamed() -> None:
+    jobs = smoke_of_one_kind(speculation.subject(speculation.Snapshots))
+    assert len(jobs) > 20
+    assert {judge(job.specification, job.capability, job.case).verdict for job in jobs} == {Verdict.PASS}
 
 
 def test_a_right_layer_is_not_blamed() -> None:

@@ -7,9 +7,10 @@ from .delta import SPECIFICATIONS as DELTA
 from .layers import SPECIFICATIONS as LAYERS
 from .selective import SPECIFICATIONS as SELECTIVE
 from .specification import Specification
+from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
 
-SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *LAYERS)
+SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *LAYERS, *SPECULATE)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

@@ -20,7 +20,7 @@ from ..cases import Case
 from ..draw import POISON, Draw
 from ..errors import OtherWeights
 from . import layer_weights
-from .specification import Arguments, Came, Expected, Specification, allowed, oracles
+from .specification import Arguments, Came, Expected, Specification, allowed, oracles, orders
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,12 @@ def _bounded(
 ) -> tuple[Expected, Expected, Expected]:
     """Output, M and S after a run from nothing, each with its bound.
 
-    A run by several calls (`mixed`) may be chunked in one and sequential in the next. The recurrences are affine in the
-    state, so what a call leaves behind is carried on as the whole run's bound in that order carries it, and what the next
-    call adds is within the whole run's bound in the other order: their sum holds. The state is stored after every call.
+    `mixed` says that the run took several calls (`orders`).
     """
     zero = mixer.new_state(record.mixer, u.shape[0])
     value, state = layer.scan(zero, u, record, live)
-    orders = [replace(contract, stored_every_token=True) if mixed else contract]
-    if mixed and contract.order != "sequential":
-        orders.append(replace(orders[0], order="sequential"))
-    bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*orders, *oracles(contract))]
+    ways = orders(contract) if mixed else (contract,)
+    bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*ways, *oracles(contract))]
     errors = [allowed([pair.error for pair in pairs], contract) for pairs in zip(*bounds, strict=True)]
     inner = {3: "b d n", 4: "b h k v" if hasattr(record.mixer, "key_heads") else "b h p n"}[state.S.ndim]
     return (

@@ -5,7 +5,7 @@ so that a failure names its cause; mixed rows, drawn once from the row's number,
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,17 @@ def expecting(
 def oracles(contract: NumericContract) -> tuple[NumericContract, ...]:
     """The contract of the oracle, whose own error counts beside that of a float64 implementation."""
     return (FLOAT64,) if contract.accumulate == "fp64" else ()
+
+
+def orders(contract: NumericContract) -> tuple[NumericContract, ...]:
+    """The declared order, and the sequential one beside it: for runs over several calls, whose bounds are added.
+
+    A run may be chunked in one call and sequential in the next. The recurrences are affine in the state, so what a call
+    leaves behind is carried on as the whole run's bound in that order carries it, and what the next call adds is within the
+    whole run's bound in the other order. The state is stored after every call.
+    """
+    stored = replace(contract, stored_every_token=True)
+    return (stored,) if contract.order == "sequential" else (stored, replace(stored, order="sequential"))
 
 
 def allowed(errors: list[Array], contract: NumericContract) -> Array:

@@ -1,0 +1,80 @@
+"""Speculation that commits wrongly or reads the wrong ancestors, over the reference's snapshots."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.backtrack import snapshots
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState, scan
+from ssmspec_ref.records import where
+from ssmspec_ref.shapes import Array, Lengths, Parents, Path
+
+from ..adapters.backtracking import Backtracking
+
+
+class Snapshots(Backtracking):
+    """A right one."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(snapshots, mixer, state)
+
+
+class KeepsConvWindow(Snapshots):
+    """Rejected inputs stay in the window of the convolution; the state is rolled back. vllm-project/vllm#50272."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        whole = scan(self.kept, self.pending.draft.inputs, self.mixer)[1]
+        super().commit(advanced, path)
+        self.kept = replace(self.kept, M=whole.M)
+
+
+class RestingRowsAdvance(Snapshots):
+    """A row that took no part commits its root all the same."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        path = path.copy()
+        path[advanced == 0, 0] = 0
+        super().commit(np.maximum(advanced, 1), path)
+
+
+class LosesLastToken(Snapshots):
+    """The last accepted token is not committed."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fewer = np.maximum(advanced - 1, 0)
+        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+
+
+class TreeAsChain(Snapshots):
+    """Every node reads all nodes before it, as a lower-triangular mask has it."""
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        y = super().verify(inputs, parents)
+        return y if parents is None else scan(self.kept, inputs, self.mixer, self.pending.draft.live())[0]
+
+
+class RollsBackToStart(Snapshots):
+    """A rejected window restores the state of the first window, not of the last commit."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.first = state
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(advanced, path)
+        self.kept = where(advanced == 0, self.first, self.kept)
+
+
+WRONG: tuple[Callable[..., Any], ...] = (KeepsConvWindow, RestingRowsAdvance, LosesLastToken, TreeAsChain, RollsBackToStart)
+
+
+def subject(build: Any) -> Subject:
+    operations = ("speculate.tree",) if build is TreeAsChain else ("speculate.chain", "speculate.tree")
+    return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in operations})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty speculation", "1", tuple(map(subject, WRONG)))

@@ -1,0 +1,207 @@
+"""Speculation in a recurrent layer: windows of drafts, verified, accepted in part, committed, one after the other.
+
+What is judged: the outputs at every token or node of every window, and what the layer holds after each commit, against plain
+decoding of what was accepted. The oracle knows nothing of windows: it scans the accepted tokens, and walks each path of a
+tree from their end. Sizes: t tokens of a window, the root included, or nodes of a tree; j windows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import error_bounds, mixer, tree
+from ssmspec_ref.contract import Capability, NumericContract
+from ssmspec_ref.mixer import DeltaGates, Mixer, MixerInputs, MixerState, SelectiveGates, SSDGates
+from ssmspec_ref.records import along, concat, rows
+from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
+
+from ..cases import Case
+from ..draw import STEP, Draw, stored
+from . import layer_weights
+from .specification import Arguments, Came, Expected, Specification, allowed, oracles, orders
+
+
+@dataclass(frozen=True)
+class Round:
+    """One window, and what is accepted of it."""
+
+    inputs: MixerInputs
+    parents: Parents | None
+    advanced: Lengths
+    path: Path
+
+
+def draw_case(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    layer = layer_weights.draw(draw).mixer
+    zero = mixer.new_state(layer, draw.sizes["b"])
+    M = stored(draw.rng("M").standard_normal(zero.M.shape), contract.io)
+    scale = {"gentle": 10.0, "normal": 1.0}[case.family]
+    state = MixerState(M, stored(scale * draw.rng("S").standard_normal(zero.S.shape), contract.state))
+    return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"]))
+
+
+def _round(draw: Draw, layer: Mixer, number: int) -> Round:
+    count, tokens = draw.shape("b t")
+    pre = draw.array(f"pre {number}", (count, tokens, layer.conv.weight.shape[0]))
+    rng, parents = draw.rng(f"accept {number}"), None
+    if "tree" in draw.options:
+        parents = draw.parents(f"parents {number}")
+        ancestors = tree.ancestors(parents)
+        ends = [int(rng.integers(0, size)) for size in tree.sizes(parents)]
+        full = [np.flatnonzero(ancestors[b, end]) for b, end in enumerate(ends)]
+    else:
+        full = [np.arange(tokens)] * count
+    most = np.array([len(way) for way in full])
+    ways = {"part": rng.integers(1, most + 1), "none": np.zeros_like(most), "all": most, "root": np.ones_like(most)}
+    mixed = np.choose((number + np.arange(count)) % 4, list(ways.values()))
+    advanced = ways.get(draw.options["accept"], mixed)
+    path = np.full((count, tokens), -1, dtype=np.int64)
+    for b, count in enumerate(advanced):
+        path[b, :count] = full[b][:count]
+    return Round(MixerInputs(pre, _gates(draw, layer, number)), parents, advanced.astype(np.int64), path)
+
+
+def _gates(draw: Draw, layer: Mixer, number: int) -> SSDGates | DeltaGates | SelectiveGates:
+    shape = draw.shape("b t")
+    match draw.options["kind"]:
+        case "mamba2":
+            return SSDGates(draw.array(f"dt {number}", (*shape, draw.sizes["h"]), 0.5))
+        case "mamba1":
+            return SelectiveGates()
+        case kind:
+            gate = (*shape, draw.sizes["h"], draw.sizes["k"]) if kind == "kda" else (*shape, draw.sizes["h"])
+            g = -np.logaddexp(0.0, draw.array(f"g {number}", gate, 0.5, STEP[draw.case.family]))
+            beta = 1 / (1 + np.exp(-draw.array(f"beta {number}", (*shape, draw.sizes["h"]))))
+            return DeltaGates(stored(g, draw.contract.io), stored(beta, draw.contract.io))
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """Outputs of every window, then M and S after every commit."""
+    layer, state, rounds = arguments
+    subject, came = capability.run(layer, state), []
+    for each in rounds:
+        came.append(subject.verify(each.inputs, each.parents))
+        subject.commit(each.advanced, each.path)
+        came += subject.state()
+    return Came(tuple(came))
+
+
+def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    """Plain decoding from the first state: of the accepted tokens, and of each path behind them."""
+    layer, state, rounds = arguments
+    seen, counted = rounds[0].inputs, np.zeros((state.M.shape[0], 0), dtype=bool)
+    found: list[Expected] = []
+    for number, each in enumerate(rounds):
+        tokens = each.inputs.pre.shape[1]
+        whole = each.inputs if number == 0 else concat(seen, each.inputs)
+        ancestors = _behind(counted, each.parents, tokens)
+        y, error = _outputs(layer, state, whole, ancestors, tokens, contract)
+        live = np.einsum("btt -> bt", ancestors)[:, -tokens:]
+        axes = "b t d" if y.ndim == 3 else "b t h v" if hasattr(layer, "key_heads") else "b t h p"
+        judged = live.reshape(live.shape + (1,) * (y.ndim - 2))
+        found.append(Expected(f"y of window {number}", axes, y, error, judged=judged))
+        accepted = np.concatenate([counted, each.path >= 0], axis=1)
+        taken = along(each.inputs, each.path)
+        seen, counted = (taken if number == 0 else concat(seen, taken)), accepted
+        found += _states(layer, state, seen, counted, contract, number)
+    return found
+
+
+def _behind(counted: Mask, parents: Parents | None, tokens: int) -> Ancestors:
+    """The ancestors in a run of accepted tokens with a window behind it; what was not accepted is padding."""
+    count, before = counted.shape
+    mask = np.zeros((count, before + tokens, before + tokens), dtype=bool)
+    mask[:, :before, :before] = np.tri(before, dtype=bool) & counted[:, None] & counted[:, :, None]
+    window = (
+        np.broadcast_to(np.tri(tokens, dtype=bool), (count, tokens, tokens)) if parents is None else tree.ancestors(parents)
+    )
+    mask[:, before:, before:] = window
+    mask[:, before:, :before] = counted[:, None] & np.einsum("btt -> bt", window)[:, :, None]
+    return mask
+
+
+def _outputs(
+    layer: Mixer, state: MixerState, whole: MixerInputs, ancestors: Ancestors, tokens: int, contract: NumericContract
+) -> tuple[Array, Array]:
+    """y at the last `tokens` nodes, each at the end of its own path, and its bound.
+
+    The bound is that of the closed form over the whole run and, because a path may be stepped as well, of its steps.
+    """
+    row, path = _paths(ancestors, tokens)
+    run, live, begin = along(rows(whole, row), path), path >= 0, rows(state, row)
+
+    def at_nodes(y: Array) -> Array:
+        ends = y[np.arange(len(row)), live.sum(axis=1) - 1]
+        reached = live.any(axis=1).reshape((-1,) + (1,) * (ends.ndim - 1))
+        return np.where(reached, ends, 0.0).reshape(-1, tokens, *ends.shape[1:])
+
+    errors = []
+    for c in (*orders(contract), *oracles(contract)):
+        if c.order == "sequential":
+            errors.append(at_nodes(error_bounds.mixer.scan(begin, run, layer, c, live)[0].error))
+        else:
+            errors.append(error_bounds.mixer.tree(state, whole, layer, ancestors, c).error[:, -tokens:])
+    return at_nodes(mixer.scan(begin, run, layer, live)[0]), allowed(errors, contract)
+
+
+def _paths(ancestors: Ancestors, tokens: int) -> tuple[Array, Path]:
+    """The path of each of the last `tokens` nodes as a row of its own, and the sequence of that row."""
+    nodes = ancestors[:, -tokens:].reshape(-1, ancestors.shape[2])
+    path = np.full((len(nodes), max(1, int(nodes.sum(axis=1).max()))), -1, dtype=np.int64)
+    for r, seen in enumerate(nodes):
+        path[r, : seen.sum()] = np.flatnonzero(seen)
+    return np.repeat(np.arange(len(ancestors)), tokens), path
+
+
+def _states(
+    layer: Mixer, state: MixerState, seen: MixerInputs, counted: Mask, contract: NumericContract, number: int
+) -> list[Expected]:
+    _, held = mixer.scan(state, seen, layer, counted)
+    pairs = [error_bounds.mixer.scan(state, seen, layer, c, counted) for c in (*orders(contract), *oracles(contract))]
+    S = allowed([pair[2].error for pair in pairs], contract)
+    inner = {3: "b d n", 4: "b h k v" if hasattr(layer, "key_heads") else "b h p n"}[held.S.ndim]
+    return [
+        Expected(f"M after window {number}", "b c w", held.M, np.zeros_like(held.M), state=True),
+        Expected(f"S after window {number}", inner, held.S, S, state=True, recurrent=True),
+    ]
+
+
+ACCEPT = {"accept": ("mixed", "all", "root", "none")}
+"""Of each window a row accepts all, its root alone, nothing (it takes no part); mixed: in turn a part, nothing, all, the root."""
+TREE = {"tree": ("branch", "chain", "star"), "ragged": ("on", "off")}
+READ = {"mamba2": ("D", "dt_limit"), "mamba1": ("D", "inner_norm"), "delta": (), "kda": ()}
+"""The options of a layer that act between its projections."""
+SOURCES = {
+    "": "Snakes and Ladders, section 3.1; ReplaySSM, algorithms 3 and 4",
+    "accept": "vllm-project/vllm#50272",
+    "tree": "STree, section 3",
+}
+
+
+def _specification(kind: layer_weights.Kind, shape: str) -> Specification:
+    sizes: Mapping[str, int] = {**kind.base, "t": 4, "j": 3}
+    rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, {"w": 2}, *kind.rows[5:])
+    kept = {name: kind.options[name] for name in (*READ[kind.name], "conv_bias", "conv_act")}
+    others = {name: values[0] for name, values in kind.options.items() if name not in kept}
+    return Specification(
+        operation=f"speculate.{shape}", base=sizes, rows=rows, options=ACCEPT | (TREE if shape == "tree" else {}) | kept,
+        families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,
+        fixed={"kind": kind.name},
+    )  # fmt: skip
+
+
+def drawing(others: Mapping[str, str]) -> Any:
+    """The draw of a case; options of the layer's projections, which are not read, stand at their defaults."""
+
+    def draw_with(case: Case, contract: NumericContract) -> Arguments:
+        return draw_case(Case(case.operation, case.sizes, {**others, **case.options}, case.family, case.seed), contract)
+
+    return draw_with
+
+
+SPECIFICATIONS: tuple[Specification, ...] = tuple(
+    _specification(kind, shape) for shape in ("chain", "tree") for kind in layer_weights.KINDS
+)
