@@ -21,3 +21,9 @@ def softplus(x):
 def silu(x):
     """x / (1 + exp(-x)); exp overflows to inf for very negative x, and x / inf is 0, as it should be."""
     return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)); 0 where exp overflows."""
+    return 1.0 / (1.0 + tl.exp(-x))

@@ -1,0 +1,126 @@
+"""What the kernels of the gated delta rule take, and how one token of it is read and applied in registers.
+
+    g = A softplus(g_raw + dt_bias),  beta = sigmoid(beta_raw)   where A is given, otherwise g and beta as they come   (1)
+    q^ = scale q / |q|,  k^ = k / |k|                            |x| = sqrt(sum x^2 + eps), 1 without the norm        (2)
+    S- = diag(exp g) S                                                                                                (3)
+    u  = beta (v - S-^T k^)                                                                                           (4)
+    S' = S- + k^ u^T,   o = S'^T q^                                                                                   (5)
+
+g has one log decay for each value head (b, t, h), or one for each of its key channels (b, t, h, k). A no-op token has g = 0
+and beta = 0 after (1), and q = k = v = 0. Value head h reads key head h // (heads / key heads).
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor, float32
+
+from ssmspec_ref.errors import ParameterError
+
+from .functions import sigmoid, softplus
+from .launch import FLOATS, INDICES, Argument, check_pool, divides, sizes
+
+
+def check_inputs(
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A: Tensor | None,
+    dt_bias: Tensor | None,
+    slots: Tensor | None,
+    scale: float | None,
+    eps: float,
+    *more: Argument,
+) -> tuple[dict[str, int], float]:
+    """The sizes of the axes, and the scale of the queries: k^-1/2 where None came.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    """
+    channel = "b t h k" if g.dim() == 4 else "b t h"
+    axes = sizes(
+        [
+            ("S", S, "s h k v", FLOATS),
+            ("q", q, "b t g k", FLOATS),
+            ("k", k, "b t g k", FLOATS),
+            ("v", v, "b t h v", FLOATS),
+            ("g", g, channel, FLOATS),
+            ("beta", beta, "b t h", FLOATS),
+            ("A", A, "h", (float32,)),
+            ("dt_bias", dt_bias, channel.removeprefix("b t "), FLOATS),
+            ("slots", slots, "b", INDICES),
+            *more,
+        ]
+    )
+    divides(axes["g"], axes["h"])
+    check_pool(axes["s"], axes["b"], slots)
+    if dt_bias is not None and A is None:
+        raise ParameterError("dt_bias came without A; give A for gates that come as projections, or leave both out")
+    if dt_bias is not None and dt_bias.stride(-1) != 1 and dt_bias.shape[-1] > 1:
+        raise ParameterError(f"dt_bias has stride {dt_bias.stride(-1)} on its last axis; the kernel reads it with stride 1")
+    scale = axes["k"] ** -0.5 if scale is None else scale
+    if not (scale > 0 and eps > 0):
+        raise ParameterError(f"scale and eps came as {scale} and {eps}; give scale > 0 (or None) and eps > 0")
+    return axes, scale
+
+
+@triton.jit
+def load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL: tl.constexpr):
+    """A and dt_bias of a head, in fp32; zeros where absent."""
+    decay, bias = 0.0, 0.0
+    if A is not None:
+        decay = tl.load(A + h)
+    if dt_bias is not None:
+        if CHANNEL:
+            bias = tl.load(dt_bias + h * stride_bias_h + i, mask=in_k, other=0.0).to(tl.float32)
+        else:
+            bias = tl.load(dt_bias + h * stride_bias_h).to(tl.float32)
+    return decay, bias
+
+
+@triton.jit
+def gates(g, beta, decay, bias, A):
+    """The log decay and the strength of the write (1)."""
+    if A is not None:
+        g = decay * softplus(g + bias)
+        beta = sigmoid(beta)
+    return g, beta
+
+
+@triton.jit
+def load_token(
+    q, k, v, g, beta, live, t, stride_q, stride_k, stride_v, stride_g, stride_beta, stride_live, in_k, in_v,
+    CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """What token t brings, in fp32; zeros for a no-op. The pointers are those of token 0."""
+    real = True
+    t = tl.cast(t, tl.int64)
+    if live is not None:
+        real = tl.load(live + t * stride_live) != 0
+    q_t = tl.load(q + t * stride_q, mask=in_k & real, other=0.0).to(tl.float32)
+    k_t = tl.load(k + t * stride_k, mask=in_k & real, other=0.0).to(tl.float32)
+    v_t = tl.load(v + t * stride_v, mask=in_v & real, other=0.0).to(tl.float32)
+    if CHANNEL:
+        g_t = tl.load(g + t * stride_g, mask=in_k & real, other=0.0).to(tl.float32)
+    else:
+        g_t = tl.load(g + t * stride_g).to(tl.float32)
+    beta_t = tl.load(beta + t * stride_beta).to(tl.float32)
+    return real, q_t, k_t, v_t, g_t, beta_t
+
+
+@triton.jit
+def advance(state, real, q, k, v, g, beta, scale, eps, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr):
+    """One token on a tile (k, v) of the state: its output and the state after it."""
+    a = tl.exp(tl.where(real, g, 0.0))
+    if L2_NORM:
+        q *= tl.rsqrt(tl.sum(q * q, axis=0) + eps)
+        k *= tl.rsqrt(tl.sum(k * k, axis=0) + eps)  # (2)
+    q *= scale
+    if CHANNEL:
+        state *= a[:, None]
+    else:
+        state *= a  # (3)
+    u = tl.where(real, beta, 0.0) * (v - tl.sum(state * k[:, None], axis=0))  # (4)
+    state += k[:, None] * u[None, :]
+    return tl.sum(state * q[:, None], axis=0), state  # (5)

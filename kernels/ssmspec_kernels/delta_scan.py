@@ -1,0 +1,146 @@
+"""The gated delta rule, one or several tokens in one launch, token by token in registers.
+
+    g, beta, q^, k^ as in `delta_inputs` (1) (2)
+    S- = diag(exp g) S                        (3)
+    u  = beta (v - S-^T k^)                   (4)
+    S' = S- + k^ u^T,   o = S'^T q^           (5)
+
+A program owns v channels of one value head of one row, with all of k: it reads its tile of the state once, walks the tokens
+in order, and writes it once, or not at all. So a window is the same arithmetic as single tokens, bit for bit where the state
+is kept in fp32. Everything is computed in fp32; the state is rounded to its storage type once, at the end.
+
+Layout: S (s, h, k, v), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
+Bound by the bytes of the state: one read, and one write where it is kept.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token
+from .launch import FLOATS, strides
+
+
+def traffic_bytes(
+    b: int,
+    t: int,
+    g: int,
+    h: int,
+    k: int,
+    v: int,
+    *,
+    state: int = 4,
+    io: int = 2,
+    gate: int = 4,
+    write_state: bool = True,
+    channel: bool = False,
+) -> int:
+    """Bytes that must cross the memory bus for b live rows: state, q, k, v, o, g and beta; parameters are left out.
+
+    Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
+    """
+    states = b * h * k * v * state * (2 if write_state else 1)
+    return states + b * t * (io * (2 * g * k + 2 * h * v) + gate * h * (1 + (k if channel else 1)))
+
+
+def delta_scan(
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    A: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    l2_norm: bool = True,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    write_state: bool = True,
+    out: Tensor | None = None,
+    block_v: int | None = None,
+    num_warps: int | None = None,
+) -> Tensor:
+    """Advance the states S[slots] by a window of tokens, in place, and return the outputs (b, t, h, v): (1) to (5).
+
+    `g` (b, t, h) or (b, t, h, k) is a log decay, `beta` (b, t, h); with `A` (h) both come as projections (`delta_inputs`).
+    `slots` (b) names the state of each row (None: row b has slot b); several rows may share one if `write_state` is off.
+    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
+    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    b, t, groups, h = (axes[a] for a in "btgh")
+    o = torch.empty_like(v) if out is None else out
+    tile, warps = _tile(axes["v"])
+    tile, warps = block_v or tile, num_warps or warps
+    _delta_scan_kernel[(triton.cdiv(axes["v"], tile), h, b)](
+        S, q, k, v, g, beta, A, dt_bias, slots, live, o,
+        *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
+        *strides(o, 3), *strides(live, 2), *strides(dt_bias, 1), scale, eps,
+        T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
+        WRITE_STATE=write_state, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=tile, num_warps=warps,
+    )  # fmt: skip
+    return o
+
+
+def _tile(v: int) -> tuple[int, int]:
+    """Value channels and warps of a program. One warp owns whole columns, so that no sum over k crosses warps."""
+    return min(triton.next_power_of_2(v), 16), 1
+
+
+@triton.jit
+def _delta_scan_kernel(
+    S, q, k, v, g, beta, A, dt_bias, slots, live, o,
+    stride_S_s, stride_S_h, stride_S_k, stride_q_b, stride_q_t, stride_q_g, stride_k_b, stride_k_t, stride_k_g,
+    stride_v_b, stride_v_t, stride_v_h, stride_g_b, stride_g_t, stride_g_h, stride_beta_b, stride_beta_t, stride_beta_h,
+    stride_o_b, stride_o_t, stride_o_h, stride_live_b, stride_live_t, stride_bias_h, scale, eps,
+    T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
+    L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(1).to(tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    if slot >= 0:
+        i = tl.arange(0, BLOCK_K)
+        j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+        in_k, in_v = i < K, j < V
+        inside = in_k[:, None] & in_v[None, :]
+        tile = S + slot * stride_S_s + h * stride_S_h + i[:, None].to(tl.int64) * stride_S_k + j[None, :]
+        state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)
+        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
+        at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g + i
+        at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g + i
+        at_v = v + b * stride_v_b + h * stride_v_h + j
+        at_o = o + b * stride_o_b + h * stride_o_h + j
+        at_g = g + b * stride_g_b + h * stride_g_h
+        if CHANNEL:
+            at_g += i
+        at_beta = beta + b * stride_beta_b + h * stride_beta_h
+        at_live = live
+        if live is not None:
+            at_live = live + b * stride_live_b
+        # Each token is loaded before the outputs of the one before are stored: a load does not pass a store.
+        real, q_t, k_t, v_t, g_t, beta_t = load_token(
+            at_q, at_k, at_v, at_g, at_beta, at_live, 0, stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t,
+            stride_live_t, in_k, in_v, CHANNEL,
+        )  # fmt: skip
+        for t in tl.static_range(T):
+            if t + 1 < T:
+                real_next, q_next, k_next, v_next, g_next, beta_next = load_token(
+                    at_q, at_k, at_v, at_g, at_beta, at_live, t + 1, stride_q_t, stride_k_t, stride_v_t, stride_g_t,
+                    stride_beta_t, stride_live_t, in_k, in_v, CHANNEL,
+                )  # fmt: skip
+            g_t, beta_t = gates(g_t, beta_t, decay, bias, A)  # (1)
+            o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM)  # (2) to (5)
+            tl.store(at_o + tl.cast(t, tl.int64) * stride_o_t, o_t.to(o.dtype.element_ty), mask=in_v)
+            if t + 1 < T:
+                real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
+        if WRITE_STATE:
+            tl.store(tile, state.to(S.dtype.element_ty), mask=inside)

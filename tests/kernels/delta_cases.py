@@ -1,0 +1,201 @@
+"""Cases of the gated delta rule for its kernels: tensors on purpose awkward, the oracle's records, bounds, poison."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.delta import DeltaParams, DeltaWindow
+from ssmspec_ref.error_bounds.arithmetic import Approx, exact
+from ssmspec_ref.shapes import Array
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LOOSE = 3  # slots of a pool that no row names
+
+
+@dataclass(frozen=True)
+class Options:
+    """One case: sizes, storage types, what is on."""
+
+    b: int = 3
+    t: int = 3
+    g: int = 2
+    h: int = 4
+    k: int = 12
+    v: int = 20
+    state: str = "fp32"
+    io: str = "fp32"
+    channel: bool = False
+    l2_norm: bool = True
+    scale: float | None = None
+    raw: bool = False
+    bias: bool = False
+    live: bool = False
+    gentle: bool = False
+    """Weak decay and a large state: what a wrong state does then lasts."""
+    seed: int = 0
+    poison: float = float("nan")
+    """What lies in gaps, in outputs and in other slots: NaN shows what is read, a number shows what is written."""
+
+    def contract(self, **changes: Any) -> NumericContract:
+        """What the kernels declare; NumPy, which stands in for the hardware, has an exp of 3 ulp."""
+        return NumericContract(state=self.state, io=self.io, function_ulp=3.0, exp="ex2", **changes)  # type: ignore[arg-type]
+
+    def params(self) -> DeltaParams:
+        return DeltaParams(scale=self.scale, l2_norm=self.l2_norm)
+
+
+@dataclass
+class Case:
+    """The tensors of one call. Row b reaches its state through slots[b]; the last row of `slots` may be padding."""
+
+    options: Options
+    S: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    slots: Tensor
+    out: Tensor
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def call(self, kernel: Any, **changes: Any) -> Tensor:
+        o = self.options
+        named = {"slots": self.slots, "out": self.out, "l2_norm": o.l2_norm, "scale": o.scale, **self.extra, **changes}
+        return kernel(self.S, self.q, self.k, self.v, self.g, self.beta, **named)
+
+    @property
+    def rows(self) -> Array:
+        """The rows that are not padding."""
+        return np.flatnonzero(self.slots.numpy() >= 0)
+
+    def state(self) -> Array:
+        """S of the live rows, as the oracle takes it."""
+        return doubles(self.S)[self.slots.numpy()[self.rows]]
+
+    def window(self) -> tuple[DeltaWindow, dict[str, Array]]:
+        """The oracle's window of the live rows, and what its gates are wrong by when the kernel forms them."""
+        g, beta = (doubles(x)[self.rows] for x in (self.g, self.beta))
+        q, k, v = (doubles(x)[self.rows] for x in (self.q, self.k, self.v))
+        inexact: dict[str, Array] = {}
+        if "A" in self.extra:
+            pair = self._gates(g, beta)
+            g, beta = pair[0].value, pair[1].value
+            inexact = {"g": pair[0].error, "beta": pair[1].error}
+        live = self.live()
+        if live is not None:  # what lies in a dead token is poison, which the oracle refuses
+            dead = ~live
+            for x in (q, k, v, g, beta, *inexact.values()):
+                x[dead] = 0.0
+        return DeltaWindow(q, k, v, g, beta), inexact
+
+    def live(self) -> Array | None:
+        live = self.extra.get("live")
+        return None if live is None else live.numpy()[self.rows]
+
+    def _gates(self, g: Array, beta: Array) -> tuple[Approx, Approx]:
+        c = self.options.contract()
+        A = doubles(self.extra["A"])
+        bias = doubles(self.extra["dt_bias"]) if self.extra.get("dt_bias") is not None else None
+        shape = (len(A), 1) if g.ndim == 4 else (len(A),)
+        raw = exact(np.nan_to_num(g), c)
+        raw = raw if bias is None else raw + exact(bias, c)
+        return exact(A.reshape(shape), c) * eb.softplus(raw), eb.sigmoid(exact(np.nan_to_num(beta), c))
+
+    def bound(self, **changes: Any) -> tuple[Approx, Approx]:
+        """Outputs and state of the live rows with their bounds; call it before the kernel, which changes S."""
+        window, inexact = self.window()
+        o = self.options
+        return eb.delta.scan(self.state(), window, o.params(), o.contract(**changes), live=self.live(), inexact=inexact)
+
+
+def doubles(x: Tensor) -> Array:
+    return x.double().numpy()
+
+
+def strided(x: Array, dtype: torch.dtype, fill: float) -> Tensor:
+    """The values in a tensor with gaps on every axis but the last, poison in the gaps; index -1 is a gap too."""
+    room = torch.full([2 * n + 3 for n in x.shape[:-1]] + [x.shape[-1] + 5], fill, dtype=dtype)
+    view = room[tuple(slice(3, None, 2) for _ in x.shape[:-1])][..., 2 : 2 + x.shape[-1]]
+    view.copy_(torch.from_numpy(np.ascontiguousarray(x)))
+    return view
+
+
+def draw(o: Options, padding: bool = True) -> Case:
+    """A case with slots out of order, one row of padding among them, and poison wherever nothing must be read or written."""
+    rng = np.random.default_rng(o.seed)
+    state, io = DTYPES[o.state], DTYPES[o.io]
+    q, k = rng.normal(size=(2, o.b, o.t, o.g, o.k))
+    k = k if o.l2_norm else k / np.linalg.norm(k, axis=-1, keepdims=True)
+    v = rng.normal(size=(o.b, o.t, o.h, o.v))
+    gate = (o.b, o.t, o.h, o.k) if o.channel else (o.b, o.t, o.h)
+    strength = rng.uniform(0.001, 0.02, gate) if o.gentle else rng.uniform(0.05, 1.5, gate)
+    beta = rng.uniform(0.1, 1.0, (o.b, o.t, o.h))
+    S = np.full((o.b + LOOSE, o.h, o.k, o.v), o.poison)
+    slots = rng.permutation(o.b + LOOSE)[: o.b]
+    if not np.any(slots == 0):
+        slots[0] = 0
+    slots = torch.from_numpy(slots).to(torch.int32 if o.seed % 2 else torch.int64)
+    if padding and o.b > 1:
+        slots[o.b - 1] = -1
+    S[slots[slots >= 0].numpy()] = rng.normal(size=(o.b + LOOSE, o.h, o.k, o.v))[: int((slots >= 0).sum())] * (
+        30.0 if o.gentle else 1.0
+    )
+    extra: dict[str, Any] = {}
+    if o.live:
+        live = rng.random((o.b, o.t)) < 0.6
+        extra["live"] = torch.from_numpy(live)
+        for x in (q, k, v, beta, strength):
+            x[~live] = np.nan
+    if o.raw:
+        extra["A"] = torch.from_numpy(-rng.uniform(0.1, 2.0, o.h)).float()
+        shape = gate[2:]
+        extra["dt_bias"] = torch.from_numpy(rng.normal(size=shape)).float() if o.bias else None
+        strength, beta = -rng.normal(size=gate) * 3 + 0 * strength, rng.normal(size=beta.shape) + 0 * beta
+    return Case(
+        o,
+        strided(S, state, o.poison),
+        *(strided(x, io, o.poison) for x in (q, k, v)),
+        strided(-strength, torch.float32, o.poison),
+        strided(beta, io if o.raw else torch.float32, o.poison),
+        slots,
+        strided(np.full(v.shape, o.poison), io, o.poison),
+        extra,
+    )
+
+
+def assert_within(what: str, actual: Tensor, pair: Approx, rows: Array | None = None) -> float:
+    """The utilisation of the bound, after the assertion that it holds."""
+    found = doubles(actual) if rows is None else doubles(actual)[rows]
+    comparison = eb.compare(found, pair.value, pair.error)
+    assert comparison.passed, f"{what}: {comparison}"
+    return comparison.utilisation
+
+
+def untouched(before: Tensor, after: Tensor) -> bool:
+    """Bit for bit the same, NaN included."""
+    return bool(torch.equal(before.contiguous().view(torch.uint8), after.contiguous().view(torch.uint8)))
+
+
+def whole(x: Tensor) -> Tensor:
+    """All the storage of a view: the gaps between its elements too."""
+    return x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
+
+
+def ints(o: Options) -> Case:
+    """A case on which every operation is exact: one-hot keys, beta 0 or 1, no decay, small integers; judged with ==."""
+    o = replace(o, l2_norm=False, scale=1.0, live=False, raw=False)
+    case, rng = draw(o, padding=False), np.random.default_rng(o.seed + 1)
+    for x in (case.q, case.k):
+        x.copy_(torch.eye(o.k)[torch.from_numpy(rng.integers(0, o.k, x.shape[:-1]))])
+    case.q.mul_(torch.from_numpy(rng.integers(-3, 4, (*case.q.shape[:-1], 1))))
+    case.v.copy_(torch.from_numpy(rng.integers(-8, 9, case.v.shape)))
+    case.g.zero_()
+    case.beta.copy_(torch.from_numpy(rng.integers(0, 2, case.beta.shape)))
+    case.S[case.slots.long()] = torch.from_numpy(rng.integers(-8, 9, (o.b, *case.S.shape[1:]))).to(case.S.dtype)
+    return case

@@ -1,0 +1,35 @@
+"""Kernels with one change in their source: what the checks of a kernel must reject."""
+
+import importlib
+import itertools
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+_count = itertools.count()
+_root = tempfile.TemporaryDirectory(prefix="ssmspec_mutants_")
+
+
+def mutated(module: ModuleType, old: str, new: str, *, file: str | None = None) -> ModuleType:
+    """The module, loaded from a copy of its package in which `old` became `new`, in its own source or in `file`'s.
+
+    `old` must stand there exactly once, so that a change of the kernel cannot turn the mutant into the original.
+    """
+    source = Path(str(module.__file__))
+    name = f"ssmspec_mutant_{next(_count)}"
+    package = Path(_root.name) / name
+    shutil.copytree(source.parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    target = package / (file or source.name)
+    text = target.read_text()
+    found = text.count(old)
+    if found != 1:
+        raise AssertionError(f"{old!r} stands {found} times in {target.name}; name a place that is there once")
+    target.write_text(text.replace(old, new))
+    sys.path.insert(0, _root.name)
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(f"{name}.{source.stem}")
+    finally:
+        sys.path.remove(_root.name)

@@ -1,0 +1,222 @@
+"""The delta rule's scan: against the oracle within its bound, exactly, in its bytes, and what it must not touch."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import delta_scan as kernel
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Options
+from tests.kernels.mutants import mutated
+
+COVER = [
+    Options(),
+    Options(poison=7.0),
+    Options(t=1, io="bf16", state="bf16", h=2, seed=1),
+    Options(t=5, channel=True, io="bf16", gentle=True, k=17, v=33, seed=2, poison=3.0),
+    Options(t=4, live=True, io="fp16", state="fp16", l2_norm=False, scale=0.7, seed=3),
+    Options(t=3, live=True, channel=True, state="bf16", g=1, h=3, v=5, seed=4),
+    Options(t=2, raw=True, bias=True, io="bf16", live=True, gentle=True, k=32, v=16, seed=5),
+    Options(t=3, raw=True, channel=True, bias=True, io="bf16", state="fp16", g=3, h=6, seed=6),
+    Options(t=2, raw=True, live=True, state="fp32", k=9, v=18, seed=7),
+    Options(b=1, t=32, gentle=True, g=1, h=2, k=8, v=4, seed=8),
+    Options(t=6, gentle=True, live=True, scale=1.3, seed=9),
+]
+
+
+def check_bound(module: ModuleType, o: Options) -> None:
+    """Output and state within the bound; nothing else of the pool, of the output, or of any input has changed."""
+    case = cases.draw(o)
+    y, S = case.bound()
+    named = case.slots.numpy()[case.rows]
+    before = {name: cases.whole(getattr(case, name)).clone() for name in ("q", "k", "v", "g", "beta", "S", "out")}
+    assert case.call(module.delta_scan) is case.out
+    cases.assert_within("o", case.out, y, case.rows)
+    cases.assert_within("S", case.S, S, named)
+    for x in (case.S[named], case.out[case.rows]):
+        assert torch.isfinite(x).all()
+    fresh = cases.draw(o)
+    case.S[named], case.out[case.rows] = fresh.S[named], fresh.out[case.rows]
+    for name, x in before.items():
+        assert cases.untouched(x, cases.whole(getattr(case, name))), f"{name} was written where it must not be"
+
+
+def check_exact(module: ModuleType, o: Options) -> None:
+    case = cases.ints(o)
+    y, S = case.bound()
+    case.call(module.delta_scan)
+    assert np.array_equal(cases.doubles(case.out), y.value)
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
+
+
+def check_single_steps(module: ModuleType, o: Options) -> None:
+    """With the state in fp32 a window is its tokens one by one, bit for bit."""
+    whole, single = cases.draw(o), cases.draw(o)
+    whole.call(module.delta_scan)
+    for t in range(o.t):
+        cut = slice(t, t + 1)
+        named = {name: single.extra[name][:, cut] for name in ("live",) if name in single.extra}
+        module.delta_scan(
+            single.S, *(getattr(single, x)[:, cut] for x in ("q", "k", "v", "g", "beta")), slots=single.slots,
+            out=single.out[:, cut], l2_norm=o.l2_norm, scale=o.scale, **{**single.extra, **named},
+        )  # fmt: skip
+    assert cases.untouched(whole.S, single.S)
+    assert cases.untouched(whole.out, single.out)
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check_bound(kernel, o)
+
+
+@pytest.mark.parametrize(
+    "o", [Options(t=7), Options(t=4, channel=True, io="bf16", state="bf16"), Options(io="fp16")], ids=str
+)
+def test_integers_come_out_exactly(o: Options) -> None:
+    check_exact(kernel, o)
+
+
+@pytest.mark.parametrize(
+    "o", [Options(t=5, live=True), Options(t=4, channel=True, io="bf16", raw=True, gentle=True)], ids=str
+)
+def test_a_window_is_its_tokens_one_by_one_bit_for_bit(o: Options) -> None:
+    check_single_steps(kernel, o)
+
+
+def test_a_window_of_no_ops_leaves_the_state_bit_for_bit_and_outputs_zero() -> None:
+    case = cases.draw(Options(t=3, live=True, gentle=True), padding=False)
+    case.extra["live"].zero_()
+    before = cases.whole(case.S).clone()
+    case.call(kernel.delta_scan)
+    assert cases.untouched(before, cases.whole(case.S))
+
+
+def test_without_the_final_state_the_output_is_the_same_and_rows_may_share_one() -> None:
+    case, other = cases.draw(Options(t=4), padding=False), cases.draw(Options(t=4), padding=False)
+    before = cases.whole(case.S).clone()
+    case.call(kernel.delta_scan, write_state=False)
+    assert cases.untouched(before, cases.whole(case.S))
+    other.call(kernel.delta_scan)
+    assert torch.equal(case.out, other.out)
+    shared = cases.draw(Options(t=4), padding=False)
+    shared.slots.fill_(int(shared.slots[0]))
+    o = shared.call(kernel.delta_scan, write_state=False)
+    assert torch.isfinite(o).all()
+
+
+def test_rows_without_slots_have_their_own_number() -> None:
+    case, other = cases.draw(Options(), padding=False), cases.draw(Options(), padding=False)
+    case.slots.copy_(torch.arange(3))
+    case.S[:3] = 1.0
+    other.S[:3] = 1.0
+    assert torch.equal(case.call(kernel.delta_scan), other.call(kernel.delta_scan, slots=None))
+
+
+@pytest.mark.parametrize(
+    "o",
+    [Options(v=40), Options(t=1, io="bf16", state="bf16", v=16), Options(t=5, channel=True, io="bf16", k=17, g=1, h=2)],
+    ids=str,
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
+    check_bytes(kernel, o, write)
+
+
+def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
+    case = cases.draw(o, padding=False)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, slots=case.slots) as seen:
+        case.call(module.delta_scan, write_state=write)
+    sizes = {"state": case.S.element_size(), "io": case.q.element_size(), "gate": 4}
+    states = o.b * o.h * o.k * o.v * sizes["state"]
+    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write, channel=o.channel)
+    assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if write else 0)
+    assert seen.outside == seen.races == []
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    ({"q": lambda c: c.q[..., :-1]}, ShapeMismatch, "axis k has size 12"),
+    ({"k": lambda c: c.k[:, :-1]}, ShapeMismatch, "axis t has size"),
+    ({"v": lambda c: c.v[0]}, ShapeMismatch, r"its axes are \(b t h v\)"),
+    ({"S": lambda c: c.S.double()}, PrecisionError, "float64"),
+    ({"S": lambda c: c.S.transpose(2, 3).contiguous().transpose(2, 3)}, ShapeMismatch, "stride 12 on its last axis"),
+    ({"g": lambda c: c.g[..., :3]}, ShapeMismatch, "axis h has size 4"),
+    (
+        {"q": lambda c: c.q.repeat(1, 1, 3, 1), "k": lambda c: c.k.repeat(1, 1, 3, 1)},
+        ParameterError,
+        "6 groups do not divide",
+    ),
+    ({"slots": lambda c: c.slots.double()}, PrecisionError, "slots came as"),
+    ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
+    ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live came as"),
+    ({"dt_bias": lambda c: torch.zeros(4)}, ParameterError, "dt_bias came without A"),
+    ({"A": lambda c: torch.zeros(4).bfloat16()}, PrecisionError, "A came as"),
+    ({"scale": lambda c: 0.0}, ParameterError, "scale and eps"),
+    ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
+    ({"scale": lambda c: float("nan")}, ParameterError, "scale and eps"),
+    ({"out": lambda c: c.out[:, :, :-1]}, ShapeMismatch, "axis h has size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = cases.draw(Options(), padding=False)
+    before = [cases.whole(x).clone() for x in (case.S, case.out)]
+    named = {"slots": case.slots, "out": case.out, "l2_norm": True, "scale": None}
+    named |= {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta")}
+    with pytest.raises(error, match=message):
+        kernel.delta_scan(**{**named, **{name: change(case) for name, change in changes.items()}})
+    for old, x in zip(before, (case.S, case.out), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+def check_all(module: ModuleType) -> None:
+    for o in (COVER[1], COVER[0], COVER[5], COVER[6], COVER[2]):
+        check_bound(module, o)
+    check_bytes(module, Options(v=40), True)
+
+
+FAULTS = [
+    ("in_k, in_v = i < K, j < V", "in_k, in_v = i < K - 1, j < V", None),
+    ("in_k, in_v = i < K, j < V", "in_k, in_v = i < K, j <= V", None),
+    ("if slot >= 0:", "if slot > 0:", None),
+    ("if slot >= 0:", "if slot != -2:", None),
+    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
+    ("b * stride_q_b + ", "b * stride_k_t + ", None),
+    ("            tl.store(tile,", "            tl.store(tile + 1,", None),
+    ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),
+    ("u = tl.where(real, beta, 0.0) *", "u = beta *", "delta_inputs.py"),
+    ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "delta_inputs.py"),
+    ("        state *= a[:, None]", "        state *= tl.sum(a, axis=0)", "delta_inputs.py"),
+    ("        state *= a  # (3)", "        pass", "delta_inputs.py"),
+    ("tl.sum(state * q[:, None], axis=0), state", "tl.sum(state * k[:, None], axis=0), state", "delta_inputs.py"),
+    ("    q *= scale", "    k *= scale", "delta_inputs.py"),
+    ("(v - tl.sum(state", "(v + tl.sum(state", "delta_inputs.py"),
+    ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "delta_inputs.py"),
+    ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "delta_inputs.py"),
+    ("state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)",
+     "state = tl.load(tile, mask=inside, other=0.0).to(tl.bfloat16).to(tl.float32)", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
+
+
+def test_planted_arithmetic_across_tokens_is_caught_by_single_steps() -> None:
+    """A state rounded to bf16 between the tokens of a window: less than a bf16 output shows, but not the same bits."""
+    mutant = mutated(kernel, "state += k[:, None] * u[None, :]",
+                     "state = (state + k[:, None] * u[None, :]) * (1.0 + 2.0**-23)", file="delta_inputs.py")  # fmt: skip
+    check_single_steps(mutant, Options(t=3))
+    with pytest.raises(AssertionError):
+        check_exact(mutant, Options(t=7))
