@@ -86,6 +86,17 @@ def test_what_computes_as_declared_is_never_rejected(name: str, kind: str) -> No
     assert worst <= 1
 
 
+@pytest.mark.parametrize("kind", ["delta", "kda"])
+def test_the_bound_of_a_long_run_holds_and_does_not_grow_without_limit(kind: str) -> None:
+    """150 tokens of the delta rule: products of its transitions are kept for 64 tokens, then begun anew."""
+    case = make_case(kind, 3, "gentle", FP32, Sizes(b=1, t=150, k=16, v=4, h=2, g=1))
+    assert case.utilisation(*case.run(Machine(case.contract))) <= 1
+    assert case.utilisation(*faulty(case, "state in bf16", 3)) > 1
+    (_, y_bound), (_, S_bound) = case.expected
+    assert S_bound.max() < 1e-4 * np.abs(case.S).max()
+    assert y_bound[:, -20:].max() < 4 * y_bound[:, 20:40].max()
+
+
 @pytest.mark.parametrize("name", CONTRACTS)
 def test_a_convolution_that_computes_as_declared_is_never_rejected(name: str) -> None:
     for seed in range(10):
