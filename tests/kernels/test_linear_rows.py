@@ -1,0 +1,126 @@
+"""`linear_rows` against the float64 product, within the bound of its contract."""
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import linear_rows as module
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.contract import NumericContract, Storage
+from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
+from ssmspec_ref.linear import Linear
+
+from .mutants import mutated
+
+TYPES: dict[str, Storage] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+CASES = [
+    (1, 70, 37, "bfloat16", True),
+    (3, 64, 16, "float32", False),
+    (17, 33, 5, "float16", True),
+    (2, 300, 50, "bfloat16", False),
+]
+
+
+def draw(
+    m: int, k: int, o: int, dtype: str, bias: bool, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    g = torch.Generator().manual_seed(seed)
+    x, W, b = (torch.randn(*s, generator=g).to(getattr(torch, dtype)) for s in ((m, k), (o, k), (o,)))
+    return x, W, b if bias else None
+
+
+def f64(x: torch.Tensor) -> np.ndarray:
+    return x.double().numpy()
+
+
+def judge(kernel, m: int, k: int, o: int, dtype: str, bias: bool) -> eb.Comparison:
+    x, W, b = draw(m, k, o, dtype, bias)
+    out = torch.full((m, o), float("nan"), dtype=x.dtype)
+    kernel.linear_rows(x, W, b, out=out, block_o=16, block_k=32)
+    layer = Linear(f64(W), None if b is None else f64(b))
+    contract = NumericContract(io=TYPES[dtype])
+    expected = eb.linear(eb.exact(f64(x), contract), layer).store(TYPES[dtype])
+    return eb.compare(f64(out), layer.apply(f64(x)), expected.error)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_product_lies_within_the_bound_of_its_contract(case) -> None:
+    found = judge(module, *case)
+    assert found.passed, str(found)
+
+
+def test_products_of_small_integers_are_exact() -> None:
+    x = torch.tensor(np.random.default_rng(1).integers(-3, 4, (5, 90))).bfloat16()
+    W = torch.tensor(np.random.default_rng(2).integers(-2, 3, (21, 90))).bfloat16()
+    out = module.linear_rows(x, W, out=torch.empty(5, 21), block_o=16, block_k=32)
+    assert torch.equal(out.double(), x.double() @ W.double().T)
+
+
+@pytest.mark.parametrize("m", [1, 2, 7, 16, 40])
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(m: int) -> None:
+    x, W, b = draw(m, 130, 35, "bfloat16", True)
+    together = module.linear_rows(x, W, b, block_o=16, block_k=32)
+    alone = torch.cat([module.linear_rows(row[None], W, b, block_o=16, block_k=32) for row in x])
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize(("m", "k", "o", "bias"), [(1, 64, 32, False), (5, 70, 37, True), (17, 33, 16, True)])
+def test_bytes_are_the_closed_form_and_the_weights_are_read_once(m: int, k: int, o: int, bias: bool) -> None:
+    x, W, b = draw(m, k, o, "bfloat16", bias)
+    out = torch.empty(m, o, dtype=torch.bfloat16)
+    named = {"x": x, "W": W, "out": out} | ({} if b is None else {"bias": b})
+    with watch(**named) as seen:
+        module.linear_rows(x, W, b, out=out, block_o=16, block_k=32)
+    assert seen.distinct_bytes() == module.traffic_bytes(m, k, o, bias=bias)
+    assert seen.loaded("W").requested == 2 * o * k
+    assert seen.outside == seen.races == []
+
+
+def test_rows_and_weights_may_have_any_stride_between_rows() -> None:
+    x, W, b = draw(3, 70, 37, "bfloat16", True)
+    wide, padded = torch.full((3, 99), float("nan")).bfloat16(), torch.full((37, 80), float("nan")).bfloat16()
+    wide[:, :70], padded[:, :70] = x, W
+    assert torch.equal(module.linear_rows(wide[:, :70], padded[:, :70], b), module.linear_rows(x, W, b))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda x, W: (x, W.float()), PrecisionError),
+        (lambda x, W: (x, W[:, 1:]), ShapeMismatch),
+        (lambda x, W: (x[0], W), ShapeMismatch),
+        (lambda x, W: (x.repeat(200, 1), W), Unsupported),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+    x, W = change(*draw(1, 16, 8, "bfloat16", False)[:2])
+    out = torch.full((x.shape[0], 8), 7.0).bfloat16()
+    with pytest.raises(error):
+        module.linear_rows(x, W, out=out)
+    assert bool((out == 7.0).all())
+
+
+MUTANTS = {
+    "inputs past the end": ("(outs < o)[:, None] & (ks < K)[None, :], other=0.0", "(outs < o)[:, None], other=0.0"),
+    "last block lost": ("for k0 in range(0, K, BLOCK_K):", "for k0 in range(0, K - BLOCK_K + 1, BLOCK_K):"),
+    "sum started anew": ("tl.dot(w, v, acc=acc,", "tl.dot(w, v,"),
+    "bias by row": ("bias + outs, mask=outs < o", "bias + rows, mask=rows < m"),
+    "bias left out": ("acc += tl.load(bias", "acc = acc + 0.0 * tl.load(bias"),
+    "rows off by one": ("x + rows[None, :] * stride_x", "x + (rows[None, :] - 1) * stride_x"),
+    "tf32": ('input_precision="ieee"', 'input_precision="tf32"'),
+    "outputs unwritten": (
+        "mask=(rows < m)[None, :] & (outs < o)[:, None]",
+        "mask=(rows < m)[None, :] & (outs < o - 1)[:, None]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_caught(name: str) -> None:
+    mutant = mutated(module, *MUTANTS[name])
+    try:
+        verdicts = [judge(mutant, *case).passed for case in CASES]
+    except Exception:  # a fault may also end in an error of the interpreter
+        return
+    assert not all(verdicts)
