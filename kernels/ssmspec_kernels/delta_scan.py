@@ -76,29 +76,30 @@ def delta_scan(
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
-    tile, warps = _tile(axes["v"])
-    tile, warps = block_v or tile, num_warps or warps
-    _delta_scan_kernel[(triton.cdiv(axes["v"], tile), h, b)](
-        S, q, k, v, g, beta, A, dt_bias, slots, live, o,
+    block, warps = tile(axes["v"])
+    block, warps = block_v or block, num_warps or warps
+    delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
+        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o,
         *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
-        *strides(o, 3), *strides(live, 2), *strides(dt_bias, 1), scale, eps,
+        *strides(o, 3), *strides(live, 2), 0, 0, *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        WRITE_STATE=write_state, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=tile, num_warps=warps,
+        WRITE_STATE=write_state, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
     )  # fmt: skip
     return o
 
 
-def _tile(v: int) -> tuple[int, int]:
+def tile(v: int) -> tuple[int, int]:
     """Value channels and warps of a program. One warp owns whole columns, so that no sum over k crosses warps."""
     return min(triton.next_power_of_2(v), 16), 1
 
 
 @triton.jit
-def _delta_scan_kernel(
-    S, q, k, v, g, beta, A, dt_bias, slots, live, o,
+def delta_scan_kernel(
+    S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
     stride_S_s, stride_S_h, stride_S_k, stride_q_b, stride_q_t, stride_q_g, stride_k_b, stride_k_t, stride_k_g,
     stride_v_b, stride_v_t, stride_v_h, stride_g_b, stride_g_t, stride_g_h, stride_beta_b, stride_beta_t, stride_beta_h,
-    stride_o_b, stride_o_t, stride_o_h, stride_live_b, stride_live_t, stride_bias_h, scale, eps,
+    stride_o_b, stride_o_t, stride_o_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
+    stride_bias_h, scale, eps,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
     L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
@@ -112,8 +113,8 @@ def _delta_scan_kernel(
         j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
         in_k, in_v = i < K, j < V
         inside = in_k[:, None] & in_v[None, :]
-        tile = S + slot * stride_S_s + h * stride_S_h + i[:, None].to(tl.int64) * stride_S_k + j[None, :]
-        state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)
+        at_S = S + slot * stride_S_s + h * stride_S_h + i[:, None].to(tl.int64) * stride_S_k + j[None, :]
+        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
         at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g + i
         at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g + i
@@ -140,7 +141,11 @@ def _delta_scan_kernel(
             g_t, beta_t = gates(g_t, beta_t, decay, bias, A)  # (1)
             o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM)  # (2) to (5)
             tl.store(at_o + tl.cast(t, tl.int64) * stride_o_t, o_t.to(o.dtype.element_ty), mask=in_v)
+            if places is not None:
+                place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
+                if place >= 0:
+                    tl.store(at_S + (place - slot) * stride_S_s, state.to(S.dtype.element_ty), mask=inside)
             if t + 1 < T:
                 real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
         if WRITE_STATE:
-            tl.store(tile, state.to(S.dtype.element_ty), mask=inside)
+            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)

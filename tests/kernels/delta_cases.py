@@ -14,7 +14,6 @@ from ssmspec_ref.error_bounds.arithmetic import Approx, exact
 from ssmspec_ref.shapes import Array
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LOOSE = 3  # slots of a pool that no row names
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,8 @@ class Options:
     gentle: bool = False
     """Weak decay and a large state: what a wrong state does then lasts."""
     seed: int = 0
+    spare: int = 3
+    """Slots of the pool that no row names."""
     poison: float = float("nan")
     """What lies in gaps, in outputs and in other slots: NaN shows what is read, a number shows what is written."""
 
@@ -136,14 +137,14 @@ def draw(o: Options, padding: bool = True) -> Case:
     gate = (o.b, o.t, o.h, o.k) if o.channel else (o.b, o.t, o.h)
     strength = rng.uniform(0.001, 0.02, gate) if o.gentle else rng.uniform(0.05, 1.5, gate)
     beta = rng.uniform(0.1, 1.0, (o.b, o.t, o.h))
-    S = np.full((o.b + LOOSE, o.h, o.k, o.v), o.poison)
-    slots = rng.permutation(o.b + LOOSE)[: o.b]
+    S = np.full((o.b + o.spare, o.h, o.k, o.v), o.poison)
+    slots = rng.permutation(o.b + o.spare)[: o.b]
     if not np.any(slots == 0):
         slots[0] = 0
     slots = torch.from_numpy(slots).to(torch.int32 if o.seed % 2 else torch.int64)
     if padding and o.b > 1:
         slots[o.b - 1] = -1
-    S[slots[slots >= 0].numpy()] = rng.normal(size=(o.b + LOOSE, o.h, o.k, o.v))[: int((slots >= 0).sum())] * (
+    S[slots[slots >= 0].numpy()] = rng.normal(size=(o.b + o.spare, o.h, o.k, o.v))[: int((slots >= 0).sum())] * (
         30.0 if o.gentle else 1.0
     )
     extra: dict[str, Any] = {}

@@ -190,7 +190,7 @@ FAULTS = [
     ("if slot >= 0:", "if slot != -2:", None),
     ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
     ("b * stride_q_b + ", "b * stride_k_t + ", None),
-    ("            tl.store(tile,", "            tl.store(tile + 1,", None),
+    ("            tl.store(at_S, ", "            tl.store(at_S + 1, ", None),
     ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),
     ("u = tl.where(real, beta, 0.0) *", "u = beta *", "delta_inputs.py"),
     ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "delta_inputs.py"),
@@ -201,8 +201,8 @@ FAULTS = [
     ("(v - tl.sum(state", "(v + tl.sum(state", "delta_inputs.py"),
     ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "delta_inputs.py"),
     ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "delta_inputs.py"),
-    ("state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)",
-     "state = tl.load(tile, mask=inside, other=0.0).to(tl.bfloat16).to(tl.float32)", None),
+    ("state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)",
+     "state = tl.load(at_S, mask=inside, other=0.0).to(tl.bfloat16).to(tl.float32)", None),
 ]  # fmt: skip
 
 
