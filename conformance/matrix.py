@@ -133,11 +133,13 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         else "Nothing failed."
     )
     if known:
-        said += f" {known} cases fail as listed: deviations of the implementation, each with its reason and its smallest case above."
+        said += (
+            f" {known} cases fail as listed: deviations of the implementation, each with its reason and smallest case above."
+        )
     lines += [
         Text(said),
         Text(
-            "Inapplicable: what an adapter does not offer. Numbers under the counts: worst error of a passing case, 1 = its bound."
+            "Inapplicable: not offered. The number under a count: the worst error of a passing case, in units of its bound."
         ),
         Text(f"report: {where}"),
     ]

@@ -170,7 +170,7 @@ def _states(
 
 
 ACCEPT = {"accept": ("mixed", "all", "root", "none")}
-"""Of each window a row accepts all, its root alone, nothing (it takes no part); mixed: in turn a part, nothing, all, the root."""
+"""Of each window a row accepts all, its root alone, or nothing (takes no part); mixed: in turn a part, nothing, all, root."""
 TREE = {"tree": ("branch", "chain", "star"), "ragged": ("on", "off")}
 READ = {"mamba2": ("D", "dt_limit"), "mamba1": ("D", "inner_norm"), "delta": (), "kda": ()}
 """The options of a layer that act between its projections."""
