@@ -32,7 +32,10 @@ def load(name: str, device: str = "cpu") -> Adapter:
         make = getattr(importlib.import_module(module), factory, None)
         if make is None:
             raise UnknownAdapter(f"{module} has no {factory}; name a function that returns an Adapter")
-        made = make(device=device) if "device" in inspect.signature(make).parameters else make()
+        chooses = "device" in inspect.signature(make).parameters
+        if device != "cpu" and not chooses:
+            raise AdapterUnavailable(f"{name} computes on the cpu only, but --device came as {device}; leave it out")
+        made = make(device=device) if chooses else make()
     except ImportError as error:
         missing = (error.name or "").split(".")[0]
         if missing == module.split(".")[0]:

@@ -147,9 +147,10 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
 
 
 def show(console: Console, head: Header, results: Sequence[Result], diagnoses: Sequence[Diagnosis], where: str) -> None:
-    """Everything, in the order in which it is read from the bottom of a terminal."""
+    """Everything, in the order in which it is read from the bottom of a terminal: the matrix and what was judged come last."""
     console.print(left_out(results))
-    console.print(matrix(results))
     if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
         console.print(failures(diagnoses, results), soft_wrap=True)
+    console.print()
+    console.print(matrix(results))
     console.print(summary(head, results, where))

@@ -122,3 +122,10 @@ def test_the_suite_runs_as_a_module() -> None:
     made = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
     assert made.returncode == 0, made.stderr
     assert "conv.commit/" in made.stdout
+
+
+def test_a_device_that_an_adapter_cannot_use_is_refused_not_ignored() -> None:
+    with pytest.raises(AdapterUnavailable, match="leave it out"):
+        load("conformance.faults.conduct:adapter", device="cuda")
+    made = call("run", "--adapter", "conformance.faults.conduct:adapter", "--device", "cuda")
+    assert made.exit_code == 2
