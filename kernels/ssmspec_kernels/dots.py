@@ -6,7 +6,7 @@ With bf16 activations one operand of each product is bf16 already. The other, fp
 
 of 8 bits each: together the 24 bits of x, unless lo underflows. Products of bf16 are exact in fp32, so that three bf16
 products with fp32 sums (2) are a product of fp32 operands, on the tensor cores and without tf32. fp16 and fp32 activations
-take one product in fp32 (3).
+take one product in fp32 (3). Two fp32 operands are nine bf16 products (4), summed from the small to the large.
 """
 
 import triton
@@ -51,3 +51,21 @@ def dot_inputs(x, y):
     if x.dtype == tl.bfloat16:
         return tl.dot(x, y, out_dtype=tl.float32)
     return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="ieee")
+
+
+@triton.jit
+def dot_both(x, y, SPLIT: tl.constexpr):
+    """x y for two fp32 blocks, summed in fp32: on the tensor cores (4) where SPLIT, otherwise in fp32 (3)."""
+    if SPLIT:
+        hi, mid, lo = split3(x)
+        y_hi, y_mid, y_lo = split3(y)
+        acc = tl.dot(lo, y_lo, out_dtype=tl.float32)
+        acc = tl.dot(mid, y_lo, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(lo, y_mid, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(hi, y_mid, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)
+        return tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)
+    return tl.dot(x, y, input_precision="ieee")

@@ -3,15 +3,14 @@
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from conformance.interpreter.memory import watch
 from ssmspec_kernels import delta_scan as kernel
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
+from tests.kernels.delta_checks import check_bound, check_bytes, check_exact
 from tests.kernels.mutants import mutated
 
 COVER = [
@@ -27,31 +26,6 @@ COVER = [
     Options(b=1, t=32, gentle=True, g=1, h=2, k=8, v=4, seed=8),
     Options(t=6, gentle=True, live=True, scale=1.3, seed=9),
 ]
-
-
-def check_bound(module: ModuleType, o: Options) -> None:
-    """Output and state within the bound; nothing else of the pool, of the output, or of any input has changed."""
-    case = cases.draw(o)
-    y, S = case.bound()
-    named = case.slots.numpy()[case.rows]
-    before = {name: cases.whole(getattr(case, name)).clone() for name in ("q", "k", "v", "g", "beta", "S", "out")}
-    assert case.call(module.delta_scan) is case.out
-    cases.assert_within("o", case.out, y, case.rows)
-    cases.assert_within("S", case.S, S, named)
-    for x in (case.S[named], case.out[case.rows]):
-        assert torch.isfinite(x).all()
-    fresh = cases.draw(o)
-    case.S[named], case.out[case.rows] = fresh.S[named], fresh.out[case.rows]
-    for name, x in before.items():
-        assert cases.untouched(x, cases.whole(getattr(case, name))), f"{name} was written where it must not be"
-
-
-def check_exact(module: ModuleType, o: Options) -> None:
-    case = cases.ints(o)
-    y, S = case.bound()
-    case.call(module.delta_scan)
-    assert np.array_equal(cases.doubles(case.out), y.value)
-    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
 
 
 def check_single_steps(module: ModuleType, o: Options) -> None:
@@ -71,14 +45,14 @@ def check_single_steps(module: ModuleType, o: Options) -> None:
 
 @pytest.mark.parametrize("o", COVER, ids=str)
 def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
-    check_bound(kernel, o)
+    check_bound(kernel.delta_scan, o)
 
 
 @pytest.mark.parametrize(
     "o", [Options(t=7), Options(t=4, channel=True, io="bf16", state="bf16"), Options(io="fp16")], ids=str
 )
 def test_integers_come_out_exactly(o: Options) -> None:
-    check_exact(kernel, o)
+    check_exact(kernel.delta_scan, o)
 
 
 @pytest.mark.parametrize(
@@ -124,21 +98,7 @@ def test_rows_without_slots_have_their_own_number() -> None:
 )
 @pytest.mark.parametrize("write", [True, False])
 def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
-    check_bytes(kernel, o, write)
-
-
-def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
-    case = cases.draw(o, padding=False)
-    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
-    with watch(**named, slots=case.slots) as seen:
-        case.call(module.delta_scan, write_state=write)
-    sizes = {"state": case.S.element_size(), "io": case.q.element_size(), "gate": 4}
-    states = o.b * o.h * o.k * o.v * sizes["state"]
-    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write, channel=o.channel)
-    assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
-    assert seen.loaded("S").requested == states
-    assert seen.stored("S").requested == (states if write else 0)
-    assert seen.outside == seen.races == []
+    check_bytes(kernel, kernel.delta_scan, o, write)
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
@@ -179,8 +139,8 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 
 def check_all(module: ModuleType) -> None:
     for o in (COVER[1], COVER[0], COVER[5], COVER[6], COVER[2]):
-        check_bound(module, o)
-    check_bytes(module, Options(v=40), True)
+        check_bound(module.delta_scan, o)
+    check_bytes(module, module.delta_scan, Options(v=40), True)
 
 
 FAULTS = [
@@ -219,4 +179,4 @@ def test_planted_arithmetic_across_tokens_is_caught_by_single_steps() -> None:
                      "state = (state + k[:, None] * u[None, :]) * (1.0 + 2.0**-23)", file="delta_inputs.py")  # fmt: skip
     check_single_steps(mutant, Options(t=3))
     with pytest.raises(AssertionError):
-        check_exact(mutant, Options(t=7))
+        check_exact(mutant.delta_scan, Options(t=7))

@@ -1,0 +1,90 @@
+"""What the window kernels of the gated delta rule share: a window in registers against a tile (k, v) of the state.
+
+With G_i the sum of g over the tokens that i sees, itself included, and r the scale and norm of a query or key (a number
+for each token, so that the rows of a product with raw bf16 operands are scaled after it),
+
+    decayed(x)_i   = exp(G_i) r_i x_i                                                       (1)
+    scores(x)_ij   = r_i x_i^T diag(exp(G_i - G_j)) r_j k_j      where i sees j, else 0     (2)
+    (I + A) U = R                          forward substitution, column by column           (3)
+    S' = diag(exp G_T) S + sum_j diag(exp(G_T - G_j)) r_j k_j u_j^T                         (4)
+
+A gate per head makes exp(G) a number for each token too, and (1) (2) (4) are scaled products of raw operands. A gate per key
+channel stands between the operands: (1) and (4) are products of fp32 operands, and (2) is summed column by column. The mask
+of (2) acts before exp: the exponent of a pair that is not seen may be large and positive.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import PrecisionError
+
+from .dots import dot_both, dot_inputs, dot_right
+
+
+def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises: PrecisionError unless q, k and v have one type."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise PrecisionError(f"q, k, v came as {q.dtype}, {k.dtype}, {v.dtype}; a matrix product takes one type")
+
+
+@triton.jit
+def norms(x, scale, eps, L2_NORM: tl.constexpr):
+    """r for each row of x: scale / |x|, or the scale alone."""
+    f = x.to(tl.float32)
+    if L2_NORM:
+        return scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)
+    return scale + 0.0 * tl.sum(tl.zeros_like(f), axis=1)
+
+
+@triton.jit
+def from_state(x, r, G, state, CHANNEL: tl.constexpr, SPLIT: tl.constexpr):
+    """decayed(x) S (1)."""
+    if CHANNEL:
+        read = dot_both(x.to(tl.float32) * r[:, None] * tl.exp(G), state, SPLIT)
+    else:
+        read = (r * tl.exp(G))[:, None] * dot_right(x, state)
+    return read
+
+
+@triton.jit
+def scores(x, r_x, G, k, r_k, G_k, sees, J: tl.constexpr, CHANNEL: tl.constexpr):
+    """(2) for rows x and J keys k, each with their own G; `sees` (rows, keys)."""
+    if CHANNEL:
+        j = tl.arange(0, k.shape[0])
+        f, k_f = x.to(tl.float32) * r_x[:, None], k.to(tl.float32) * r_k[:, None]
+        result = tl.zeros([x.shape[0], k.shape[0]], tl.float32)
+        for one in range(J):
+            is_one = (j == one)[:, None]
+            key = tl.sum(tl.where(is_one, k_f, 0.0), axis=0)
+            at_key = tl.sum(tl.where(is_one, G_k, 0.0), axis=0)
+            seen = tl.sum(tl.where((j == one)[None, :] & sees, 1, 0), axis=1) != 0
+            weight = tl.exp(tl.where(seen[:, None], G - at_key[None, :], float("-inf")))
+            column = tl.sum(f * weight * key[None, :], axis=1)
+            result = tl.where((j == one)[None, :], column[:, None], result)
+    else:
+        weight = tl.exp(tl.where(sees, G[:, None] - G_k[None, :], float("-inf")))
+        result = dot_inputs(x, tl.trans(k)) * (r_x[:, None] * r_k[None, :]) * weight
+    return result
+
+
+@triton.jit
+def substituted(A, R, T: tl.constexpr):
+    """U of (3) for A strictly lower triangular, T rows of it used."""
+    t = tl.arange(0, A.shape[0])
+    for i in range(T - 1):
+        column = tl.sum(tl.where((t == i)[None, :], A, 0.0), axis=1)
+        row = tl.sum(tl.where((t == i)[:, None], R, 0.0), axis=0)
+        R -= column[:, None] * row[None, :]
+    return R
+
+
+@triton.jit
+def carried(state, k, r, G, total, U, CHANNEL: tl.constexpr, SPLIT: tl.constexpr):
+    """The state after the window (4); `total` is G_T."""
+    if CHANNEL:
+        kept = k.to(tl.float32) * r[:, None] * tl.exp(total[None, :] - G)
+        state = tl.exp(total)[:, None] * state + dot_both(tl.trans(kept), U, SPLIT)
+    else:
+        state = tl.exp(total) * state + dot_right(tl.trans(k), (r * tl.exp(total - G))[:, None] * U)
+    return state

@@ -1,0 +1,50 @@
+"""What every kernel of the delta rule that advances a state is held to."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance.interpreter.memory import watch
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Options
+
+
+def check_bound(kernel: Any, o: Options, **contract: Any) -> None:
+    """Output and state within the bound; nothing else of the pool, of the output, or of any input has changed."""
+    case = cases.draw(o)
+    y, S = case.bound(**contract)
+    named = case.slots.numpy()[case.rows]
+    before = {name: cases.whole(getattr(case, name)).clone() for name in ("q", "k", "v", "g", "beta", "S", "out")}
+    assert case.call(kernel) is case.out
+    cases.assert_within("o", case.out, y, case.rows)
+    cases.assert_within("S", case.S, S, named)
+    for x in (case.S[named], case.out[case.rows]):
+        assert torch.isfinite(x).all()
+    fresh = cases.draw(o)
+    case.S[named], case.out[case.rows] = fresh.S[named], fresh.out[case.rows]
+    for name, x in before.items():
+        assert cases.untouched(x, cases.whole(getattr(case, name))), f"{name} was written where it must not be"
+
+
+def check_exact(kernel: Any, o: Options, **contract: Any) -> None:
+    case = cases.ints(o)
+    y, S = case.bound(**contract)
+    case.call(kernel)
+    assert np.array_equal(cases.doubles(case.out), y.value)
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
+
+
+def check_bytes(module: ModuleType, kernel: Any, o: Options, write: bool) -> None:
+    case = cases.draw(o, padding=False)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, slots=case.slots) as seen:
+        case.call(kernel, write_state=write)
+    sizes = {"state": case.S.element_size(), "io": case.q.element_size(), "gate": 4}
+    states = o.b * o.h * o.k * o.v * sizes["state"]
+    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write, channel=o.channel)
+    assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if write else 0)
+    assert seen.outside == seen.races == []

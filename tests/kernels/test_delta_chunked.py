@@ -1,0 +1,136 @@
+"""The delta rule's windows through matrix products: the demands on the scan, and its results within the bounds."""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ssmspec_kernels import delta_chunked as kernel
+from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Options
+from tests.kernels.delta_checks import check_bound, check_bytes, check_exact
+from tests.kernels.mutants import mutated
+
+COVER = [
+    Options(poison=7.0),
+    Options(t=1, io="bf16", h=2, seed=1),
+    Options(t=5, channel=True, io="bf16", gentle=True, k=17, v=33, seed=2, poison=3.0),
+    Options(t=4, live=True, io="fp16", state="fp16", l2_norm=False, scale=0.7, seed=3),
+    Options(t=17, io="bf16", state="bf16", g=1, h=3, v=5, seed=4),
+    Options(t=3, raw=True, bias=True, io="bf16", live=True, gentle=True, k=32, v=16, seed=5),
+    Options(t=3, raw=True, channel=True, bias=True, live=True, state="fp16", g=3, h=6, seed=6),
+    Options(b=1, t=32, gentle=True, g=1, h=2, k=8, v=4, seed=8),
+    Options(t=6, gentle=True, live=True, io="bf16", seed=9),
+    Options(t=2, raw=True, channel=True, live=True, seed=10),
+]
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check_bound(kernel.delta_chunked, o, order="chunked")
+
+
+@pytest.mark.parametrize(
+    "o", [Options(t=7, io="bf16"), Options(t=4, channel=True, state="bf16"), Options(io="fp16")], ids=str
+)
+def test_integers_come_out_exactly(o: Options) -> None:
+    check_exact(kernel.delta_chunked, o, order="chunked")
+
+
+@pytest.mark.parametrize("o", [COVER[0], COVER[4], COVER[6]], ids=str)
+def test_the_window_is_the_scan_within_both_bounds(o: Options) -> None:
+    solved, scanned = cases.draw(o), cases.draw(o)
+    bounds = solved.bound(order="chunked"), scanned.bound()
+    solved.call(kernel.delta_chunked)
+    scanned.call(delta_scan)
+    named = solved.slots.numpy()[solved.rows]
+    for x, rows, i in (("out", solved.rows, 0), ("S", named, 1)):
+        apart = cases.doubles(getattr(solved, x))[rows] - cases.doubles(getattr(scanned, x))[rows]
+        assert (abs(apart) <= bounds[0][i].error + bounds[1][i].error).all()
+
+
+def test_fp32_is_kept_with_bf16_activations() -> None:
+    """An fp32 operand rounded to bf16 before a product would cost 2^-9; the state is accurate to fp32."""
+    o = Options(t=6, io="bf16", k=32, v=32)
+    case = cases.draw(o)
+    _, S = case.bound(order="chunked")
+    case.call(kernel.delta_chunked)
+    found = cases.doubles(case.S)[case.slots.numpy()[case.rows]]
+    assert abs(found - S.value).max() <= 2.0**-20 * abs(S.value).max()
+
+
+@pytest.mark.parametrize(
+    "o",
+    [Options(v=40), Options(t=1, io="bf16", state="bf16", v=16), Options(t=5, channel=True, io="bf16", k=17, g=1, h=2)],
+    ids=str,
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
+    check_bytes(kernel, kernel.delta_chunked, o, write)
+
+
+LONG: dict[str, Any] = {"out": lambda c: None}
+LONG |= {x: lambda c, x=x: torch.cat([getattr(c, x)] * 11, dim=1) for x in ("q", "k", "v", "g", "beta")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": lambda c: c.q.bfloat16()}, PrecisionError, "q, k, v came as torch.bfloat16, torch.float32"),
+        ({"beta": lambda c: c.beta[:, :, :2]}, ShapeMismatch, "axis h has size 4"),
+        ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "axis t has size 3"),
+        ({"eps": lambda c: -1.0}, ParameterError, "scale and eps"),
+        (LONG, ParameterError, "holds 33 tokens"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = cases.draw(Options(), padding=False)
+    before = [cases.whole(x).clone() for x in (case.S, case.out)]
+    named = {"slots": case.slots, "out": case.out}
+    named |= {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta")}
+    with pytest.raises(error, match=message):
+        kernel.delta_chunked(**{**named, **{name: change(case) for name, change in changes.items()}})
+    for old, x in zip(before, (case.S, case.out), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+def check_all(module: ModuleType) -> None:
+    for i in (0, 1, 5, 6, 8, 2):
+        check_bound(module.delta_chunked, COVER[i], order="chunked")
+    check_bytes(module, module.delta_chunked, Options(v=40), True)
+
+
+WINDOW, DOTS = "delta_window.py", "dots.py"
+FAULTS = [
+    ("in_k, in_v = i < K, j < V", "in_k, in_v = i < K, j <= V", None),
+    ("if slot >= 0:", "if slot > 0:", None),
+    ("if slot >= 0:", "if slot != -2:", None),
+    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
+    ("before, up_to = t[:, None] > t[None, :]", "before, up_to = t[:, None] >= t[None, :]", None),
+    ("up_to = t[:, None] > t[None, :], t[:, None] >= t[None, :]", "up_to = t[:, None] > t[None, :], t[:, None] > t[None, :]",
+     None),
+    ("g_t = tl.where(of_k, g_t, 0.0)", "pass", None),
+    ("            g_t = tl.where(real, g_t, 0.0)", "            pass", None),
+    ("        if WRITE_STATE:", "        if not WRITE_STATE:", None),
+    ("mask=(t < T)[:, None] & in_v[None, :]", "mask=(t <= T)[:, None] & in_v[None, :]", None),
+    ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
+    ("R -= column[:, None]", "R += column[:, None]", WINDOW),
+    ("(r * tl.exp(total - G))", "(r * tl.exp(total))", WINDOW),
+    ("read = (r * tl.exp(G))", "read = (r + 0.0 * tl.exp(G))", WINDOW),
+    ("G[:, None] - G_k[None, :]", "G_k[None, :] - G[:, None]", WINDOW),
+    ("(r_x[:, None] * r_k[None, :])", "(r_k[:, None] * r_k[None, :])", WINDOW),
+    ("weight = tl.exp(tl.where(seen[:, None], G - at_key[None, :], float(\"-inf\")))",
+     "weight = tl.where(seen[:, None], 1.0, 0.0)", WINDOW),
+    ("acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "pass\n", DOTS),
+    ("acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)", "pass", DOTS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
