@@ -1,0 +1,96 @@
+"""Tensors for the tests of kernels: drawn on a grid that every storage type holds, with gaps full of NaN, and watched."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conformance.interpreter.memory import Memory
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.error_bounds import compare
+from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.shapes import Array
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def contract(state: str, io: str, **changes: Any) -> NumericContract:
+    """What the kernels declare; NumPy's exp, which stands in for the hardware's, has 3 ulp."""
+    return NumericContract(state=state, io=io, function_ulp=3.0, exp="ex2", **changes)  # type: ignore[arg-type]
+
+
+def draw(rng: np.random.Generator, *shape: int, forms: tuple[str, ...] = ("fp32",), scale: float = 1.0) -> Array:
+    """Normal values that all of `forms` hold exactly."""
+    x = torch.from_numpy(rng.standard_normal(shape) * scale)
+    for form in forms:
+        x = x.to(DTYPES[form])
+    return x.double().numpy()
+
+
+def integers(rng: np.random.Generator, *shape: int, size: int = 3) -> Array:
+    return rng.integers(-size, size + 1, shape).astype(np.float64)
+
+
+def strided(values: Array, form: str, gap: int = 3) -> Tensor:
+    """The values as a tensor with an offset and NaN in every gap; stride 1 on the last axis. Other gaps, other strides."""
+    gaps = [*(gap // 2 for _ in values.shape[:-1]), gap]
+    buffer = torch.full([n + g for n, g in zip(values.shape, gaps, strict=True)], float("nan"), dtype=DTYPES[form])
+    view = buffer[tuple(slice(g, None) for g in gaps)]
+    view.copy_(torch.from_numpy(values))
+    return view
+
+
+def blank(form: str, *shape: int) -> Tensor:
+    """An output that nobody has written."""
+    return strided(np.full(shape, np.nan), form, gap=5)
+
+
+def doubles(tensor: Tensor) -> Array:
+    return tensor.double().numpy()
+
+
+class Kept:
+    """The bits of some tensors, gaps included, as they were before a call."""
+
+    def __init__(self, **tensors: Tensor | None) -> None:
+        self.tensors = {name: t for name, t in tensors.items() if t is not None}
+        self.before = {name: _elements(t).clone() for name, t in self.tensors.items()}
+
+    def check(self, **owned: Any) -> None:
+        """Assert that nothing changed but, in the tensors named, the rows of the first axis that the call owns."""
+        for name, t in self.tensors.items():
+            free = torch.zeros(len(self.before[name]), dtype=torch.bool)
+            if name in owned:
+                free.as_strided(t.shape, t.stride(), t.storage_offset())[owned[name]] = True
+            same = torch.equal(_elements(t)[~free], self.before[name][~free])
+            assert same, f"{name} changed where the call owns nothing"
+
+
+def _elements(t: Tensor) -> Tensor:
+    return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage()).view(INTS[t.element_size()])
+
+
+def check_within(actual: Array, pair: Approx, form: str | None = None) -> float:
+    """Assert that an output lies within its bound, stored in `form` where the pair is not; return the share of it used."""
+    pair = pair if form is None else pair.store(form)  # type: ignore[arg-type]
+    comparison = compare(actual, pair.value, pair.error)
+    assert comparison.passed, str(comparison)
+    return comparison.utilisation
+
+
+def check_bytes(seen: Memory, expected: int, once: tuple[str, ...], apart: tuple[str, ...] = ()) -> None:
+    """Assert the bytes that crossed the bus for the tensors `once`, each element asked for once, and no stray access.
+
+    `apart` names what `traffic_bytes` leaves out: parameters, slots, masks.
+    """
+    assert seen.outside == [], seen.outside[:3]
+    assert seen.races == [], seen.races[:3]
+    names = {name for _, name in seen.accesses}
+    assert names <= {*once, *apart}, f"{names - {*once, *apart}} touched"
+    for (kind, name), access in seen.accesses.items():
+        assert name in apart or access.requested == access.distinct, f"{kind} of {name}: {access.requested} bytes asked for"
+    crossed = sum(access.distinct for (_, name), access in seen.accesses.items() if name in once)
+    assert crossed == expected, f"{crossed} bytes crossed, {expected} by the formula"

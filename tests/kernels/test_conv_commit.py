@@ -1,0 +1,92 @@
+"""The commit of the convolution's window, against the oracle, its bytes, and planted faults."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import conv_commit
+from ssmspec_ref import errors
+from tests.kernels.conv_cases import Options, case, caught
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import BYTES, Kept, check_bytes, doubles
+
+CASES = [
+    Options(replay="advanced"),
+    Options(replay="path", index=torch.int64, seed=1),
+    Options(replay="advanced", c=3, w=2, state="bf16", io="bf16", seed=2),
+    Options(replay="path", c=16, w=3, state="fp32", io="bf16", padding=False, seed=3),
+    Options(replay="path", c=9, w=8, state="fp16", io="fp16", seed=4),
+    Options(replay="advanced", b=3, c=21, w=5, state="bf16", io="fp32", seed=5),
+]
+
+
+def check(module: ModuleType, o: Options) -> None:
+    """One call judged in full: state, bystanders, bytes."""
+    made = case(o)
+    accepted = {"path": made.extra.get("path"), "advanced": made.extra.get("advanced")}
+    u = made.extra["previous"]
+    kept = Kept(**made.tensors)
+    with watch(**made.tensors) as seen:
+        module.conv_commit(made.M, u, **accepted, slots=made.slots, block_c=8)
+    kept.check(M=made.named)
+    assert np.array_equal(doubles(made.M[made.named]), made.M0)
+    expected = sum(module.traffic_bytes(1, o.c, o.w, int(a), state=BYTES[o.state], io=BYTES[o.io]) for a in made.taken)
+    check_bytes(seen, expected, ("M", "previous"), ("slots", "path", "advanced"))
+
+
+@pytest.mark.parametrize("o", CASES, ids=str)
+def test_a_commit_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
+    check(conv_commit, o)
+
+
+def test_a_state_narrower_than_its_inputs_is_rounded_once() -> None:
+    M, u = torch.zeros(1, 5, 4, dtype=torch.bfloat16), torch.randn(1, 6, 5)
+    conv_commit.conv_commit(M, u, advanced=torch.tensor([6]))
+    assert torch.equal(M[0], u[0, 2:].T.to(torch.bfloat16))
+
+
+REFUSED = {
+    "nothing accepted": (lambda m: {}, errors.ParameterError, "0 of advanced and path"),
+    "both": (
+        lambda m: {"advanced": m.slots, "path": torch.zeros(4, 5, dtype=torch.int64)}, errors.ParameterError, "2 of advanced",
+    ),
+    "float counts": (lambda m: {"advanced": m.slots.float()}, errors.PrecisionError, "advanced"),
+    "counts of other rows": (lambda m: {"advanced": m.slots[:-1]}, errors.ShapeMismatch, "axis b"),
+    "small pool": (lambda m: {"M": m.M[:2], "advanced": m.slots, "slots": None}, errors.ParameterError, "pool"),
+    "other channels": (lambda m: {"u": m.u[:, :, :-1], "advanced": m.slots}, errors.ShapeMismatch, "axis c"),
+    "one tap": (lambda m: {"M": m.M[:, :, :1], "advanced": m.slots}, errors.ParameterError, "1 taps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
+    change, error, text = REFUSED[name]
+    made = case(Options())
+    kept = Kept(**made.tensors)
+    with pytest.raises(error, match=text):
+        conv_commit.conv_commit(**{"M": made.M, "u": made.u, "slots": made.slots, **change(made)})
+    kept.check()
+
+
+MUTANTS = [
+    ("conv_commit.py", "if slot >= 0:", "if slot > 0:"),
+    ("conv_commit.py", "b * stride_u_b", "slot * stride_u_b"),
+    ("conv_commit.py", "b * stride_path_b", "slot * stride_path_b"),
+    ("conv_commit.py", "slot * stride_M_s", "b * stride_M_s"),
+    ("conv_commit.py", "            end = tokens\n", "            end = tokens - 1\n"),
+    ("conv_commit.py", "inside = c < C", "inside = c <= C"),
+    ("conv_commit.py", "        write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
+    ("conv_taps.py", "i = first + k", "i = first + k + 1"),
+    ("conv_taps.py", "node = i - W", "node = i - W + 1"),
+    ("conv_taps.py", "node * stride_u_t", "node * stride_M_c"),
+    ("conv_taps.py", "mask=inside & held & (i < W)", "mask=inside & held & (i <= W)"),
+    ("conv_taps.py", "tl.where(i < W, old, new)", "tl.where(i <= W, old, new)"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_commit, old, new, file=file), check, CASES)

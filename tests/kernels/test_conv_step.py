@@ -1,0 +1,132 @@
+"""The convolution's kernel for one token, against the oracle, its bytes, what it must leave alone, and planted faults."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import conv_step
+from ssmspec_ref import conv, errors
+from ssmspec_ref import error_bounds as eb
+from tests.kernels.conv_cases import Options, case, caught
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
+
+CASES = [
+    Options(t=1),
+    Options(t=1, c=5, w=2, state="bf16", io="bf16", bias=False, seed=1),
+    Options(t=1, c=16, w=3, state="fp32", io="bf16", activation=False, index=torch.int64, seed=2),
+    Options(t=1, c=9, w=8, state="fp16", io="fp16", padding=False, seed=3),
+    Options(t=1, c=19, w=5, state="fp32", io="fp16", bias=False, activation=False, seed=4),
+    Options(t=1, b=1, c=3, w=4, state="bf16", io="fp32", seed=5),
+    Options(t=1, w=7, c=13, whole=True, seed=6),
+]
+
+
+def check(module: ModuleType, o: Options) -> None:
+    """One call judged in full: outputs, state, bystanders, bytes."""
+    made = case(o)
+    made.M[:, :, 0] = float("nan")  # (1) drops it
+    u, out = made.u[:, 0], made.out[:, 0]
+    kept = Kept(**made.tensors)
+    with watch(**made.tensors) as seen:
+        settings = {**made.settings, "out": out}
+        got = module.conv_step(made.M, u, made.weight, **settings, block_c=8)
+    assert got is out
+    kept.check(M=made.named, out=torch.from_numpy(made.rows))
+    M0 = np.concatenate([np.zeros_like(made.M0[:, :, :1]), made.M0[:, :, 1:]], axis=2)
+    y, M = eb.conv.scan(M0, made.inputs, made.params, contract(o.state, o.io))
+    assert np.array_equal(doubles(made.M[made.named]), M.value)
+    if o.whole:
+        assert np.array_equal(doubles(out)[made.rows], y.value[:, 0])
+    check_within(doubles(out)[made.rows], y[:, 0])
+    expected = module.traffic_bytes(len(made.rows), o.c, o.w, state=BYTES[o.state], io=BYTES[o.io])
+    check_bytes(seen, expected, ("M", "u", "out"), ("weight", "bias", "slots"))
+
+
+@pytest.mark.parametrize("o", CASES, ids=str)
+def test_a_step_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
+    check(conv_step, o)
+
+
+def test_a_state_narrower_than_its_inputs_is_rounded_once() -> None:
+    made = case(Options(t=1, padding=False))
+    M = made.M.to(torch.bfloat16)
+    u = made.u[:, 0] * 1.001
+    conv_step.conv_step(M, u, made.weight, slots=made.slots)
+    assert torch.equal(M[made.named, :, -1], u.to(torch.bfloat16))
+
+
+def test_without_slots_row_b_has_slot_b() -> None:
+    made = case(Options(t=1, padding=False))
+    M = made.M[made.named].clone()
+    settings = {**made.settings, "slots": None, "out": None}
+    y = conv_step.conv_step(M, made.u[:, 0], made.weight, **settings)
+    reference, after = conv.step(made.M0, made.inputs[:, 0], made.params)
+    assert np.array_equal(doubles(M), after)
+    assert np.max(np.abs(doubles(y) - reference)) <= 1e-5 * np.max(np.abs(reference))  # fp32: the bound is checked above
+
+
+def test_a_slot_beyond_2_to_the_31_elements_is_reached() -> None:
+    """Slots of a pool spread over 6 GB of address space, of which two pages are touched."""
+    far, c, w = 2**30, 3, 4
+    pool = torch.empty(3 * far + c * w, dtype=torch.bfloat16).as_strided((4, c, w), (far, w, 1))
+    pool[3] = 1.0
+    slots = torch.tensor([3], dtype=torch.int32)
+    y = conv_step.conv_step(pool, torch.ones(1, c), torch.ones(c, w), activation=False, slots=slots)
+    assert torch.equal(y, torch.full((1, c), 4.0))
+
+
+REFUSED = {
+    "another width": (lambda m: {"weight": m.weight[:, :-1]}, errors.ShapeMismatch, "axis w"),
+    "one tap": (lambda m: {"M": m.M[:, :, :1], "weight": m.weight[:, :1]}, errors.ParameterError, "1 taps"),
+    "nine taps": (lambda m: {"M": m.M.repeat(1, 1, 3)[..., :9], "weight": torch.ones(11, 9)}, errors.ParameterError, "9"),
+    "state transposed": (lambda m: {"M": m.M.transpose(1, 2).contiguous().transpose(1, 2)}, errors.ShapeMismatch, "stride"),
+    "double inputs": (lambda m: {"u": m.u[:, 0].double()}, errors.PrecisionError, "float64"),
+    "float slots": (lambda m: {"slots": m.slots.float()}, errors.PrecisionError, "slots"),
+    "slots with gaps": (lambda m: {"slots": m.slots.repeat_interleave(2)[::2]}, errors.ShapeMismatch, "slots"),
+    "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
+    "window of inputs": (lambda m: {"u": m.u}, errors.ShapeMismatch, "axes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
+    change, error, text = REFUSED[name]
+    made = case(Options(t=1))
+    call = {"M": made.M, "u": made.u[:, 0], "weight": made.weight, **made.settings, "out": made.out[:, 0], **change(made)}
+    kept = Kept(**made.tensors)
+    with pytest.raises(error, match=text):
+        conv_step.conv_step(**call)
+    kept.check()
+
+
+MUTANTS = [
+    ("conv_step.py", "if slot >= 0:", "if slot > 0:"),
+    ("conv_step.py", "if slot >= 0:", "if slot >= -1:"),
+    ("conv_step.py", "window = window[1:]", "window = window[:-1]"),
+    ("conv_step.py", "b * stride_u_b", "slot * stride_u_b"),
+    ("conv_step.py", "b * stride_y_b", "slot * stride_y_b"),
+    ("conv_step.py", "slot * stride_M_s", "b * stride_M_s"),
+    ("conv_step.py", "inside = c < C", "inside = c <= C"),
+    ("conv_step.py", "        write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
+    ("conv_step.py", "stride_M_c, 0, 0, W, 1, 0)", "stride_M_c, 0, 0, W, 0, 0)"),
+    ("conv_taps.py", "window[k] * taps[k]", "window[k] * taps[W - 1 - k]"),
+    ("conv_taps.py", "y = shift", "y = -shift"),
+    ("conv_taps.py", "if ACTIVATION:", "if not ACTIVATION:"),
+    ("conv_taps.py", "(w < W)[None, :]", "(w < W - 1)[None, :]"),
+    ("conv_taps.py", "w[None, :] == k", "w[None, :] == W - 1 - k"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_step, old, new, file=file), check, CASES)
+
+
+def test_the_cases_use_slot_0_and_padding() -> None:
+    made = [case(o) for o in CASES]
+    assert all((m.slots == 0).any() for m in made)
+    assert any((m.slots < 0).any() for m in made)

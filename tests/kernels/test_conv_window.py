@@ -1,0 +1,170 @@
+"""The convolution's kernel for a window, with no-ops and replay, against the oracle, its bytes, and planted faults."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import conv_step, conv_window
+from ssmspec_ref import conv, errors
+from ssmspec_ref import error_bounds as eb
+from tests.kernels.conv_cases import Case, Options, case, caught
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
+
+CASES = [
+    Options(),
+    Options(live=True, seed=1),
+    Options(t=4, c=9, w=3, replay="advanced", keep="committed", state="bf16", io="bf16", seed=2),
+    Options(t=3, c=13, w=5, replay="path", keep="committed", io="bf16", bias=False, index=torch.int64, seed=3),
+    Options(t=6, c=8, w=2, replay="path", keep="final", live=True, state="fp16", io="fp16", activation=False, seed=4),
+    Options(t=2, c=11, w=8, replay="advanced", keep="final", bias=False, seed=5),
+    Options(t=5, c=7, w=4, replay="advanced", keep="none", padding=False, seed=6),
+    Options(t=7, c=3, w=6, keep="none", live=True, state="fp32", io="fp16", seed=7),
+    Options(t=1, b=1, c=17, w=7, state="bf16", io="fp32", activation=False, seed=8),
+    Options(t=16, b=2, c=2, w=4, live=True, whole=True, seed=9),
+    Options(t=3, c=5, w=4, replay="path", keep="none", live=True, whole=True, seed=10),
+]
+
+
+def columns_read(o: Options) -> int:
+    return o.w - 1 if o.keep == "none" or o.replay is None else o.w
+
+
+def crossing(module: ModuleType, made: Case) -> int:
+    """`traffic_bytes`, less what the no-ops of this case save."""
+    o = made.options
+    state, io = BYTES[o.state], BYTES[o.io]
+    taken = [int(a) for a in made.taken] if o.replay else [None] * len(made.rows)
+    total = sum(module.traffic_bytes(1, o.t, o.c, o.w, state=state, io=io, keep=o.keep, advanced=a) for a in taken)
+    still = 0 if o.replay or o.keep != "final" else int((~made.live.any(axis=1)).sum())
+    return total - int((~made.live).sum()) * o.c * io - still * o.c * o.w * state
+
+
+def check(module: ModuleType, o: Options) -> None:
+    """One call judged in full: outputs, state, bystanders, bytes."""
+    made = case(o)
+    if o.replay is None and o.keep == "none":
+        made.M[:, :, 0] = float("nan")  # no output sees it
+        made.M0[:, :, 0] = 0.0
+    start = made.M[made.named].clone()
+    kept = Kept(**made.tensors)
+    with watch(**made.tensors) as seen:
+        got = module.conv_window(made.M, made.u, made.weight, **made.settings, keep=o.keep, block_c=8)
+    assert got is made.out
+    kept.check(out=torch.from_numpy(made.rows), **({} if o.keep == "none" else {"M": made.named}))
+    y, M = eb.conv.scan(made.M0, made.inputs, made.params, contract(o.state, o.io), made.live)
+    after = {"final": M.value, "committed": made.M0, "none": doubles(start)}[o.keep]
+    assert np.array_equal(doubles(made.M[made.named]), after, equal_nan=o.keep == "none")
+    outputs = doubles(made.out)[made.rows]
+    if o.whole:
+        assert np.array_equal(outputs, y.value)
+    assert not outputs[~made.live].any()
+    check_within(outputs, y)
+    check_bytes(
+        seen, crossing(module, made), ("M", "u", "out", "previous"), ("weight", "bias", "slots", "live", "advanced", "path")
+    )
+
+
+@pytest.mark.parametrize("o", CASES, ids=str)
+def test_a_window_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
+    check(conv_window, o)
+
+
+def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
+    made = case(Options(t=6, padding=False, seed=11))
+    alone, steps = made.M.clone(), []
+    for t in range(6):
+        u = made.u[:, t].clone()
+        steps.append(conv_step.conv_step(alone, u, made.weight, bias=made.bias, slots=made.slots))
+    y = conv_window.conv_window(made.M, made.u, made.weight, bias=made.bias, slots=made.slots)
+    assert torch.equal(y, torch.stack(steps, dim=1))
+    assert torch.equal(alone[made.named], made.M[made.named])
+
+
+def test_replay_in_the_launch_equals_never_having_speculated() -> None:
+    """Verify, accept, verify again: the second window reads what plain decoding reads, for every count accepted."""
+    for accepted in range(6):
+        made = case(Options(t=5, b=1, padding=False, seed=12))
+        plain = made.M0
+        conv_window.conv_window(made.M, made.u, made.weight, bias=made.bias, slots=made.slots, keep="none")
+        advanced = torch.tensor([accepted])
+        replay = {"previous": made.u, "advanced": advanced, "keep": "committed"}
+        y = conv_window.conv_window(made.M, made.u, made.weight, bias=made.bias, slots=made.slots, **replay)
+        plain = conv.commit(plain, made.inputs, np.array([accepted]))
+        assert np.array_equal(doubles(made.M[made.named]), plain)
+        pair, _ = eb.conv.scan(plain, made.inputs, made.params, contract("fp32", "fp32"))
+        check_within(doubles(y), pair)
+
+
+@pytest.mark.parametrize("advanced", [-3, 99])
+def test_a_count_outside_the_window_reads_nothing_outside(advanced: int) -> None:
+    made = case(Options(replay="advanced", keep="committed", seed=13))
+    made.extra["advanced"][:] = advanced
+    with watch(**made.tensors) as seen:
+        conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="committed")
+    assert seen.outside == []
+
+
+REFUSED = {
+    "another width": (lambda m: {"weight": m.weight[:, :-1]}, errors.ShapeMismatch, "axis w"),
+    "nine taps": (lambda m: {"M": m.M.repeat(1, 1, 3)[..., :9], "weight": torch.ones(11, 9)}, errors.ParameterError, "9"),
+    "inputs transposed": (lambda m: {"u": m.u.mT.contiguous().mT}, errors.ShapeMismatch, "stride"),
+    "int mask": (lambda m: {"live": torch.ones(4, 5)}, errors.PrecisionError, "live"),
+    "short mask": (lambda m: {"live": torch.ones(4, 4, dtype=torch.bool)}, errors.ShapeMismatch, "live"),
+    "no state": (lambda m: {"M": m.M[:0]}, errors.ShapeMismatch, "empty"),
+    "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
+    "another keep": (lambda m: {"keep": "all"}, errors.ParameterError, "keep"),
+    "nothing to commit": (lambda m: {"keep": "committed"}, errors.ParameterError, "previous"),
+    "advanced alone": (lambda m: {"advanced": torch.ones(4, dtype=torch.int64)}, errors.ParameterError, "no inputs"),
+    "inputs alone": (lambda m: {"previous": m.u}, errors.ParameterError, "0 of advanced and path"),
+    "both": (
+        lambda m: {"previous": m.u, "advanced": m.slots, "path": torch.zeros(4, 5, dtype=torch.int64)},
+        errors.ParameterError,
+        "2 of advanced and path",
+    ),
+    "long": (lambda m: {"u": torch.zeros(4, 65, 11), "out": None}, errors.Unsupported, "conv_packed"),
+    "complex": (lambda m: {"bias": m.bias.to(torch.complex64)}, errors.PrecisionError, "bias"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
+    change, error, text = REFUSED[name]
+    made = case(Options())
+    kept = Kept(**made.tensors)
+    with pytest.raises(error, match=text):
+        conv_window.conv_window(**{"M": made.M, "u": made.u, "weight": made.weight, **made.settings, **change(made)})
+    kept.check()
+
+
+MUTANTS = [
+    ("conv_window.py", "if slot >= 0:", "if slot > 0:"),
+    ("conv_window.py", 'if KEEP == "committed":', 'if KEEP == "none":'),
+    ("conv_window.py", 'if KEEP == "final":', 'if KEEP != "none":'),
+    ("conv_window.py", "after += (tl.where(real, window[k + 1], window[k]),)", "after += (window[k + 1],)"),
+    ("conv_window.py", "after += (tl.where(real, u_t, window[W - 1]),)", "after += (u_t,)"),
+    ("conv_window.py", "ACTIVATION), 0.0)", "ACTIVATION), 1.0)"),
+    ("conv_window.py", "mask=inside & real", "mask=inside"),
+    ("conv_window.py", "inside & (moved > 0)", "inside"),
+    ("conv_window.py", "inside & (moved > 0)", "inside & (moved > 1)"),
+    ("conv_window.py", "at * stride_u_t", "at * stride_y_t"),
+    ("conv_window.py", "at * stride_live_t", "stride_live_t"),
+    ("conv_window.py", 'W, 1 if KEEP == "none" else 0, LONGEST', "W, 0, LONGEST"),
+    ("conv_window.py", "if live is None or previous is not None:", "if live is None:"),
+    ("conv_window.py", "b * stride_previous_b", "slot * stride_previous_b"),
+    ("conv_taps.py", "i = first + k", "i = first + k - 1"),
+    ("conv_taps.py", "tl.where(i < W, old, new)", "new"),
+    ("conv_taps.py", "mask=inside & held & (i < W)", "mask=inside & held"),
+    ("conv_taps.py", "node < LONGEST", "node < LONGEST - 1"),
+    ("conv_taps.py", "(nodes >= 0)", "(nodes > 0)"),
+    ("conv_taps.py", "tl.maximum(taken, 0)", "tl.maximum(taken, 1)"),
+    ("conv_taps.py", "node * stride_u_t", "(node + 1) * stride_u_t"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_window, old, new, file=file), check, CASES)
