@@ -4,9 +4,11 @@ A repair that makes a failing case pass shows that the cause is the one named, a
 right.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from conformance.known import read_known
 from conformance.suite import SPECIFICATIONS, find
 from ssmspec_ref.contract import Verdict
 
+DOCUMENT = (Path(__file__).parent.parent / "docs" / "found.md").read_text(encoding="utf-8")
 FAMILY = {family.name: family for family in FAMILIES}
 SUBJECT = {subject.name: subject for subject in adapter().subjects}
 
@@ -71,6 +74,21 @@ def test_the_suite_finds_by_itself_what_the_list_names_and_nothing_else(finding:
                     listed.add(identity)
     assert failing
     assert failing == listed
+
+
+LINES = re.findall(r"--subject (\S+) --case (\S+)", DOCUMENT)
+
+
+@pytest.mark.parametrize(("name", "identity"), LINES)
+def test_every_line_of_the_document_shows_a_failure(name: str, identity: str) -> None:
+    assert judged(name, identity).verdict is Verdict.FAIL
+
+
+def test_every_finding_that_the_list_links_stands_in_the_document() -> None:
+    assert len(LINES) >= len(set(FOUND.values()))
+    for entry in read_known("transformers").entries:
+        target = entry.link.removeprefix("docs/found.md#")
+        assert f'id="{target}"' in DOCUMENT if target != entry.link else entry.link in DOCUMENT
 
 
 def _no_floor(made: CachedLayer) -> None:
