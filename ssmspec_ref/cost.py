@@ -28,7 +28,7 @@ class StepCost:
 def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> StepCost:
     """The least-squares fit of degree 1 (recurrent target) or 2 (hybrid).
 
-    Raises: ParameterError (another degree, or too few different sizes to determine it).
+    Raises: ParameterError (another degree, too few different sizes to determine it, or a time that is not finite).
     Source: STree, section 4, equations 6 and 8.
     """
     if degree not in (1, 2) or len(set(tokens)) <= degree or len(tokens) != len(times):
@@ -36,6 +36,8 @@ def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> StepCost:
             f"{len(times)} times at sizes {sorted(set(tokens))} for degree {degree}; give degree 1 or 2, one time a size, "
             "and more different sizes than the degree"
         )
+    if not np.all(np.isfinite(times)):
+        raise ParameterError(f"times came as {list(times)}; give finite numbers")
     *quadratic, linear, fixed = np.polyfit(tokens, times, degree)
     return StepCost(float(fixed), float(linear), float(quadratic[0]) if quadratic else 0.0)
 
@@ -45,9 +47,13 @@ def break_even(cost: StepCost, tokens: int, base: StepCost, base_tokens: int) ->
 
     tau / tau_base >= (t(N) + d) / (t_base(N_base) + d_base)
 
+    Raises: ParameterError unless both times are positive.
     Source: STree, equations 7 and 8, with the drafting d of both sides, which it leaves out.
     """
-    return cost(tokens) / base(base_tokens)
+    time, base_time = cost(tokens), base(base_tokens)
+    if not (time > 0 and base_time > 0):
+        raise ParameterError(f"the times of the windows came as {time} and {base_time}; give models with positive times")
+    return time / base_time
 
 
 def speedup(tau: float, cost: float, plain: float) -> float:

@@ -113,6 +113,7 @@ WindowLogits = Float64[Array, "t i"]  # one window of one sequence
 RowProbs = Float64[Array, "b i"]
 Sequence = Int64[Array, "l"]  # the tokens of one sequence: prompt and output
 DraftRows = Int64[Array, "m t"]  # drafts of one sequence, a row each, the root left out
+BigramTable = Int64[Array, "i m t"]  # per token, the drafts that follow it
 Nodes = Int64[Array, "t"]  # per node of one tree: its token, or its parent
 NodeProbs = Float64[Array, "t i"]  # per node, the law from which its children were drawn
 Indices = Int64[Array, "b"]

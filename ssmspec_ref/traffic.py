@@ -7,7 +7,7 @@ exceeds 1.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, exp, factorial
+from math import ceil, exp, fsum, inf, isfinite, lgamma, log
 
 import numpy as np
 
@@ -17,37 +17,50 @@ from .errors import ParameterError
 def at_most(requests: int, rate: float, wait: float) -> float:
     """P(r <= k) = sum_{n <= k} exp(-lambda T) (lambda T)^n / n!: at most k requests within the waiting time.
 
+    Each term is exp(n log(lambda T) - lambda T - log n!), for its factors overflow long before it does.
+
     Units: rate in requests per second, wait in seconds.
-    Raises: ParameterError (negative rate or wait).
+    Raises: ParameterError (a rate or wait that is negative or not finite).
     Source: Snakes and Ladders, section 4, with the sign that the printed formula lost.
     """
-    if not (rate >= 0 and wait >= 0):
-        raise ParameterError(f"rate and wait came as {rate} and {wait}; give numbers of at least 0")
+    if not (0 <= rate < inf and 0 <= wait < inf):
+        raise ParameterError(f"rate and wait came as {rate} and {wait}; give finite numbers of at least 0")
     mean = rate * wait
-    return sum(exp(-mean) * mean**n / factorial(n) for n in range(requests + 1))
+    if mean == 0:
+        return float(requests >= 0)
+    return min(1.0, fsum(exp(n * log(mean) - mean - lgamma(n + 1)) for n in range(requests + 1)))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is speculated for one batch size: `drafts` rows of `tokens` drafts, the tokens a window emits on average, the time
-    of a window. No drafts is plain decoding, tau = 1."""
+    """What is speculated for one batch size.
+
+    `drafts` rows of `tokens` drafts, the tokens that a window emits on average (`tau`), and the time of a window. No drafts is
+    plain decoding, tau = 1.
+
+    Raises: ParameterError for tau below 1, or a time that is not positive.
+    """
 
     drafts: int
     tokens: int
     tau: float
     step_time: float
 
+    def __post_init__(self) -> None:
+        if not (1 <= self.tau < inf and 0 < self.step_time < inf):
+            raise ParameterError(
+                f"a plan came with tau {self.tau} and step_time {self.step_time}; give tau >= 1 and a time > 0, both finite"
+            )
+
 
 def best_plan(batch: int, plans: Sequence[Plan]) -> Plan:
     """The plan of the highest throughput batch * tau / step_time; the first among equals.
 
-    Raises: ParameterError (no plan, or one that takes no time).
+    Raises: ParameterError (no plan).
     Source: Snakes and Ladders, section 5.3 (a configuration tabulated for each batch size).
     """
-    if not plans or any(not plan.step_time > 0 or plan.tau < 1 for plan in plans):
-        raise ParameterError(
-            f"batch {batch} came with plans {list(plans)}; give at least one, each with time > 0 and tau >= 1"
-        )
+    if not plans:
+        raise ParameterError(f"batch {batch} came without a plan; give at least one, perhaps plain decoding")
     return max(plans, key=lambda plan: batch * plan.tau / plan.step_time)
 
 
@@ -86,7 +99,8 @@ def periodic_clearing(
     and the server is free; what has come by then, up to `capacity`, is one batch of b                      (2)
     A batch takes ceil(longest / tau_b) windows of step_time_b                                              (3)
 
-    Raises: ParameterError (a batch size without plan, unequal lists, arrivals out of order, capacity below 1).
+    Raises: ParameterError (a batch size without plan, unequal lists, arrivals out of order or not finite, capacity below 1,
+    a wait that is negative or not finite).
     Source: Snakes and Ladders, section 4.
     """
     _check(arriving, lengths, table, capacity, wait)
@@ -115,12 +129,14 @@ def latency_percentile(served: Sequence[Served], percent: float) -> float:
 
 
 def _check(arriving: Sequence[float], lengths: Sequence[int], table: Mapping[int, Plan], capacity: int, wait: float) -> None:
-    if capacity < 1 or not wait >= 0:
-        raise ParameterError(f"capacity and wait came as {capacity} and {wait}; give capacity >= 1 and wait >= 0")
+    if capacity < 1 or not 0 <= wait < inf:
+        raise ParameterError(f"capacity and wait came as {capacity} and {wait}; give capacity >= 1 and a finite wait >= 0")
     missing = [b for b in range(1, capacity + 1) if b not in table]
     if missing:
         raise ParameterError(f"the table holds no plan for batches of {missing}; give one for each size from 1 to {capacity}")
-    if len(arriving) != len(lengths) or any(b < a for a, b in pairwise(arriving)):
-        raise ParameterError("arrivals and lengths must be equally many, and arrivals in order of time")
+    if len(arriving) != len(lengths) or not all(isfinite(t) for t in arriving) or any(b < a for a, b in pairwise(arriving)):
+        raise ParameterError(
+            f"{len(arriving)} arrivals came for {len(lengths)} lengths; give equally many, finite and in order of time"
+        )
     if any(length < 1 for length in lengths):
-        raise ParameterError(f"lengths came as {list(lengths)}; every request asks for at least one token")
+        raise ParameterError(f"lengths came as {list(lengths)}; every request must ask for a token, give 1 or more")

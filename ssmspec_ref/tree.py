@@ -98,6 +98,23 @@ def sizes(parents: Parents) -> Lengths:
 
 
 @checked
+def unrolled(parents: Parents) -> tuple[Lengths, Lengths]:
+    """The states and the tokens of each row's tree when every leaf becomes a sequence of its own, with its whole path.
+
+    states = the number of leaves (1)    tokens = sum over the leaves of depth + 1 (2)
+
+    A packed tree needs one state and as many tokens as it has nodes. The paper prints 90 tokens for the full binary tree of 5
+    layers; its 16 leaves at 5 tokens make 80, as 8 x 4 = 32 and 32 x 6 = 192 make the printed rows above and below it.
+
+    Raises: NotTopological.
+    Source: STree, figure 3 (left).
+    """
+    mask = ancestors(parents)
+    leaf = (mask.sum(axis=1) == 1) & live(mask)
+    return leaf.sum(axis=1), (leaf * mask.sum(axis=2)).sum(axis=1)  # (1) (2)
+
+
+@checked
 def check_nested(ancestors: Ancestors) -> None:
     """Raise unless the mask satisfies (F) of the module, and with it (N); a node without ancestors is padding.
 

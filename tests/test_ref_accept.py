@@ -361,6 +361,8 @@ def test_a_token_outside_the_vocabulary_is_refused(token):
     tree = DraftTree((0, 1, token), (-1, 0, 0))
     with pytest.raises(ParameterError, match=rf"\[1\] came as {token}"):
         multi_step(tree, GOOD, [None, GOOD[0], GOOD[0]], DICE)
+    with pytest.raises(ParameterError, match=rf"\[1\] came as {token}"):
+        naive(tree, GOOD, DICE)
 
 
 @pytest.mark.parametrize("parents", [(0, 0, 1), (-1, 2, 0), (-1, 1, 0), (-1, -1, 0), (-1, 0, 3), (-1, 0, -3)], ids=str)

@@ -57,6 +57,9 @@ def test_the_papers_speedup_is_tau_over_cost() -> None:
         lambda: cost.fit([1, 2, 3], [1.0, 2.0], 1),
         lambda: cost.speedup(0.5, 1.0, 1.0),
         lambda: cost.speedup(2.0, float("nan"), 1.0),
+        lambda: cost.fit([1, 2, 3], [1.0, float("nan"), 2.0], 1),
+        lambda: cost.break_even(cost.StepCost(1.0, 0.1), 5, cost.StepCost(0.0, 0.0), 5),
+        lambda: cost.break_even(cost.StepCost(float("nan"), 0.1), 5, cost.StepCost(1.0, 0.1), 5),
         lambda: cost.replay_gain(64, 128, 0),
     ],
 )
@@ -129,6 +132,15 @@ def test_the_history_term_is_64_times_smaller_for_d_and_n_of_128() -> None:
 def test_at_most_is_the_poisson_law(mean: float) -> None:
     for k in range(12):
         assert traffic.at_most(k, mean / 2, 2.0) == pytest.approx(stats.poisson.cdf(k, mean), rel=1e-12)
+
+
+@pytest.mark.parametrize("mean", [40.0, 300.0, 1000.0])
+def test_a_crowd_does_not_overflow_the_poisson_law(mean: float) -> None:
+    """Neither lambda^n nor n! nor exp(-lambda) is a float here. A term's exponent is a sum of numbers up to 2 n log n."""
+    for k in (int(mean) - 60, int(mean), 2 * int(mean), 2000):
+        room = 8 * 2.0**-52 * 2000 * np.log(2000)
+        assert traffic.at_most(k, mean / 4, 4.0) == pytest.approx(stats.poisson.cdf(k, mean), rel=room, abs=1e-300)
+    assert traffic.at_most(-1, mean, 1.0) == 0.0
 
 
 def test_the_printed_formula_without_its_sign_is_no_probability() -> None:
@@ -208,9 +220,15 @@ def test_percentiles_are_latencies_that_occurred() -> None:
     "call",
     [
         lambda: traffic.at_most(1, -1.0, 1.0),
+        lambda: traffic.at_most(1, 1.0, float("inf")),
         lambda: traffic.arrivals(0.0, 3, 0),
         lambda: traffic.best_plan(1, []),
-        lambda: traffic.best_plan(1, [Plan(1, 1, 2.0, float("nan"))]),
+        lambda: Plan(1, 1, 2.0, float("nan")),
+        lambda: Plan(1, 1, float("nan"), 0.1),
+        lambda: Plan(1, 1, 0.0, 0.1),
+        lambda: Plan(1, 1, 2.0, 0.0),
+        lambda: traffic.periodic_clearing([float("nan")], [1], TABLE, 3, 1.0),
+        lambda: traffic.periodic_clearing([0.0], [1], TABLE, 3, float("inf")),
         lambda: traffic.periodic_clearing([0.0], [1], {}, 1, 1.0),
         lambda: traffic.periodic_clearing([1.0, 0.0], [1, 1], TABLE, 3, 1.0),
         lambda: traffic.periodic_clearing([0.0], [0], TABLE, 3, 1.0),
@@ -218,5 +236,5 @@ def test_percentiles_are_latencies_that_occurred() -> None:
     ],
 )
 def test_bad_traffic_arguments_are_refused(call) -> None:
-    with pytest.raises(ParameterError):
+    with pytest.raises(ParameterError, match="give"):
         call()

@@ -124,6 +124,9 @@ def test_what_is_looked_up_stands_in_the_history(tokens: list[int], count: int, 
         (lambda: ngram.png(history(1, 2), 0, 2, TABLE), ParameterError),
         (lambda: ngram.png(history(), 1, 2, TABLE), ParameterError),
         (lambda: ngram.png(history(1, 2), 1, 3, TABLE), ShapeMismatch),
+        (lambda: ngram.png(history(1, 10), 1, 2, TABLE), ParameterError),
+        (lambda: ngram.png(history(1, -1), 1, 2, TABLE), ParameterError),
+        (lambda: ngram.bigram_table(MODEL, START, 7, 8, 2), ParameterError),
         (lambda: ngram.prompt_lookup(history(1), 0), ParameterError),
         (lambda: ngram.bigram_table(MODEL, START, 7, 1, 0), ParameterError),
     ],
@@ -255,12 +258,19 @@ def test_bad_trees_and_paths_are_refused() -> None:
     tree, states = static_tree.draft_tree(MODEL, START, 5, static_tree.TREE_A)
     with pytest.raises(AcceptanceError, match="begins at the root"):
         follow.from_levels(MODEL, states, tree.tokens, tree.parents, [1])
+    for jump in ([0, 4], [0, 1, 6], [0, 13], [0, -1], []):  # 4 is a child of 1, 6 of 2; there is no 13
+        with pytest.raises(AcceptanceError, match="from parent to child"):
+            follow.from_levels(MODEL, states, tree.tokens, tree.parents, jump)
     with pytest.raises(NotTopological, match="one for each"):
         static_tree.tree_from_branches([[2], [1]])
     with pytest.raises(NotTopological, match="precedes"):
         static_tree.draft_tree(MODEL, START, 5, (-1, 2, 0))
     with pytest.raises(ParameterError, match="at least one child"):
         batch_tree.batch_tree(MODEL, START, 5, (2, 0))
+    with pytest.raises(ParameterError, match="8 children were asked for, but 7 were chosen of a vocabulary of 7"):
+        batch_tree.batch_tree(MODEL, START, 5, (8, 2))
+    with pytest.raises(ParameterError, match="8 children were asked for, but 7 were chosen of a vocabulary of 7"):
+        static_tree.draft_tree(MODEL, START, 5, (-1,) + (0,) * 8)
     with pytest.raises(ParameterError, match="vocabulary"):
         beam_tree.beam_tree(MODEL, START, 5, 8, 2)
 
@@ -312,6 +322,7 @@ def test_the_reward_is_minus_the_inverse_speedup() -> None:
         lambda: bandit.Bandit.fresh(2).choose(float("nan")),
         lambda: bandit.Bandit.fresh(2).update(2, 0.0),
         lambda: bandit.Bandit.fresh(2).update(0, float("nan")),
+        lambda: bandit.Bandit.fresh(2).update(0, float("-inf")),
         lambda: bandit.measured_reward(1, -1.0, 1, 1.0),
     ],
 )

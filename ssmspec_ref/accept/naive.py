@@ -10,7 +10,7 @@ Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
 """
 
 from .dice import Dice
-from .distribution import Distributions, distributions
+from .distribution import Distributions, check_tokens, distributions
 from .draft_tree import DraftTree
 from .emitted import Emitted
 
@@ -20,10 +20,11 @@ def naive(tree: DraftTree, p_target: Distributions, dice: Dice) -> Emitted:
 
     With noise laid out by node this is `greedy.walk` on the choices that were drawn at every node.
 
-    Raises: ProbabilityError, PrecisionError, ShapeMismatch.
+    Raises: ProbabilityError, PrecisionError, ShapeMismatch, ParameterError (a token outside the vocabulary).
     Source: as the module.
     """
     p_rows = distributions("p_target", p_target, len(tree))
+    check_tokens("tree.tokens", tree.tokens[1:], len(p_rows[0]))
     node, tokens = 0, [dice.pick(p_rows[0], 0)]  # (1)
     while (child := tree.child(node, tokens[-1])) is not None:  # (2)
         node = child

@@ -6,7 +6,7 @@ always emits must be counted, so the count is at least 1).
 """
 
 from dataclasses import dataclass, replace
-from math import inf, log, sqrt
+from math import inf, isfinite, log, sqrt
 
 from ..errors import BudgetError, ParameterError
 
@@ -44,10 +44,12 @@ class Bandit:
     def update(self, arm: int, reward: float) -> "Bandit":
         """The bandit after one more round of `arm`.
 
-        Raises: ParameterError (no such arm, or a reward that is no number).
+        Raises: ParameterError (no such arm, or a reward that is not finite).
         """
-        if not 0 <= arm < len(self.plays) or reward != reward:
-            raise ParameterError(f"arm {arm} with reward {reward}: give an arm from 0 to {len(self.plays) - 1} and a number")
+        if not 0 <= arm < len(self.plays) or not isfinite(reward):
+            raise ParameterError(
+                f"arm {arm} came with reward {reward}; give an arm from 0 to {len(self.plays) - 1} and a finite number"
+            )
         plays, rewards = list(self.plays), list(self.rewards)
         plays[arm] += 1
         rewards[arm] += reward
@@ -73,7 +75,7 @@ def measured_reward(emitted: int, verify_cost: float, draft_steps: int, draft_co
     Raises: BudgetError (emitted below 1), ParameterError (negative costs).
     Source: ours, from Mamba Drafters, appendix A.6, with t_target(g) kept.
     """
-    if emitted < 1:
+    if not emitted >= 1:
         raise BudgetError(f"emitted came as {emitted}; a window emits at least the target's own token, count it")
     if not (verify_cost >= 0 and draft_cost >= 0 and draft_steps >= 0):
         raise ParameterError(f"costs came as {verify_cost}, {draft_steps} x {draft_cost}; give numbers of at least 0")

@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..shapes import Probs
 from .model import DraftModel, S, top
-from .static_tree import Choose
+from .static_tree import Choose, children
 from .token_tree import TokenTree
 
 
@@ -33,7 +33,7 @@ def batch_tree(
     Returns the tree and the states after each level that was fed (`follow`). The paper leaves open whether children are drawn
     with or without replacement: `choose` decides, and verification must use the matching rule.
 
-    Raises: ParameterError.
+    Raises: ParameterError (no level, a level without children, or more of them than the vocabulary offers).
     Source: Mamba Drafters, section 3.1.
     """
     batch_sizes(branches)
@@ -46,7 +46,7 @@ def batch_tree(
         laws.update(zip(level.tolist(), p, strict=True))
         first = len(tokens)
         for law in p:
-            tokens += [int(t) for t in choose(law, count)]
+            tokens += children(choose, law, count)
         parents += np.repeat(level, count).tolist()  # (2)
         state = model.rows(state, np.repeat(np.arange(len(level)), count))  # (3)
         level = np.arange(first, len(tokens))

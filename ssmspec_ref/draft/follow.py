@@ -1,6 +1,7 @@
 """The drafter's own state after a verdict: it must end behind the last accepted token, as if it had drafted nothing else."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,11 +32,15 @@ def from_levels(model: DraftModel[S], states: Sequence[S], tokens: Nodes, parent
 
     Equals `catch_up` over the tokens of the path.
 
-    Raises: AcceptanceError for a path that does not begin at the root.
+    Raises: NotTopological; AcceptanceError for a path that does not lead from the root from parent to child.
     Source: Mamba Drafters leaves it open; this is the reading that its state caches suggest (section 3.1).
     """
-    if not len(path) or path[0] != 0:
-        raise AcceptanceError(f"path came as {list(path)}; an accepted path begins at the root, node 0")
+    inside = all(0 <= node < len(parents) for node in path)
+    if not (len(path) and path[0] == 0 and inside and all(parents[b] == a for a, b in pairwise(path))):
+        raise AcceptanceError(
+            f"path came as {list(path)} in the tree {parents.tolist()}; "
+            "an accepted path begins at the root, node 0, and leads from parent to child"
+        )
     levels = nodes_by_level(parents)
     fed = [node for d, node in enumerate(path) if d < len(levels) and node in levels[d]]  # (1)
     if not fed:

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..checks import checked
 from ..errors import ParameterError, ShapeMismatch
-from ..shapes import Array, DraftRows, Sequence
+from ..shapes import BigramTable, DraftRows, Sequence
 from .model import DraftModel, S, top
 
 
 @checked
-def png(history: Sequence, drafts: int, tokens: int, table: Array) -> DraftRows:
+def png(history: Sequence, drafts: int, tokens: int, table: BigramTable) -> DraftRows:
     """PNG(tokens, drafts): the windows that followed the root most often, then the model's own extended bigrams.
 
     Windows: every run of tokens + 1 tokens in prompt and output whose first token is the root, history[-1]     (1)
@@ -24,13 +24,16 @@ def png(history: Sequence, drafts: int, tokens: int, table: Array) -> DraftRows:
     Only full windows count: a match nearer to the end than `tokens` is passed over. The published code leaves the order of
     equal counts undefined and may repeat a window from the table; (2) and (3) say which is meant here.
 
-    Raises: ParameterError (drafts or tokens below 1, an empty history), ShapeMismatch (a table of another length).
+    Raises: ParameterError (drafts or tokens below 1, an empty history, a root that the table does not know), ShapeMismatch (a
+    table of another length), PrecisionError.
     Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
     """
     _positive(drafts=drafts, tokens=tokens, history=len(history))
-    if table.ndim != 3 or table.shape[2] != tokens:
+    if table.shape[2] != tokens:
         raise ShapeMismatch(f"table came with shape {table.shape}; give (vocabulary, rows, {tokens}), see bigram_table")
-    root = history[-1]
+    root = int(history[-1])
+    if not 0 <= root < len(table):
+        raise ParameterError(f"the root came as token {root}, but the table has a row for 0 to {len(table) - 1}; give it one")
     starts = [s for s in range(len(history) - tokens) if history[s] == root]
     windows = [tuple(int(x) for x in history[s + 1 : s + 1 + tokens]) for s in starts]  # (1)
     count, seen_last = Counter(windows), {window: s for s, window in enumerate(windows)}
@@ -42,15 +45,17 @@ def png(history: Sequence, drafts: int, tokens: int, table: Array) -> DraftRows:
     return np.array(rows, dtype=np.int64).reshape(len(rows), tokens)
 
 
-def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tokens: int) -> Array:
+def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tokens: int) -> BigramTable:
     """The extended model bigram: table[v] holds the top `rows` tokens after v, each extended greedily to `tokens` tokens.
 
     `start` is the state of one row in which v is the first token (after the token that opens a sequence, where there is one).
 
-    Raises: ParameterError (rows or tokens below 1).
+    Raises: ParameterError (rows or tokens below 1, or more rows than the vocabulary has tokens).
     Source: arXiv:2411.03786, as Snakes and Ladders uses it.
     """
     _positive(rows=rows, tokens=tokens)
+    if rows > vocabulary:
+        raise ParameterError(f"rows came as {rows}, but only {vocabulary} tokens can follow; give at most that many")
     table = np.zeros((vocabulary, rows, tokens), dtype=np.int64)
     for v in range(vocabulary):
         p, state = model.step(start, np.array([v]))
@@ -63,7 +68,7 @@ def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tok
 
 
 @checked
-def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Array:
+def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Sequence:
     """What followed the last occurrence of the longest suffix that occurred before: at most `tokens` tokens, perhaps none.
 
     For n = longest .. 1: key = history[-n:]; the most recent earlier place where it stands; what follows it.

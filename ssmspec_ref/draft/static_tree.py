@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..errors import NotTopological
+from ..errors import NotTopological, ParameterError
 from ..shapes import Array, Nodes, Probs
 from ..tree import check_parents, depths
 from .model import DraftModel, S, top
@@ -18,6 +18,16 @@ Choose = Callable[[Probs, int], Array]
 """The children of a node, in draw order: p, count -> distinct or repeated tokens."""
 
 TREE_A = (-1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 7, 7, 7)  # width 3, depth 4, 13 nodes
+
+
+def children(choose: Choose, law: Probs, count: int) -> list[int]:
+    """The chosen children of a node. Raises: ParameterError unless there are `count` of them."""
+    chosen = [int(token) for token in choose(law, count)]
+    if len(chosen) != count:
+        raise ParameterError(
+            f"{count} children were asked for, but {len(chosen)} were chosen of a vocabulary of {len(law)}; ask for fewer"
+        )
+    return chosen
 
 
 def tree_from_branches(branches: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -55,7 +65,7 @@ def draft_tree(
     With `choose` = `top` the children are deterministic: verify them as point masses or by naive sampling, never with q as if
     they had been drawn from it.
 
-    Raises: NotTopological.
+    Raises: NotTopological, ParameterError (more children than the vocabulary offers).
     Source: STree, section 5.2 and figure 4a.
     """
     tree = np.array(parents, dtype=np.int64)
@@ -71,7 +81,7 @@ def draft_tree(
         q = np.zeros((len(tree), p.shape[1])) if q is None else q
         for i, law in zip(level, p, strict=True):
             below = np.flatnonzero(tree == i)
-            tokens[below], q[i] = choose(law, len(below)), law  # (2)
+            tokens[below], q[i] = children(choose, law, len(below)), law  # (2)
         states.append(state)
         above = level
     return TokenTree(tokens, tree, np.zeros((len(tree), 1)) if q is None else q), states

@@ -32,12 +32,12 @@ def retokenised(text: str, history: Sequence[int], target: Tokenizer, look_behin
     """
     if look_behind < 0:
         raise ParameterError(f"look_behind came as {look_behind}; give at least 0")
-    for w in range(min(look_behind, len(history)), -1, -1):
+    for w in range(min(look_behind, len(history)), 0, -1):
         tail = list(history[len(history) - w :])
         ids = target.encode(target.decode(tail) + text)  # (1)
         if ids[:w] == tail:
             return ids[w:]  # (2)
-    return []
+    return target.encode(text)
 
 
 def common_prefix(fed: Sequence[int], wanted: Sequence[int]) -> int:
