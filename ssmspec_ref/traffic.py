@@ -35,8 +35,8 @@ def at_most(requests: int, rate: float, wait: float) -> float:
 class Plan:
     """What is speculated for one batch size.
 
-    `drafts` rows of `tokens` drafts, the tokens that a window emits on average (`tau`), and the time of a window. No drafts is
-    plain decoding, tau = 1.
+    `drafts` rows of `tokens` drafts, the tokens that a window emits on average (`tau`), and the time of a window. No drafts
+    is plain decoding, tau = 1.
 
     Raises: ParameterError for tau below 1, or a time that is not positive.
     """
