@@ -1,0 +1,164 @@
+"""The convolution's kernel for trees, against the oracle, its bytes, and planted faults."""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import conv_tree, conv_window
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref import errors, tree
+from ssmspec_ref.shapes import Parents
+from tests.kernels.conv_cases import Options, case, caught
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
+from tests.trees import SHAPES, packed, parents_of
+
+CASES = [
+    Options(t=9, keep="none"),
+    Options(t=13, c=5, w=2, state="bf16", io="bf16", keep="none", bias=False, seed=1),
+    Options(t=7, c=9, w=3, replay="path", keep="committed", io="bf16", index=torch.int64, seed=2),
+    Options(t=12, c=8, w=8, replay="advanced", keep="committed", state="fp16", io="fp16", seed=3),
+    Options(t=16, c=3, w=5, replay="path", keep="none", activation=False, padding=False, seed=4),
+    Options(t=1, b=2, c=7, w=4, keep="none", state="bf16", io="fp32", seed=5),
+    Options(t=21, b=3, c=4, w=6, keep="none", whole=True, seed=6),
+    Options(t=128, b=2, c=2, w=4, keep="none", io="bf16", seed=7),
+]
+
+
+def forest(o: Options) -> Parents:
+    """Another tree for each row: padding behind it, a forest in the last row."""
+    rng = np.random.default_rng(o.seed)
+    shapes = [SHAPES[(i + o.seed) % len(SHAPES)] for i in range(o.b)]
+    sizes = [o.t if i == 0 else int(rng.integers(1, o.t + 1)) for i in range(o.b)]
+    parents = packed([parents_of(s, size, o.seed + i) for i, (s, size) in enumerate(zip(shapes, sizes, strict=True))], o.t)
+    if o.t > 4:
+        parents[-1] = parents_of("random", o.t, o.seed)
+        parents[-1, 3] = -1
+    return parents
+
+
+def check(module: ModuleType, o: Options) -> None:
+    """One call judged in full: outputs, state, bystanders, bytes."""
+    made, parents = case(o), forest(o)
+    if o.replay is None:
+        made.M[:, :, 0] = float("nan")  # no output sees it
+        made.M0[:, :, 0] = 0.0
+    made.u[torch.from_numpy(parents == tree.PADDING)] = float("nan")
+    made.extra["parents"] = torch.from_numpy(parents).to(o.index)
+    start = made.M[made.named].clone()
+    kept = Kept(**made.tensors)
+    with watch(**made.tensors) as seen:
+        got = module.conv_tree(made.M, made.u, weight=made.weight, **made.settings, keep=o.keep, block_c=8)
+    assert got is made.out
+    kept.check(out=torch.from_numpy(made.rows), **({} if o.keep == "none" else {"M": made.named}))
+    after = made.M0 if o.keep == "committed" else doubles(start)
+    assert np.array_equal(doubles(made.M[made.named]), after, equal_nan=o.keep == "none")
+    seen_by = tree_mask(parents[made.rows])
+    y = eb.conv.tree(made.M0, made.inputs, seen_by, made.params, contract(o.state, o.io))
+    outputs = doubles(made.out)[made.rows]
+    if o.whole:
+        assert np.array_equal(outputs, y.value)
+    check_within(outputs, y)
+    state, io, nodes = BYTES[o.state], BYTES[o.io], int((parents[made.rows] != tree.PADDING).sum())
+    taken = [int(a) for a in made.taken] if o.replay else [None] * len(made.rows)
+    expected = sum(module.traffic_bytes(1, 0, o.c, o.w, state=state, io=io, keep=o.keep, advanced=a) for a in taken)
+    expected += module.traffic_bytes(0, nodes, o.c, o.w, io=io) + (outputs.size - nodes * o.c) * io  # zeros at padding
+    once = ("M", "u", "out", "previous")
+    check_bytes(seen, expected, once, ("weight", "bias", "slots", "parents", "advanced", "path"))
+
+
+def tree_mask(parents: Parents) -> np.ndarray:
+    """The ancestors of each node, roots anywhere."""
+    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
+    for b, row in enumerate(parents):
+        for i, above in enumerate(row):
+            if above != tree.PADDING:
+                mask[b, i] = mask[b, above] if above >= 0 else False
+                mask[b, i, i] = True
+    return mask
+
+
+@pytest.mark.parametrize("o", CASES, ids=str)
+def test_a_tree_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
+    check(conv_tree, o)
+
+
+def test_a_chain_is_the_tree_with_one_path_bit_for_bit() -> None:
+    made = case(Options(t=6, keep="none", activation=False, whole=True))
+    parents = torch.arange(-1, 5).expand(4, 6)
+    y = conv_tree.conv_tree(made.M, made.u, parents, made.weight, **{**made.settings, "out": None})
+    window = conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="none")
+    assert torch.equal(y[torch.from_numpy(made.rows)], window[torch.from_numpy(made.rows)])
+
+
+def test_siblings_may_change_places() -> None:
+    made = case(Options(t=5, keep="none", padding=False))
+    parents, other = torch.tensor([[-1, 0, 0, 1, 2]] * 4), torch.tensor([[-1, 0, 0, 2, 1]] * 4)
+    order = [0, 2, 1, 3, 4]  # the children 1 and 2 change places; so do their parents' names
+    y = conv_tree.conv_tree(made.M, made.u, parents, made.weight, slots=made.slots)
+    swapped = conv_tree.conv_tree(made.M, made.u[:, order].contiguous(), other, made.weight, slots=made.slots)
+    assert torch.equal(y[:, order], swapped)
+
+
+@pytest.mark.parametrize("bad", [[-1, 2, 0, 7], [3, 3, 3, 3], [-1, 0, 127, 1]])
+def test_parents_out_of_order_read_nothing_outside(bad: list[int]) -> None:
+    made = case(Options(t=4, keep="none"))
+    made.extra["parents"] = torch.tensor([bad] * 4)
+    with watch(**made.tensors) as seen:
+        conv_tree.conv_tree(made.M, made.u, weight=made.weight, **made.settings)
+    assert seen.outside == []
+
+
+PARENTS = torch.arange(-1, 4).repeat(4, 1)
+
+REFUSED = {
+    "parents of others": (lambda m: {"parents": PARENTS[:, :-1]}, errors.ShapeMismatch, "axis t"),
+    "float parents": (lambda m: {"parents": PARENTS.float()}, errors.PrecisionError, "parents"),
+    "another width": (lambda m: {"weight": m.weight[:, :-1]}, errors.ShapeMismatch, "axis w"),
+    "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
+    "final": (lambda m: {"keep": "final"}, errors.ParameterError, "no one window"),
+    "nothing to commit": (lambda m: {"keep": "committed"}, errors.ParameterError, "previous"),
+    "path alone": (lambda m: {"path": PARENTS}, errors.ParameterError, "no inputs"),
+    "large": (
+        lambda m: {"u": torch.zeros(4, 129, 11), "parents": PARENTS.repeat(1, 26)[:, :129], "out": None},
+        errors.Unsupported,
+        "128",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
+    change, error, text = REFUSED[name]
+    made = case(Options(keep="none"))
+    call = {"M": made.M, "u": made.u, "weight": made.weight, "parents": PARENTS, **made.settings, **change(made)}
+    kept = Kept(**made.tensors)
+    with pytest.raises(error, match=text):
+        conv_tree.conv_tree(**call)
+    kept.check()
+
+
+MUTANTS = [
+    ("conv_tree.py", "if slot >= 0:", "if slot > 0:"),
+    ("conv_tree.py", "real = parent >= -1", "real = parent >= 0"),
+    ("conv_tree.py", "real = parent >= -1", "real = parent >= -2"),
+    ("conv_tree.py", "tl.gather(parent, at, 0), q - 1)", "tl.gather(parent, at, 0), q)"),
+    ("conv_tree.py", "q = parent\n", "q = i - 1\n"),
+    ("conv_tree.py", "window[W - m][None, :]", "window[W - 1][None, :]"),
+    ("conv_tree.py", "tl.static_range(1, k + 1)", "tl.static_range(1, k)"),
+    ("conv_tree.py", "taps[W - 1 - k]", "taps[k]"),
+    ("conv_tree.py", "mask=real[:, None] & inside[None, :]", "mask=inside[None, :]"),
+    ("conv_tree.py", "tl.where(real[:, None], acc, 0.0)", "acc"),
+    ("conv_tree.py", "b * stride_parents_b", "slot * stride_parents_b"),
+    ("conv_tree.py", "W, 0 if COMMIT else 1, LONGEST", "W, 0, LONGEST"),
+    ("conv_tree.py", "        if COMMIT:\n", "        if COMMIT and False:\n"),
+    ("conv_tree.py", "t[:, None] * stride_u_t", "t[:, None] * stride_y_t"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_tree, old, new, file=file), check, CASES)
