@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
+from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,7 @@ STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unk
 def matrix(results: Sequence[Result]) -> RenderableType:
     """For each group of operations, one table: a row for each subject and contract, a column for each operation.
 
-    A cell reads passed/run and the worst utilisation among the cases that passed; below it what did not pass.
+    A cell reads passed/run; below it what did not pass, or the worst error in units of its bound.
     """
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -33,31 +34,32 @@ def _table(name: str, results: list[Result]) -> Table:
     for result in results:
         if result.case:
             rows[result.adapter, result.subject, result.contract][result.operation].append(result)
-    table = Table(title=name, title_justify="left", title_style="bold", show_lines=True, expand=False)
-    table.add_column("subject")
-    table.add_column("contract")
+    table = Table(title=name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", overflow="fold")
     for operation in operations:
-        table.add_column(operation.split(".", 1)[1].replace("_", " "), justify="center")
-    for (adapter, subject, contract), cells in rows.items():
-        table.add_row(escape(f"{adapter}: {subject}"), contract, *(cell(cells[operation]) for operation in operations))
+        table.add_column(operation.split(".", 1)[1].replace("_", " "), justify="right", no_wrap=True)
+    for adapter, found in groupby(rows, key=lambda row: row[0]):
+        table.add_row(Text(adapter, style="bold underline"))
+        for _, subject, contract in found:
+            cells = rows[adapter, subject, contract]
+            head = Text(subject).append(f"\n  {contract}", style="dim")
+            table.add_row(head, *(cell(cells[operation]) for operation in operations))
+        table.add_section()
     return table
 
 
 def cell(results: Sequence[Result]) -> Text:
-    """passed/run, the worst utilisation of a pass, and what else there is; a dash where the operation is not offered."""
+    """passed/run, and below it what did not pass, or the worst utilisation; a dash where the operation is not offered."""
     if not results:
         return Text("–", style="dim")
-    verdict = max((r.verdict for r in results), key=RANK.index)
-    passed = [r for r in results if r.verdict == "pass"]
-    text = Text(f"{len(passed)}/{len(results)}", style=STYLE[verdict])
-    worst = max((o.utilisation for r in passed for o in r.outputs), default=None)
-    if worst is not None:
-        text.append(f"\n{worst:.2g}" if worst > 0 else "\nexact", style="dim")
-    for word in ("known-failure", "unknown", "fail"):
-        count = sum(r.verdict == word for r in results)
-        if count:
-            text.append(f"\n{count} {word.replace('-failure', '')}", style=STYLE[word])
-    return text
+    counts = {word: sum(r.verdict == word for r in results) for word in RANK}
+    worst = max((word for word, count in counts.items() if count), key=RANK.index)
+    text = Text(f"{counts['pass']}/{len(results)}", style=STYLE[worst])
+    bad = [word for word in ("fail", "unknown", "known-failure") if counts[word]]
+    if bad:
+        return text.append("\n" + ", ".join(f"{counts[word]} {word.removesuffix('-failure')}" for word in bad))
+    utilisation = max((o.utilisation for r in results for o in r.outputs), default=0.0)
+    return text.append(f"\n{utilisation:.2g}" if utilisation > 0 else "\nexact", style="dim")
 
 
 def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
@@ -147,7 +149,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
 
 
 def show(console: Console, head: Header, results: Sequence[Result], diagnoses: Sequence[Diagnosis], where: str) -> None:
-    """Everything, in the order in which it is read from the bottom of a terminal: the matrix and what was judged come last."""
+    """Everything; the matrix and what was judged come last, where a terminal stops."""
     console.print(left_out(results))
     if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
         console.print(failures(diagnoses, results), soft_wrap=True)
