@@ -14,6 +14,7 @@ from ssmspec_ref.shapes import Array
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+GUARD = 1024  # elements
 INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -35,10 +36,14 @@ def integers(rng: np.random.Generator, *shape: int, size: int = 3) -> Array:
 
 
 def strided(values: Array, form: str, gap: int = 3) -> Tensor:
-    """The values as a tensor with an offset and NaN in every gap; stride 1 on the last axis. Other gaps, other strides."""
+    """The values as a tensor with NaN in every gap and on both sides; stride 1 on the last axis. Other gaps, other strides.
+
+    A faulty kernel that writes beside the tensor meets the guards, and not the memory of the test.
+    """
     gaps = [*(gap // 2 for _ in values.shape[:-1]), gap]
-    buffer = torch.full([n + g for n, g in zip(values.shape, gaps, strict=True)], float("nan"), dtype=DTYPES[form])
-    view = buffer[tuple(slice(g, None) for g in gaps)]
+    wide = [n + g for n, g in zip(values.shape, gaps, strict=True)]
+    buffer = torch.full((int(np.prod(wide)) + 2 * GUARD,), float("nan"), dtype=DTYPES[form])
+    view = buffer[GUARD:-GUARD].view(wide)[tuple(slice(g, None) for g in gaps)]
     view.copy_(torch.from_numpy(values))
     return view
 

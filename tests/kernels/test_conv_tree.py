@@ -10,11 +10,9 @@ from conformance.interpreter.memory import watch
 from ssmspec_kernels import conv_tree, conv_window
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors, tree
-from ssmspec_ref.shapes import Parents
-from tests.kernels.conv_cases import Options, case, caught
+from tests.kernels.conv_cases import Options, case, caught, forest, tree_mask
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
-from tests.trees import SHAPES, packed, parents_of
 
 CASES = [
     Options(t=9, keep="none"),
@@ -26,18 +24,6 @@ CASES = [
     Options(t=21, b=3, c=4, w=6, keep="none", whole=True, seed=6),
     Options(t=128, b=2, c=2, w=4, keep="none", io="bf16", seed=7),
 ]
-
-
-def forest(o: Options) -> Parents:
-    """Another tree for each row: padding behind it, a forest in the last row."""
-    rng = np.random.default_rng(o.seed)
-    shapes = [SHAPES[(i + o.seed) % len(SHAPES)] for i in range(o.b)]
-    sizes = [o.t if i == 0 else int(rng.integers(1, o.t + 1)) for i in range(o.b)]
-    parents = packed([parents_of(s, size, o.seed + i) for i, (s, size) in enumerate(zip(shapes, sizes, strict=True))], o.t)
-    if o.t > 4:
-        parents[-1] = parents_of("random", o.t, o.seed)
-        parents[-1, 3] = -1
-    return parents
 
 
 def check(module: ModuleType, o: Options) -> None:
@@ -68,17 +54,6 @@ def check(module: ModuleType, o: Options) -> None:
     expected += module.traffic_bytes(0, nodes, o.c, o.w, io=io) + (outputs.size - nodes * o.c) * io  # zeros at padding
     once = ("M", "u", "out", "previous")
     check_bytes(seen, expected, once, ("weight", "bias", "slots", "parents", "advanced", "path"))
-
-
-def tree_mask(parents: Parents) -> np.ndarray:
-    """The ancestors of each node, roots anywhere."""
-    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
-    for b, row in enumerate(parents):
-        for i, above in enumerate(row):
-            if above != tree.PADDING:
-                mask[b, i] = mask[b, above] if above >= 0 else False
-                mask[b, i, i] = True
-    return mask
 
 
 @pytest.mark.parametrize("o", CASES, ids=str)
