@@ -1,0 +1,158 @@
+"""The gated norm's kernel, over groups and over heads, against the oracle, its bytes, and planted faults."""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import gated_norm
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref import errors
+from ssmspec_ref.norm import GatedNorm
+from tests.kernels.conv_cases import caught
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import BYTES, Kept, blank, check_bytes, check_within, contract, doubles, draw, strided
+
+
+@dataclass(frozen=True)
+class Options:
+    """One case: sizes, storage types, what is on. `heads`: c / heads channels each, one weight for all of them."""
+
+    b: int = 2
+    t: int = 3
+    c: int = 30
+    groups: int = 1
+    heads: int = 0
+    io: str = "fp32"
+    gate: str = "silu"
+    norm_first: bool = False
+    eps: float = 1e-6
+    scale: float = 1.0
+    seed: int = 0
+
+
+CASES = [
+    Options(),
+    Options(groups=3, io="bf16", seed=1),
+    Options(groups=5, norm_first=True, io="fp16", seed=2),
+    Options(heads=6, norm_first=True, seed=3),
+    Options(heads=3, norm_first=True, gate="sigmoid", io="bf16", seed=4),
+    Options(c=7, gate="sigmoid", eps=0.1, seed=5),
+    Options(c=64, heads=4, eps=1e-2, io="fp16", seed=6),
+    Options(b=1, t=1, c=300, groups=2, scale=1e-3, seed=7),
+]
+
+
+def drawn(o: Options) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(o.seed)
+    shape = (o.b, o.t, o.heads, o.c // o.heads) if o.heads else (o.b, o.t, o.c)
+    return {
+        "y": strided(draw(rng, *shape, forms=(o.io,), scale=o.scale), o.io),
+        "z": strided(draw(rng, *shape, forms=(o.io,), scale=3.0), o.io, gap=4),
+        "weight": torch.from_numpy(draw(rng, shape[-1])).float(),
+        "out": blank(o.io, *shape),
+    }
+
+
+def check(module: ModuleType, o: Options) -> None:
+    """One call judged in full: outputs, bystanders, bytes."""
+    made = drawn(o)
+    kept = Kept(**made)
+    settings = {"groups": o.groups, "eps": o.eps, "norm_first": o.norm_first, "gate": o.gate}
+    with watch(**made) as seen:
+        got = module.gated_norm(**made, **settings, block_h=2)
+    assert got is made["out"]
+    kept.check(out=slice(None))
+    given = contract("fp32", "fp32")  # io as fp32, so that one rounding is charged, at the store
+    y, z = (eb.exact(doubles(made[name]), given) for name in ("y", "z"))
+    pair = eb.gated(y, z, GatedNorm(doubles(made["weight"]), **settings))
+    check_within(doubles(made["out"]), pair, o.io)
+    io = BYTES[o.io]
+    check_bytes(seen, module.traffic_bytes(o.b * o.t, o.c, io=io, z=io, out=io), ("y", "z", "out"), ("weight",))
+
+
+@pytest.mark.parametrize("o", CASES, ids=str)
+def test_a_gated_norm_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
+    check(gated_norm, o)
+
+
+def test_groups_with_one_weight_are_heads_bit_for_bit() -> None:
+    made = drawn(Options(heads=5, seed=8))
+    heads = gated_norm.gated_norm(made["y"], made["z"], made["weight"])
+    flat = [made[name].reshape(2, 3, 30) for name in ("y", "z")]
+    assert torch.equal(gated_norm.gated_norm(*flat, made["weight"].repeat(5), groups=5).view_as(heads), heads)
+
+
+def test_an_open_sigmoid_gate_is_no_gate() -> None:
+    """sigmoid(100) is 1 in fp32, and rms(1) = weight where eps is 0."""
+    weight = torch.arange(-4.0, 4.0)
+    y, z = torch.ones(1, 2, 8), torch.full((1, 2, 8), 100.0)
+    for norm_first in (False, True):
+        got = gated_norm.gated_norm(y, z, weight, eps=0.0, gate="sigmoid", norm_first=norm_first)
+        assert torch.equal(got, weight.expand(1, 2, 8))
+
+
+def test_the_gate_may_be_stored_in_another_type() -> None:
+    made = drawn(Options(io="fp32", seed=9))
+    z = made["z"].bfloat16()
+    assert torch.equal(
+        gated_norm.gated_norm(made["y"], z, made["weight"]), gated_norm.gated_norm(made["y"], z.float(), made["weight"])
+    )
+
+
+REFUSED = {
+    "other channels": (lambda m: {"weight": m["weight"][:-1]}, errors.ShapeMismatch, "axis c"),
+    "another shape": (lambda m: {"z": m["z"][:, :1]}, errors.ShapeMismatch, "axis t"),
+    "two axes": (lambda m: {"y": m["y"][0]}, errors.ShapeMismatch, "axes"),
+    "gate transposed": (lambda m: {"z": m["z"].mT.contiguous().mT}, errors.ShapeMismatch, "stride"),
+    "double": (lambda m: {"z": m["z"].double()}, errors.PrecisionError, "z came"),
+    "negative eps": (lambda m: {"eps": -1e-6}, errors.ParameterError, "eps"),
+    "another gate": (lambda m: {"gate": "tanh"}, errors.ParameterError, "tanh"),
+    "no group": (lambda m: {"groups": 0}, errors.ParameterError, "groups"),
+    "uneven groups": (lambda m: {"groups": 4}, errors.ParameterError, "4 groups"),
+    "groups of heads": (
+        lambda m: {name: m[name].view(2, 3, 5, 6) for name in ("y", "z", "out")} | {"weight": m["weight"][:6], "groups": 5},
+        errors.ParameterError,
+        "one by one",
+    ),
+    "wide": (
+        lambda m: {"y": torch.zeros(1, 1, 65537), "z": torch.zeros(1, 1, 65537), "weight": torch.zeros(65537), "out": None},
+        errors.Unsupported,
+        "65537",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
+    change, error, text = REFUSED[name]
+    made = drawn(Options())
+    made = {key: t.clone() for key, t in made.items()}
+    kept = Kept(**made)
+    with pytest.raises(error, match=text):
+        gated_norm.gated_norm(**{**made, **change(made)})
+    kept.check()
+
+
+MUTANTS = [
+    ("gated_norm.py", "if not NORM_FIRST:", "if NORM_FIRST:"),
+    ("gated_norm.py", "    if NORM_FIRST:\n        normed *= act\n", ""),
+    ("gated_norm.py", "silu(act) if SILU", "silu(act) if not SILU"),
+    ("gated_norm.py", "inside = (h < H) & (v < V)", "inside = (h <= H) & (v < V)"),
+    ("gated_norm.py", "axis=1) / V", "axis=1) / BLOCK_V"),
+    ("gated_norm.py", "axis=1) / V", "axis=1) / (V * H)"),
+    ("gated_norm.py", "mean + eps", "mean - eps"),
+    ("gated_norm.py", "h * stride_weight_h", "(h + 1) * stride_weight_h"),
+    ("gated_norm.py", "h * stride_z_h", "h * stride_y_h"),
+    ("gated_norm.py", "t * stride_out_t", "t * stride_y_t"),
+    ("gated_norm.py", "normed.to(out.dtype.element_ty)", "normed.to(tl.bfloat16).to(out.dtype.element_ty)"),
+    ("functions.py", "return 1.0 / (1.0 + tl.exp(-x))", "return 1.0 / (1.0 + tl.exp(x))"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
+    assert caught(mutated(gated_norm, old, new, file=file), check, CASES)
