@@ -18,10 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError
-
-from .functions import silu, softplus
-from .launch import FLOATS, INDICES, d_strides, divides, sizes, strides
+from .functions import silu
+from .launch import d_strides, strides
+from .ssd_inputs import check_inputs, step_size
 
 
 def traffic_bytes(
@@ -63,57 +62,36 @@ def ssd_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    d_axes = "h p" if D is not None and D.dim() == 2 else "h"
-    axes = sizes(
-        [
-            ("S", S, "s h p n", FLOATS),
-            ("x", x, "b t h p", FLOATS),
-            ("dt", dt, "b t h", FLOATS),
-            ("A", A, "h", (torch.float32,)),
-            ("B", B, "b t g n", FLOATS),
-            ("C", C, "b t g n", FLOATS),
-            ("D", D, d_axes, FLOATS),
-            ("z", z, "b t h p", FLOATS),
-            ("dt_bias", dt_bias, "h", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("live", live, "b t", (torch.bool,)),
-            ("out", out, "b t h p", FLOATS),
-        ]
-    )
+    more = [("live", live, "b t", (torch.bool,))]
+    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
-    divides(g, h)
-    low, high = dt_limit
-    if not 0 <= low <= high:
-        raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
-    if slots is None and axes["s"] < b:
-        raise ParameterError(f"the pool holds {axes['s']} states for {b} rows; give slots, or a state for each row")
     y = torch.empty_like(x) if out is None else out
-    tile, warps = _tile(p, n, t)
-    tile, warps = block_p or tile, num_warps or warps
-    grid = (triton.cdiv(p, tile), h, b)
-    _ssd_scan_kernel[grid](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+    block, warps = tile(p, b * h)
+    block, warps = block_p or block, num_warps or warps
+    ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *d_strides(D), low, high,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
-        LIMIT=(low, high) != (0.0, float("inf")), WRITE_STATE=write_state, BLOCK_P=tile, BLOCK_N=triton.next_power_of_2(n), RUN=min(run, triton.next_power_of_2(n)),
-        num_warps=warps,
+        *strides(live, 2), *strides(None, 2), *strides(None, 3), *d_strides(D), *dt_limit,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        WRITE_STATE=write_state, BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
     )  # fmt: skip
     return y
 
 
-def _tile(p: int, n: int, t: int) -> tuple[int, int]:
-    """Channels and warps of a program."""
-    return min(triton.next_power_of_2(p), 16), 4 if n > 32 else 1
+def tile(p: int, rows: int) -> tuple[int, int]:
+    """Channels and warps of a program; `rows` counts heads of rows."""
+    return min(triton.next_power_of_2(p), 8 if rows >= 256 else 4), 1
 
 
 @triton.jit
-def _ssd_scan_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+def ssd_scan_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y,
     stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
     stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
-    stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, 
+    stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
+    stride_kept_s, stride_kept_h, stride_kept_p, stride_D_h, stride_D_p, low, high,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
     RUN: tl.constexpr,
 ):  # fmt: skip
@@ -124,11 +102,11 @@ def _ssd_scan_kernel(
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
         g = h // HEADS_PER_GROUP
-        p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+        p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
         n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
         inside = (p < P)[None, :, None] & (n < N)[:, None, :]
-        tile = S + slot * stride_S_s + h * stride_S_h + p[None, :, None] * stride_S_p + n[:, None, :]
-        state = tl.load(tile, mask=inside, other=0.0).to(tl.float32)
+        at_S = S + slot * stride_S_s + h * stride_S_h + p[None, :, None] * stride_S_p + n[:, None, :]
+        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
         decay = tl.load(A + h)
         bias = 0.0
         if dt_bias is not None:
@@ -152,30 +130,32 @@ def _ssd_scan_kernel(
                     at_live, at_dt, at_x, at_B, at_C, t + 1, stride_live_t, stride_dt_t, stride_x_t, stride_B_t, stride_C_t,
                     p < P, n < N,
                 )  # fmt: skip
-            step += bias
-            if SOFTPLUS:
-                step = softplus(step)
-            if LIMIT:
-                step = tl.minimum(tl.maximum(step, low), high)
-            step = tl.where(real, step, 0.0)  # (1)
+            step = step_size(step, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
             state = state * tl.exp(step * decay) + (step * x_t)[None, :, None] * B_t[:, None, :]  # (2) (3)
             y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)  # (4)
             if D is not None:
                 y_t += skip * x_t
             if z is not None:
-                z_t = tl.load(z + b * stride_z_b + t * stride_z_t + h * stride_z_h + p, mask=(p < P) & real, other=0.0)
-                y_t *= silu(z_t.to(tl.float32))
-            tl.store(y + b * stride_y_b + t * stride_y_t + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=p < P)
+                at_z = z + b * stride_z_b + tl.cast(t, tl.int64) * stride_z_t + h * stride_z_h + p
+                y_t *= silu(tl.load(at_z, mask=(p < P) & real, other=0.0).to(tl.float32))
+            at_y = y + b * stride_y_b + tl.cast(t, tl.int64) * stride_y_t + h * stride_y_h + p
+            tl.store(at_y, y_t.to(y.dtype.element_ty), mask=p < P)
+            if places is not None:
+                place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
+                if place >= 0:
+                    at_kept = kept + place * stride_kept_s + h * stride_kept_h + p[None, :, None] * stride_kept_p
+                    tl.store(at_kept + n[:, None, :], state.to(kept.dtype.element_ty), mask=inside)
             if t + 1 < T:
                 real, step, x_t, B_t, C_t = real_next, step_next, x_next, B_next, C_next
         if WRITE_STATE:
-            tl.store(tile, state.to(S.dtype.element_ty), mask=inside)
+            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _token(live, dt, x, B, C, t, stride_live, stride_dt, stride_x, stride_B, stride_C, in_p, in_n):
     """What token t brings, in fp32; zeros for a no-op."""
     real = True
+    t = tl.cast(t, tl.int64)
     if live is not None:
         real = tl.load(live + t * stride_live) != 0
     step = tl.load(dt + t * stride_dt).to(tl.float32)

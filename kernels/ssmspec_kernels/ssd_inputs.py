@@ -1,0 +1,100 @@
+"""What the SSD kernels take, and how the inputs of a window are read.
+
+    dt = clip(softplus(dt_raw + dt_bias), dt_limit)          0 for a no-op             (1)
+    w_ij = exp(G_i - G_j) dt_j (C_i . B_j)                   0 where i does not see j  (2)
+
+G is the running sum of dt A. The mask of (2) acts before exp: the exponent of a pair that is not seen may be large.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, PrecisionError
+
+from .functions import softplus
+from .launch import FLOATS, INDICES, Argument, check_pool, divides, sizes
+
+
+def check_inputs(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_limit: tuple[float, float],
+    slots: Tensor | None,
+    out: Tensor | None,
+    *more: Argument,
+) -> dict[str, int]:
+    """The sizes of the axes.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    """
+    axes = sizes(
+        [
+            ("S", S, "s h p n", FLOATS),
+            ("x", x, "b t h p", FLOATS),
+            ("dt", dt, "b t h", FLOATS),
+            ("A", A, "h", (torch.float32,)),
+            ("B", B, "b t g n", FLOATS),
+            ("C", C, "b t g n", FLOATS),
+            ("D", D, "h p" if D is not None and D.dim() == 2 else "h", FLOATS),
+            ("z", z, "b t h p", FLOATS),
+            ("dt_bias", dt_bias, "h", FLOATS),
+            ("slots", slots, "b", INDICES),
+            ("out", out, "b t h p", FLOATS),
+            *more,
+        ]
+    )
+    divides(axes["g"], axes["h"])
+    low, high = dt_limit
+    if not 0 <= low <= high:
+        raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+    check_pool(axes["s"], axes["b"], slots)
+    return axes
+
+
+def check_one_type(**tensors: Tensor) -> None:
+    """Raises: PrecisionError for operands of matrix products, or what is kept of them, of several types."""
+    if len({t.dtype for t in tensors.values()}) > 1:
+        came = ", ".join(f"{name} {str(t.dtype).removeprefix('torch.')}" for name, t in tensors.items())
+        raise PrecisionError(f"one type is needed, but these came: {came}; convert them first")
+
+
+def window_tile(p: int, rows: int, write: bool) -> tuple[int, int, int, int]:
+    """Channels of a tile, of a program, warps and pipeline stages. `rows` counts heads of rows: few are split."""
+    block = min(max(16, triton.next_power_of_2(p)), 16 if write else 32)
+    tiles = triton.cdiv(p, block)
+    while tiles > 1 and rows * triton.cdiv(p, tiles * block) < 512:
+        tiles = triton.cdiv(tiles, 2)
+    return block, tiles * block, 2, 3
+
+
+@triton.jit
+def step_size(raw, real, bias, low, high, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr):
+    """dt (1), in fp32."""
+    step = raw.to(tl.float32) + bias
+    if SOFTPLUS:
+        step = softplus(step)
+    if LIMIT:
+        above = tl.maximum(step, low, propagate_nan=tl.PropagateNan.ALL)
+        step = tl.minimum(above, high, propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(real, step, 0.0)
+
+
+@triton.jit
+def load_rows(start, rows, cols, in_rows, in_cols):
+    """A block of rows at offsets `rows` from `start`, as stored; zeros outside the masks."""
+    return tl.load(start + rows[:, None] + cols[None, :], mask=in_rows[:, None] & in_cols[None, :], other=0.0)
+
+
+@triton.jit
+def weights(G, G_j, step_j, sees, scores):
+    """w (2)."""
+    return tl.exp(tl.where(sees, G[:, None] - G_j[None, :], float("-inf"))) * step_j[None, :] * scores
