@@ -1,0 +1,210 @@
+"""The SSD window through matrix products: against the oracle within the bound of its order, exactly, in its bytes."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import ssd_window as kernel
+from ssmspec_kernels.ssd_scan import traffic_bytes
+from ssmspec_ref import ssd
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
+from tests.kernels import ssd_cases as cases
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Options
+
+COVER = [
+    Options(t=5, D="channel", z=True, poison=7.0),
+    Options(t=6, io="bf16", gentle=True, g=1, p=35, n=33, limit=(0.05, 0.8), z=True, seed=1),
+    Options(t=4, live=True, io="fp16", state="fp16", D="", seed=2),
+    Options(t=17, live=True, state="bf16", io="bf16", h=2, g=1, p=5, n=16, softplus=False, bias=False, seed=3),
+    Options(b=1, t=1, io="bf16", g=4, seed=4),
+    Options(b=2, t=32, io="bf16", gentle=True, h=2, p=17, n=40, live=True, seed=5, poison=3.0),
+]
+
+
+def check_bound(module: ModuleType, o: Options, write: bool = True, **tiles: int) -> None:
+    """Output and state within the bound; nothing else of the pool, of the output, or of any input has changed."""
+    case, fresh = cases.draw(o), cases.draw(o)
+    y, S = case.bound(order="output_only")
+    before = case.before()
+    assert case.call(module.ssd_window, write_state=write, **tiles) is case.out
+    cases.assert_within("y", case.out, y, case.rows)
+    if write:
+        cases.assert_within("S", case.S, S, case.named)
+        case.S[case.named] = fresh.S[case.named]
+    case.out[case.rows] = fresh.out[case.rows]
+    cases.unchanged(before)
+
+
+def check_exact(module: ModuleType, o: Options) -> None:
+    case, window, params, S = cases.exact(o)
+    y, S_next = ssd.scan(S, window, params)
+    case.call(module.ssd_window)
+    assert torch.equal(case.out, torch.from_numpy(y).to(case.out.dtype))
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S_next)
+
+
+def check_bytes(module: ModuleType, o: Options, write: bool, **tiles: int) -> None:
+    case = cases.draw(o, padding=False)
+    named = {name: getattr(case, name) for name in ("S", "x", "dt", "B", "C", "out")}
+    params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
+    gate = {"z": case.extra["z"]} if o.z else {}
+    with watch(**named, **params, **gate) as seen:
+        case.call(module.ssd_window, write_state=write, **tiles)
+    left_out = sum(seen.loaded(name).distinct for name in params)
+    sizes = {"state": case.S.element_size(), "io": case.x.element_size()}
+    states = o.b * o.h * o.p * o.n * sizes["state"]
+    expected = traffic_bytes(o.b, o.t, o.h, o.p, o.n, o.g, **sizes, write_state=write, z=o.z)
+    assert seen.distinct_bytes() - left_out == expected
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if write else 0)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check_bound(kernel, o)
+
+
+@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 32, 3), (32, 64, 2), (64, 64, 1)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
+    block, program, stages = tiles
+    o = Options(t=5, p=50, h=2, io="bf16", D="channel", z=True, poison=2.0)
+    for write in (True, False):
+        check_bound(kernel, o, write, block_p=block, program_p=program, stages=stages)
+
+
+@pytest.mark.parametrize("o", [Options(t=7, p=3, n=5), Options(t=4, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
+def test_integers_come_out_exactly(o: Options) -> None:
+    check_exact(kernel, o)
+
+
+def test_a_window_of_no_ops_leaves_the_state_bit_for_bit_and_outputs_zero() -> None:
+    case = cases.draw(Options(t=3, live=True, gentle=True), padding=False)
+    case.extra["live"].zero_()
+    before = cases.whole(case.S).clone()
+    y = case.call(kernel.ssd_window)
+    assert cases.untouched(before, cases.whole(case.S))
+    assert torch.equal(y, torch.zeros_like(y))
+
+
+def check_strong_decays(module: ModuleType) -> None:
+    """exp(G_i - G_j) of a pair that is not seen overflows; what is seen underflows to 0."""
+    case = cases.draw(Options(t=9, softplus=False, bias=False), padding=False)
+    case.A.fill_(-400.0)
+    y, S = case.bound(order="output_only")
+    case.call(module.ssd_window)
+    cases.assert_within("y", case.out, y, case.rows)
+    cases.assert_within("S", case.S, S, case.named)
+
+
+def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
+    check_strong_decays(kernel)
+
+
+def test_rows_without_slots_have_their_own_number_and_rows_may_share_a_state_that_is_only_read() -> None:
+    case, other = cases.draw(Options(), padding=False), cases.draw(Options(), padding=False)
+    case.slots.copy_(torch.arange(3))
+    case.S[:3] = 1.0
+    other.S[:3] = 1.0
+    assert torch.equal(case.call(kernel.ssd_window), other.call(kernel.ssd_window, slots=None))
+    other.slots.fill_(2)
+    assert torch.equal(other.call(kernel.ssd_window, write_state=False)[2], other.call(kernel.ssd_window)[2])
+
+
+@pytest.mark.parametrize(
+    "o", [Options(b=2, p=19, z=True, t=4), Options(b=1, t=9, io="bf16", state="bf16", n=16, g=1)], ids=str
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
+    check_bytes(kernel, o, write)
+    check_bytes(kernel, o, write, block_p=16, program_p=32)
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"x": lambda c: c.x[..., :-1]}, ShapeMismatch, "axis p has size 18"),
+    ({"B": lambda c: c.B.bfloat16()}, PrecisionError, "x float32, B bfloat16, C float32"),
+    ({"S": lambda c: c.S.double()}, PrecisionError, "float64"),
+    (
+        {"B": lambda c: c.B.repeat(1, 1, 3, 1), "C": lambda c: c.C.repeat(1, 1, 3, 1)},
+        ParameterError,
+        "6 groups do not divide",
+    ),
+    ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
+    ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "live came with shape"),
+    ({"dt_limit": lambda c: (-1.0, 0.1)}, ParameterError, "0 <= low <= high"),
+    ({"out": lambda c: c.out[:, :, :-1]}, ShapeMismatch, "axis h has size"),
+    (
+        {name: lambda c, name=name: getattr(c, name).repeat_interleave(50, 1) for name in (*cases.TOKENS, "out")},
+        Unsupported,
+        "a window of 150 tokens",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = cases.draw(Options(), padding=False)
+    before = case.before()
+    named = {"slots": case.slots, "out": case.out} | {name: getattr(case, name) for name in ("S", "A", *cases.TOKENS)}
+    with pytest.raises(error, match=message):
+        kernel.ssd_window(**{**named, **{name: change(case) for name, change in changes.items()}})
+    cases.unchanged(before)
+
+
+def check_all(module: ModuleType) -> None:
+    for o in (COVER[0], COVER[2], COVER[1], COVER[3]):
+        check_bound(module, o)
+    check_bound(module, Options(p=35, g=1, h=2), program_p=48)
+    check_bytes(module, Options(b=1, h=2), True)
+
+
+FAULTS = [
+    ("in_p = p < P\n", "in_p = p < P - 1\n", None),
+    ("in_t, in_n = i < T, n < N", "in_t, in_n = i < T, n < N + 1", None),
+    ("in_t, in_n = i < T, n < N", "in_t, in_n = i < T - 1, n < N", None),
+    ("if slot >= 0:", "if slot > 0:", None),
+    ("if slot >= 0:", "if slot != -2:", None),
+    ("g = h // HEADS_PER_GROUP", "g = h % HEADS_PER_GROUP", None),
+    ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
+    ("sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]", "sees = real[:, None] & real[None, :]", None),
+    ("W + tl.load(D", "W * tl.load(D", None),
+    ("to_state = tl.exp(total - G) * step", "to_state = tl.exp(total - G)", None),
+    ("state = tl.exp(total) * state", "state = state", None),
+    ("* TILES + tile)", "* TILES + tile * 0)", None),
+    ("y_t *= silu(", "y_t *= (", None),
+    ("else tl.cumsum(ld, axis=0)", "else tl.cumsum(ld, axis=0) - ld", None),
+    ("            if WRITE_STATE:\n", "            if not WRITE_STATE:\n", None),
+    ("ty), mask=in_p[:, None] & in_n[None, :])", "ty), mask=in_n[None, :])", None),
+    ("* step_j[None, :] * scores", "* step_j[:, None] * scores", "ssd_inputs.py"),
+    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0", "mask=in_cols[None, :], other=0.0", "ssd_inputs.py"),
+    ("        acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
+    ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
+    ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")', "dots.py"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
+
+
+def test_planted_mask_behind_exp_is_caught_by_strong_decays() -> None:
+    old = 'exp(tl.where(sees, G[:, None] - G_j[None, :], float("-inf")))'
+    mutant = mutated(kernel, old, "exp(G[:, None] - G_j[None, :]) * sees.to(tl.float32)", file="ssd_inputs.py")
+    with pytest.raises(AssertionError):
+        check_strong_decays(mutant)
+
+
+def test_planted_operand_of_two_parts_is_caught_where_the_state_is_large() -> None:
+    mutant = mutated(
+        kernel, "lo = (rest - mid.to(tl.float32)).to(tl.bfloat16)", "lo = (rest - rest).to(tl.bfloat16)", file="dots.py"
+    )
+    with pytest.raises(AssertionError):
+        check_bound(mutant, Options(t=3, io="bf16", gentle=True))
