@@ -47,7 +47,7 @@ def conv_packed(
     out: Tensor | None = None,
     block_t: int = 32,
     block_c: int = 64,
-    num_warps: int = 4,
+    num_warps: int = 8,
 ) -> Tensor:
     """The outputs (t, c) of a packed run u (t, c), and in M[slots] the window after each sequence: equations (1) to (3).
 

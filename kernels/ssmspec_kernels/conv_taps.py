@@ -75,7 +75,7 @@ def columns(
                 there = (node >= 0) & (node < tokens)
                 new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)
                 column = tl.where(i < W, old, new)
-        window += (column,)
+        window += (column,)  # type: ignore[assignment]
     return window
 
 
@@ -85,7 +85,7 @@ def filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W: tl.con
     taps = ()
     for k in tl.static_range(W):
         at = weight + c * stride_weight_c + k * stride_weight_w
-        taps += (tl.load(at, mask=inside, other=0.0).to(tl.float32),)
+        taps += (tl.load(at, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
     shift = tl.zeros_like(c).to(tl.float32)
     if bias is not None:
         shift = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)

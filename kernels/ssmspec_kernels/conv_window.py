@@ -151,8 +151,8 @@ def _conv_window_kernel(
                 moved += real.to(tl.int32)
                 after = ()
                 for k in tl.static_range(W - 1):
-                    after += (tl.where(real, window[k + 1], window[k]),)
-                after += (tl.where(real, u_t, window[W - 1]),)
+                    after += (tl.where(real, window[k + 1], window[k]),)  # type: ignore[assignment]
+                after += (tl.where(real, u_t, window[W - 1]),)  # type: ignore[assignment]
                 window = after  # (3)
                 y_t = tl.where(real, read(window, taps, shift, W, ACTIVATION), 0.0)  # (4)
             tl.store(y_at, y_t.to(y.dtype.element_ty), mask=inside)
