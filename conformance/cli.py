@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ssmspec_ref.contract import Adapter, Limits
 
 from .errors import AdapterUnavailable, ConformanceError
+from .interpreter.device import placed
 from .known import read_known
 from .load import load
 from .matrix import show
@@ -44,27 +45,42 @@ def run(
     case: Annotated[str | None, typer.Option(help="One case, by its id.")] = None,
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("conformance-report"),
     known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
-    device: Annotated[str, typer.Option(help="Where the implementation computes: cpu, cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where the implementation computes: cpu, cuda, interpreter (Triton's).")
+    ] = "cpu",
 ) -> None:
     """Run the suite and print the matrix. Exits with 1 if a case fails or stays unknown."""
     console, progress = Console(), Console(stderr=True)
     selection = Selection(tier, subject, operation, case)
     try:
-        adapters = _load(adapter, device, progress)
-        jobs, left_out = plan(adapters, selection)
-        lists = {made.name: read_known(made.name, known) for made in adapters.values()}
+        with placed(device) as place:
+            green = _judge(_load(adapter, place, progress), selection, report, known, device, console, progress)
     except ConformanceError as error:
         progress.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
+    if not green:
+        raise typer.Exit(FAILED)
+
+
+def _judge(
+    adapters: dict[str, Adapter],
+    selection: Selection,
+    report: Path,
+    known: Path | None,
+    device: str,
+    console: Console,
+    progress: Console,
+) -> bool:
+    jobs, left_out = plan(adapters, selection)
+    lists = {made.name: read_known(made.name, known) for made in adapters.values()}
     report.mkdir(parents=True, exist_ok=True)
-    head = header(tier, {made.name: made.version for made in adapters.values()}, device)
+    head = header(selection.tier, {made.name: made.version for made in adapters.values()}, device)
     with (report / "report.jsonl").open("w", encoding="utf-8") as stream, _bar(progress) as bar:
         writer = Writer(stream, head)
-        outcome = run_plan(_watched(jobs, bar), left_out, lists, writer.add, selection.whole and tier == TIERS[-1])
+        outcome = run_plan(_watched(jobs, bar), left_out, lists, writer.add, selection.whole and selection.tier == TIERS[-1])
         writer.close()
     show(console, head, outcome.results, outcome.diagnoses, str(report / "report.jsonl"))
-    if not outcome.green:
-        raise typer.Exit(FAILED)
+    return outcome.green
 
 
 @app.command(name="list")

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 
 from ssmspec_ref.contract import Adapter
+from ssmspec_ref.errors import Unsupported
 
 from . import adapters
 from .errors import AdapterUnavailable, UnknownAdapter
@@ -43,6 +44,8 @@ def load(name: str, device: str = "cpu") -> Adapter:
         extra = EXTRAS.get(missing)
         how = f"pip install 'ssmspec[{extra}]'" if extra else f"pip install {missing}" if missing else str(error)
         raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
+    except Unsupported as error:
+        raise AdapterUnavailable(f"{name}: {error}") from error
     if not isinstance(made, Adapter):
         raise UnknownAdapter(f"{module}:{factory} returned a {type(made).__name__}; return a ssmspec_ref.contract.Adapter")
     return made

@@ -1,5 +1,6 @@
 """The command: what it runs, what it prints, how it ends."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from conformance.load import load, shipped
 from conformance.report import read_report
 from ssmspec_ref.contract import Adapter
 
+ROOT = Path(__file__).parent.parent
 CASE = "ssd.scan/b1,t3,g2,h4,p2,n3/D=channel,z=on/gentle/s5"
 
 
@@ -129,3 +131,20 @@ def test_a_device_that_an_adapter_cannot_use_is_refused_not_ignored() -> None:
         load("conformance.faults.conduct:adapter", device="cuda")
     made = call("run", "--adapter", "conformance.faults.conduct:adapter", "--device", "cuda")
     assert made.exit_code == 2
+
+
+def test_kernels_are_not_judged_on_a_cpu_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(AdapterUnavailable, match="--device interpreter"):
+        load("ssmspec_fast.kernel_adapter:adapter", device="cpu")
+
+
+def test_a_kernel_is_judged_in_the_interpreter(tmp_path: Path) -> None:
+    """In a process of its own: triton chooses the interpreter when it is imported."""
+    case = "ssd.scan/b2,t7,g2,h6,p5,n4/plain/gentle/s0"
+    command = [sys.executable, "-m", "conformance", "run", "--adapter", "ssmspec_fast.kernel_adapter:adapter"]
+    command += ["--device", "interpreter", "--subject", "ssd_scan", "--case", case, "--report", "report"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")])}
+    made = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "3 cases" in made.stdout

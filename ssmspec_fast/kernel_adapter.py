@@ -1,0 +1,210 @@
+"""The Triton kernels as the suite sees them: `ssmspec conform run --adapter ssmspec_fast.kernel_adapter:adapter`.
+
+With `--device cuda` they are judged as compiled; with `--device interpreter` in Triton's interpreter, on any machine. A subject
+is a set of kernels; each is judged with the state and the activations stored as its contract says. States go through a pool
+with slots out of order, so that what is judged is how an engine calls them.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ssmspec_kernels.conv_commit import conv_commit
+from ssmspec_kernels.conv_step import conv_step
+from ssmspec_kernels.conv_tree import conv_tree
+from ssmspec_kernels.conv_window import conv_window
+from ssmspec_kernels.delta_chunked import delta_chunked
+from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.selective_scan import selective_scan
+from ssmspec_kernels.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
+from ssmspec_kernels.ssd_window import ssd_window
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Storage, Subject
+from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.shapes import Array
+
+DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
+"""Storage of the state, storage of the activations."""
+
+# 3 ulp: NumPy's exp, which stands for the hardware's in the interpreter, has 2.52; the hardware's functions have less.
+CONTRACT = NumericContract(exp="ex2", function_ulp=3.0, softplus_threshold=float("inf"))
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The operations on one device, with the state and the activations stored in two formats."""
+
+    device: str
+    state: torch.dtype
+    io: torch.dtype
+
+    def held(self, S: Array) -> tuple[Tensor, Tensor]:
+        """A pool that holds the rows of S in descending slots, and the slot of each row; slot 0 is live, NaN lies between."""
+        rows = len(S)
+        slots = torch.arange(2 * (rows - 1), -1, -2, device=self.device, dtype=torch.int32)
+        pool = torch.full((2 * rows, *S.shape[1:]), float("nan"), dtype=self.state, device=self.device)
+        pool[slots.long()] = torch.tensor(S, device=self.device).to(self.state)
+        return pool, slots
+
+    def given(self, *arrays: Array | None) -> list[Tensor | None]:
+        return [None if a is None else torch.tensor(a, device=self.device).to(self.io) for a in arrays]
+
+    def exact(self, array: Array | None) -> Any:
+        """Parameters, masks and indices as they are; floats in fp32."""
+        if array is None:
+            return None
+        tensor = torch.tensor(array, device=self.device)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def back(self, y: Tensor, pool: Tensor, slots: Tensor) -> tuple[Array, Array]:
+        return y.double().cpu().numpy(), pool[slots.long()].double().cpu().numpy()
+
+    # --- convolution ---
+
+    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+        pool, slots = self.held(M)
+        y = conv_step(pool, *self.given(u), slots=slots, **self._taps(params))  # type: ignore[arg-type]
+        return self.back(y, pool, slots)
+
+    def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+        return self._conv(M, u, None, params)
+
+    def conv_masked(self, M: Array, u: Array, live: Array, params: Any) -> tuple[Array, Array]:
+        return self._conv(M, u, live, params)
+
+    def _conv(self, M: Array, u: Array, live: Array | None, params: Any) -> tuple[Array, Array]:
+        pool, slots = self.held(M)
+        y = conv_window(pool, *self.given(u), slots=slots, live=self.exact(live), **self._taps(params))  # type: ignore[arg-type]
+        return self.back(y, pool, slots)
+
+    def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Array:
+        pool, slots = self.held(M)
+        y = conv_tree(pool, *self.given(u), self.exact(parents), slots=slots, **self._taps(params))  # type: ignore[arg-type, call-arg]
+        return self.back(y, pool, slots)[0]
+
+    def conv_commit(self, M: Array, u: Array, advanced: Array) -> Array:
+        pool, slots = self.held(M)
+        conv_commit(pool, *self.given(u), advanced=self.exact(advanced), slots=slots)  # type: ignore[arg-type]
+        return self.back(pool, pool, slots)[1]
+
+    def conv_commit_path(self, M: Array, u: Array, path: Array) -> Array:
+        pool, slots = self.held(M)
+        conv_commit(pool, *self.given(u), path=self.exact(path), slots=slots)  # type: ignore[arg-type]
+        return self.back(pool, pool, slots)[1]
+
+    def _taps(self, params: Any) -> dict[str, Any]:
+        return {"weight": self.exact(params.weight), "bias": self.exact(params.bias), "activation": params.activation}
+
+    # --- recurrences ---
+
+    def ssd(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
+        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
+            pool, slots = self.held(S)
+            y = kernel(
+                pool, *self._ssd_inputs(window, params), slots=slots, live=self.exact(live), **self._ssd_rest(window, params)
+            )
+            return self.back(y, pool, slots)
+
+        return scan
+
+    def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+        pool, slots = self.held(S)
+        inputs = self._ssd_inputs(window, params)
+        y = ssd_tree_scan(pool, *inputs, self.exact(ancestors), slots=slots, **self._ssd_rest(window, params))
+        return self.back(y, pool, slots)[0]
+
+    def _ssd_inputs(self, window: Any, params: Any) -> list[Any]:
+        x, dt, B, C = self.given(window.x, window.dt, window.B, window.C)
+        return [x, dt, self.exact(params.A), B, C]
+
+    def _ssd_rest(self, window: Any, params: Any) -> dict[str, Any]:
+        return {
+            "D": self.exact(params.D),
+            "z": self.given(window.z)[0],
+            "dt_bias": self.exact(params.dt_bias),
+            "dt_softplus": params.dt_softplus,
+            "dt_limit": params.dt_limit,
+        }
+
+    def selective(self, S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
+        pool, slots = self.held(S)
+        x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
+        y = selective_scan(
+            pool, x, dt, self.exact(params.A), B, C, D=self.exact(params.D), z=z,  # type: ignore[arg-type]
+            dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots, live=self.exact(live),
+        )  # fmt: skip
+        return self.back(y, pool, slots)
+
+    def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
+        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
+            pool, slots = self.held(S)
+            inputs = (*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta))
+            how = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
+            y = kernel(pool, *inputs, slots=slots, live=self.exact(live), **how)
+            return self.back(y, pool, slots)
+
+        return scan
+
+
+class _Wide:
+    """A token record, each array with an axis of one token."""
+
+    def __init__(self, token: Any) -> None:
+        for name, array in vars(token).items():
+            setattr(self, name, None if array is None else array[:, None])
+
+
+def _step(scan: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
+    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+        y, S_next = scan(S, _Wide(token), params)
+        return y[:, 0], S_next
+
+    return step
+
+
+def adapter(device: str = "cuda") -> Adapter:
+    """The kernels on a device. Raises: Unsupported for a device that kernels cannot run on."""
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
+    subjects = []
+    for state, io in FORMATS:
+        kernels = Kernels(device, DTYPES[state], DTYPES[io])
+        contract = replace(CONTRACT, state=state, io=io)
+        windows = replace(contract, order="output_only")
+
+        def may(run: Callable[..., Any], how: NumericContract = contract) -> Capability:
+            return Capability(run, how, Limits(sizes={"w": (2, 8)}, reason="the kernel takes widths of 2 to 8"))
+
+        sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
+        rule, solved = kernels.delta(delta_scan), kernels.delta(delta_chunked)
+        subjects += [
+            Subject("conv", {
+                "conv.step": may(kernels.conv_step), "conv.scan": may(kernels.conv_scan),
+                "conv.scan_masked": may(kernels.conv_masked), "conv.verify_tree": may(kernels.conv_tree),
+                "conv.commit": may(kernels.conv_commit), "conv.commit_path": may(kernels.conv_commit_path),
+            }),
+            Subject("ssd_scan", {
+                "ssd.step": may(_step(sequential)), "ssd.scan": may(sequential), "ssd.scan_masked": may(sequential),
+            }),
+            Subject("ssd_window", {
+                "ssd.scan": may(fused, windows), "ssd.scan_masked": may(fused, windows),
+                "ssd.verify_tree": may(kernels.ssd_tree, windows),
+            }),
+            Subject("selective_scan", {
+                "selective.step": may(_step(kernels.selective)), "selective.scan": may(kernels.selective),
+                "selective.scan_masked": may(kernels.selective),
+            }),
+            Subject("delta_scan", {
+                "delta.step": may(_step(rule)), "delta.scan": may(rule), "delta.scan_masked": may(rule),
+            }),
+            Subject("delta_chunked", {
+                "delta.scan": may(solved, windows), "delta.scan_masked": may(solved, windows),
+            }),
+        ]  # fmt: skip
+    return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))
