@@ -1,8 +1,8 @@
 """The Triton kernels as the suite sees them: `ssmspec conform run --adapter ssmspec_fast.kernel_adapter:adapter`.
 
-With `--device cuda` they are judged as compiled; with `--device interpreter` in Triton's interpreter, on any machine. A
-subject is a set of kernels; each is judged with the state and the activations stored as its contract says. States go through a pool
-with slots out of order, so that what is judged is how an engine calls them.
+With `--device cuda` they are judged as compiled; with `--device interpreter` in Triton's interpreter, on any machine.
+A subject is a set of kernels; each is judged with the state and the activations stored as its contract says. States go
+through a pool with slots out of order, so that what is judged is how an engine calls them.
 """
 
 import os
