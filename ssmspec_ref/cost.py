@@ -57,7 +57,11 @@ def break_even(cost: StepCost, tokens: int, base: StepCost, base_tokens: int) ->
 
 
 def speedup(tau: float, cost: float, plain: float) -> float:
-    """Tokens per time over plain decoding: tau * plain / cost, with tau the tokens emitted per window, bonus included."""
+    """Tokens per time over plain decoding: tau * plain / cost, with tau the tokens emitted per window, bonus included.
+
+    Raises: ParameterError for tau below 1, or a time that is not positive.
+    Source: STree, section 4 (wall time is proportional to t / tau).
+    """
     if not (tau >= 1 and cost > 0 and plain > 0):
         raise ParameterError(f"tau, cost, plain came as {tau}, {cost}, {plain}; give tau >= 1 and positive times")
     return tau * plain / cost
@@ -108,7 +112,7 @@ def replay_gain(p: int, n: int, period: int, state_bytes: int = 4, io_bytes: int
 def outer_route_flops(p: int, n: int, history: int) -> int:
     """State-and-output: build the state from h + 1 outer products, then read it: 2 (h + 1) p n + 2 p n.
 
-    Source: ReplaySSM; its printed formula is lost in our copy of the text, which gives the first term in words.
+    Source: ReplaySSM, section on FLOPs, which gives the first term in words; the second is the read of y = S C.
     """
     return 2 * (history + 1) * p * n + 2 * p * n
 

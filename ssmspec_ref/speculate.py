@@ -29,7 +29,7 @@ from .attention_layer import AttentionLayer
 from .backtrack import Accepted, Backtrack, Draft, kv_cache
 from .backtrack.kv_cache import AttentionDraft
 from .decode import Choose, Row, Sequences, Settings, most_likely, padded, prefill
-from .errors import ShapeMismatch, Unsupported
+from .errors import ParameterError, ShapeMismatch, Unsupported
 from .lengths import first
 from .model import Layer, Model, ModelState
 from .records import Record
@@ -170,11 +170,14 @@ def commit(pending: Pending, verdict: Accepted, model: Model, path: Path) -> Kep
 
 
 def check_roots(window: Window, sequences: Sequences) -> None:
-    """Raise ShapeMismatch unless every live row starts with the root of its sequence."""
+    """Raise ShapeMismatch unless every live row starts with the root of its sequence, ParameterError for another sequence."""
     rows = len(window.tokens)
     if window.sequence is None and rows != len(sequences):
         raise ShapeMismatch(f"the window has {rows} rows for {len(sequences)} sequences; name the sequence of each row")
-    needed = sequences.roots()[window.sequences()]
+    owner, count = window.sequences(), len(sequences)
+    for r in np.flatnonzero((owner < 0) | (owner >= count)).tolist():
+        raise ParameterError(f"row {r} continues sequence {owner[r]}, but there are {count}; give 0 to {count - 1}")
+    needed = sequences.roots()[owner]
     bad = np.flatnonzero((window.tokens[:, 0] != needed) & window.live()[:, 0])
     if bad.size:
         r = int(bad[0])
@@ -219,6 +222,7 @@ def judged(window: Window, logits: Logits, rows: Array, b: int, sequences: Seque
     Its rows are judged as one trie, since the best of several verdicts is biased (`drafts`). Greedily that is the longest
     accepted prefix, the lowest row on ties.
 
+    Raises: Unsupported for several trees of one sequence.
     Source: Snakes and Ladders, section 3.1; for sampled verification the trie is ours.
     """
     prompt, output = sequences.prompts[b], sequences.emitted[b]

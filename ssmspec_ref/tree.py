@@ -110,7 +110,7 @@ def unrolled(parents: Parents) -> tuple[Lengths, Lengths]:
     Source: STree, figure 3 (left).
     """
     mask = ancestors(parents)
-    leaf = (mask.sum(axis=1) == 1) & live(mask)
+    leaf = mask.sum(axis=1) == 1  # the ancestor of itself alone
     return leaf.sum(axis=1), (leaf * mask.sum(axis=2)).sum(axis=1)  # (1) (2)
 
 

@@ -15,7 +15,15 @@ from ssmspec_ref.accept.processors import process_window
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.backtrack import activation_replay, joint, kv_cache, snapshots
 from ssmspec_ref.decode import Row, Sampled, Sequences, Settings
-from ssmspec_ref.errors import BudgetError, EmptyWindow, ParameterError, ProbabilityError, ShapeMismatch, Unsupported
+from ssmspec_ref.errors import (
+    BudgetError,
+    EmptyWindow,
+    LengthError,
+    ParameterError,
+    ProbabilityError,
+    ShapeMismatch,
+    Unsupported,
+)
 from ssmspec_ref.records import rows
 from ssmspec_ref.shapes import Array, WindowLogits
 from ssmspec_ref.speculate import Judge, Window
@@ -346,6 +354,13 @@ def test_wrong_input_is_refused_before_anything_is_computed() -> None:
         verify(Window(np.array([[2, 0], [2, 0]])))
     with pytest.raises(ShapeMismatch, match="3 rows for 2 sequences"):
         verify(Window(np.array([[2], [3], [3]])))
+    for path in PATHS.values():
+        held = speculate.start(state, model, path)
+        for wrong in (2, -1):
+            with pytest.raises(ParameterError, match=f"row 1 continues sequence {wrong}, but there are 2; give 0 to 1"):
+                verify(Window(np.array([[2], [3]]), sequence=np.array([0, wrong])), path, held)
+        with pytest.raises(LengthError, match=r"lengths\[0\] came as 2, but the window holds 1"):
+            verify(Window(np.array([[2], [3]]), np.array([2, 1])), path, held)
     with pytest.raises(ProbabilityError):
         decode.most_likely(np.array([0.0, np.nan]), 0, (1,), ())
     two = Window(np.array([[2], [2], [3]]), sequence=np.array([0, 0, 1]), parents=np.array([[-1], [-1], [-1]]))

@@ -290,6 +290,19 @@ def test_each_arm_is_played_once_before_any_is_played_twice() -> None:
     assert play([[-9.0], [-1.0], [-5.0]], 3, 0.0).plays == (1, 1, 1)
 
 
+@pytest.mark.parametrize(("plays", "exploration"), [((4, 1), 0.3), ((1, 4), 0.05), ((2, 9), 1.7)])
+def test_the_choice_turns_where_the_means_differ_by_the_confidence_of_the_paper(
+    plays: tuple[int, int], exploration: float
+) -> None:
+    """Arm 0 is chosen iff mean_0 - mean_1 >= lambda (sqrt(2 ln t / n_1) - sqrt(2 ln t / n_0)), t the rounds played."""
+    t = sum(plays)
+    turn = exploration * (np.sqrt(2 * np.log(t) / plays[1]) - np.sqrt(2 * np.log(t) / plays[0]))
+    for side, arm in ((1e-9, 0), (-1e-9, 1)):
+        means = (-0.5 + turn + side, -0.5)
+        rewards = (means[0] * plays[0], means[1] * plays[1])
+        assert bandit.Bandit(plays, rewards).choose(exploration) == arm
+
+
 def test_the_bandit_settles_on_the_arm_of_the_highest_mean() -> None:
     state = play([[-0.9, -0.7], [-0.5, -0.4], [-0.6]], 400, 0.1)
     assert state.plays[1] > 350

@@ -155,7 +155,10 @@ def delta_token(state: Any, u: Array, by: DeltaLayer) -> Array:
     for i in range(h):
         q, key = c[(i // (h // g)) * k :][:k], c[g * k + (i // (h // g)) * k :][:k]
         q, key = (x / math.sqrt(math.fsum(x * x) + m.params.eps) for x in (q, key))
-        gate = np.array([by.A[i] * softplus(value) for value in np.ravel(a[i] + by.dt_bias[i])])
+        biased = np.ravel(a[i] + by.dt_bias[i])
+        gate = np.array([by.A[i] * softplus(value) for value in biased])
+        if by.lower_bound is not None:  # between it and 0, the stronger the larger |A| and the projection are
+            gate = np.array([by.lower_bound / (1 + math.exp(by.A[i] * value)) for value in biased])
         beta = by.beta_scale * sigmoid(b[i])
         A = (np.eye(k) - beta * np.outer(key, key)) @ np.diag(np.exp(np.broadcast_to(gate, k)))
         S = A @ state.S[0, i] + beta * np.outer(key, c[2 * g * k + i * v :][:v])
@@ -169,7 +172,7 @@ SECOND = {Mamba2Layer: mamba2_token, Mamba1Layer: mamba1_token, DeltaLayer: delt
 def recurrent_layers(seed: int) -> list[Any]:
     blocks = [block.layer for kind in ("mamba1", "mamba2", "delta") for block in tiny.model(kind, seed).blocks]
     assert len(blocks) == 6
-    return blocks
+    return [*blocks, replace(blocks[-1], lower_bound=-5.0), replace(blocks[-2], lower_bound=-0.5)]
 
 
 @SOME

@@ -22,6 +22,7 @@ SETTINGS = {
     "cold": Sampling(temperature=0.3),
     "top-k": Sampling(top_k=2),
     "top-p": Sampling(temperature=1.4, top_p=0.7),
+    "top-k, then top-p": Sampling(temperature=2.0, top_k=3, top_p=0.6),
     "penalties": PENALTIES,
     "min-tokens": Sampling(min_tokens=3, eos=frozenset({0})),
     "all": Sampling(0.8, 3, 0.9, 1.2, 0.3, 0.2, 2, frozenset({1})),
