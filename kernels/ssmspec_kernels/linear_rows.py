@@ -33,10 +33,10 @@ def linear_rows(
     bias: Tensor | None = None,
     *,
     out: Tensor | None = None,
-    block_o: int = 32,
-    block_k: int = 256,
+    block_o: int | None = None,
+    block_k: int | None = None,
     num_warps: int = 4,
-    num_stages: int = 4,
+    num_stages: int | None = None,
 ) -> Tensor:
     """The outputs (m, o) of up to 128 rows.
 
@@ -49,12 +49,24 @@ def linear_rows(
     if m > MOST_ROWS:
         raise Unsupported(f"x came with {m} rows, but the kernel takes at most {MOST_ROWS}; use a matrix product for more")
     y = torch.empty(m, o, dtype=x.dtype, device=x.device) if out is None else out
+    outputs, inputs = _tile(o)
+    block_o, block_k = block_o or outputs, block_k or inputs
+    stages = num_stages or (4 if m <= 16 or block_k <= 128 else 2)  # what the shared memory holds
     _linear_rows_kernel[(triton.cdiv(o, block_o),)](
         x, W, bias, y, m, o, x.stride(0), W.stride(0), y.stride(0),
         K=k, BLOCK_M=max(16, triton.next_power_of_2(m)), BLOCK_O=block_o, BLOCK_K=block_k,
-        num_warps=num_warps, num_stages=num_stages,
+        num_warps=num_warps, num_stages=stages,
     )  # fmt: skip
     return y
+
+
+def _tile(o: int) -> tuple[int, int]:
+    """Outputs and inputs of a block: few programs need long blocks to keep enough bytes in flight.
+
+    The tile must not depend on the number of rows, or a row would be summed in another order in another batch. Fastest of 40
+    on one H200 for the projections of Mamba2-2.7B (10576 x 2560 and 2560 x 5120), 1 to 32 rows.
+    """
+    return (64, 128) if o >= 8192 else (32, 512)
 
 
 @triton.jit
