@@ -1,0 +1,286 @@
+"""The SSD scan over packed prompts: against the oracle within the bound of its order, exactly, in its bytes."""
+
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import packed_chunks
+from ssmspec_kernels import ssd_chunk_scan as kernel
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref import packed, ssd
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.lengths import first
+from ssmspec_ref.shapes import Array
+from tests.kernels import ssd_cases as cases
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Case, Options
+
+CHUNK = 16
+BEFORE, BEHIND = 2, 3
+"""Tokens of the run that no sequence owns."""
+
+
+@dataclass
+class Packed:
+    """A case as one run: row b of `case` has its first lengths[b] tokens in it. The last sequence may be padding."""
+
+    case: Case
+    lengths: Array
+    fresh: Array
+    run: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Array:
+        return BEFORE + np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @property
+    def live(self) -> Array:
+        return first(self.lengths, self.case.options.t)[self.case.rows]
+
+    def call(self, module: ModuleType, **changes: Any) -> Tensor:
+        o, c = self.case.options, self.case
+        named = {"slots": c.slots, "dt_softplus": o.softplus, "dt_limit": o.limit, "chunk": CHUNK, "out": self.run["out"]}
+        named |= {"fresh": torch.from_numpy(self.fresh)} | {k: x for k, x in c.extra.items() if k != "z"} | changes
+        if o.z:
+            named.setdefault("z", self.run["z"])
+        args = {name: named.pop(name, self.run[name]) for name in cases.TOKENS}
+        bounds = named.pop("bounds", torch.from_numpy(self.bounds).to(c.slots.dtype))
+        S, A = named.pop("S", c.S), named.pop("A", c.A)
+        return module.ssd_chunk_scan(S, args["x"], args["dt"], A, args["B"], args["C"], bounds, **named)
+
+    def states(self) -> Array:
+        """The states of the live rows, zeros for those that are fresh."""
+        S = cases.doubles(self.case.S)[self.case.named]
+        S[self.fresh[self.case.rows]] = 0.0
+        return S
+
+    def bound(self, tokens: int | None = None) -> tuple[Any, Any]:
+        """Outputs and states of the live rows after so many tokens of each, or all."""
+        live = self.live[:, :tokens]
+        window = self.case.window(self.live)
+        if tokens is not None:
+            window = replace(window, **{k: v[:, :tokens] for k, v in vars(window).items() if v is not None})
+        contract = self.case.options.contract(order="chunked", chunk=CHUNK)
+        return eb.ssd.scan(self.states(), window, self.case.params(), contract, live=live)
+
+    def rows(self, run: Tensor) -> Array:
+        """The tokens of a run by live rows, 0 behind the end."""
+        y = np.zeros((len(self.lengths), self.case.options.t, *run.shape[1:]))
+        for b, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+            y[b, : end - begin] = cases.doubles(run)[begin:end]
+        return y[self.case.rows]
+
+
+def draw(o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...] = (), padding: bool = True) -> Packed:
+    """Slots out of order; the states of fresh sequences, and every token that is not theirs, are poison."""
+    case = cases.draw(replace(o, b=len(lengths), t=max(lengths)), padding)
+    result = Packed(case, np.array(lengths), np.isin(np.arange(len(lengths)), fresh))
+    for b in fresh:
+        case.S[case.slots[b]] = o.poison
+    tensors = {name: getattr(case, name) for name in (*cases.TOKENS, "out")}
+    for name, x in (tensors | ({"z": case.extra["z"]} if o.z else {})).items():
+        run = np.full((result.bounds[-1] + BEHIND, *x.shape[2:]), o.poison)
+        for b in case.rows:
+            begin, end = result.bounds[b : b + 2]
+            run[begin:end] = cases.doubles(x)[b, : end - begin]
+        result.run[name] = cases.strided(run, x.dtype, o.poison)
+    return result
+
+
+COVER = [
+    (Options(poison=7.0, D="channel", z=True), (5, 40, 0, 16), (1,)),
+    (Options(io="bf16", state="bf16", gentle=True, g=1, h=2, p=35, n=33, limit=(0.05, 0.8), seed=1), (33, 17, 2), ()),
+    (Options(io="fp16", state="fp16", D="", bias=False, softplus=False, h=2, p=5, n=16, seed=2), (50, 3), (0,)),
+    (Options(io="bf16", h=3, g=1, p=20, n=40, z=True, gentle=True, seed=3, poison=3.0), (70,), ()),
+    (Options(io="bf16", h=6, g=3, p=16, n=7, seed=4), (1, 31, 32, 1), (0, 2)),
+]
+
+
+def check_bound(module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...], **tiles: int) -> None:
+    """Outputs and states within the bound; tokens and slots of others keep their bits."""
+    case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
+    y, S = case.bound()
+    case.call(module, **tiles)
+    comparison = eb.compare(case.rows(case.run["out"]), y.value, y.error)
+    assert comparison.passed, f"y: {comparison}"
+    cases.assert_within("S", case.case.S, S, case.case.named)
+    case.case.S[case.case.named] = twin.case.S[twin.case.named]
+    for b in case.case.rows:
+        case.run["out"][case.bounds[b] : case.bounds[b + 1]] = twin.run["out"][case.bounds[b] : case.bounds[b + 1]]
+    for name, x in (case.run | {"S": case.case.S}).items():
+        was = twin.case.S if name == "S" else twin.run[name]
+        assert cases.untouched(cases.whole(was), cases.whole(x)), f"{name} was written where it must not be"
+
+
+def check_places(module: ModuleType) -> None:
+    """The state after every chunk, and after the last token, is kept where it is wanted."""
+    o, lengths = Options(h=2, p=6, n=9, g=1, spare=20, poison=7.0, seed=5), (40, 16, 5)
+    case = draw(o, lengths, padding=False)
+    row, spare = case.case.slots.tolist().index(0), max(set(range(23)) - set(case.case.slots.tolist()))
+    case.case.S[spare], case.case.S[0], case.case.slots[row] = case.case.S[0].clone(), o.poison, spare
+    free = [s for s in range(case.case.S.shape[0]) if s not in case.case.slots.tolist()]
+    marks = packed.every(case.lengths, CHUNK)
+    bounds = {int(m): case.bound(int(m))[1] for m in marks.tokens}
+    places = torch.full((packed_chunks.most(case.run["x"].shape[0], 3, CHUNK),), -1, dtype=torch.int32)
+    places[: len(marks.tokens)] = torch.tensor(free[: len(marks.tokens)])
+    places[1] = -1
+    case.call(module, places=places)
+    for m, (b, tokens) in enumerate(zip(marks.sequence, marks.tokens, strict=True)):
+        if places[m] >= 0:
+            cases.assert_within(f"state {m}", case.case.S[int(places[m])], bounds[int(tokens)][b])
+    assert bool((case.case.S[free[1]] == 7.0).all()), "a state was kept that nobody wanted"
+
+
+def check_exact(module: ModuleType, o: Options) -> None:
+    """Every row of the probe a sequence; all tokens are theirs."""
+    case, window, params, S = cases.exact(o)
+    y, S_next = ssd.scan(S, window, params)
+    run = {name: getattr(case, name).flatten(0, 1).contiguous() for name in (*cases.TOKENS, "out")}
+    bounds = torch.arange(0, o.b * o.t + 1, o.t)
+    named = {**case.extra, "z": case.extra["z"].flatten(0, 1).contiguous()}
+    got = module.ssd_chunk_scan(
+        case.S, run["x"], run["dt"], case.A, run["B"], run["C"], bounds, slots=case.slots, out=run["out"], chunk=16, **named
+    )
+    assert torch.equal(got, torch.from_numpy(y).to(got.dtype).flatten(0, 1))
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S_next)
+
+
+@pytest.mark.parametrize(("o", "lengths", "fresh"), COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options, lengths: Any, fresh: Any) -> None:
+    check_bound(kernel, o, lengths, fresh)
+
+
+def test_a_larger_chunk_lies_within_its_bound() -> None:
+    o = Options(io="bf16", h=2, g=1, gentle=True, seed=6)
+    case = draw(o, (40, 7))
+    contract = case.case.options.contract(order="chunked", chunk=32)
+    y, _ = eb.ssd.scan(case.states(), case.case.window(case.live), case.case.params(), contract, live=case.live)
+    case.call(kernel, chunk=32, block_p=16)
+    comparison = eb.compare(case.rows(case.run["out"]), y.value, y.error)
+    assert comparison.passed, str(comparison)
+
+
+def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
+    check_places(kernel)
+
+
+@pytest.mark.parametrize("o", [Options(b=2, t=7, p=3, n=5), Options(b=3, t=4, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
+def test_integers_come_out_exactly(o: Options) -> None:
+    check_exact(kernel, o)
+
+
+def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
+    case = draw(Options(softplus=False, bias=False, h=2), (20, 3), padding=False)
+    case.case.A.fill_(-400.0)
+    y, S = case.bound()
+    case.call(kernel)
+    comparison = eb.compare(case.rows(case.run["out"]), y.value, y.error)
+    assert comparison.passed, str(comparison)
+    cases.assert_within("S", case.case.S, S, case.case.named)
+
+
+def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:
+    o = Options(io="bf16", h=2, g=1, p=6, n=9)
+    together = draw(o, (20, 40, 3), padding=False)
+    alone = draw(o, (20, 40, 3), padding=False)
+    together.call(kernel)
+    for b in range(3):
+        alone.call(kernel, bounds=torch.tensor(alone.bounds[b : b + 2]), slots=alone.case.slots[b : b + 1], fresh=None)
+    assert torch.equal(
+        together.rows_of("out") if hasattr(together, "rows_of") else together.run["out"][2:-3], alone.run["out"][2:-3]
+    )
+    named = together.case.named
+    assert torch.equal(together.case.S[named], alone.case.S[named])
+
+
+def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> None:
+    case = draw(o, lengths, padding=False)
+    shape = module.scratch_shape(case.run["x"].shape[0], len(lengths), o.h, o.p, o.n, chunk=CHUNK)
+    scratch, bounds = torch.full(shape, float("nan")), torch.from_numpy(case.bounds)
+    fresh = torch.zeros(len(lengths), dtype=torch.bool)
+    params = {k: v for k, v in case.case.extra.items() if k != "z"} | {"A": case.case.A, "slots": case.case.slots}
+    apart = params | {"bounds": bounds, "fresh": fresh}
+    with watch(S=case.case.S, scratch=scratch, **case.run, **apart) as seen:
+        case.call(module, bounds=bounds, scratch=scratch, fresh=fresh)
+    assert seen.outside == seen.races == []
+    crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
+    chunks = sum(-(-length // CHUNK) for length in lengths)
+    sizes = {"state": case.case.S.element_size(), "io": case.run["x"].element_size()}
+    expected = module.traffic_bytes(sum(lengths), chunks, len(lengths), o.h, o.p, o.n, o.g, **sizes, z=o.z)
+    assert crossed == expected
+    assert seen.loaded("S").requested == seen.stored("S").requested == seen.loaded("S").distinct
+
+
+@pytest.mark.parametrize("o", [Options(p=19, z=True), Options(h=2, io="bf16", state="bf16", n=16, g=1)], ids=str)
+def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Options) -> None:
+    check_bytes(kernel, o, (20, 16, 5))
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"x": lambda c: c.run["x"][..., :-1]}, ShapeMismatch, "axis p has size"),
+    ({"B": lambda c: c.run["B"].bfloat16()}, PrecisionError, "x float32, B bfloat16, C float32"),
+    ({"S": lambda c: c.case.S.double()}, PrecisionError, "float64"),
+    (
+        {"S": lambda c: c.case.S[:1], "slots": lambda c: None, "fresh": lambda c: None},
+        ParameterError,
+        "the pool holds 1 states",
+    ),
+    ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
+    ({"bounds": lambda c: torch.tensor([0.0, 3.0, 4.0])}, PrecisionError, "bounds came as"),
+    ({"fresh": lambda c: torch.zeros(2)}, PrecisionError, "fresh came as"),
+    ({"chunk": lambda c: 24}, ParameterError, "chunk came as 24; give a power of two"),
+    ({"dt_limit": lambda c: (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
+    ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
+    ({"scratch": lambda c: torch.zeros(1, 4, 18, 21)}, ShapeMismatch, "scratch came with shape"),
+    ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = draw(Options(), (9, 8), padding=False)
+    before = [cases.whole(x).clone() for x in (case.case.S, case.run["out"])]
+    with pytest.raises(error, match=message):
+        case.call(kernel, **{name: change(case) for name, change in changes.items()})
+    for old, x in zip(before, (case.case.S, case.run["out"]), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+def check_all(module: ModuleType) -> None:
+    check_bound(module, Options(h=2, p=6, n=9, D="channel", z=True, poison=7.0), (5, 33, 0, 16), (1,))
+    check_bound(module, Options(h=4, p=5, n=7, io="bf16", gentle=True, seed=4), (1, 18, 2), (0,))
+    check_places(module)
+    check_bytes(module, Options(h=2, p=3, n=5, g=1), (20, 16, 5))
+
+
+STATES = "# (1)\n        to_state = tl.exp(tl.sum(ld, axis=0) - G) * step"
+FAULTS = [
+    ("h, t < end, stride_dt_t", "h, t < tokens, stride_dt_t", None),
+    (STATES, STATES + " * tl.where(t - start < CHUNK - 1, 1.0, 0.0)", None),
+    (STATES, STATES.removesuffix(" * step"), None),
+    ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
+    ("state = tl.exp(tl.sum(ld, axis=0)) * state + U", "state = state + U", None),
+    ("inside & (place >= 0)", "inside & (place > 0)", None),
+    ("places + first + c", "places + c", None),
+    ("tl.trans(to_state[:, None] * x_t)", "tl.trans((to_state[:, None] * x_t).to(tl.bfloat16).to(tl.float32))", None),
+    ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
+    ("scratch + first * stride_U_c", "scratch + b * stride_U_c", None),
+    ("tl.exp(G)[:, None] * dot_right", "dot_right", None),
+    ("mask=real[:, None] & in_p[None, :])\n", "mask=(t < tokens)[:, None] & in_p[None, :])\n", None),
+    ("(c - before) * CHUNK", "c * CHUNK", "packed_chunks.py"),
+    ("(before <= c) & (c < before + count)", "(before < c) & (c < before + count)", "packed_chunks.py"),
+    ("(end - begin + CHUNK - 1) // CHUNK", "(end - begin) // CHUNK", "packed_chunks.py"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new[-60:] for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
