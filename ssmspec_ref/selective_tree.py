@@ -29,10 +29,9 @@ def scan(S: ChannelState, window: SelectiveWindow, ancestors: Ancestors, params:
     Source: STree, section 3, equations 5 and 6, with A_log per channel and state; D and z as in `selective`.
     """
     tree.check_nested(ancestors)
-    live = tree.live(ancestors)
-    window = masked(window, live)
+    window = masked(window, tree.live(ancestors))
     x, B, C = window.x, window.B, window.C
-    dt = masked(step_size(window.dt, params), live)  # (1)
+    dt = step_size(window.dt, params)  # (1)
     from_state, between = tree.decays(ancestors, dt[..., None] * params.A)  # (2)
     y = einsum("btn, btdn, bdn -> btd", C, from_state, S)
     y = y + einsum("btn, btjdn, bjd, bjd, bjn -> btd", C, between, dt, x, B)  # (3)

@@ -29,11 +29,10 @@ def scan(S: State, window: SSDWindow, ancestors: Ancestors, params: SSDParams) -
     Source: STree, section 3, equations 5 and 6 and M_x, M_u; D and z as in `ssd`.
     """
     tree.check_nested(ancestors)
-    live = tree.live(ancestors)
-    window = masked(window, live)
+    window = masked(window, tree.live(ancestors))
     x, heads = window.x, window.x.shape[2]
     B, C = per_head(window.B, heads), per_head(window.C, heads)
-    dt = masked(step_size(window.dt, params), live)  # (1)
+    dt = step_size(window.dt, params)  # (1)
     from_state, between = tree.decays(ancestors, dt * params.A)  # (2)
     scores = einsum("bthn, bjhn -> btjh", C, B) * between
     y = from_state[..., None] * einsum("bthn, bhpn -> bthp", C, S) + einsum("btjh, bjh, bjhp -> bthp", scores, dt, x)  # (3)

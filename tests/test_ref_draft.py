@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref.draft import bandit, batch_tree, beam_tree, follow, ngram, static_tree, text
+from ssmspec_ref.draft import batch_tree, beam_tree, follow, ngram, static_tree
 from ssmspec_ref.draft.token_tree import TokenTree
-from ssmspec_ref.errors import AcceptanceError, BudgetError, NotTopological, ParameterError, ShapeMismatch
+from ssmspec_ref.errors import AcceptanceError, NotTopological, ParameterError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import depths
 
@@ -273,124 +273,3 @@ def test_bad_trees_and_paths_are_refused() -> None:
         static_tree.draft_tree(MODEL, START, 5, (-1,) + (0,) * 8)
     with pytest.raises(ParameterError, match="vocabulary"):
         beam_tree.beam_tree(MODEL, START, 5, 8, 2)
-
-
-# --- bandit --------------------------------------------------------------------------------------------------------
-
-
-def play(rewards: list[list[float]], rounds: int, exploration: float) -> bandit.Bandit:
-    state = bandit.Bandit.fresh(len(rewards))
-    for t in range(rounds):
-        arm = state.choose(exploration)
-        state = state.update(arm, rewards[arm][t % len(rewards[arm])])
-    return state
-
-
-def test_each_arm_is_played_once_before_any_is_played_twice() -> None:
-    assert play([[-9.0], [-1.0], [-5.0]], 3, 0.0).plays == (1, 1, 1)
-
-
-@pytest.mark.parametrize(("plays", "exploration"), [((4, 1), 0.3), ((1, 4), 0.05), ((2, 9), 1.7)])
-def test_the_choice_turns_where_the_means_differ_by_the_confidence_of_the_paper(
-    plays: tuple[int, int], exploration: float
-) -> None:
-    """Arm 0 is chosen iff mean_0 - mean_1 >= lambda (sqrt(2 ln t / n_1) - sqrt(2 ln t / n_0)), t the rounds played."""
-    t = sum(plays)
-    turn = exploration * (np.sqrt(2 * np.log(t) / plays[1]) - np.sqrt(2 * np.log(t) / plays[0]))
-    for side, arm in ((1e-9, 0), (-1e-9, 1)):
-        means = (-0.5 + turn + side, -0.5)
-        rewards = (means[0] * plays[0], means[1] * plays[1])
-        assert bandit.Bandit(plays, rewards).choose(exploration) == arm
-
-
-def test_the_bandit_settles_on_the_arm_of_the_highest_mean() -> None:
-    state = play([[-0.9, -0.7], [-0.5, -0.4], [-0.6]], 400, 0.1)
-    assert state.plays[1] > 350
-
-
-def test_the_printed_sum_of_rewards_would_abandon_the_best_arm() -> None:
-    """Rewards are negative: by their sum, the arm that was played most looks worst."""
-    state = play([[-0.9], [-0.4]], 10, 0.0)
-    assert state.choose(0.0) == 1
-    assert max(range(2), key=lambda k: state.rewards[k]) == 0
-
-
-def test_the_reward_counts_the_targets_own_token() -> None:
-    assert bandit.reward(1, 4, 0.25) == -2.0
-    with pytest.raises(BudgetError, match="at least the target's own token"):
-        bandit.reward(0, 4, 0.25)
-
-
-def test_the_reward_is_minus_the_inverse_speedup() -> None:
-    emitted, steps, draft = 3, 5, 0.1
-    assert bandit.reward(emitted, steps, draft) == pytest.approx(-(1 + steps * draft) / emitted, rel=1e-15)
-    assert bandit.measured_reward(emitted, 1.4, steps, draft) < bandit.reward(emitted, steps, draft)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: bandit.Bandit.fresh(0),
-        lambda: bandit.Bandit.fresh(2).choose(-1.0),
-        lambda: bandit.Bandit.fresh(2).choose(float("nan")),
-        lambda: bandit.Bandit.fresh(2).update(2, 0.0),
-        lambda: bandit.Bandit.fresh(2).update(0, float("nan")),
-        lambda: bandit.Bandit.fresh(2).update(0, float("-inf")),
-        lambda: bandit.measured_reward(1, -1.0, 1, 1.0),
-    ],
-)
-def test_bad_bandit_arguments_are_refused(call) -> None:
-    with pytest.raises(ParameterError, match="give"):
-        call()
-
-
-# --- another tokenizer ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Merging:
-    """A byte tokenizer with merges, longest first: the join of two texts may change the tokens around it."""
-
-    merges: tuple[str, ...]
-
-    def encode(self, text: str) -> list[int]:
-        ids, i = [], 0
-        while i < len(text):
-            token = next((m for m in self.merges if text.startswith(m, i)), text[i])
-            ids.append(256 + self.merges.index(token) if token in self.merges else ord(token))
-            i += len(token)
-        return ids
-
-    def decode(self, tokens) -> str:
-        return "".join(self.merges[t - 256] if t >= 256 else chr(t) for t in tokens)
-
-
-TARGET = Merging(("the ", "ing", "th", "in"))
-
-
-def test_drafted_text_comes_back_in_the_targets_tokens() -> None:
-    written = TARGET.encode("see the ")
-    assert text.retokenised("thing", written, TARGET, 4) == TARGET.encode("thing")
-
-
-def test_a_join_that_merges_over_the_boundary_falls_back_to_a_shorter_look_behind() -> None:
-    """After a t, the text h joins with it; no look-behind finds the t again, so the text stands alone."""
-    written = TARGET.encode("a t")
-    assert TARGET.encode("a thing")[: len(written)] != written
-    draft = text.retokenised("hing", written, TARGET, 3)
-    assert draft == TARGET.encode("hing")
-    assert TARGET.decode(written + draft) == "a thing"
-
-
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(st.text("thein g", max_size=12), st.text("thein g", max_size=8), st.integers(0, 5))
-def test_the_draft_always_spells_the_drafted_text(before: str, drafted: str, look_behind: int) -> None:
-    written = TARGET.encode(before)
-    assert TARGET.decode(text.retokenised(drafted, written, TARGET, look_behind)) == drafted
-
-
-def test_a_recurrent_drafter_keeps_the_common_prefix_of_its_tokens() -> None:
-    assert text.common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
-    assert text.common_prefix([], [1]) == 0
-    with pytest.raises(ParameterError, match="look_behind"):
-        text.retokenised("x", [], TARGET, -1)

@@ -1,7 +1,7 @@
 """Where the papers print something else than they compute, and why the reference does not repeat it.
 
-Beside what stands here: the early flush (`test_ref_backtrack_replay_buffer`), the sign in the Poisson law (`test_ref_cost`),
-the bandit's mean and its count of zero (`test_ref_draft`), the residual without its sum and the sorted children
+Beside what stands here: the early flush (`test_ref_backtrack_flush`), the sign in the Poisson law (`test_ref_cost`),
+the bandit's mean and its count of zero (`test_ref_bandit`), the residual without its sum and the sorted children
 (`test_ref_exact_law`).
 """
 
