@@ -66,10 +66,11 @@ class Case:
     out: Tensor
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def call(self, kernel: Any, *between: Any, **changes: Any) -> Tensor:
+    def call(self, kernel: Any, **changes: Any) -> Tensor:
         o = self.options
         named = {"slots": self.slots, "out": self.out, "dt_softplus": o.softplus, "dt_limit": o.limit, **self.extra}
-        return kernel(self.S, self.x, self.dt, self.A, self.B, self.C, *between, **{**named, **changes})
+        named |= {name: getattr(self, name) for name in ("S", "A", *TOKENS)}
+        return kernel(**{**named, **changes})
 
     @property
     def rows(self) -> Array:

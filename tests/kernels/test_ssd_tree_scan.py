@@ -52,7 +52,7 @@ def check_bound(module: ModuleType, o: Options, **tiles: int) -> None:
     expected = ssd_tree.scan(case.state(), case.window(np.einsum("btt -> bt", ancestors)), ancestors, case.params())
     assert np.max(np.abs(expected - pair.value)) <= 1e-10 * np.max(np.abs(expected))
     before = case.before(mask=mask)
-    assert case.call(module.ssd_tree_scan, mask, **tiles) is case.out
+    assert case.call(module.ssd_tree_scan, ancestors=mask, **tiles) is case.out
     cases.assert_within("y", case.out, pair, case.rows)
     case.out[case.rows] = fresh.out[case.rows]
     cases.unchanged(before)
@@ -67,7 +67,7 @@ def check_bytes(module: ModuleType, o: Options, **tiles: int) -> None:
     params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
     gate = {"z": case.extra["z"]} if o.z else {}
     with watch(**named, **params, **gate, mask=mask) as seen:
-        case.call(module.ssd_tree_scan, mask, **tiles)
+        case.call(module.ssd_tree_scan, ancestors=mask, **tiles)
     left_out = sum(seen.loaded(name).distinct for name in params)
     sizes = {"state": case.S.element_size(), "io": case.x.element_size()}
     assert seen.distinct_bytes() - left_out == module.traffic_bytes(o.b, o.t, o.h, o.p, o.n, o.g, **sizes, z=o.z)
@@ -92,7 +92,7 @@ def test_integers_come_out_exactly(o: Options) -> None:
     case, window, params, S = cases.exact(o)
     mask = cases.forest(o)
     y = ssd_tree.scan(S, window, mask, params)
-    case.call(kernel.ssd_tree_scan, torch.from_numpy(mask))
+    case.call(kernel.ssd_tree_scan, ancestors=torch.from_numpy(mask))
     assert torch.equal(case.out, torch.from_numpy(y).to(case.out.dtype))
 
 
@@ -100,7 +100,7 @@ def test_a_tree_with_one_path_is_a_window_bit_for_bit() -> None:
     o = Options(t=6, io="bf16", z=True)
     case, other = cases.draw(o), cases.draw(o)
     mask = torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
-    case.call(kernel.ssd_tree_scan, mask)
+    case.call(kernel.ssd_tree_scan, ancestors=mask)
     other.call(ssd_window, write_state=False)
     pair, _ = oracle(other, mask)
     cases.assert_within("y", case.out, pair, case.rows)
@@ -116,7 +116,8 @@ def test_a_node_does_not_see_its_siblings() -> None:
         x[:, [2, 4, 5]] = 3.0
     rest = [0, 1, 3, 6]
     assert torch.equal(
-        case.call(kernel.ssd_tree_scan, mask)[:, rest].clone(), other.call(kernel.ssd_tree_scan, mask)[:, rest]
+        case.call(kernel.ssd_tree_scan, ancestors=mask)[:, rest].clone(),
+        other.call(kernel.ssd_tree_scan, ancestors=mask)[:, rest],
     )
 
 
@@ -139,7 +140,7 @@ def test_a_wrong_mask_raises_its_error_and_nothing_is_written(mask: Any, error: 
     case = cases.draw(Options(), padding=False)
     before = case.before()
     with pytest.raises(error, match=message):
-        case.call(kernel.ssd_tree_scan, mask)
+        case.call(kernel.ssd_tree_scan, ancestors=mask)
     cases.unchanged(before)
 
 
@@ -148,9 +149,9 @@ def test_trees_that_are_too_large_and_wrong_parameters_are_refused() -> None:
     mask = torch.ones(1, 129, 129, dtype=torch.bool).tril()
     before = case.before()
     with pytest.raises(Unsupported, match="a window of 129 tokens"):
-        case.call(kernel.ssd_tree_scan, mask)
+        case.call(kernel.ssd_tree_scan, ancestors=mask)
     with pytest.raises(ParameterError, match="0 <= low <= high"):
-        case.call(kernel.ssd_tree_scan, mask, dt_limit=(2.0, 1.0))
+        case.call(kernel.ssd_tree_scan, ancestors=mask, dt_limit=(2.0, 1.0))
     cases.unchanged(before)
 
 

@@ -1,0 +1,77 @@
+"""SSD (Mamba-2) over a window, with the state after every token: the baseline that all else is measured against.
+
+    S_0 = S[slots],  S_t and y_t as in `ssd_scan`        pool[places_t] = S_t
+
+A token that is rejected costs nothing afterwards: the next window starts from the place of the last accepted token. What it
+costs is a write of the whole state for every token. The kernel is that of `ssd_scan`, with a store after each token; the
+state is carried in fp32 and rounded only where it is stored.
+
+Layout: S (s, h, p, n), places (b, t). The states are kept in S itself, as vLLM does, or in a pool of their own, such as
+the view (b t, h, p, n) of a buffer (b, t, h, p, n). A negative place is not kept.
+Bound by the bytes of the states: one read, t writes.
+Source: ReplaySSM, algorithm 3 (standard speculative decode).
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from .launch import FLOATS, INDICES, d_strides, strides
+from .ssd_inputs import check_inputs
+from .ssd_scan import ssd_scan_kernel, tile
+from .ssd_scan import traffic_bytes as scan_bytes
+
+
+def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int = 4, io: int = 2, z: bool = False) -> int:
+    """Bytes that must cross the memory bus for b live rows that keep every state.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    return scan_bytes(b, t, h, p, n, g, state=state, io=io, write_state=False, z=z) + b * t * h * p * n * state
+
+
+def ssd_snapshots(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    places: Tensor,
+    *,
+    pool: Tensor | None = None,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    out: Tensor | None = None,
+    block_p: int | None = None,
+    num_warps: int | None = None,
+    run: int = 32,
+) -> Tensor:
+    """Scan a window from S[slots], keep the state after token t in pool[places[b, t]], and return the outputs (b, t, h, p).
+
+    `pool` is S where None came. No place may be the slot or a place of another row; a row may write over its own slot. A
+    padding row keeps nothing. The other arguments are those of `ssd_scan`.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    kept = S if pool is None else pool
+    more = [("live", live, "b t", (torch.bool,)), ("places", places, "b t", INDICES), ("pool", kept, "kept h p n", FLOATS)]
+    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
+    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    y = torch.empty_like(x) if out is None else out
+    block, warps = tile(p, b * h)
+    block, warps = block_p or block, num_warps or warps
+    ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y,
+        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
+        *strides(live, 2), *strides(places, 2), *strides(kept, 3), *d_strides(D), *dt_limit,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        WRITE_STATE=False, BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
+    )  # fmt: skip
+    return y
