@@ -1,0 +1,266 @@
+"""The delta rule over packed prompts: against the oracle within the bound of its order, exactly, in its bytes."""
+
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import delta_chunk_scan as kernel
+from ssmspec_kernels import packed_chunks
+from ssmspec_ref import delta, exact_probes, packed
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.delta import DeltaWindow
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.lengths import first
+from ssmspec_ref.shapes import Array
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Case, Options
+from tests.kernels.mutants import mutated
+
+CHUNK = 16
+BEFORE, BEHIND = 2, 3
+"""Tokens of the run that no sequence owns."""
+TOKENS = ("q", "k", "v", "g", "beta")
+
+
+@dataclass
+class Packed:
+    """A case as one run: row b of `case` has its first lengths[b] tokens in it. The last sequence may be padding."""
+
+    case: Case
+    lengths: Array
+    fresh: Array
+    run: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Array:
+        return BEFORE + np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @property
+    def named(self) -> Array:
+        return self.case.slots.numpy()[self.case.rows]
+
+    def call(self, module: ModuleType, **changes: Any) -> Tensor:
+        o, c = self.case.options, self.case
+        named: dict[str, Any] = {"S": c.S, "slots": c.slots, "l2_norm": o.l2_norm, "scale": o.scale, "chunk": CHUNK}
+        named |= {"fresh": torch.from_numpy(self.fresh), "bounds": torch.from_numpy(self.bounds).to(c.slots.dtype)}
+        return module.delta_chunk_scan(**{**named, **self.run, **c.extra, **changes})
+
+    def bound(self, tokens: int | None = None, chunk: int = CHUNK) -> tuple[Any, Any]:
+        """Outputs and states of the live rows after so many tokens of each, or all."""
+        live = first(self.lengths, self.case.options.t)[self.case.rows][:, :tokens]
+        window, inexact = self.case.window()
+        window = DeltaWindow(**{name: x[:, :tokens] for name, x in vars(window).items()})
+        inexact = {name: x[:, :tokens] for name, x in inexact.items()}
+        S = self.case.state()
+        S[self.fresh[self.case.rows]] = 0.0
+        contract = self.case.options.contract(order="chunked", chunk=chunk)
+        return eb.delta.scan(S, window, self.case.options.params(), contract, live=live, inexact=inexact)
+
+    def rows(self) -> Array:
+        """The outputs by live rows, 0 behind the end."""
+        run = cases.doubles(self.run["out"])
+        o = np.zeros((len(self.lengths), self.case.options.t, *run.shape[1:]))
+        for b, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+            o[b, : end - begin] = run[begin:end]
+        return o[self.case.rows]
+
+
+def draw(o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...] = (), padding: bool = True) -> Packed:
+    """Slots out of order; the states of fresh sequences, and every token that is not theirs, are poison."""
+    case = cases.draw(replace(o, b=len(lengths), t=max(lengths)), padding)
+    result = Packed(case, np.array(lengths), np.isin(np.arange(len(lengths)), fresh))
+    for b in fresh:
+        case.S[case.slots[b]] = o.poison
+    for name in (*TOKENS, "out"):
+        x = getattr(case, name)
+        run = np.full((result.bounds[-1] + BEHIND, *x.shape[2:]), o.poison)
+        for b in case.rows:
+            begin, end = result.bounds[b : b + 2]
+            run[begin:end] = cases.doubles(x)[b, : end - begin]
+        result.run[name] = cases.strided(run, x.dtype, o.poison)
+    return result
+
+
+SMALL = Options(h=2, k=6, v=5, poison=7.0)
+COVER = [
+    (SMALL, (5, 33, 0, 16), (1,)),
+    (Options(io="bf16", gentle=True, g=1, h=3, k=17, v=33, seed=1), (34, 17, 2), ()),
+    (Options(io="fp16", state="fp16", l2_norm=False, scale=0.7, h=2, seed=2), (19, 3), (0,)),
+    (Options(io="bf16", state="bf16", raw=True, bias=True, h=2, g=1, seed=3, poison=3.0), (40,), ()),
+    (Options(io="bf16", channel=True, h=2, k=9, v=7, seed=4), (1, 18, 5), (0,)),
+    (Options(channel=True, raw=True, bias=True, h=2, g=1, k=5, v=4, seed=5), (20, 2), ()),
+]
+
+
+def check_bound(module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...]) -> None:
+    """Outputs and states within the bound; tokens and slots of others keep their bits."""
+    case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
+    y, S = case.bound()
+    assert case.call(module) is case.run["out"]
+    comparison = eb.compare(case.rows(), y.value, y.error)
+    assert comparison.passed, f"o: {comparison}"
+    cases.assert_within("S", case.case.S, S, case.named)
+    case.case.S[case.named] = twin.case.S[twin.named]
+    for b in case.case.rows:
+        case.run["out"][case.bounds[b] : case.bounds[b + 1]] = twin.run["out"][case.bounds[b] : case.bounds[b + 1]]
+    for name, x in (case.run | {"S": case.case.S}).items():
+        was = twin.case.S if name == "S" else twin.run[name]
+        assert cases.untouched(cases.whole(was), cases.whole(x)), f"{name} was written where it must not be"
+
+
+def check_places(module: ModuleType) -> None:
+    """The state after every chunk, and after the last token, is kept where it is wanted; slot 0 is a place."""
+    o, lengths = replace(SMALL, spare=12), (34, 16, 5)
+    case = draw(o, lengths, padding=False)
+    slots = case.case.slots.tolist()
+    row, spare = slots.index(0), max(set(range(15)) - set(slots))
+    case.case.S[spare], case.case.S[0], case.case.slots[row] = case.case.S[0].clone(), o.poison, spare
+    free = [s for s in range(15) if s not in case.case.slots.tolist()]
+    marks = packed.every(case.lengths, CHUNK)
+    bounds = {int(m): case.bound(int(m))[1] for m in marks.tokens}
+    places = torch.full((packed_chunks.most(case.run["q"].shape[0], 3, CHUNK),), -1, dtype=torch.int32)
+    places[: len(marks.tokens)] = torch.tensor(free[: len(marks.tokens)])
+    places[1] = -1
+    case.call(module, places=places)
+    for m, (b, tokens) in enumerate(zip(marks.sequence, marks.tokens, strict=True)):
+        if places[m] >= 0:
+            cases.assert_within(f"state {m}", case.case.S[int(places[m])], bounds[int(tokens)][b])
+    assert bool((case.case.S[free[1]] == o.poison).all()), "a state was kept that nobody wanted"
+
+
+def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> None:
+    case = draw(o, lengths, padding=False)
+    shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=CHUNK)
+    scratch, bounds = torch.full(shape, float("nan")), torch.from_numpy(case.bounds)
+    apart = {"bounds": bounds, "fresh": torch.zeros(len(lengths), dtype=torch.bool), "slots": case.case.slots}
+    with watch(S=case.case.S, scratch=scratch, **case.run, **apart) as seen:
+        case.call(module, scratch=scratch, **apart)
+    assert seen.outside == seen.races == []
+    crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
+    chunks = sum(-(-length // CHUNK) for length in lengths)
+    sizes = {"state": case.case.S.element_size(), "io": case.run["q"].element_size(), "channel": o.channel, "chunk": CHUNK}
+    assert crossed == module.traffic_bytes(sum(lengths), chunks, len(lengths), o.g, o.h, o.k, o.v, **sizes)
+    assert seen.loaded("S").requested == seen.stored("S").requested == seen.loaded("S").distinct
+    assert seen.stored("scratch").requested == seen.stored("scratch").distinct
+
+
+@pytest.mark.parametrize(("o", "lengths", "fresh"), COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options, lengths: Any, fresh: Any) -> None:
+    check_bound(kernel, o, lengths, fresh)
+
+
+def test_a_larger_chunk_lies_within_its_bound() -> None:
+    case = draw(Options(io="bf16", h=2, g=1, k=7, v=9, gentle=True, seed=6), (40, 7))
+    o, _ = case.bound(chunk=32)
+    case.call(kernel, chunk=32, block_v=32)
+    comparison = eb.compare(case.rows(), o.value, o.error)
+    assert comparison.passed, str(comparison)
+
+
+def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
+    check_places(kernel)
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_integers_come_out_exactly(channel: bool) -> None:
+    S, window, params = exact_probes.delta_probe(np.random.default_rng(3), b=2, t=5, channel_gate=channel, form="fp32")
+    o, S_next = delta.scan(S, window, params)
+    run = {name: torch.from_numpy(x).float().flatten(0, 1) for name, x in vars(window).items()}
+    pool, bounds = torch.from_numpy(S).float(), torch.arange(0, 11, 5)
+    got = kernel.delta_chunk_scan(pool, **run, bounds=bounds, l2_norm=params.l2_norm, scale=params.scale, chunk=16)
+    assert np.array_equal(cases.doubles(got), o.reshape(got.shape))
+    assert np.array_equal(cases.doubles(pool), S_next)
+
+
+def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:
+    o = replace(SMALL, io="bf16")
+    together, alone = (draw(o, (20, 33, 3), padding=False) for _ in range(2))
+    together.call(kernel)
+    for b in range(3):
+        alone.call(kernel, bounds=torch.tensor(alone.bounds[b : b + 2]), slots=alone.case.slots[b : b + 1], fresh=None)
+    assert torch.equal(together.run["out"][BEFORE:-BEHIND], alone.run["out"][BEFORE:-BEHIND])
+    assert torch.equal(together.case.S[together.named], alone.case.S[together.named])
+
+
+def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
+    case = draw(SMALL, (20, 3), padding=False)
+    case.case.g.fill_(-400.0)
+    case.run["g"].fill_(-400.0)
+    o, S = case.bound()
+    case.call(kernel)
+    comparison = eb.compare(case.rows(), o.value, o.error)
+    assert comparison.passed, str(comparison)
+    cases.assert_within("S", case.case.S, S, case.named)
+
+
+@pytest.mark.parametrize("o", [replace(SMALL, v=16), replace(SMALL, io="bf16", channel=True, g=1, v=3)], ids=str)
+def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Options) -> None:
+    check_bytes(kernel, o, (20, 16, 5))
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": lambda c: c.run["q"][..., :-1]}, ShapeMismatch, "q came with shape"),
+    ({"k": lambda c: c.run["k"].bfloat16()}, PrecisionError, "q, k, v came as"),
+    ({"S": lambda c: c.case.S.double()}, PrecisionError, "float64"),
+    (
+        {"S": lambda c: c.case.S[:1], "slots": lambda c: None, "fresh": lambda c: None},
+        ParameterError,
+        "the pool holds 1 states",
+    ),
+    ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
+    ({"chunk": lambda c: 8}, ParameterError, "chunk came as 8; give a power of two"),
+    ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
+    ({"dt_bias": lambda c: torch.zeros(2)}, ParameterError, "dt_bias needs A"),
+    ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 2, 16, 8)}, ShapeMismatch, "scratch came as"),
+    ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = draw(SMALL, (9, 8), padding=False)
+    before = [cases.whole(x).clone() for x in (case.case.S, case.run["out"])]
+    with pytest.raises(error, match=message):
+        case.call(kernel, **{name: change(case) for name, change in changes.items()})
+    for old, x in zip(before, (case.case.S, case.run["out"]), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+def check_all(module: ModuleType) -> None:
+    check_bound(module, *COVER[0])
+    check_bound(module, Options(io="bf16", g=1, h=2, k=5, v=3, gentle=True, poison=3.0, seed=1), (18, 2), ())
+    check_places(module)
+    check_bytes(module, replace(SMALL, v=16), (20, 16, 5))
+
+
+FAULTS = [
+    ("real = t < end", "real = t < tokens", None),
+    ("            t < end, t,", "            t < tokens, t,", None),
+    ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
+    ("inside & (place >= 0)", "inside & (place > 0)", None),
+    ("places + first + c", "places + c", None),
+    ("l[:, None] > l[None, :], l[:, None] >= l[None, :]", "l[:, None] > l[None, :], l[:, None] > l[None, :]", None),
+    ("coupling = beta_t[:, None] *", "coupling = beta_t[None, :] *", None),
+    ("substituted(coupling, identity, CHUNK)", "identity - coupling", None),
+    ("substituted(coupling, identity, CHUNK)", "substituted(coupling, identity, CHUNK - 12)", None),
+    ("U = dot_both(solved, R, SPLIT)", "U = dot_both(solved, R.to(tl.bfloat16).to(tl.float32), SPLIT)", None),
+    ("dot_both(seen, U, SPLIT)", "dot_both(seen, R, SPLIT)", None),
+    ("scratch + first * stride_T_c", "scratch + b * stride_T_c", None),
+    ("mask=real[:, None] & in_v[None, :])", "mask=(t < tokens)[:, None] & in_v[None, :])", None),
+    ("v + h * stride_v_h, g + h", "v + group * stride_v_h, g + h", None),
+    ("scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)", "scale * tl.rsqrt(tl.sum(f * f, axis=1))", "delta_window.py"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new[:70] for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
