@@ -103,6 +103,6 @@ def conv_commit_kernel(
             first = count(advanced, nodes, b, tokens, stride_path_l, LONGEST, BLOCK_L)
             end = tokens
         window = columns(
-            state, inputs, nodes, first, end, held, c, inside, stride_M_c, stride_u_t, stride_path_l, W, 0, LONGEST
+            state, inputs, nodes, first, end, held, c, inside, stride_M_c, stride_u_t, stride_path_l, W, 0
         )  # (2)
         write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)

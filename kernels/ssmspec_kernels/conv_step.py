@@ -81,7 +81,7 @@ def _conv_step_kernel(
         c = tl.program_id(0).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
         inside = c < C
         state = M + slot * stride_M_s
-        window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1, 0)
+        window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1)
         u_t = tl.load(u + b * stride_u_b + c * stride_u_c, mask=inside, other=0.0).to(tl.float32)
         window = window[1:]
         window += (u_t,)  # (1)

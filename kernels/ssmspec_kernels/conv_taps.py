@@ -53,7 +53,7 @@ def count(advanced, path, b, tokens, stride_path_l, LONGEST: tl.constexpr, BLOCK
 @triton.jit
 def columns(
     M, u, path, first, tokens, held, c, inside, stride_M_c, stride_u_t, stride_path_l,
-    W: tl.constexpr, LOW: tl.constexpr, LONGEST: tl.constexpr,
+    W: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """Columns first .. first + w - 1 of (1); those below LOW are not read and are 0. Without inputs `first` is 0.
 
@@ -69,8 +69,7 @@ def columns(
                 i = first + k
                 node = i - W
                 if path is not None:
-                    named = (node >= 0) & (node < LONGEST)
-                    node = tl.load(path + node * stride_path_l, mask=named, other=-1).to(tl.int64)
+                    node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
                 old = tl.load(M + c * stride_M_c + i, mask=inside & held & (i < W), other=0.0).to(tl.float32)
                 there = (node >= 0) & (node < tokens)
                 new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)

@@ -132,13 +132,13 @@ def _conv_tree_kernel(
         inside = c < C
         state = M + slot * stride_M_s
         if previous is None:
-            window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1, 0)
+            window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1)
         else:
             nodes = None if path is None else path + b * stride_path_b
             first = count(advanced, nodes, b, PREVIOUS, stride_path_l, LONGEST, BLOCK_L)
             window = columns(
                 state, previous + b * stride_previous_b, nodes, first, PREVIOUS, True, c, inside,
-                stride_M_c, stride_previous_t, stride_path_l, W, 0 if COMMIT else 1, LONGEST,
+                stride_M_c, stride_previous_t, stride_path_l, W, 0 if COMMIT else 1,
             )  # (1)  # fmt: skip
         if COMMIT:
             write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)

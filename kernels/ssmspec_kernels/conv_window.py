@@ -125,13 +125,13 @@ def _conv_window_kernel(
         inside = c < C
         state = M + slot * stride_M_s
         if previous is None:
-            window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1, 0)
+            window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1)
         else:
             nodes = None if path is None else path + b * stride_path_b
             first = count(advanced, nodes, b, PREVIOUS, stride_path_l, LONGEST, BLOCK_L)
             window = columns(
                 state, previous + b * stride_previous_b, nodes, first, PREVIOUS, True, c, inside,
-                stride_M_c, stride_previous_t, stride_path_l, W, 1 if KEEP == "none" else 0, LONGEST,
+                stride_M_c, stride_previous_t, stride_path_l, W, 1 if KEEP == "none" else 0,
             )  # (2)  # fmt: skip
         if KEEP == "committed":
             write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)

@@ -109,6 +109,15 @@ def test_packed_sequences_equal_the_oracle_one_by_one_and_touch_nothing_else(o: 
     check(conv_packed, o)
 
 
+def test_bounds_past_the_run_touch_nothing_behind_it() -> None:
+    tensors = {key: t for key, t in made(Options(padding=False, behind=0))["tensors"].items() if t is not None}
+    tensors["bounds"][-1] += 5
+    kept = Kept(**tensors)
+    conv_packed.conv_packed(**tensors, block_t=8, block_c=8)
+    kept.check(out=slice(None), M=tensors["slots"].long())
+    assert not tensors["M"][tensors["slots"].long()].isnan().any()
+
+
 REFUSED = {
     "no sequence": (lambda m: {"bounds": m["bounds"][:1]}, errors.ShapeMismatch, "at least one sequence"),
     "slots of others": (lambda m: {"slots": m["slots"][:-1]}, errors.ShapeMismatch, "4 sequences"),

@@ -112,7 +112,7 @@ MUTANTS = [
     ("conv_step.py", "slot * stride_M_s", "b * stride_M_s"),
     ("conv_step.py", "inside = c < C", "inside = c <= C"),
     ("conv_step.py", "        write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
-    ("conv_step.py", "stride_M_c, 0, 0, W, 1, 0)", "stride_M_c, 0, 0, W, 0, 0)"),
+    ("conv_step.py", "stride_M_c, 0, 0, W, 1)", "stride_M_c, 0, 0, W, 0)"),
     ("conv_taps.py", "window[k] * taps[k]", "window[k] * taps[W - 1 - k]"),
     ("conv_taps.py", "y = shift", "y = -shift"),
     ("conv_taps.py", "if ACTIVATION:", "if not ACTIVATION:"),

@@ -128,7 +128,7 @@ MUTANTS = [
     ("conv_tree.py", "mask=real[:, None] & inside[None, :]", "mask=inside[None, :]"),
     ("conv_tree.py", "tl.where(real[:, None], acc, 0.0)", "acc"),
     ("conv_tree.py", "b * stride_parents_b", "slot * stride_parents_b"),
-    ("conv_tree.py", "W, 0 if COMMIT else 1, LONGEST", "W, 0, LONGEST"),
+    ("conv_tree.py", "W, 0 if COMMIT else 1,", "W, 0,"),
     ("conv_tree.py", "        if COMMIT:\n", "        if COMMIT and False:\n"),
     ("conv_tree.py", "t[:, None] * stride_u_t", "t[:, None] * stride_y_t"),
 ]

@@ -99,13 +99,30 @@ def test_replay_in_the_launch_equals_never_having_speculated() -> None:
         check_within(doubles(y), pair)
 
 
-@pytest.mark.parametrize("advanced", [-3, 99])
-def test_a_count_outside_the_window_reads_nothing_outside(advanced: int) -> None:
-    made = case(Options(replay="advanced", keep="committed", seed=13))
-    made.extra["advanced"][:] = advanced
-    with watch(**made.tensors) as seen:
-        conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="committed")
-    assert seen.outside == []
+@pytest.mark.parametrize(("advanced", "meant"), [(-3, 0), (99, 7), (8, 7)])
+def test_a_count_outside_the_window_is_taken_as_its_end(advanced: int, meant: int) -> None:
+    results = []
+    for given in (advanced, meant):
+        made = case(Options(replay="advanced", keep="committed", padding=False, seed=13))
+        made.extra["previous"][:] = 1.0
+        made.extra["advanced"][:] = given
+        y = conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="committed")
+        results.append((y, made.M[made.named]))
+    assert not results[0][0].isnan().any()
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("node", [7, 8, 99])
+def test_a_node_outside_the_window_is_read_as_zeros(node: int) -> None:
+    """The gaps behind the inputs hold NaN."""
+    made = case(Options(replay="path", keep="committed", padding=False, seed=14))
+    made.extra["previous"][:] = 1.0
+    made.extra["path"][:] = -1
+    made.extra["path"][:, 0] = node
+    y = conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="committed")
+    assert not y.isnan().any()
+    assert not made.M[made.named][:, :, -1].any()
 
 
 REFUSED = {
@@ -152,13 +169,13 @@ MUTANTS = [
     ("conv_window.py", "inside & (moved > 0)", "inside & (moved > 1)"),
     ("conv_window.py", "at * stride_u_t", "at * stride_y_t"),
     ("conv_window.py", "at * stride_live_t", "stride_live_t"),
-    ("conv_window.py", 'W, 1 if KEEP == "none" else 0, LONGEST', "W, 0, LONGEST"),
+    ("conv_window.py", 'W, 1 if KEEP == "none" else 0,', "W, 0,"),
     ("conv_window.py", "if live is None or previous is not None:", "if live is None:"),
     ("conv_window.py", "b * stride_previous_b", "slot * stride_previous_b"),
     ("conv_taps.py", "i = first + k", "i = first + k - 1"),
     ("conv_taps.py", "tl.where(i < W, old, new)", "new"),
     ("conv_taps.py", "mask=inside & held & (i < W)", "mask=inside & held"),
-    ("conv_taps.py", "node < LONGEST", "node < LONGEST - 1"),
+    ("conv_taps.py", "mask=i < LONGEST", "mask=i < LONGEST - 1"),
     ("conv_taps.py", "(nodes >= 0)", "(nodes > 0)"),
     ("conv_taps.py", "tl.maximum(taken, 0)", "tl.maximum(taken, 1)"),
     ("conv_taps.py", "node * stride_u_t", "(node + 1) * stride_u_t"),
