@@ -20,9 +20,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from .delta_inputs import check_inputs, gates, load_gate_params
+from .delta_inputs import check_inputs, load_gate_params
 from .delta_scan import traffic_bytes
-from .delta_window import carried, check_one_type, from_state, norms, scores, substituted
+from .delta_window import carried, check_one_type, from_state, load_window, norms, scores, substituted
 from .dots import dot_both
 from .launch import FLOATS, strides
 
@@ -108,26 +108,13 @@ def _delta_chunked_kernel(
         real = t < T
         if live is not None:
             real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=t < T, other=0) != 0
-        of_k, of_v = real[:, None] & in_k[None, :], real[:, None] & in_v[None, :]
-        at_q = q + b * stride_q_b + t[:, None] * stride_q_t + (h // HEADS_PER_KEY) * stride_q_g + i[None, :]
-        at_k = k + b * stride_k_b + t[:, None] * stride_k_t + (h // HEADS_PER_KEY) * stride_k_g + i[None, :]
-        at_v = v + b * stride_v_b + t[:, None] * stride_v_t + h * stride_v_h + j[None, :]
-        q_t = tl.load(at_q, mask=of_k, other=0.0)
-        k_t = tl.load(at_k, mask=of_k, other=0.0)
-        v_t = tl.load(at_v, mask=of_v, other=0.0).to(tl.float32)
-        beta_t = tl.load(beta + b * stride_beta_b + t * stride_beta_t + h * stride_beta_h, mask=real, other=0.0)
-        at_g = g + b * stride_g_b + t * stride_g_t + h * stride_g_h
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
-        if CHANNEL:
-            g_t = tl.load(at_g[:, None] + i[None, :], mask=of_k, other=0.0).to(tl.float32)
-            if dt_bias is not None:
-                bias = bias[None, :]
-            g_t, beta_t = gates(g_t, beta_t.to(tl.float32), decay, bias, A)
-            g_t = tl.where(of_k, g_t, 0.0)
-        else:
-            g_t = tl.load(at_g, mask=real, other=0.0).to(tl.float32)
-            g_t, beta_t = gates(g_t, beta_t.to(tl.float32), decay, bias, A)
-            g_t = tl.where(real, g_t, 0.0)
+        q_t, k_t, v_t, g_t, beta_t = load_window(
+            q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g, k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g,
+            v + b * stride_v_b + h * stride_v_h, g + b * stride_g_b + h * stride_g_h,
+            beta + b * stride_beta_b + h * stride_beta_h, A, decay, bias, real, t,
+            stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t, i, j, in_k, in_v, CHANNEL,
+        )  # fmt: skip
         G = tl.cumsum(g_t, axis=0)  # (1)
         r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
         before, up_to = t[:, None] > t[None, :], t[:, None] >= t[None, :]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError
 
+from .delta_inputs import gates
 from .dots import dot_both, dot_inputs, dot_right
 
 
@@ -26,6 +27,31 @@ def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises: PrecisionError unless q, k and v have one type."""
     if not q.dtype == k.dtype == v.dtype:
         raise PrecisionError(f"q, k, v came as {q.dtype}, {k.dtype}, {v.dtype}; a matrix product takes one type")
+
+
+@triton.jit
+def load_window(
+    q, k, v, g, beta, A, decay, bias, real, t, stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t,
+    i, j, in_k, in_v, CHANNEL: tl.constexpr,
+):  # fmt: skip
+    """The tokens t that are real, zeros elsewhere: q and k as they are stored, the rest in fp32, the gates formed.
+
+    The pointers are those of token 0 of the row and the head.
+    """
+    of_k = real[:, None] & in_k[None, :]
+    q_t = tl.load(q + t[:, None] * stride_q_t + i[None, :], mask=of_k, other=0.0)
+    k_t = tl.load(k + t[:, None] * stride_k_t + i[None, :], mask=of_k, other=0.0)
+    v_t = tl.load(v + t[:, None] * stride_v_t + j[None, :], mask=real[:, None] & in_v[None, :], other=0.0).to(tl.float32)
+    beta_t = tl.load(beta + t * stride_beta_t, mask=real, other=0.0).to(tl.float32)
+    if CHANNEL:
+        g_t = tl.load(g + t[:, None] * stride_g_t + i[None, :], mask=of_k, other=0.0).to(tl.float32)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t = tl.where(of_k, g_t, 0.0)
+    else:
+        g_t = tl.load(g + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t = tl.where(real, g_t, 0.0)
+    return q_t, k_t, v_t, g_t, beta_t
 
 
 @triton.jit

@@ -68,7 +68,7 @@ class Case:
     def call(self, kernel: Any, **changes: Any) -> Tensor:
         o = self.options
         named = {"slots": self.slots, "out": self.out, "l2_norm": o.l2_norm, "scale": o.scale, **self.extra, **changes}
-        return kernel(self.S, self.q, self.k, self.v, self.g, self.beta, **named)
+        return kernel(S=self.S, q=self.q, k=self.k, v=self.v, g=self.g, beta=self.beta, **named)
 
     @property
     def rows(self) -> Array:

@@ -1,0 +1,107 @@
+"""Rings for the tests of the delta rule's buffered kernels, and the oracle beside many windows in a row."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssmspec_kernels.delta_ring import Ring
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.delta import DeltaWindow
+from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.records import concat, each
+from ssmspec_ref.shapes import Array
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Case, Options
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def ring_of(o: Options, capacity: int, u: torch.dtype, seed: int = 0) -> Ring:
+    """An empty ring, poison in every entry, each row's origin somewhere else."""
+    rng, s = np.random.default_rng(seed), o.b + o.spare
+    shapes = (s, capacity, o.h, o.v), (s, capacity, o.g, o.k), (s, capacity, o.h, *((o.k,) if o.channel else ()))
+    types = u, cases.DTYPES[o.io], torch.float32
+    rings = [cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True)]
+    return Ring(*rings, torch.from_numpy(rng.integers(0, capacity, s)).int(), torch.zeros(s, dtype=torch.int32))
+
+
+def tensors(ring: Ring) -> dict[str, Tensor]:
+    return {"ring.u": ring.u, "ring.k": ring.k, "ring.g": ring.g, "origin": ring.origin, "held": ring.held}
+
+
+class Oracle:
+    """One row beside the kernel: its checkpoint with what that may be wrong by, and the tokens held since."""
+
+    def __init__(self, o: Options, S: Array, **contract: Any) -> None:
+        self.o, self.contract = o, o.contract(order="output_only", **contract)
+        self.S, self.error = S, np.zeros_like(S)
+        self.history: tuple[DeltaWindow, dict[str, Array]] | None = None
+
+    @property
+    def held(self) -> int:
+        return 0 if self.history is None else self.history[0].v.shape[1]
+
+    def behind(self, window: DeltaWindow, inexact: dict[str, Array]) -> tuple[DeltaWindow, dict[str, Array]]:
+        if self.history is None:
+            return window, inexact
+        joined = {name: np.concatenate([self.history[1][name], error], axis=1) for name, error in inexact.items()}
+        return concat(self.history[0], window), joined
+
+    def read(self, window: DeltaWindow, inexact: dict[str, Array]) -> tuple[Approx, Approx]:
+        """Outputs of the window, and the state behind all of it."""
+        tokens = window.v.shape[1]
+        run, errors = self.behind(window, inexact)
+        y, S = eb.delta.scan(self.S, run, self.o.params(), self.contract, inexact={**errors, "S": self.error})
+        return y[:, -tokens:], S
+
+    def flush(self) -> None:
+        """The checkpoint advanced by what is held."""
+        assert self.history is not None
+        window, errors = self.history
+        _, S = eb.delta.scan(self.S, window, self.o.params(), self.contract, inexact={**errors, "S": self.error})
+        self.S, self.error, self.history = S.value, S.error, None
+
+    def take(self, window: DeltaWindow, inexact: dict[str, Array], advanced: int) -> None:
+        """Hold the first `advanced` tokens of a window."""
+        if advanced:
+            cut = each(lambda a: a[:, :advanced], window)
+            self.history = self.behind(cut, {name: error[:, :advanced] for name, error in inexact.items()})
+
+
+def row(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:
+    """The first tokens of the i-th live row of a case."""
+    window, inexact = case.window()
+    return each(lambda a: a[i : i + 1, :length], window), {name: x[i : i + 1, :length] for name, x in inexact.items()}
+
+
+def window_case(first: Case, o: Options, n: int) -> Case:
+    """The n-th window over the same pool."""
+    case = cases.draw(replace(o, seed=o.seed + 100 * n))
+    case.S, case.slots, case.extra = first.S, first.slots, first.extra
+    return case
+
+
+def kept(ring: Ring) -> tuple[torch.Tensor, ...]:
+    return ring.u.clone(), ring.k.clone(), ring.g.clone()
+
+
+def untouchables(case: Case, ring: Ring) -> list[torch.Tensor]:
+    """Copies of the pool and of the rings, the rows' own slots zeroed."""
+    copies = []
+    for x in (case.S, ring.u, ring.k, ring.g):
+        whole, kept = cases.whole(x), cases.whole(x).clone()
+        x[case.slots[case.slots >= 0].long()] = 0
+        copies.append(cases.whole(x).clone())
+        whole.copy_(kept)
+    return [*copies, ring.origin.clone(), ring.held.clone()]
+
+
+def assert_untouched(before: list[torch.Tensor], case: Case, ring: Ring) -> None:
+    for old, new in zip(before[:4], untouchables(case, ring)[:4], strict=True):
+        assert cases.untouched(old, new), "another slot, or a gap, was written"
+    others = [s for s in range(len(case.S)) if s not in case.slots.tolist()]
+    for old, x in zip(before[4:], (ring.origin, ring.held), strict=True):
+        assert torch.equal(old[others], x[others])

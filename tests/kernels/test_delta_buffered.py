@@ -1,0 +1,205 @@
+"""The delta rule's replay buffer beside the oracle: windows in a row, the ring, the flush."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import cursors, delta_flush
+from ssmspec_kernels import delta_buffered as verify
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
+from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
+from tests.kernels import delta_cases as cases
+from tests.kernels import delta_rings as rings
+from tests.kernels.delta_cases import Options
+from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
+from tests.kernels.mutants import mutated
+
+WINDOWS = [
+    (Options(poison=7.0, k=6, v=9), 8, "fp32"),
+    (Options(io="bf16", t=4, l2_norm=False, scale=0.6, k=6, v=9, seed=1), 11, "bf16"),
+    (Options(channel=True, io="bf16", t=2, g=1, h=2, k=5, v=18, seed=2), 7, "fp32"),
+    (Options(raw=True, bias=True, io="bf16", gentle=True, t=2, k=6, v=9, seed=3), 5, "fp32"),
+    (Options(state="bf16", io="fp16", t=1, g=1, h=3, k=6, v=9, seed=4, poison=-2.0), 2, "fp16"),
+]
+
+
+def advanced(rng: np.random.Generator, n: int, t: int, rows: int) -> tuple[Any, Any]:
+    """Lengths, shorter or 0 in every third window, and how many tokens are accepted: all in the second."""
+    lengths = rng.integers(0, t + 1, rows) if n % 3 == 2 else np.full(rows, t)
+    return lengths, lengths if n == 1 else rng.integers(np.minimum(1, lengths), lengths + 1)
+
+
+def check_windows(module: ModuleType, o: Options, capacity: int, u: str, windows: int = 6) -> None:
+    """Outputs, checkpoints and cursors beside the oracle, window after window; all else of pool and ring as it was."""
+    rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), rings.ring_of(o, capacity, TYPES[u])
+    oracles = [rings.Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
+    dead = untouchables(first, ring)
+    for n in range(windows):
+        case = window_case(first, o, n)
+        lengths, took = (torch.from_numpy(x) for x in advanced(rng, n, o.t, o.b))
+        before, blank, rest = case.S.clone(), case.out.clone(), kept(ring)
+        case.call(module.delta_buffered, ring=ring, lengths=lengths)
+        behind = ring.origin + ring.held
+        cursors.commit_window(ring.origin, ring.held, took, capacity=capacity, window=o.t, slots=case.slots, lengths=lengths)
+        for oracle, row, i in zip(oracles, case.rows, range(o.b), strict=False):
+            length, slot = int(lengths[row]), int(case.slots[row])
+            assert not case.out[row, length:].any()
+            assert length or all(cases.untouched(x[slot], y[slot]) for x, y in zip(rest, kept(ring), strict=True))
+            due = length > 0 and bool(ReplayBuffer(capacity, o.t).due(np.array(oracle.held)))
+            if length:
+                places = (int(behind[slot]) + torch.arange(length)) % capacity
+                assert torch.equal(ring.k[slot, places], case.k[row, :length])
+                window = rings.row(case, i, length)
+                cases.assert_within(f"o {n} {row}", case.out[row : row + 1, :length], oracle.read(*window)[0])
+            if due and oracle.held:
+                oracle.flush()
+                cases.assert_within(f"S {n} {row}", case.S[slot][None], Approx(oracle.S, oracle.error, oracle.contract))
+            else:
+                assert oracle.held == 0 or cases.untouched(before[slot], case.S[slot])
+            if length:
+                oracle.take(*window, int(took[row]))
+            assert int(ring.held[slot]) == oracle.held <= capacity - o.t
+        padding = [r for r in range(o.b) if r not in case.rows]
+        assert cases.untouched(case.out[padding], blank[padding])
+    assert_untouched(dead, first, ring)
+
+
+@pytest.mark.parametrize(("o", "capacity", "u"), WINDOWS, ids=str)
+def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capacity: int, u: str) -> None:
+    check_windows(verify, o, capacity, u)
+
+
+def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
+    o = Options(t=3, io="bf16", gentle=True, k=18)
+    case, ring = cases.draw(o), rings.ring_of(o, 7, torch.float32)
+    _, S = case.bound(order="output_only", ring="fp32")
+    dead = untouchables(case, ring)
+    case.call(verify.delta_buffered, ring=ring)
+    took = torch.full((o.b,), 3)
+    cursors.commit_window(ring.origin, ring.held, took, capacity=7, window=3, slots=case.slots)
+    start = ring.origin.clone()
+    delta_flush.delta_flush(case.S, ring, o.b, slots=case.slots)
+    cases.assert_within("S", case.S, S, case.slots.numpy()[case.rows])
+    cursors.commit_flush(ring.origin, ring.held, capacity=7, rows=o.b, slots=case.slots)
+    own = case.slots[case.slots >= 0].long()
+    assert not ring.held[own].any()
+    assert torch.equal(ring.origin[own], (start[own] + 3) % 7)
+    assert_untouched(dead, case, ring)
+
+
+def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:
+    """bf16 activations, u in fp32: the checkpoint never passes through bf16, in which every element would be a bf16 value."""
+    o = Options(t=2, io="bf16", gentle=True)
+    first, ring = cases.draw(o), rings.ring_of(o, 4, torch.float32)
+    for n in range(4):
+        window_case(first, o, n).call(verify.delta_buffered, ring=ring)
+        cursors.commit_window(ring.origin, ring.held, torch.full((o.b,), 2), capacity=4, window=2, slots=first.slots)
+    S = first.S[first.slots[first.slots >= 0].long()]
+    assert (S.bfloat16().float() != S).float().mean() > 0.9
+
+
+def check_window_bytes(module: ModuleType, o: Options, held: int, u: str) -> None:
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, TYPES[u])
+    ring.held.fill_(held)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
+        case.call(module.delta_buffered, ring=ring)
+    cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
+    expected = module.traffic_bytes(
+        [held] * o.b, o.t, o.g, o.h, o.k, o.v, capacity=9, window=o.t, io=case.q.element_size(), u=ring.u.element_size(),
+        channel=o.channel,
+    )  # fmt: skip
+    assert seen.distinct_bytes() - cursor == expected
+    states = o.b * o.h * o.k * o.v * 4
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if held + 2 * o.t > 9 else 0)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize("held", [0, 3, 5])
+@pytest.mark.parametrize(
+    ("o", "u"), [(Options(t=3, v=33), "fp32"), (Options(t=2, channel=True, io="bf16", g=1), "bf16")], ids=str
+)
+def test_a_window_moves_the_bytes_of_the_formula(o: Options, held: int, u: str) -> None:
+    check_window_bytes(verify, o, held, u)
+
+
+def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
+    o = Options(t=1, v=33)
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
+    ring.held.fill_(4)
+    with watch(S=case.S, **rings.tensors(ring), slots=case.slots) as seen:
+        delta_flush.delta_flush(case.S, ring, o.b, slots=case.slots)
+    cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
+    assert seen.distinct_bytes() - cursor == delta_flush.traffic_bytes([4] * o.b, o.g, o.h, o.k, o.v, io=4)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize(
+    ("capacity", "changes", "error", "message"),
+    [
+        (5, {}, RingOverflow, "a ring of 5 cannot hold the windows of 3 tokens"),
+        (8, {"window": 2}, ParameterError, "the window holds 3 tokens, but 2 are declared"),
+        (8, {"window": 5}, RingOverflow, "at least 10"),
+        (8, {"k": lambda c: c.k.bfloat16()}, PrecisionError, "q, k, v came as"),
+        (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
+        (8, {"q": lambda c: c.q[..., :5]}, ShapeMismatch, "axis k has size"),
+        (8, {"ring": lambda r: replace(r, k=r.k.bfloat16())}, PrecisionError, "ring.k holds torch.bfloat16"),
+        (8, {"ring": lambda r: replace(r, u=r.u[:, :7])}, ShapeMismatch, "axis l has size"),
+        (8, {"ring": lambda r: replace(r, g=r.g.double())}, PrecisionError, "ring.g came as"),
+        (8, {"ring": lambda r: replace(r, held=r.held[:-1])}, ShapeMismatch, "axis s has size"),
+    ],
+)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
+    capacity: int, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    case, ring = cases.draw(Options()), rings.ring_of(Options(), capacity, torch.float32)
+    before = [cases.whole(x).clone() for x in (case.S, case.out, ring.u, ring.k, ring.g)]
+    named: dict[str, Any] = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "slots", "out")}
+    named["ring"] = ring
+    for name, change in changes.items():
+        named[name] = change(ring if name == "ring" else case) if callable(change) else change
+    with pytest.raises(error, match=message):
+        verify.delta_buffered(**named)
+    for old, x in zip(before, (case.S, case.out, ring.u, ring.k, ring.g), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+RING = "delta_ring.py"
+WINDOW_FAULTS = [
+    ("if (count + 2 * WINDOW > CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),
+    (" & (length > 0):", ":", None),
+    ("G = (total[None, :] if CHANNEL else total) +", "G =", None),
+    ("place(first + count + t, CAPACITY)", "place(first + t, CAPACITY)", None),
+    ("place(first + count + t, CAPACITY), real,", "place(first + count + t, CAPACITY), t < T,", None),
+    (" - dot_history(to_key, u_l, SPLIT)", "", None),
+    (" + dot_history(to_query, u_l, SPLIT)", "", None),
+    ("owns_g & (h % HEADS_PER_KEY == 0), owns_g, CHANNEL", "h < 0, owns_g, CHANNEL", None),
+    ("tl.store(at_S, state.to(S.dtype.element_ty)", "tl.store(at_S, state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
+    ("r_q, r_k, r_l = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM), norms(k_l, 1.0, eps, L2_NORM)",
+     "r_q, r_k, r_l = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM), norms(k_l, 1.0, eps, False)", None),
+    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
+    ("past = l < held", "past = l <= held", RING),
+    ("past = l < held", "past = l < held - 1", RING),
+    ("u.to(ring_u.dtype.element_ty), mask=new", "u.to(tl.bfloat16).to(ring_u.dtype.element_ty), mask=new", RING),
+    ("beta_t[:, None] * U, T)", "U, T)", None),
+]  # fmt: skip
+
+
+def check_all_windows(module: ModuleType) -> None:
+    for o, capacity, u in WINDOWS[:3]:
+        check_windows(module, o, capacity, u, windows=3)
+    check_window_bytes(module, Options(t=3, v=33), 3, "fp32")
+
+
+@pytest.mark.parametrize(("old", "new", "file"), WINDOW_FAULTS, ids=[new for _, new, _ in WINDOW_FAULTS])
+def test_planted_fault_of_the_windows_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(verify, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all_windows(mutant)

@@ -1,0 +1,117 @@
+"""Standard decode of the delta rule from a checkpoint and a ring, by both routes, beside the oracle."""
+
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import cursors
+from ssmspec_kernels import delta_buffered_step as kernel
+from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.errors import ParameterError
+from tests.kernels import delta_cases as cases
+from tests.kernels import delta_rings as rings
+from tests.kernels.delta_cases import Options
+from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
+from tests.kernels.mutants import mutated
+
+STEPS = [
+    (Options(t=1, k=6, v=9, poison=7.0), 3, "fp32"),
+    (Options(t=1, io="bf16", l2_norm=False, scale=0.6, k=6, v=9, seed=1), 5, "bf16"),
+    (Options(t=1, channel=True, io="bf16", g=1, h=2, k=5, v=18, raw=True, bias=True, seed=2), 4, "fp32"),
+    (Options(t=1, state="bf16", io="fp16", g=1, h=3, k=6, v=9, seed=4, poison=-2.0), 1, "fp32"),
+]
+
+
+def check_steps(module: ModuleType, o: Options, capacity: int, u: str, output_only: bool, tokens: int = 7) -> None:
+    """Standard decode: every token beside the oracle, the checkpoint at every flush."""
+    first, ring = cases.draw(o), rings.ring_of(o, capacity, TYPES[u])
+    oracles = [rings.Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
+    dead = untouchables(first, ring)
+    for n in range(tokens):
+        case = window_case(first, o, n)
+        lengths = torch.tensor([int((n + r) % 3 != 2) for r in range(o.b)], dtype=torch.int32)
+        before, rest = case.S.clone(), kept(ring)
+        case.call(module.delta_buffered_step, ring=ring, lengths=lengths, output_only=output_only)
+        cursors.commit_step(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots, lengths=lengths)
+        for oracle, row, i in zip(oracles, case.rows, range(o.b), strict=False):
+            slot = int(case.slots[row])
+            flushed = oracle.held + 1 == capacity and bool(lengths[row])
+            if lengths[row]:
+                cases.assert_within(f"o {n} {row}", case.out[row : row + 1], oracle.read(*rings.row(case, i, 1))[0])
+                oracle.take(*rings.row(case, i, 1), 1)
+            else:
+                assert not case.out[row].any()
+                assert all(cases.untouched(x[slot], y[slot]) for x, y in zip(rest, kept(ring), strict=True))
+            if flushed:
+                oracle.flush()
+                cases.assert_within(f"S {n} {row}", case.S[slot][None], Approx(oracle.S, oracle.error, oracle.contract))
+                oracle.S, oracle.error = cases.doubles(case.S[slot][None]), np.zeros_like(oracle.S)
+            else:
+                assert cases.untouched(before[slot], case.S[slot])
+            assert int(ring.held[slot]) == oracle.held
+    assert_untouched(dead, first, ring)
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize(("o", "capacity", "u"), STEPS, ids=str)
+def test_standard_decode_equals_plain_decoding_within_the_bound(o: Options, capacity: int, u: str, output_only: bool) -> None:
+    check_steps(kernel, o, capacity, u, output_only)
+
+
+def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool) -> None:
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
+    ring.held.fill_(held)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
+        case.call(module.delta_buffered_step, ring=ring, output_only=output_only)
+    cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
+    sizes = {"io": case.q.element_size(), "channel": o.channel}
+    assert seen.distinct_bytes() - cursor == module.traffic_bytes([held] * o.b, o.g, o.h, o.k, o.v, capacity=5, **sizes)
+    assert seen.stored("S").requested == (o.b * o.h * o.k * o.v * 4 if held == 4 else 0)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize("held", [0, 3, 4])
+@pytest.mark.parametrize("o", [Options(t=1, v=33), Options(t=1, channel=True, io="bf16", g=1)], ids=str)
+def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
+    check_step_bytes(kernel, o, held, output_only)
+
+
+def test_several_tokens_are_refused_and_nothing_is_written() -> None:
+    case, ring = cases.draw(Options()), rings.ring_of(Options(), 8, torch.float32)
+    before = untouchables(case, ring)
+    with pytest.raises(ParameterError, match="standard decode takes one"):
+        case.call(kernel.delta_buffered_step, ring=ring)
+    assert_untouched(before, case, ring)
+
+
+STEP_FAULTS = [
+    ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY", None),
+    ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real", None),
+    ("new = real & (count + 1 < CAPACITY)", "new = real & (count < CAPACITY)", None),
+    ("new = real & (count + 1 < CAPACITY)", "new = count + 1 < CAPACITY", None),
+    (" + tl.sum(k_t * q_t, axis=0) * u", "", None),
+    ("G = tl.sum(g_l, axis=0) + g_t", "G = tl.sum(g_l, axis=0)", None),
+    ("SPLIT) + k_t[:, None] * u[None, :]", "SPLIT)", None),
+    ("tl.store(at_kept + at * stride_ring_k_l + i, raw", "tl.store(at_kept + at * stride_ring_k_l + i, k_t", None),
+    ("            state += k_t[:, None] * u[None, :]", "            pass", None),
+]
+
+
+def check_all_steps(module: ModuleType) -> None:
+    for output_only in (True, False):
+        check_step_bytes(module, Options(t=1, v=9), 4, output_only)
+        for i, tokens in ((0, 5), (3, 2), (2, 5), (1, 5)):
+            check_steps(module, *STEPS[i], output_only, tokens=tokens)
+
+
+@pytest.mark.parametrize(("old", "new", "file"), STEP_FAULTS, ids=[new for _, new, _ in STEP_FAULTS])
+def test_planted_fault_of_standard_decode_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all_steps(mutant)
