@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref.accept import drafts, draws, greedy, multi_step, naive, processors, proposals, rejection
+from ssmspec_ref.accept import (
+    DraftTree,
+    UniformDice,
+    drafts,
+    draws,
+    greedy,
+    multi_step,
+    naive,
+    processors,
+    proposals,
+    rejection,
+)
 from ssmspec_ref.accept.distribution import mass, point_mass
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.accept.exact_law import exact_law, law_of_model, law_of_rounds, rational_model, total_variation
@@ -189,6 +200,9 @@ EXCLUDED = (constant([F(1, 2), F(1, 3), F(1, 6)]), constant([F(1, 4), 0, F(3, 4)
 def test_a_child_that_its_law_excludes_is_skipped_and_changes_nothing():
     p, q = EXCLUDED
     assert distance(tree_round(p, q, (3,), excluded_first, proposals.iid), p, 2) == 0
+    tree = DraftTree((0, 1, 0), (-1, 0, 0))  # the sibling behind it is accepted for sure: p / q = 2
+    run = multi_step.multi_step(tree, [p(())] * 3, [None, q(()), q(())], UniformDice([F(1, 2)] * 3, [F(1, 2)] * 3))
+    assert run.path == (0, 2)
 
 
 def test_a_chain_token_that_its_law_excludes_ends_the_window_with_the_target():
