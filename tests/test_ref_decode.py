@@ -104,6 +104,14 @@ def test_naive_sampling_with_noise_by_position_equals_plain_sampling(path: str, 
     check_windows(want, model, PATHS[path], drafter, ending, speculate.follow(choose))
 
 
+def test_each_token_is_drawn_with_the_noise_of_its_own_row_and_position() -> None:
+    """One uniform for a whole row would be followed by both sides alike, and emit another law."""
+    choose = Sampled(Sampling(), [UniformDice((), picks) for picks in ([0.1, 0.6, 0.9], [0.9, 0.1, 0.6])])
+    logits = np.log(np.array([0.5, 0.3, 0.2]))
+    drawn = [[choose(logits, b, (1,), (0,) * position) for position in range(3)] for b in range(2)]
+    assert drawn == [[0, 1, 2], [2, 0, 1]]
+
+
 @pytest.mark.parametrize("path", PATHS)
 @settings(deadline=None, derandomize=True, max_examples=3)
 @given(seed=SEEDS, kind=st.sampled_from(list(tiny.KINDS)))
