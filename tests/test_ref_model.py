@@ -239,6 +239,26 @@ def drawn(kind: str, seed: int, tokens: int = 9) -> tuple[lm.Model, Array, np.ra
 
 @pytest.mark.parametrize("kind", KINDS)
 @SOME
+@given(seed=SEEDS)
+def test_a_model_is_its_layers_and_mlps_added_to_the_stream_and_read_by_the_head(kind: str, seed: int) -> None:
+    model, tokens, _ = drawn(kind, seed, tokens=3)
+    logits, _ = lm.scan(lm.new_state(model, 3), tokens, model)
+    stream = model.embedding[tokens]
+    for block, state in zip(model.blocks, lm.new_state(model, 3), strict=True):
+        u = np.apply_along_axis(normed, 2, stream, block.norm.weight, block.norm.eps)
+        module = attention_layer if isinstance(block.layer, AttentionLayer) else layer
+        stream = stream + module.scan(state, u, block.layer)[0]
+        if block.mlp is not None:
+            for x in stream.reshape(-1, tiny.CHANNELS):
+                v = normed(x, block.mlp_norm.weight, block.mlp_norm.eps)
+                act = np.array([silu(value) for value in applied(block.mlp.gate, v)])
+                x += applied(block.mlp.down, act * applied(block.mlp.up, v))
+    head = lambda x: applied(model.head, normed(x, model.norm.weight, model.norm.eps))  # noqa: E731
+    assert close(logits, np.apply_along_axis(head, 2, stream))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@SOME
 @given(seed=SEEDS, cut=st.integers(1, 8))
 def test_a_scan_in_two_parts_is_the_scan(kind: str, seed: int, cut: int) -> None:
     model, tokens, _ = drawn(kind, seed)
