@@ -1,0 +1,59 @@
+"""The ring of a replay buffer for SSD: what it holds, and how a program reads it.
+
+Of each token x and B are held as they came, so that nothing of them is lost, and dt after bias, softplus and limits, in fp32.
+B is held once for all heads of a group.
+
+    entry l of the history lies at (origin + l) mod L, token s of a window behind it at (origin + held + s) mod L   (1)
+
+History is read from the ring and the window from its own tensors, so that no program reads what another one appends: the
+entries of (1) do not meet while held + T <= L.
+"""
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor, float32
+
+from .launch import FLOATS, INDICES, Argument
+from .ssd_inputs import check_one_type
+
+
+@dataclass(frozen=True)
+class Ring:
+    """x (s, l, h, p), dt (s, l, h), B (s, l, g, n); origin and held (s) are moved by `cursors`."""
+
+    x: Tensor
+    dt: Tensor
+    B: Tensor
+    origin: Tensor
+    held: Tensor
+
+    @property
+    def capacity(self) -> int:
+        return self.x.shape[1]
+
+    def arguments(self) -> list[Argument]:
+        """What `launch.sizes` checks."""
+        return [
+            ("ring.x", self.x, "s l h p", FLOATS),
+            ("ring.dt", self.dt, "s l h", (float32,)),
+            ("ring.B", self.B, "s l g n", FLOATS),
+            ("ring.origin", self.origin, "s", INDICES),
+            ("ring.held", self.held, "s", INDICES),
+        ]
+
+    def check_types(self, x: Tensor, B: Tensor, C: Tensor) -> None:
+        """Raises: PrecisionError unless the ring holds x and B as they come, and they and C have one type."""
+        check_one_type(x=x, B=B, C=C, **{"ring.x": self.x, "ring.B": self.B})
+
+
+def entry_bytes(h: int, p: int, n: int, g: int, *, io: int = 2) -> int:
+    """Bytes of one entry of the ring; `io` is the bytes of an element of x and B."""
+    return io * (h * p + g * n) + 4 * h
+
+
+@triton.jit
+def place(at, CAPACITY: tl.constexpr):
+    """at mod L, for 0 <= at < 2 L (1)."""
+    return tl.where(at >= CAPACITY, at - CAPACITY, at).to(tl.int64)

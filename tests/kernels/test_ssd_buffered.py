@@ -1,0 +1,266 @@
+"""SSD's replay buffer beside the oracle: windows in a row, the ring, the cursors, the flush."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import cursors, ssd_flush
+from ssmspec_kernels import ssd_buffered as kernel
+from ssmspec_ref import ssd
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
+from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
+from tests.kernels import ssd_cases as cases
+from tests.kernels import ssd_rings as rings
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Options
+
+WINDOWS = [
+    (Options(z=True, D="channel", poison=7.0), 8),
+    (Options(io="bf16", t=4, g=1, p=35, limit=(0.05, 0.8), seed=1), 11),
+    (Options(io="bf16", t=2, gentle=True, h=2, p=9, n=18, z=True, seed=2), 5),
+    (Options(state="bf16", io="fp16", t=1, g=1, h=3, D="", seed=4, poison=-2.0), 2),
+    (Options(b=2, state="fp16", io="bf16", t=5, h=2, p=5, softplus=False, bias=False, gentle=True, seed=5), 39),
+]
+
+
+def advanced(rng: np.random.Generator, n: int, t: int, rows: int) -> tuple[Any, Any]:
+    """Lengths, shorter or 0 in every third window, and how many tokens are accepted: all in the second."""
+    lengths = rng.integers(0, t + 1, rows) if n % 3 == 2 else np.full(rows, t)
+    return lengths, lengths if n == 1 else rng.integers(np.minimum(1, lengths), lengths + 1)
+
+
+def check_windows(module: ModuleType, o: Options, capacity: int, windows: int = 6, **tiles: int) -> None:
+    """Outputs, checkpoints and cursors beside the oracle, window after window; all else of pool and ring as it was."""
+    rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), rings.ring_of(o, capacity, o.seed)
+    oracles = [rings.Oracle(o, first.state()[i : i + 1], first.params()) for i in range(len(first.rows))]
+    before, rule = rings.others(first, ring), ReplayBuffer(capacity, o.t)
+    for n in range(windows):
+        case = rings.window_case(first, o, n)
+        lengths, took = (torch.from_numpy(x) for x in advanced(rng, n, o.t, o.b))
+        for row in range(o.b):
+            for x in (case.x, case.dt, case.B, case.C):
+                x[row, lengths[row] :] = float("nan")
+        states, outputs, inputs = case.S.clone(), case.out.clone(), case.before(origin=ring.origin, held=ring.held)
+        appended = rings.Appended(case, ring, lengths)
+        case.call(module.ssd_buffered, ring=ring, lengths=lengths, **tiles)
+        appended.check()
+        del inputs["S"], inputs["out"]
+        cases.unchanged(inputs)
+        cursors.commit_window(ring.origin, ring.held, took, capacity=capacity, window=o.t, slots=case.slots, lengths=lengths)
+        for i, (oracle, row) in enumerate(zip(oracles, case.rows, strict=True)):
+            length, slot = int(lengths[row]), int(case.slots[row])
+            assert not case.out[row, length:].any()
+            window = rings.row(case, i, length) if length else None
+            if window is not None:
+                cases.assert_within(f"y {n} {row}", case.out[row : row + 1, :length], oracle.read(window)[0])
+            if window is not None and bool(rule.due(np.array(oracle.held))) and oracle.held:
+                cases.assert_within(f"S {n} {row}", case.S[slot][None], oracle.flush())
+                if o.state != "fp32":
+                    oracle.start_from(case.S[slot][None])
+            else:
+                assert cases.untouched(states[slot], case.S[slot])
+            if window is not None:
+                oracle.take(window, int(took[row]))
+            assert int(ring.held[slot]) == oracle.held <= capacity - o.t
+        padding = case.slots < 0
+        assert cases.untouched(case.out[padding], outputs[padding])
+    rings.assert_others_as_before(before, first, ring)
+
+
+def check_exact(module: ModuleType, o: Options, capacity: int) -> None:
+    """Tokens of one exact window, t at a time, all accepted: outputs and checkpoint with ==."""
+    case, window, params, S = cases.exact(o)
+    y, _ = ssd.scan(S, window, params)
+    ring, t = rings.ring_of(o, capacity), 2
+    for start in range(0, o.t, t):
+        cut = slice(start, start + t)
+        tokens = {name: getattr(case, name)[:, cut] for name in cases.TOKENS}
+        module.ssd_buffered(
+            S=case.S, ring=ring, A=case.A, **tokens, slots=case.slots, out=case.out[:, cut],
+            **{**case.extra, "z": case.extra["z"][:, cut]},
+        )  # fmt: skip
+        cursors.commit_window(ring.origin, ring.held, torch.full((o.b,), t), capacity=capacity, window=t, slots=case.slots)
+    assert torch.equal(case.out, torch.from_numpy(y).to(case.out.dtype))
+    folded = o.t - int(ring.held[case.slots[0]])
+    _, states = ssd.states(S, window, params)
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], states[:, folded - 1])
+
+
+def check_bytes(module: ModuleType, o: Options, held: int, **tiles: int) -> None:
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9)
+    ring.held.fill_(held)
+    named = {name: getattr(case, name) for name in ("S", "x", "dt", "B", "C", "out")}
+    params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
+    gate = {"z": case.extra["z"]} if o.z else {}
+    with watch(**named, **params, **gate, **rings.tensors(ring)) as seen:
+        case.call(module.ssd_buffered, ring=ring, **tiles)
+    left_out = sum(seen.loaded(name).distinct for name in (*params, "origin", "held"))
+    sizes = {"io": case.x.element_size(), "z": o.z}
+    expected = module.traffic_bytes([held] * o.b, o.t, o.h, o.p, o.n, o.g, capacity=9, window=o.t, **sizes)
+    assert seen.distinct_bytes() - left_out == expected
+    states = o.b * o.h * o.p * o.n * 4
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if held + 2 * o.t > 9 else 0)
+    assert seen.stored("ring.B").requested == o.b * o.t * o.g * o.n * sizes["io"]
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize(("o", "capacity"), WINDOWS, ids=str)
+def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capacity: int) -> None:
+    check_windows(kernel, o, capacity)
+
+
+@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 64, 3), (32, 32, 2)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
+    block, program, stages = tiles
+    o = Options(b=2, t=3, p=50, h=2, io="bf16", z=True, D="channel")
+    check_windows(kernel, o, 7, 4, block_p=block, program_p=program, stages=stages)
+
+
+@pytest.mark.parametrize("capacity", [4, 5, 7])
+def test_integers_come_out_exactly(capacity: int) -> None:
+    check_exact(kernel, Options(t=6, p=3, n=5), capacity)
+
+
+def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:
+    """bf16 activations: neither the checkpoint nor what scales B passes through bf16."""
+    check_windows(kernel, Options(b=2, t=2, io="bf16", gentle=True, h=2), 4, windows=5)
+
+
+def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
+    check_flush(ssd_flush)
+
+
+def check_flush(module: ModuleType) -> None:
+    o = Options(t=3, io="bf16", gentle=True, p=35, n=18)
+    case, ring = cases.draw(o), rings.ring_of(o, 7)
+    _, S = case.bound(order="output_only")
+    before = rings.others(case, ring)
+    case.call(kernel.ssd_buffered, ring=ring)
+    cursors.commit_window(ring.origin, ring.held, torch.full((o.b,), 3), capacity=7, window=3, slots=case.slots)
+    start = ring.origin.clone()
+    module.ssd_flush(case.S, ring, case.A, o.b, slots=case.slots)
+    cases.assert_within("S", case.S, S, case.named)
+    cursors.commit_flush(ring.origin, ring.held, capacity=7, rows=o.b, slots=case.slots)
+    own = case.slots[case.slots >= 0].long()
+    assert not ring.held[own].any()
+    assert torch.equal(ring.origin[own], (start[own] + 3) % 7)
+    rings.assert_others_as_before(before, case, ring)
+
+
+def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
+    o = Options(b=2, t=1, io="bf16")
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5)
+    ring.held.fill_(4)
+    with watch(S=case.S, **rings.tensors(ring), slots=case.slots, A=case.A) as seen:
+        ssd_flush.ssd_flush(case.S, ring, case.A, o.b, slots=case.slots)
+    left_out = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held", "A"))
+    assert seen.distinct_bytes() - left_out == ssd_flush.traffic_bytes([4] * o.b, o.h, o.p, o.n, o.g)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize("held", [0, 3, 5])
+@pytest.mark.parametrize("o", [Options(b=2, h=2, z=True), Options(b=1, t=2, io="bf16", g=1, p=33)], ids=str)
+def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_appends(o: Options, held: int) -> None:
+    check_bytes(kernel, o, held)
+    check_bytes(kernel, o, held, block_p=16, program_p=16)
+
+
+REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
+    (5, {}, RingOverflow, "a ring of 5 cannot hold the windows of 3 tokens"),
+    (8, {"window": 2}, ParameterError, "the window holds 3 tokens, but 2 are declared"),
+    (8, {"window": 5}, RingOverflow, "at least 10"),
+    (8, {"B": lambda c: c.B.bfloat16()}, PrecisionError, "one type is needed"),
+    (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
+    (8, {"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
+    (8, {"ring": lambda r: replace(r, B=r.B.bfloat16())}, PrecisionError, "ring.B bfloat16"),
+    (8, {"ring": lambda r: replace(r, x=r.x[:, :7])}, ShapeMismatch, "axis l has size"),
+    (8, {"ring": lambda r: replace(r, dt=r.dt.bfloat16())}, PrecisionError, "ring.dt came as"),
+    (8, {"ring": lambda r: replace(r, held=r.held[:-1])}, ShapeMismatch, "axis s has size"),
+]
+
+
+@pytest.mark.parametrize(("capacity", "changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
+    capacity: int, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    case, ring = cases.draw(Options()), rings.ring_of(Options(), capacity)
+    before = case.before(**rings.tensors(ring))
+    named: dict[str, Any] = {"ring": ring, "slots": case.slots, "out": case.out}
+    named |= {name: getattr(case, name) for name in ("S", "A", *cases.TOKENS)}
+    for name, change in changes.items():
+        named[name] = change(ring if name == "ring" else case) if callable(change) else change
+    with pytest.raises(error, match=message):
+        kernel.ssd_buffered(**named)
+    cases.unchanged(before)
+
+
+def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
+    case, ring = cases.draw(Options()), rings.ring_of(Options(), 8)
+    before = case.before(**rings.tensors(ring))
+    with pytest.raises(ParameterError, match="rows came as 2"):
+        ssd_flush.ssd_flush(case.S, ring, case.A, 2, slots=case.slots)
+    with pytest.raises(PrecisionError, match=r"ring\.B bfloat16"):
+        ssd_flush.ssd_flush(case.S, replace(ring, B=ring.B.bfloat16()), case.A, 3, slots=case.slots)
+    with pytest.raises(ParameterError, match="the pool holds 6 states for 7 rows"):
+        ssd_flush.ssd_flush(case.S, ring, case.A, 7)
+    cases.unchanged(before)
+
+
+RING = "ssd_ring.py"
+FAULTS = [
+    ("due = (count + 2 * WINDOW > CAPACITY)", "due = (count + WINDOW > CAPACITY)", None),
+    (" & (length > 0)\n", "\n", None),
+    ("W_l = weights(total + G,", "W_l = weights(G,", None),
+    ("from_state = tl.exp(total + G)", "from_state = tl.exp(G)", None),
+    ("place(first + count + i, CAPACITY)", "place(first + i, CAPACITY)", None),
+    ("real = i < length", "real = i < T", None),
+    (" + dot_left(W_l, x_l)", "", None),
+    ("(owns & (h % HEADS_PER_GROUP == 0))", "(owns & (h < 0))", None),
+    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", None),
+    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", None),
+    ("state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
+    ("tl.trans(to_state[:, None] * x_l.to(tl.float32))", "tl.trans((to_state[:, None] * x_l).to(x_l.dtype) * 1.0)", None),
+    ("to_state = tl.exp(total - G_l)", "to_state = tl.exp(G_l)", None),
+    ("past = l < count", "past = l <= count", None),
+    ("past = l < count", "past = l < count - 1", None),
+    ("stride_ring_dt_l, step,", "stride_ring_dt_l, raw.to(tl.float32),", None),
+    ("* stride_ring_x_l + p[None, :], x_t, mask=new)", "* stride_ring_x_l + p[None, :], x_t, mask=in_p[None, :])", None),
+    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
+]  # fmt: skip
+
+
+def check_all(module: ModuleType) -> None:
+    check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, block_p=16, program_p=16)
+    check_windows(module, replace(WINDOWS[2][0], b=2, h=4), 5, windows=4)
+    check_windows(module, WINDOWS[0][0], 8, windows=4)
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
+
+
+FLUSH_FAULTS = [
+    ("past = l < tl.load(held + slot)", "past = l <= tl.load(held + slot)"),
+    ("weight = tl.exp(total - tl.cumsum(ld, axis=0)) * step", "weight = tl.exp(total - tl.cumsum(ld, axis=0))"),
+    ("state = tl.exp(total) * state", "state = state"),
+    ("(h // HEADS_PER_GROUP)", "(h % HEADS_PER_GROUP)"),
+    ("in_p, in_n = p < P, n < N", "in_p, in_n = p < P - 1, n < N"),
+    ("if slot >= 0:", "if slot > 0:"),
+    ("state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), FLUSH_FAULTS, ids=[new for _, new in FLUSH_FAULTS])
+def test_planted_fault_of_the_flush_by_hand_is_caught(old: str, new: str) -> None:
+    mutant = mutated(ssd_flush, old, new)
+    with pytest.raises(AssertionError):
+        check_flush(mutant)

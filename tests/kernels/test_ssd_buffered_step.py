@@ -1,0 +1,192 @@
+"""Standard decode of SSD from a checkpoint and a ring, by both routes, beside the oracle token by token."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import cursors
+from ssmspec_kernels import ssd_buffered_step as kernel
+from ssmspec_ref import ssd
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from tests.kernels import ssd_cases as cases
+from tests.kernels import ssd_rings as rings
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Options
+
+STEPS = [
+    (Options(t=1, z=True, D="channel", poison=7.0), 3),
+    (Options(t=1, io="bf16", h=2, g=1, p=35, gentle=True, limit=(0.05, 0.8), seed=1), 4),
+    (Options(t=1, state="bf16", io="fp16", g=1, h=3, z=True, D="", seed=4, poison=-2.0), 1),
+    (Options(b=2, t=1, state="fp16", io="bf16", h=2, p=5, softplus=False, bias=False, seed=5), 2),
+]
+
+
+def check_steps(module: ModuleType, o: Options, capacity: int, output_only: bool, tokens: int = 7, **tiles: int) -> None:
+    """Every token beside the oracle, the checkpoint at every flush; rows skip a token now and then."""
+    first, ring = cases.draw(o), rings.ring_of(o, capacity, o.seed)
+    oracles = [rings.Oracle(o, first.state()[i : i + 1], first.params()) for i in range(len(first.rows))]
+    before = rings.others(first, ring)
+    for n in range(tokens):
+        case = rings.window_case(first, o, n)
+        lengths = torch.tensor([int((n + r) % 3 != 2) for r in range(o.b)], dtype=torch.int32)
+        for x in (case.x, case.dt, case.B, case.C):
+            x[lengths == 0] = float("nan")
+        states, outputs, inputs = case.S.clone(), case.out.clone(), case.before(origin=ring.origin, held=ring.held)
+        appended = rings.Appended(case, ring, lengths * (ring.held[case.slots.long()] + 1 < capacity))
+        case.call(module.ssd_buffered_step, ring=ring, lengths=lengths, output_only=output_only, **tiles)
+        appended.check()
+        del inputs["S"], inputs["out"]
+        cases.unchanged(inputs)
+        cursors.commit_step(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots, lengths=lengths)
+        for i, (oracle, row) in enumerate(zip(oracles, case.rows, strict=True)):
+            slot = int(case.slots[row])
+            flushed = oracle.held + 1 == capacity and bool(lengths[row])
+            if lengths[row]:
+                window = rings.row(case, i, 1)
+                cases.assert_within(f"y {n} {row}", case.out[row : row + 1], oracle.read(window)[0])
+                oracle.take(window, 1)
+            else:
+                assert not case.out[row].any()
+            if flushed:
+                cases.assert_within(f"S {n} {row}", case.S[slot][None], oracle.flush())
+                oracle.start_from(case.S[slot][None])
+            else:
+                assert cases.untouched(states[slot], case.S[slot])
+            assert int(ring.held[slot]) == oracle.held
+        padding = case.slots < 0
+        assert cases.untouched(case.out[padding], outputs[padding])
+    rings.assert_others_as_before(before, first, ring)
+
+
+def check_exact(module: ModuleType, o: Options, capacity: int, output_only: bool) -> None:
+    case, window, params, S = cases.exact(o)
+    y, states = ssd.states(S, window, params)
+    ring = rings.ring_of(o, capacity)
+    for t in range(o.t):
+        cut = slice(t, t + 1)
+        tokens = {name: getattr(case, name)[:, cut] for name in cases.TOKENS}
+        module.ssd_buffered_step(
+            S=case.S, ring=ring, A=case.A, **tokens, slots=case.slots, out=case.out[:, cut], output_only=output_only,
+            **{**case.extra, "z": case.extra["z"][:, cut]},
+        )  # fmt: skip
+        cursors.commit_step(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots)
+    assert torch.equal(case.out, torch.from_numpy(y).to(case.out.dtype))
+    folded = o.t - int(ring.held[case.slots[0]])
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], states[:, folded - 1])
+
+
+def check_bytes(module: ModuleType, o: Options, held: int, output_only: bool, **tiles: int) -> None:
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5)
+    ring.held.fill_(held)
+    named = {name: getattr(case, name) for name in ("S", "x", "dt", "B", "C", "out")}
+    params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
+    gate = {"z": case.extra["z"]} if o.z else {}
+    with watch(**named, **params, **gate, **rings.tensors(ring)) as seen:
+        case.call(module.ssd_buffered_step, ring=ring, output_only=output_only, **tiles)
+    left_out = sum(seen.loaded(name).distinct for name in (*params, "origin", "held"))
+    sizes = {"io": case.x.element_size(), "z": o.z}
+    assert seen.distinct_bytes() - left_out == module.traffic_bytes([held] * o.b, o.h, o.p, o.n, o.g, capacity=5, **sizes)
+    states = o.b * o.h * o.p * o.n * 4
+    assert seen.loaded("S").requested == states
+    assert seen.stored("S").requested == (states if held == 4 else 0)
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize(("o", "capacity"), STEPS, ids=str)
+def test_standard_decode_equals_plain_decoding_within_the_bound(o: Options, capacity: int, output_only: bool) -> None:
+    check_steps(kernel, o, capacity, output_only)
+
+
+@pytest.mark.parametrize("capacity", [17, 64])
+def test_long_rings_of_any_size_lie_within_the_bound(capacity: int) -> None:
+    check_steps(kernel, Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True), capacity, True, tokens=capacity + 10)
+
+
+@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 64, 3), (32, 32, 2)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
+    block, program, stages = tiles
+    o = Options(b=2, t=1, p=50, h=2, io="bf16", z=True, D="channel")
+    for output_only in (True, False):
+        check_steps(kernel, o, 2, output_only, 4, block_p=block, program_p=program, stages=stages)
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
+    check_exact(kernel, Options(t=7, p=3, n=5), capacity, output_only)
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize("held", [0, 3, 4])
+@pytest.mark.parametrize("o", [Options(b=2, t=1, h=2, z=True), Options(b=1, t=1, io="bf16", g=1, p=33)], ids=str)
+def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
+    check_bytes(kernel, o, held, output_only)
+    check_bytes(kernel, o, held, output_only, block_p=16, program_p=16)
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
+    ({"C": lambda c: c.C.bfloat16()}, PrecisionError, "one type is needed"),
+    ({"lengths": torch.ones(2).int()}, ShapeMismatch, "axis b has size"),
+    ({"ring": lambda r: replace(r, x=r.x.bfloat16())}, PrecisionError, "ring.x bfloat16"),
+    ({"ring": lambda r: replace(r, dt=r.dt[..., :-1])}, ShapeMismatch, "axis h has size"),
+    ({"ring": lambda r: replace(r, origin=r.origin.float())}, PrecisionError, "ring.origin came as"),
+    ({"dt_limit": (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
+    ({name: lambda c, name=name: getattr(c, name).repeat(1, 2, *[1] * (getattr(c, name).dim() - 2))
+      for name in (*cases.TOKENS, "out")}, ParameterError, "the window holds 2 tokens; standard decode takes one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    case, ring = cases.draw(Options(t=1)), rings.ring_of(Options(t=1), 8)
+    before = case.before(**rings.tensors(ring))
+    named: dict[str, Any] = {"ring": ring, "slots": case.slots, "out": case.out}
+    named |= {name: getattr(case, name) for name in ("S", "A", *cases.TOKENS)}
+    for name, change in changes.items():
+        named[name] = change(ring if name == "ring" else case) if callable(change) else change
+    with pytest.raises(error, match=message):
+        kernel.ssd_buffered_step(**named)
+    cases.unchanged(before)
+
+
+FAULTS = [
+    ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY"),
+    ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real"),
+    ("new = (count + 1 < CAPACITY) & real", "new = (count < CAPACITY) & real"),
+    ("new = (count + 1 < CAPACITY) & real", "new = count + 1 < CAPACITY"),
+    ("place(first + count, CAPACITY)", "place(first, CAPACITY)"),
+    (" + read_t * x_t\n", "\n"),
+    ("axis=0) + step * decay", "axis=0)"),
+    ("x_l, B_l, step * x_t, B_t)\n                    tl.store", "x_l, B_l, x_t, B_t)\n                    tl.store"),
+    ("x_l, B_l, step * x_t, B_t)\n                y_t", "x_l, B_l, x_t, B_t)\n                y_t"),
+    ("mask=inside & full)", "mask=inside)"),
+    ("past = l < count", "past = l < count - 1"),
+    ("read_l = weight_l * ", "read_l = step_l * "),
+    ("owns = new & (tl.program_id(0) == 0)", "owns = new & (tl.program_id(0) >= 0)"),
+    ("in_n & owns & (h % HEADS_PER_GROUP == 0)", "in_n & owns"),
+    ("+ p, held_x, mask=in_p & new)", "+ p, x_t, mask=new)"),
+    ("past = dot_left(tl.trans(weight_l[:, None] * x_l.to(tl.float32)), B_l)",
+     "past = tl.dot(tl.trans((weight_l[:, None] * x_l.to(tl.float32)).to(B_l.dtype)), B_l)"),
+]  # fmt: skip
+
+
+def check_all(module: ModuleType) -> None:
+    check_bytes(module, Options(b=1, t=1, g=2), 2, True, block_p=16, program_p=16)
+    for output_only in (True, False):
+        check_steps(module, STEPS[1][0], 4, output_only, 6)
+
+
+@pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str) -> None:
+    mutant = mutated(kernel, old, new)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
