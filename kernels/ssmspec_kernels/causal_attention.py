@@ -1,0 +1,130 @@
+"""Grouped-query attention of long prompts over a cache of keys and values: packed sequences, each seeing its own past.
+
+    s_il = scale q_i . K_l            for the slots l <= T + i of the sequence, i its own count of tokens      (1)
+    m'   = max(m, max_l s_il)         block of slots by block (online softmax)                                 (2)
+    p_il = exp(s_il - m')                                                                                      (3)
+    d'   = exp(m - m') d + sum_l p_il,   o' = exp(m - m') o + sum_l p_il V_l,   y_i = o / d at the end         (4)
+
+T slots were committed before the run, and keys (turned to their positions) and values of its tokens lie behind them: so a
+prompt may come in pieces, or behind a prefix that was there. Slots behind a block's last token are not read. A live token
+whose value is NaN makes the tokens before it NaN too, where one block of tokens has both: 0 NaN is NaN in a product.
+
+Layout: q, y (t, h, e), all sequences in one run; K, V (s, l, g, e), pools that sequences reach through `slots`; query head h
+reads key head h // (h / g). Scores and sums are fp32, and p stays fp32 (`dots`). Bound by the products.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, PrecisionError
+
+from .dots import dot_inputs, dot_left
+from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from .packed_chunks import check_packed, chunk_place, most, packed_arguments
+
+
+def traffic_bytes(tokens: int, slots: int, h: int, g: int, e: int, *, io: int = 2) -> int:
+    """Bytes that must cross the memory bus: queries, outputs, and `slots` slots of keys and of values over all sequences.
+
+    Units: bytes; `io` is the bytes of an element.
+    """
+    return 2 * io * e * (tokens * h + slots * g)
+
+
+def causal_attention(
+    q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    bounds: Tensor,
+    *,
+    length: Tensor | None = None,
+    scale: float | None = None,
+    slots: Tensor | None = None,
+    out: Tensor | None = None,
+    block_t: int = 64,
+    block_l: int = 64,
+    num_warps: int = 4,
+    num_stages: int = 2,
+) -> Tensor:
+    """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
+
+    Sequence b has the tokens bounds[b] .. bounds[b + 1] - 1; bounds never fall, and stay where a sequence is empty. Tokens
+    outside, and those of a sequence with a negative slot, are neither read nor written. `length` (s) counts the committed
+    slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    axes = sizes(
+        [
+            ("q", q, "t h e", FLOATS),
+            ("K", K, "s l g e", FLOATS),
+            ("V", V, "s l g e", FLOATS),
+            ("length", length, "s", INDICES),
+            ("out", out, "t h e", FLOATS),
+            *packed_arguments(bounds, slots, None),
+        ]
+    )
+    t, h, g, e = (axes[a] for a in "thge")
+    sequences = check_packed(axes, block_t)
+    divides(g, h)
+    check_pool(axes["s"], sequences, slots)
+    if not q.dtype == K.dtype == V.dtype:
+        raise PrecisionError(f"q, K, V came as {q.dtype}, {K.dtype}, {V.dtype}; a matrix product takes one type")
+    scale = e**-0.5 if scale is None else scale
+    if not scale > 0:
+        raise ParameterError(f"scale came as {scale}; give scale > 0, or None for e^-1/2")
+    y = torch.empty_like(q) if out is None else out
+    _causal_attention_kernel[(most(t, sequences, block_t), h)](
+        q, K, V, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
+        t, sequences, scale, E=e, L=axes["l"], HEADS_PER_KEY=h // g, BLOCK_T=block_t, BLOCK_L=block_l,
+        BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return y
+
+
+@triton.jit
+def _causal_attention_kernel(
+    q, K, V, bounds, length, slots, y, stride_q_t, stride_q_h, stride_K_s, stride_K_l, stride_K_g,
+    stride_V_s, stride_V_l, stride_V_g, stride_y_t, stride_y_h, tokens, sequences, scale,
+    E: tl.constexpr, L: tl.constexpr, HEADS_PER_KEY: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    c, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    b, start, end = chunk_place(bounds, c, sequences, tokens, BLOCK_T, BLOCK_B)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b, mask=b >= 0, other=-1).to(tl.int64)
+    if slot >= 0:
+        t = start + tl.arange(0, BLOCK_T)
+        e = tl.arange(0, BLOCK_E)
+        real, in_e = t < end, e < E
+        q_t = tl.load(
+            q + t[:, None] * stride_q_t + h * stride_q_h + e[None, :], mask=real[:, None] & in_e[None, :], other=0.0
+        )
+        last = t - tl.maximum(tl.load(bounds + b).to(tl.int64), 0)
+        if length is not None:
+            last += tl.load(length + slot).to(tl.int64)
+        seen = tl.minimum(tl.max(tl.where(real, last, -1), axis=0) + 1, L)
+        at_K = K + slot * stride_K_s + (h // HEADS_PER_KEY) * stride_K_g
+        at_V = V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g
+        high = tl.full([BLOCK_T], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_T], tl.float32)
+        acc = tl.zeros([BLOCK_T, BLOCK_E], tl.float32)
+        for l0 in range(0, seen, BLOCK_L):
+            l = l0 + tl.arange(0, BLOCK_L).to(tl.int64)
+            there = (l < seen)[:, None] & in_e[None, :]
+            K_l = tl.load(at_K + l[:, None] * stride_K_l + e[None, :], mask=there, other=0.0)
+            V_l = tl.load(at_V + l[:, None] * stride_V_l + e[None, :], mask=there, other=0.0)
+            visible = l[None, :] <= last[:, None]
+            s = tl.where(visible, scale * dot_inputs(q_t, tl.trans(K_l)), float("-inf"))  # (1)
+            above = tl.maximum(high, tl.max(s, axis=1))  # (2)
+            p = tl.exp(s - above[:, None])  # (3)
+            shrink = tl.exp(high - above)
+            total = shrink * total + tl.sum(p, axis=1)
+            acc = shrink[:, None] * acc + dot_left(p, V_l)  # (4)
+            high = above
+        at_y = y + t[:, None] * stride_y_t + h * stride_y_h + e[None, :]
+        tl.store(at_y, (acc / total[:, None]).to(y.dtype.element_ty), mask=real[:, None] & in_e[None, :])

@@ -1,0 +1,232 @@
+"""Attention of packed prompts over a cache: against the oracle within the bound of the online softmax, and in its bytes."""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import causal_attention as kernel
+from ssmspec_ref import attention
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.attention import AttentionParams, KVState
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.shapes import Array
+from tests.kernels import tensors
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import Kept, contract, doubles, strided
+
+BLOCK = 16
+BEFORE, BEHIND = 2, 3
+"""Tokens of the run that no sequence owns."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """One case: tokens and committed slots of each sequence, sizes, storage type; the last sequence may be padding."""
+
+    lengths: tuple[int, ...] = (5, 20, 0, 7)
+    committed: tuple[int, ...] = (0, 9, 4, 18)
+    h: int = 4
+    g: int = 2
+    e: int = 18
+    io: str = "fp32"
+    scale: float | None = None
+    padding: bool = True
+    size: float = 1.0
+    seed: int = 0
+
+
+@dataclass
+class Case:
+    options: Options
+    q: Tensor
+    K: Tensor
+    V: Tensor
+    length: Tensor
+    slots: Tensor
+    bounds: Tensor
+    out: Tensor
+
+    def call(self, module: ModuleType, **changes: Any) -> Tensor:
+        named: dict[str, Any] = {name: getattr(self, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")}
+        named |= {"scale": self.options.scale, "block_t": BLOCK, "block_l": BLOCK}
+        return module.causal_attention(**{**named, **changes})
+
+    def rows(self) -> list[tuple[int, slice]]:
+        """Slot and tokens of every sequence that has any and is no padding."""
+        found = []
+        for b, slot in enumerate(self.slots.tolist()):
+            begin, end = self.bounds[b : b + 2].tolist()
+            if slot >= 0 and end > begin:
+                found.append((slot, slice(begin, end)))
+        return found
+
+
+def draw(o: Options) -> Case:
+    """Slots out of order, NaN in dead slots, in gaps, in tokens that nobody owns, and in the outputs."""
+    rng = np.random.default_rng(o.seed)
+    sequences, capacity = len(o.lengths), max(n + c for n, c in zip(o.lengths, o.committed, strict=True)) + 2
+    slots = np.roll(rng.permutation(sequences + 2), 1)[:sequences]
+    slots[slots == 0] = slots[0]
+    slots[0] = 0
+    slots[-1] = -1 if o.padding else slots[-1]
+    bounds = BEFORE + np.concatenate([[0], np.cumsum(o.lengths)])
+    q = np.full((bounds[-1] + BEHIND, o.h, o.e), np.nan)
+    K, V = np.full((2, sequences + 2, capacity, o.g, o.e), np.nan)
+    length = np.full(sequences + 2, 2**30)
+    for b, slot in enumerate(slots):
+        if slot >= 0:
+            end = o.committed[b] + o.lengths[b]
+            q[bounds[b] : bounds[b + 1]] = tensors.draw(rng, o.lengths[b], o.h, o.e, forms=(o.io,), scale=o.size)
+            K[slot, :end], V[slot, :end] = (tensors.draw(rng, end, o.g, o.e, forms=(o.io,)) for _ in range(2))
+            length[slot] = o.committed[b]
+    form = o.io
+    index = torch.int32 if o.seed % 2 else torch.int64
+    return Case(
+        o,
+        *(strided(x, form) for x in (q, K, V)),
+        *(torch.from_numpy(x).to(index) for x in (length, slots, bounds)),
+        tensors.blank(form, *q.shape),
+    )
+
+
+def expected(case: Case, slot: int, cut: slice) -> tuple[Array, Array]:
+    """The oracle's outputs of one sequence, and their bound."""
+    o, tokens, committed = case.options, cut.stop - cut.start, int(case.length[slot])
+    end = committed + tokens
+    q, K, V = doubles(case.q)[None, cut], doubles(case.K)[slot, None, :end], doubles(case.V)[slot, None, :end]
+    chain = np.tri(tokens, dtype=bool)[None]
+    y = attention.read(q, KVState(K, V, np.array([committed])), chain, AttentionParams(scale=o.scale))
+    mask = np.concatenate([np.ones((1, tokens, committed), bool), chain], axis=2)
+    c = contract(o.io, o.io)
+    scale = o.e**-0.5 if o.scale is None else o.scale
+    pair = eb.attention(*(eb.exact(x, c) for x in (q, K, V)), mask, scale, blocks=-(-end // BLOCK))
+    return y[0], pair.store(o.io).error[0]  # type: ignore[arg-type]
+
+
+COVER = [
+    Options(),
+    Options(io="bf16", g=1, h=3, e=33, scale=0.4, seed=1),
+    Options(io="fp16", lengths=(17, 33), committed=(40, 0), g=2, h=2, e=5, padding=False, seed=2),
+    Options(io="bf16", lengths=(16, 1, 1), committed=(16, 31, 0), h=6, g=3, e=16, size=8.0, seed=3),
+]
+
+
+def check_bound(module: ModuleType, o: Options) -> None:
+    case = draw(o)
+    kept = Kept(**{name: getattr(case, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")})
+    assert case.call(module) is case.out
+    owned = []
+    for slot, cut in case.rows():
+        y, error = expected(case, slot, cut)
+        comparison = eb.compare(doubles(case.out)[cut], y, error)
+        assert comparison.passed, f"slot {slot}: {comparison}"
+        owned += range(cut.start, cut.stop)
+    kept.check(out=owned)
+
+
+def check_bytes(module: ModuleType, o: Options) -> None:
+    case = draw(o)
+    named = {name: getattr(case, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")}
+    with watch(**named) as seen:
+        case.call(module)
+    assert seen.outside == seen.races == []
+    crossed = sum(seen.loaded(n).distinct + seen.stored(n).distinct for n in ("q", "K", "V", "out"))
+    rows = case.rows()
+    tokens = sum(cut.stop - cut.start for _, cut in rows)
+    slots = sum(int(case.length[slot]) + cut.stop - cut.start for slot, cut in rows)
+    assert crossed == module.traffic_bytes(tokens, slots, o.h, o.g, o.e, io=case.q.element_size())
+    assert seen.loaded("q").requested == seen.loaded("q").distinct
+    assert not any(seen.stored(name).distinct for name in named if name != "out")
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_outputs_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check_bound(kernel, o)
+
+
+@pytest.mark.parametrize("o", COVER[:2], ids=str)
+def test_bytes_equal_the_formula_and_dead_slots_are_not_read(o: Options) -> None:
+    check_bytes(kernel, o)
+
+
+def test_equal_keys_give_the_mean_of_the_values_exactly() -> None:
+    """Scores are equal integers, p is 1, and the sums are of integers: token i of 16 sees i + 1 values that add to it."""
+    K = torch.ones(1, 16, 1, 4)
+    V = torch.zeros(1, 16, 1, 4)
+    V[0, :, 0, 0] = torch.arange(1, 17) * 2.0
+    y = kernel.causal_attention(torch.full((16, 2, 4), 3.0), K, V, torch.tensor([0, 16]), scale=1.0, block_t=16, block_l=16)
+    assert torch.equal(y[:, 0, 0], torch.arange(2.0, 18.0))
+    assert torch.equal(y[:, :, 1:], torch.zeros(16, 2, 3))
+
+
+def test_a_prompt_in_two_pieces_has_the_outputs_of_one() -> None:
+    o = Options(lengths=(37,), committed=(0,), padding=False)
+    whole, pieces = draw(o), draw(o)
+    whole.call(kernel)
+    for begin, end in ((2, 18), (18, 39)):
+        pieces.length.fill_(begin - BEFORE)
+        pieces.call(kernel, bounds=torch.tensor([begin, end]))
+    assert torch.equal(whole.out[BEFORE:-BEHIND], pieces.out[BEFORE:-BEHIND])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    check_bound(kernel, Options(size=300.0, lengths=(9,), committed=(12,), padding=False))
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": lambda c: c.q[..., :-1]}, ShapeMismatch, "axis e has size"),
+    ({"K": lambda c: c.K.bfloat16()}, PrecisionError, "q, K, V came as"),
+    ({"V": lambda c: c.V[:, :-1]}, ShapeMismatch, "axis l has size"),
+    ({"q": lambda c: c.q[:, :3], "out": lambda c: None}, ParameterError, "2 groups do not divide 3"),
+    ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 4 sequences"),
+    ({"block_t": lambda c: 24}, ParameterError, "chunk came as 24"),
+    ({"scale": lambda c: 0.0}, ParameterError, "scale came as 0.0"),
+    ({"length": lambda c: torch.zeros(6)}, PrecisionError, "length came as"),
+    ({"out": lambda c: c.out[:, :-1]}, ShapeMismatch, "axis h has size"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case = draw(Options())
+    kept = Kept(out=case.out, K=case.K, V=case.V)
+    with pytest.raises(error, match=message):
+        case.call(kernel, **{name: change(case) for name, change in changes.items()})
+    kept.check()
+
+
+def check_all(module: ModuleType) -> None:
+    for o in COVER:
+        check_bound(module, o)
+    check_bytes(module, COVER[0])
+
+
+FAULTS = [
+    ("l[None, :] <= last[:, None]", "l[None, :] < last[:, None]", None),
+    ("l[None, :] <= last[:, None]", "l[None, :] <= last[:, None] + 1", None),
+    ("visible = l[None, :] <= last[:, None]", "visible = (l < seen)[None, :]", None),
+    ("there = (l < seen)[:, None]", "there = (l < L)[:, None]", None),
+    ("last += tl.load(length + slot)", "last += tl.load(length + b)", None),
+    ("real, last, -1), axis=0) + 1, L)", "real, last, -1), axis=0), L)", None),
+    ("shrink = tl.exp(high - above)", "shrink = 1.0", None),
+    ("total = shrink * total + tl.sum(p, axis=1)", "total = total + tl.sum(p, axis=1)", None),
+    ("acc + dot_left(p, V_l)", "acc + dot_left(p.to(tl.bfloat16).to(tl.float32), V_l)", None),
+    ("            high = above\n", "", None),
+    ("real[:, None] & in_e[None, :])\n", "(t < tokens)[:, None] & in_e[None, :])\n", None),
+    ("V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g", "V + slot * stride_V_s + (h // 2) * stride_V_g", None),
+    ("scale * dot_inputs", "dot_inputs", None),
+    ("tokens // chunk + sequences", "tokens // chunk", "packed_chunks.py"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[f"{old[:30]} -> {new[:40]}" for old, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
