@@ -1,0 +1,200 @@
+"""The delta rule over packed trees: every node beside the oracle, a different tree for every row, no state written."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import delta_tree as kernel
+from ssmspec_kernels.delta_chunked import delta_chunked
+from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref import tree
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.records import masked
+from ssmspec_ref.shapes import Array
+from tests.kernels import delta_cases as cases
+from tests.kernels.delta_cases import Options
+from tests.kernels.mutants import mutated
+from tests.trees import SHAPES, packed, parents_of, path_to
+
+COVER = [
+    Options(t=5, k=6, v=9, poison=7.0),
+    Options(t=13, io="bf16", l2_norm=False, scale=0.7, k=6, v=18, seed=1),
+    Options(t=19, channel=True, io="bf16", raw=True, bias=True, g=1, h=2, k=4, v=5, seed=2),
+    Options(t=7, raw=True, state="bf16", io="fp16", gentle=True, k=6, v=9, seed=3),
+    Options(t=37, io="bf16", gentle=True, g=1, h=2, k=6, v=9, seed=4, poison=-3.0),
+    Options(t=1, channel=True, g=1, h=3, k=6, v=9, seed=5),
+]
+
+
+def trees(o: Options, seed: int = 0) -> Array:
+    """Another tree for every row, the rows shorter by some nodes of padding."""
+    rng = np.random.default_rng(seed)
+    shapes = [SHAPES[(r + seed) % len(SHAPES)] for r in range(o.b)]
+    return packed([parents_of(shape, max(1, o.t - 2 * r), int(rng.integers(99))) for r, shape in enumerate(shapes)], o.t)
+
+
+def poison_padding(case: cases.Case, dead: Array) -> None:
+    for x in (case.q, case.k, case.v, case.g, case.beta):
+        x[torch.from_numpy(dead)] = float("nan")
+
+
+def mask_of(ancestors: Array) -> Tensor:
+    """The mask with gaps between its rows and columns, all set."""
+    b, t, j = ancestors.shape
+    room = torch.ones(b + 1, 2 * t, 2 * j, dtype=torch.bool)
+    room[:b, ::2, ::2] = torch.from_numpy(ancestors)
+    return room[:b, ::2, ::2]
+
+
+def check(module: ModuleType, o: Options, seed: int = 0) -> None:
+    """Every node within the bound, 0 at padding, and nothing else written."""
+    case, parents = cases.draw(o), trees(o, seed)
+    ancestors = tree.ancestors(parents)
+    live = tree.live(ancestors)
+    poison_padding(case, ~live)
+    rows, (window, inexact) = case.rows, case.window()
+    window = masked(window, live[rows])
+    inexact = {
+        name: np.where(live[rows].reshape(live[rows].shape + (1,) * (e.ndim - 2)), e, 0.0) for name, e in inexact.items()
+    }
+    expected = eb.delta.tree(
+        case.state(), window, ancestors[rows], o.params(), o.contract(order="chunked"), inexact=inexact
+    )  # fmt: skip
+    before = {name: cases.whole(getattr(case, name)).clone() for name in ("q", "k", "v", "g", "beta", "S", "out")}
+    assert case.call(module.delta_tree, ancestors=mask_of(ancestors)) is case.out
+    cases.assert_within("o", case.out, expected, rows)
+    assert not case.out[rows][torch.from_numpy(~live[rows])].any()
+    case.out[rows] = cases.draw(o).out[rows]
+    for name, x in before.items():
+        assert cases.untouched(x, cases.whole(getattr(case, name))), f"{name} was written where it must not be"
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_every_node_lies_within_the_bound_and_no_state_is_written(o: Options) -> None:
+    check(kernel, o, o.seed)
+
+
+def test_a_tree_of_128_nodes_lies_within_the_bound() -> None:
+    check(kernel, Options(b=1, t=128, g=1, h=1, k=4, v=5, gentle=True), 4)
+
+
+@pytest.mark.parametrize("o", [COVER[1], COVER[2]], ids=str)
+def test_a_tree_of_one_path_is_the_window(o: Options) -> None:
+    case, other = cases.draw(o), cases.draw(o)
+    chain = tree.ancestors(packed([parents_of("chain", o.t)] * o.b, o.t))
+    window, inexact = case.window()
+    _, state = case.bound(order="chunked")
+    expected = eb.delta.tree(
+        case.state(), window, chain[case.rows], o.params(), o.contract(order="chunked"), inexact=inexact
+    )  # fmt: skip
+    case.call(kernel.delta_tree, ancestors=torch.from_numpy(chain))
+    other.call(delta_chunked, write_state=False)
+    apart = cases.doubles(case.out)[case.rows] - cases.doubles(other.out)[case.rows]
+    assert (abs(apart) <= 2 * expected.error).all()
+    assert state.value.shape == case.state().shape
+
+
+def test_every_path_of_a_tree_is_a_scan_along_it_exactly_on_integers() -> None:
+    o = Options(t=21, k=6, v=9)
+    case, parents = cases.ints(o), trees(o, 3)
+    case.call(kernel.delta_tree, ancestors=torch.from_numpy(tree.ancestors(parents)))
+    for row in range(o.b):
+        for node in range(0, o.t, 4):
+            if parents[row, node] == tree.PADDING:
+                continue
+            path = path_to(parents[row], node)
+            along = {x: getattr(case, x)[row : row + 1, path].contiguous() for x in ("q", "k", "v", "g", "beta")}
+            y = delta_scan(case.S, **along, slots=case.slots[row : row + 1], l2_norm=False, scale=1.0, write_state=False)
+            assert torch.equal(y[0, -1], case.out[row, node])
+
+
+def check_bytes(module: ModuleType, o: Options) -> None:
+    """Each node and the state are read once, the state requested once, and nothing of it stored."""
+    case = cases.draw(o, padding=False)
+    mask = torch.from_numpy(tree.ancestors(packed([parents_of("comb", o.t)] * o.b, o.t)))
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, slots=case.slots, mask=mask) as seen:
+        case.call(module.delta_tree, ancestors=mask)
+    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, io=case.q.element_size(), channel=o.channel)
+    assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
+    assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * 4
+    assert seen.stored("S").requested == 0
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize(
+    "o",
+    [Options(t=5, k=6, v=33), Options(t=20, io="bf16", k=6, v=9), Options(t=3, channel=True, g=1, h=2, k=5, v=9)],
+    ids=str,
+)
+def test_bytes_equal_the_formula_and_no_state_is_stored(o: Options) -> None:
+    check_bytes(kernel, o)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"ancestors": torch.ones(3, 5, 4, dtype=torch.bool)}, ShapeMismatch, "5 rows and 4 columns"),
+        ({"ancestors": torch.ones(3, 5, 5)}, PrecisionError, "ancestors came as"),
+        ({"ancestors": torch.ones(3, 4, 4, dtype=torch.bool)}, ShapeMismatch, "axis t has size"),
+        ({"A": torch.zeros(4).half()}, PrecisionError, "A came as"),
+        ({"eps": 0.0}, ParameterError, "scale and eps"),
+    ],
+)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
+    changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    case = cases.draw(COVER[0])
+    before = cases.whole(case.out).clone()
+    with pytest.raises(error, match=message):
+        case.call(kernel.delta_tree, **{"ancestors": torch.ones(3, 5, 5, dtype=torch.bool), **changes})
+    assert cases.untouched(before, cases.whole(case.out))
+
+
+def test_more_than_128_nodes_are_refused() -> None:
+    case = cases.draw(Options(b=1, t=129, g=1, h=1, k=4, v=4))
+    with pytest.raises(ParameterError, match="holds 129 nodes"):
+        case.call(kernel.delta_tree, ancestors=torch.ones(1, 129, 129, dtype=torch.bool))
+
+
+WINDOW = "delta_window.py"
+FAULTS = [
+    ("strict = sees & (t[:, None] != every[None, :])", "strict = sees", None),
+    ("near &= t[:, None] != t[None, :]", "pass", None),
+    ("U, SPLIT)  # (4)", "0.5 * U, SPLIT)  # (4)", None),
+    ("R -= dot_both(coupling, U, SPLIT)", "pass", None),
+    ("G = tl.sum(tl.where(sees, g_all[None, :], 0.0), axis=1)", "G = g_t", None),
+    ("G = tl.dot(sees.to(tl.float32), g_all, input_precision=\"ieee\")", "G = g_t", None),
+    ("G_all = _with_block(G_all, G, block)", "G_all = _with_block(G_all, g_t, block)", None),
+    ("is_block = tl.arange(0, blocks) == block", "is_block = tl.arange(0, blocks) <= block", None),
+    ("mask=real[:, None] & (every < T)[None, :]", "mask=(t < T)[:, None] & (every < T - 1)[None, :]", None),
+    ("real = tl.load(at_mask + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0", "real = t < T", None),
+    ("live = tl.load(at_mask + every * (stride_anc_t + stride_anc_j), mask=every < T, other=0) != 0", "live = every < T",
+     None),
+    ("at_mask = ancestors + b * stride_anc_b", "at_mask = ancestors", None),
+    ("if slot >= 0:", "if slot > 0:", None),
+    ("if slot >= 0:", "if slot != -2:", None),
+    ("mask=(t < T)[:, None] & in_v[None, :]", "mask=(t < T)[:, None] & (j <= V)[None, :]", None),
+    ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
+]  # fmt: skip
+
+
+def check_all(module: ModuleType) -> None:
+    for i in (0, 1, 3):
+        check(module, COVER[i], COVER[i].seed)
+    check(module, Options(t=17, k=4, v=5, g=1, h=2, seed=9), 4)
+    check(module, replace(COVER[2], t=17, b=2, h=1), 0)
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
