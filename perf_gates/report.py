@@ -7,7 +7,7 @@ from typing import Any
 
 
 def table(results: dict[str, Any]) -> str:
-    """Markdown: a row for each model and operation, a column for each batch: microseconds, and plain steps or parts of copy."""
+    """Markdown: a row for each model and operation, a column for each batch: microseconds, and plain steps or copy."""
     timings = results["timings"]
     batches = sorted({t["batch"] for t in timings})
     rows: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
