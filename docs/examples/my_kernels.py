@@ -8,7 +8,7 @@ def step(S, token, params):
     S, x, dt, B, C = (a.astype(np.float32) for a in (S, token.x, token.dt, token.B, token.C))
     A, heads = params.A.astype(np.float32), x.shape[1]
     B, C = (np.repeat(a, heads // a.shape[1], axis=1) for a in (B, C))
-    dt = np.log1p(np.exp(dt))
+    dt = np.logaddexp(np.float32(0), dt)
     S = np.exp(dt * A)[..., None, None] * S + (dt[..., None] * x)[..., None] * B[:, :, None, :]
     return np.einsum("bhpn, bhn -> bhp", S, C), S
 
