@@ -40,7 +40,9 @@ def load(name: str, device: str = "cpu") -> Adapter:
     except ImportError as error:
         missing = (error.name or "").split(".")[0]
         if missing == module.split(".")[0]:
-            raise UnknownAdapter(f"no module {missing!r} to take the adapter {name!r} from; is it on the path?") from error
+            raise UnknownAdapter(
+                f"no module {missing!r} to take the adapter {name!r} from; put its folder on the path, PYTHONPATH=FOLDER"
+            ) from error
         extra = EXTRAS.get(missing)
         how = f"pip install 'ssmspec[{extra}]'" if extra else f"pip install {missing}" if missing else str(error)
         raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
