@@ -72,9 +72,9 @@ def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> Rende
         head = Text(f"{verdict}  ", style=STYLE[verdict])
         head.append(f"{adapter}: {operation}  {contract}", style="bold")
         failed, ran = sum(d.failures for d in found), sum(d.cases for d in found)
-        head.append(f"  {failed} of {ran} cases ({failing}) of {', '.join(d.subject for d in found)}")
+        head.append(f"  {failed} of {_cases(ran)} of {', '.join(d.subject for d in found)}: {failing}")
         d = found[0]
-        why = f"known     {d.reason}  {d.link}" if d.reason else f"there for {d.source}"
+        why = f"known     {d.reason}  {d.link}" if d.reason else f"source    {d.source}"
         lines += [Text(), head, *(Text(f"    {part}") for part in (d.message, f"smallest  {smallest}", why))]
         lines.append(Text(f"    {d.rerun}", style="cyan"))
     for r in results:
@@ -94,21 +94,24 @@ def left_out(results: Sequence[Result]) -> RenderableType:
     for r in results:
         if r.operation:
             whole[r.operation.split(".")[0]].add(r.operation)
-    per_subject: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    per_subject: dict[tuple[str, str, str, bool], set[str]] = defaultdict(set)
     for r in results:
         if r.verdict == "inapplicable":
-            per_subject[r.adapter, r.subject, r.reason].add(r.operation)
-    lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for (adapter, subject, reason), operations in per_subject.items():
+            per_subject[r.adapter, r.subject, r.reason, bool(r.contract)].add(r.operation)
+    lines: dict[tuple[str, str, str, bool], list[str]] = defaultdict(list)
+    for (adapter, subject, reason, partly), operations in per_subject.items():
         named = [f"{group}.*" for group, every in whole.items() if every <= operations]
         named += [o for o in sorted(operations) if f"{o.split('.')[0]}.*" not in named]
-        lines[adapter, ", ".join(named), reason].append(subject)
-    return Group(
-        *(
-            Text(f"{adapter}: {', '.join(subjects)}: no {operations}: {reason}", style="dim")
-            for (adapter, operations, reason), subjects in lines.items()
-        )
-    )
+        lines[adapter, ", ".join(named), reason, partly].append(subject)
+    said = []
+    for (adapter, operations, reason, partly), subjects in lines.items():
+        what = f"{operations} without" if partly else f"no {operations}:"
+        said.append(Text(f"{adapter}: {', '.join(subjects)}: {what} {reason}", style="dim"))
+    return Group(*said)
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
 
 
 def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
@@ -120,7 +123,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         counts = {word: sum(r.verdict == word for r in own) for word in RANK}
         ran = sum(bool(r.case) for r in own)
         text = Text(f"{name} {version}", style="bold")
-        text.append(f": {subjects} subjects, {ran} cases, tier {head.tier}: ")
+        text.append(f": {subjects} subject{'' if subjects == 1 else 's'}, {_cases(ran)}, tier {head.tier}: ")
         shown = [(w, c) for w, c in counts.items() if c]
         for index, (word, count) in enumerate(shown):
             text.append(f"{count} {word}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
@@ -128,16 +131,14 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
     bad = sum(r.verdict in ("fail", "unknown") for r in results)
     known = sum(r.verdict == "known-failure" for r in results)
     said = (
-        f"{bad} cases failed or stayed unknown."
+        f"{_cases(bad)} failed or stayed unknown."
         if bad
         else "Nothing failed that is not listed."
         if known
         else "Nothing failed."
     )
     if known:
-        said += (
-            f" {known} cases fail as listed: deviations of the implementation, each with its reason and smallest case above."
-        )
+        said += f" {_cases(known)} failed as listed: deviations of the implementation, with their reasons above."
     lines += [
         Text(said),
         Text(

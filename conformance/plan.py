@@ -66,7 +66,11 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
                     jobs += found
                     left_out += [] if selection.case else _left_out(adapter, subject, operation)
     if not jobs and not left_out:
-        raise UnknownCase(f"nothing to run: no subject {selection.subject!r} takes {selection.case or selection.operation!r}")
+        subjects = ", ".join(subject.name for adapter in adapters.values() for subject in adapter.subjects)
+        raise UnknownCase(
+            f"nothing to run: no subject {selection.subject!r} takes {selection.case or selection.operation!r}; "
+            f"the subjects are {subjects}; the operations are {', '.join(OPERATIONS)}"
+        )
     return jobs, left_out
 
 
