@@ -20,7 +20,9 @@ from ssmspec_kernels.conv_tree import conv_tree
 from ssmspec_kernels.conv_window import conv_window
 from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta_tree import delta_tree
 from ssmspec_kernels.selective_scan import selective_scan
+from ssmspec_kernels.selective_tree import selective_tree
 from ssmspec_kernels.ssd_scan import ssd_scan
 from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd_window import ssd_window
@@ -116,7 +118,7 @@ class Kernels:
     def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
         inputs = self._ssd_inputs(window, params)
-        y = ssd_tree_scan(pool, *inputs, self.exact(ancestors), slots=slots, **self._ssd_rest(window, params))
+        y = ssd_tree_scan(pool, *inputs, ancestors=self.exact(ancestors), slots=slots, **self._ssd_rest(window, params))
         return self.back(y, pool, slots)[0]
 
     def _ssd_inputs(self, window: Any, params: Any) -> list[Any]:
@@ -141,6 +143,22 @@ class Kernels:
         )  # fmt: skip
         return self.back(y, pool, slots)
 
+    def selective_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+        pool, slots = self.held(S)
+        x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
+        y = selective_tree(
+            pool, x, dt, self.exact(params.A), B, C, self.exact(_parents(ancestors)), D=self.exact(params.D), z=z,  # type: ignore[arg-type]
+            dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots,
+        )  # fmt: skip
+        return self.back(y, pool, slots)[0]
+
+    def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+        pool, slots = self.held(S)
+        inputs = (*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta))
+        how = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
+        y = delta_tree(pool, *inputs, ancestors=self.exact(ancestors), slots=slots, **how)
+        return self.back(y, pool, slots)[0]
+
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
         def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
             pool, slots = self.held(S)
@@ -150,6 +168,14 @@ class Kernels:
             return self.back(y, pool, slots)
 
         return scan
+
+
+def _parents(ancestors: Array) -> Array:
+    """The nearest ancestor of every node: -1 at a root, -2 at padding, which does not see itself."""
+    nodes = torch.arange(ancestors.shape[2])
+    sees = torch.tensor(ancestors)
+    above = torch.where(sees & (nodes[:, None] > nodes), nodes, -1).amax(dim=2)
+    return torch.where(sees.diagonal(dim1=1, dim2=2), above, -2).numpy()
 
 
 class _Wide:
@@ -199,12 +225,14 @@ def adapter(device: str = "cuda") -> Adapter:
             Subject("selective_scan", {
                 "selective.step": may(_step(kernels.selective)), "selective.scan": may(kernels.selective),
                 "selective.scan_masked": may(kernels.selective),
+                "selective.verify_tree": may(kernels.selective_tree, windows),
             }),
             Subject("delta_scan", {
                 "delta.step": may(_step(rule)), "delta.scan": may(rule), "delta.scan_masked": may(rule),
             }),
             Subject("delta_chunked", {
                 "delta.scan": may(solved, windows), "delta.scan_masked": may(solved, windows),
+                "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
         ]  # fmt: skip
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))
