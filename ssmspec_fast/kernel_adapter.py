@@ -117,8 +117,8 @@ class Kernels:
 
     def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
-        inputs = self._ssd_inputs(window, params)
-        y = ssd_tree_scan(pool, *inputs, ancestors=self.exact(ancestors), slots=slots, **self._ssd_rest(window, params))
+        inputs = (*self._ssd_inputs(window, params), self.exact(ancestors))
+        y = ssd_tree_scan(pool, *inputs, slots=slots, **self._ssd_rest(window, params))
         return self.back(y, pool, slots)[0]
 
     def _ssd_inputs(self, window: Any, params: Any) -> list[Any]:
@@ -154,9 +154,14 @@ class Kernels:
 
     def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
-        inputs = (*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta))
+        inputs = (
+            *self.given(window.q, window.k, window.v),
+            self.exact(window.g),
+            self.exact(window.beta),
+            self.exact(ancestors),
+        )
         how = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
-        y = delta_tree(pool, *inputs, ancestors=self.exact(ancestors), slots=slots, **how)
+        y = delta_tree(pool, *inputs, slots=slots, **how)
         return self.back(y, pool, slots)[0]
 
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
