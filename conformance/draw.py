@@ -6,6 +6,8 @@ resembles the larger one. Families:
 normal  decays of a trained layer, states and tokens of size one
 gentle  decays near one and a state ten times the tokens: what was carried wrongly cannot fade
 strong  decays down to exp(-50): cancellation in cumulative sums, underflow
+wide    steps from 1e-9 to 95 and keys from 1e-4 to 1 with a zero among them, from a state of 0: what a small token writes is
+        not hidden by what was there, and thresholds, floors, ceilings and eps show
 """
 
 import zlib
@@ -21,11 +23,11 @@ from .cases import Case
 
 T = TypeVar("T")
 
-STEP = {"normal": -1.0, "gentle": -4.0, "strong": 3.0}
+STEP = {"normal": -1.0, "gentle": -4.0, "strong": 3.0, "wide": 0.0}
 """Where the raw step dt lies before softplus."""
-RATE = {"normal": (0.5, 2.0), "gentle": (0.25, 1.0), "strong": (2.0, 16.0)}
+RATE = {"normal": (0.5, 2.0), "gentle": (0.25, 1.0), "strong": (2.0, 16.0), "wide": (2.0**-6, 0.5)}
 """The range of -A."""
-STATE = {"normal": 1.0, "gentle": 10.0, "strong": 3.0}
+STATE = {"normal": 1.0, "gentle": 10.0, "strong": 3.0, "wide": 0.0}
 """The size of the initial state."""
 POISON = 1e3
 """What stands where nothing may be read: finite, so that a kernel may multiply it by zero, and large."""
@@ -65,7 +67,7 @@ class Draw:
     def state(self, name: str, axes: str) -> Array:
         """A state as an earlier call left it, in the format of the state."""
         scale = STATE[self.case.family]
-        return stored(scale * self.rng(name).standard_normal(self.shape(axes)), self.contract.state)
+        return stored(scale * self.rng(name).standard_normal(self.shape(axes)) + 0.0, self.contract.state)
 
     def rate(self, name: str, axes: str) -> Array:
         """A: negative, log-uniform over the family's range."""
@@ -75,9 +77,20 @@ class Draw:
 
     def step(self, name: str, axes: str) -> Array:
         """Raw dt, around the family's value before softplus; around its softplus where no softplus follows."""
+        if self.case.family == "wide":
+            raw = self.spread(name, axes)
+            return stored(raw if self.options.get("softplus", "on") == "on" else np.logaddexp(0.0, raw), self.contract.io)
         if self.options.get("softplus", "on") == "on":
             return self.normal(name, axes, 0.5, STEP[self.case.family])
         return np.abs(self.normal(name, axes, 0.2 * self.typical_step, self.typical_step))
+
+    def spread(self, name: str, axes: str) -> Array:
+        """Raw steps from -20 to 30: many around 0, many from 4 to 16, where softplus(x) becomes x, and one in ten at 95,
+        where exp overflows in single precision."""
+        rng, shape = self.rng(f"{name} spread"), self.shape(axes)
+        near, far, large = rng.standard_normal(shape), rng.uniform(-20.0, 30.0, shape), rng.uniform(4.0, 16.0, shape)
+        kind = rng.random(shape)
+        return np.select([kind < 0.4, kind < 0.7, kind < 0.9], [0.5 * near, far, large], 95.0)
 
     def step_bias(self, name: str, axes: str) -> Array:
         """The bias of dt; where no softplus follows, one that leaves dt positive."""
@@ -113,13 +126,16 @@ class Draw:
                 return rng.random((rows, tokens)) < 0.6
 
     def parents(self, name: str = "parents") -> Array:
-        """A tree for each row: `branch` anywhere, `chain`, or `star`; with `ragged`, later rows are shorter and padded."""
+        """A tree for each row: `branch` anywhere, `chain`, `star`, or `vine`, whose paths are half as long as the tree; with
+        `ragged`, later rows are shorter and padded."""
         rows, nodes = self.shape("b t")
         rng = self.rng(name)
         parents = np.full((rows, nodes), -2, dtype=np.int64)
         for b in range(rows):
             size = nodes if not self.on("ragged") or b == 0 else int(rng.integers(1, nodes + 1))
-            chosen = {"branch": [int(rng.integers(0, i)) for i in range(1, size)], "chain": range(size - 1)}
+            branch = [int(rng.integers(0, i)) for i in range(1, size)]
+            near = [max(0, i - back) for i, back in enumerate(self.rng(f"{name} near").integers(1, 4, size - 1), start=1)]
+            chosen = {"branch": branch, "chain": range(size - 1), "vine": near}
             parents[b, :size] = [-1, *chosen.get(self.options["tree"], [0] * (size - 1))]
         return parents
 

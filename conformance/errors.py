@@ -4,6 +4,7 @@ ConformanceError
 ├── UnknownAdapter     no adapter of this name, or its factory gives none
 ├── AdapterUnavailable the adapter's implementation is not installed
 ├── UnknownCase        an id that names no case, or a selection that selects nothing
+├── UnknownOperation   an adapter that declares an operation which does not exist
 ├── OtherWeights       a layer that says it used other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
 └── ReportError        a report that is truncated, edited or of another version
@@ -24,6 +25,10 @@ class AdapterUnavailable(ConformanceError):
 
 class UnknownCase(ConformanceError):
     """An id that names no case, or a selection that selects nothing."""
+
+
+class UnknownOperation(ConformanceError):
+    """An adapter that declares an operation which does not exist."""
 
 
 class OtherWeights(ConformanceError):

@@ -1,20 +1,26 @@
 """From what came out to a verdict: shape, type, NaN, unwritten inputs, and the error against its bound.
 
 utilisation = |error| / bound, element by element: 1 is the worst that the declared contract allows. A value that is not a
-number fails before any bound is asked; a bound that is not finite decides nothing, and the verdict is unknown.
+number fails before any bound is asked; a bound that is not finite decides nothing, and the verdict is unknown. An output is
+void where zeros would be within the bound everywhere; a case of which every computed output is void decides nothing either.
+
+Inputs of cases with a seed above 0 are views into buffers of NaN with a gap after every element. The cases of the last
+family are run twice: the second time other inputs lie in the same arrays, beside the same weights.
 """
 
+import copy
 import dataclasses
 import hashlib
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 from ssmspec_ref.errors import SpecError
+from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from .cases import Case
@@ -24,6 +30,8 @@ from .suite.specification import Arguments, Expected, Specification
 
 KEPT = 4096
 """Expectations kept at a time: a few kilobytes each."""
+OTHER = 1009
+"""The seed of the inputs that come second; no case of a table has it."""
 WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
 WIDER["bf16"] = WIDER["fp32"]
 
@@ -33,7 +41,7 @@ class Measured:
     """One output of one case: the largest error relative to its bound, and where it is.
 
     `first` is the first element that is beyond its bound, by token before row, head and channel; the worst element where none
-    is.
+    is. `void` says that zeros would pass.
     """
 
     name: str
@@ -42,11 +50,13 @@ class Measured:
     error: float
     bound: float
     first: dict[str, int]
+    void: bool = False
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one case. `kind` names the way of failing: error, outputs, shape, dtype, nan, mutated, bound."""
+    """The verdict on one case. `kind` names the way of failing: error, outputs, shape, dtype, nan, mutated, used, bound,
+    stale (only where other inputs lay in the same arrays before)."""
 
     verdict: Verdict
     kind: str = ""
@@ -62,10 +72,33 @@ def judge(specification: Specification, capability: Capability, case: Case) -> J
     """Draw the inputs of a case, run the implementation on copies of them, and compare with the oracle."""
     arguments = specification.draw(case, capability.contract)
     given = specification.draw(case, capability.contract)
+    given = tuple(map(spaced, given)) if case.seed > 0 else given
+    first = _judged(specification, capability, case, arguments, given)
+    if first.verdict is not Verdict.PASS or case.seed > 0 or case.family != specification.families[-1]:
+        return first
+    fresh = specification.draw(replace(case, seed=OTHER), capability.contract)
+    other = tuple(old if weights(old) else new for old, new in zip(arguments, fresh, strict=True))
+    refill(given, other)
+    again = replace(case, seed=OTHER)
+    second = _judged(specification, capability, again, other, given)
+    if second.verdict is not Verdict.FAIL:
+        return first
+    if _judged(specification, capability, again, other, copy.deepcopy(other)).verdict is Verdict.FAIL:
+        return replace(second, message=f"with the inputs of seed {OTHER}: {second.message}")
+    told = "right in arrays of its own, wrong where other inputs lay before, as if something was kept by address"
+    return replace(second, kind="stale", message=f"{told}: {second.message}")
+
+
+def _judged(
+    specification: Specification, capability: Capability, case: Case, arguments: Arguments, given: Arguments
+) -> Judgement:
+    """One call on `given`, which holds what `arguments` holds."""
     before = fingerprint(given)
     try:
         got = specification.run(capability, given)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception, and an implementation may exit
         return Judgement(Verdict.FAIL, "error", _tail(error))
     if fingerprint(given) != before:
         return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
@@ -76,6 +109,31 @@ def judge(specification: Specification, capability: Capability, case: Case) -> J
     except SpecError as error:
         return Judgement(Verdict.UNKNOWN, "bound", f"the suite has no bound here: {error}")
     return compare(expected, got.outputs, capability.contract)
+
+
+def spaced(value: Any) -> Any:
+    """The same values as views, NaN between them: what reads an array as if it were compact reads NaN."""
+    if isinstance(value, tuple):
+        return tuple(map(spaced, value))
+    return each(_spaced, value)
+
+
+def _spaced(a: Array) -> Array:
+    wide = np.full((*a.shape, 2), np.nan if a.dtype.kind == "f" else 0).astype(a.dtype)
+    wide[..., 0] = a
+    return wide[..., 0]
+
+
+def weights(argument: Any) -> bool:
+    """Whether an argument is the weights of a layer, which do not change under it."""
+    return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
+
+
+def refill(into: Arguments, other: Arguments) -> None:
+    """Write the inputs of another case into the arrays of this one."""
+    for old, new in zip(leaves(into), leaves(other), strict=True):
+        if isinstance(old, np.ndarray):
+            old[...] = new
 
 
 _KEPT: dict[tuple[str, NumericContract, str], list[Expected]] = {}
@@ -114,6 +172,10 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
         return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so nothing follows from it", measured)
     if beyond:
         return Judgement(Verdict.FAIL, "bound", "; ".join(map(_beyond, beyond)), measured)
+    computed = [m for m, want in zip(measured, expected, strict=True) if want.bound.any()]
+    if computed and all(m.void for m in computed):
+        message = f"the contract declared ({contract}) is so wide that zeros would pass; declare what is really computed"
+        return Judgement(Verdict.UNKNOWN, "void", message, measured)
     return Judgement(Verdict.PASS, outputs=measured)
 
 
@@ -137,7 +199,14 @@ def measure(want: Expected, came: Array) -> Measured:
         float(error.flat[worst]),
         float(bound.flat[worst]),
         {axis: int(i) for axis, i in zip(axes, place, strict=True)},
+        void(want),
     )
+
+
+def void(want: Expected) -> bool:
+    """Whether zeros would pass, though zeros are not all that must come out."""
+    value = np.abs(want.value[_where(want)])
+    return bool(value.any() and np.all(want.bound[_where(want)] >= value))
 
 
 def _where(want: Expected) -> Array:
@@ -150,9 +219,10 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
     storage = contract.state if want.recurrent else contract.io
     allowed = WIDER[storage]
     dtype = str(getattr(came, "dtype", type(came).__name__))
-    if not isinstance(came, np.ndarray) or dtype not in allowed:
+    if type(came) is not np.ndarray or dtype not in allowed:
         needed = " or ".join(allowed)
-        return Judgement(Verdict.FAIL, "dtype", f"{want.name} came as {dtype}, but a NumPy array of {needed} is needed")
+        kind = f"{type(came).__name__} of {dtype}" if hasattr(came, "dtype") else dtype
+        return Judgement(Verdict.FAIL, "dtype", f"{want.name} came as {kind}, but a NumPy array of {needed} is needed")
     if came.shape != want.value.shape:
         message = f"{want.name} came with shape {came.shape}, but {want.value.shape} is needed for the axes ({want.axes})"
         return Judgement(Verdict.FAIL, "shape", message)

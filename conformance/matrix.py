@@ -19,7 +19,8 @@ STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unk
 def matrix(results: Sequence[Result]) -> RenderableType:
     """For each group of operations, one table: a row for each subject and contract, a column for each operation.
 
-    A cell reads passed/run; below it what did not pass, or the worst error in units of its bound.
+    A cell reads passed/run; below it what did not pass, or the worst error in units of its bound, and how many cases have an
+    output of which the contract says nothing.
     """
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
@@ -59,7 +60,9 @@ def cell(results: Sequence[Result]) -> Text:
     if bad:
         return text.append("\n" + ", ".join(f"{counts[word]} {word.removesuffix('-failure')}" for word in bad))
     utilisation = max((o.utilisation for r in results for o in r.outputs), default=0.0)
-    return text.append(f"\n{utilisation:.2g}" if utilisation > 0 else "\nexact", style="dim")
+    text.append(f"\n{utilisation:.2g}" if utilisation > 0 else "\nexact", style="dim")
+    empty = sum(any(o.void for o in r.outputs) for r in results)
+    return text.append(f"\n{empty} void", style="yellow") if empty else text
 
 
 def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
@@ -143,10 +146,15 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         Text(said),
         Text(
             "Inapplicable: not offered. The number under a count: the worst error of a passing case, in units of its bound."
+            + (" Void: the contract is so wide that zeros would pass as one of the outputs." if _any_void(results) else "")
         ),
         Text(f"report: {where}"),
     ]
     return Panel(Group(*lines), title="judged against the float64 reference", border_style="red" if bad else "green")
+
+
+def _any_void(results: Sequence[Result]) -> bool:
+    return any(o.void for r in results for o in r.outputs)
 
 
 def show(console: Console, head: Header, results: Sequence[Result], diagnoses: Sequence[Diagnosis], where: str) -> None:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Subject
 
 from .cases import Case
-from .errors import UnknownCase
+from .errors import UnknownCase, UnknownOperation
 from .report import Result
 from .suite import SPECIFICATIONS, find
 from .suite.specification import Specification
@@ -52,8 +52,11 @@ class Selection:
 def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Job], list[Result]]:
     """The cases to run, in order, and what is inapplicable.
 
-    Raises: UnknownCase for a selection that selects nothing.
+    Raises: UnknownCase for a selection that selects nothing; UnknownOperation for a capability that is none.
     """
+    for adapter in adapters.values():
+        for subject in adapter.subjects:
+            check_operations(adapter, subject)
     jobs: list[Job] = []
     left_out: list[Result] = []
     for given, adapter in adapters.items():
@@ -64,7 +67,7 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
                 if fnmatchcase(operation, selection.operation):
                     found = list(_jobs(given, adapter, subject, operation, selection))
                     jobs += found
-                    left_out += [] if selection.case else _left_out(adapter, subject, operation)
+                    left_out += [] if selection.case else _left_out(adapter, subject, operation, bool(found))
     if not jobs and not left_out:
         subjects = ", ".join(subject.name for adapter in adapters.values() for subject in adapter.subjects)
         raise UnknownCase(
@@ -72,6 +75,15 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
             f"the subjects are {subjects}; the operations are {', '.join(OPERATIONS)}"
         )
     return jobs, left_out
+
+
+def check_operations(adapter: Adapter, subject: Subject) -> None:
+    """Raise UnknownOperation for a name that nothing would ever run."""
+    unknown = [name for name in subject.capabilities if name not in OPERATIONS]
+    if unknown:
+        raise UnknownOperation(
+            f"{adapter.name}, {subject.name}, declares {', '.join(unknown)}; the operations are {', '.join(OPERATIONS)}"
+        )
 
 
 def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, selection: Selection) -> Iterator[Job]:
@@ -97,7 +109,7 @@ def _taken(capability: Capability, operation: str) -> list[Specification]:
     ]
 
 
-def _left_out(adapter: Adapter, subject: Subject, operation: str) -> list[Result]:
+def _left_out(adapter: Adapter, subject: Subject, operation: str, runs: bool) -> list[Result]:
     capability = subject.capabilities.get(operation)
     if capability is None:
         group = operation.split(".")[0]
@@ -109,7 +121,18 @@ def _left_out(adapter: Adapter, subject: Subject, operation: str) -> list[Result
     if not specifications:
         out["every kind that the suite has"] = None
     reason = f"cases with {', '.join(out)} ({capability.limits.reason})"
+    if specifications and not runs:
+        return [_nothing_run(adapter, subject, str(capability.contract), operation)]
     return [_inapplicable(adapter, subject, str(capability.contract), operation, reason)] if out else []
+
+
+def _nothing_run(adapter: Adapter, subject: Subject, contract: str, operation: str) -> Result:
+    """What is declared and never run is not known to hold."""
+    message = f"{operation} is declared, but its limits admit no case, so nothing was run; widen them or leave it out"
+    return Result(
+        adapter=adapter.name, subject=subject.name, contract=contract, operation=operation, case="", verdict="unknown",
+        failing="limits", message=message,
+    )  # fmt: skip
 
 
 def _inapplicable(adapter: Adapter, subject: Subject, contract: str, operation: str, reason: str) -> Result:

@@ -50,6 +50,7 @@ class Output(Model):
     error: float
     bound: float
     first: dict[str, int]
+    void: bool = False
 
 
 class Result(Model):

@@ -141,6 +141,7 @@ def output(measured: Measured) -> Output:
         error=measured.error,
         bound=measured.bound,
         first=measured.first,
+        void=measured.void,
     )
 
 

@@ -12,7 +12,7 @@ declares, so that storing them in those formats changes nothing.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from .errors import ParameterError
 from .shapes import Array, Mask
@@ -97,7 +97,10 @@ class NumericContract:
     `truncates` says that sums inside a matrix product, and the rounding of its operands, cut off instead of rounding: twice
     u (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, for tensor cores). `ftz` flushes results below the normal range.
 
-    Raises: ParameterError for function_ulp < 0.5 (a correctly rounded function), chunk < 1.
+    `str` names every field that widens the bound, so that no one widens it unseen.
+
+    Raises: ParameterError for a format, a dot, an order or a form of a function that is not listed here, function_ulp < 0.5
+    (a correctly rounded function), a softplus_threshold that is not a number, chunk < 1.
     """
 
     state: Storage = "fp32"
@@ -116,6 +119,11 @@ class NumericContract:
     ftz: bool = False
 
     def __post_init__(self) -> None:
+        for name, allowed in _ALLOWED.items():
+            if getattr(self, name) not in allowed:
+                raise ParameterError(f"{name} came as {getattr(self, name)!r}; give one of {', '.join(map(str, allowed))}")
+        if self.softplus_threshold != self.softplus_threshold:
+            raise ParameterError("softplus_threshold came as nan; give the x above which softplus(x) is taken as x")
         if not self.function_ulp >= 0.5:
             raise ParameterError(f"function_ulp came as {self.function_ulp}; a correctly rounded function has 0.5")
         if self.chunk is not None and self.chunk < 1:
@@ -124,11 +132,27 @@ class NumericContract:
     def __str__(self) -> str:
         parts: list[str] = [self.accumulate]
         parts += [f"{name}={value}" for name, value in (("state", self.state), ("io", self.io)) if value != self.accumulate]
+        narrow = UNIT_ROUNDOFF[self.state] > UNIT_ROUNDOFF[self.accumulate]
+        parts += ["every token"] if self.stored_every_token and narrow else []
         parts += [] if self.dot == "ieee" else [f"dot={self.dot}"]
+        parts += [] if self.ring in (None, self.accumulate) else [f"ring={self.ring}"]
+        parts += [f"ulp={self.function_ulp:g}"] if self.function_ulp > NumericContract.function_ulp else []
         parts += [f"exp={self.exp}"] if self.exp != "libm" else []
         parts += [f"softplus={self.softplus}"] if self.softplus != "log1p" else []
+        early = self.softplus_threshold < NumericContract.softplus_threshold
+        parts += [f"softplus above {self.softplus_threshold:g} is x"] if early else []
+        parts += [name for name in ("truncates", "ftz") if getattr(self, name)]
         return "/".join([*parts, self.order if self.chunk is None else f"{self.order}({self.chunk})"])
 
+
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("state", "io", "accumulate"), get_args(Storage)),
+    "ring": (None, *get_args(Storage)),
+    "dot": get_args(Dot),
+    "order": get_args(Order),
+    "exp": ("libm", "ex2"),
+    "softplus": ("log1p", "log"),
+}
 
 FLOAT64 = NumericContract("fp64", "fp64", "fp64", softplus_threshold=float("inf"))
 """The contract of the reference itself; `dataclasses.replace(FLOAT64, order=...)` for its second derivations."""

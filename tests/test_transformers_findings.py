@@ -129,12 +129,12 @@ def test_a_limit_of_dt_acts_in_prefill_and_not_in_the_step(limit: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "options"),
     [
-        ("mamba2", "b2,t6,j3,g2,h4,p4,n5,w4", "kind=mamba2"),
-        ("qwen3_5", "b2,t6,j3,g2,h4,k5,v3,w4", "conv_bias=off,kind=delta"),
+        ("mamba2", "b2,t6,j1,g2,h4,p4,n5,w4", "kind=mamba2"),
+        ("qwen3_5", "b2,t6,j1,g2,h4,k5,v3,w4", "conv_bias=off,kind=delta"),
     ],
 )
 def test_rollback_restores_the_window_and_not_the_state(name: str, sizes: str, options: str) -> None:
-    """T3. With the state put back by a copy, everything is right."""
+    """T3. With the state put back by a copy from before the call, here of one token, everything is right."""
     identity = f"layer.rollback/{sizes}/{options}/normal/s0"
     outputs = {measured.name: measured.utilisation for measured in judged(name, identity).outputs}
     assert outputs["M"] <= 1

@@ -16,14 +16,15 @@ LAYER = ("layer.prefill", "layer.step", "layer.continue", "layer.left_pad", "lay
 
 
 class Right:
-    """The oracle's layer with a cache; rollback by the states before each call."""
+    """The oracle's layer with a cache; rollback by the states before each call, and the tokens of a call that is undone in
+    part once more."""
 
     def __init__(self, record: RecurrentLayer, rows: int) -> None:
         self.record, self.held = record, mixer.new_state(record.mixer, rows)
-        self.past: list[tuple[int, MixerState]] = []
+        self.past: list[tuple[Array, Any, MixerState]] = []
 
     def forward(self, u: Array, live: Any = None) -> Array:
-        self.past.append((u.shape[1], self.held))
+        self.past.append((u, live, self.held))
         out, self.held = layer.scan(self.held, u, self.record, live)
         return out
 
@@ -32,8 +33,11 @@ class Right:
 
     def rollback(self, tokens: int) -> None:
         while tokens > 0:
-            length, self.held = self.past.pop()
-            tokens -= length
+            u, live, self.held = self.past.pop()
+            kept = max(u.shape[1] - tokens, 0)
+            tokens -= u.shape[1]
+            if kept:
+                Right.forward(self, u[:, :kept], None if live is None else live[:, :kept])
 
 
 class ForgetsState(Right):

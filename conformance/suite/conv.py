@@ -11,10 +11,14 @@ from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
 
 from ..cases import Case
 from ..draw import Draw, poisoned, stored
-from .specification import Arguments, Expected, Specification, expecting, pure, without_tokens
+from .specification import Arguments, Expected, Further, Specification, expecting, pure, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
+TILES: tuple[Further, ...] = (({"c": 130, "t": 2}, {}, "normal"), ({"b": 17, "t": 2}, {}, "normal"))
+"""More than one tile of channels and rows."""
+FURTHER = (*TILES, ({"b": 1, "t": 130}, {}, "normal"))
+"""And of tokens."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SOURCES = {
     "": "arXiv:2312.00752, section 3.4; tile-ai/tilelang-ascend#926",
@@ -128,14 +132,16 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 
 
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
-TREE = {"tree": ("branch", "chain", "star"), "ragged": ("on", "off")}
+TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
+DEEP = (*TILES, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"))
 
 
 def _specification(name: str, **fields: Any) -> Specification:
     options = fields.pop("options", OPTIONS)
     return Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        sources=SOURCES, families=("normal",), run=pure, ok=lambda sizes: sizes["w"] >= 2, **fields,
+        further=fields.pop("further", FURTHER), sources=SOURCES, families=("normal",), run=pure,
+        ok=lambda sizes: sizes["w"] >= 2, **fields,
     )  # fmt: skip
 
 
@@ -144,6 +150,7 @@ SPECIFICATIONS = (
         "step",
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
+        further=without_tokens_of(FURTHER),
         draw=draw_step,
         expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
     ),
@@ -157,11 +164,12 @@ SPECIFICATIONS = (
     _specification(
         "verify_tree",
         options=OPTIONS | TREE,
+        further=DEEP,
         draw=draw_tree,
         expect=expecting(along_paths, bound_tree, (Y,), judged_nodes),
     ),
     _specification(
         "commit", options={"advanced": ("some", "all", "root", "none")}, draw=draw_commit, expect=exactly(conv.commit)
     ),
-    _specification("commit_path", options=TREE, draw=draw_commit_path, expect=exactly(conv.commit_path)),
+    _specification("commit_path", options=TREE, further=DEEP, draw=draw_commit_path, expect=exactly(conv.commit_path)),
 )

@@ -12,7 +12,7 @@ from ssmspec_ref.shapes import Ancestors, Array, DeltaState, Values
 
 from ..cases import Case
 from ..draw import Draw, poisoned, stored
-from .specification import Arguments, Specification, divides, expecting, pure, without_tokens
+from .specification import Arguments, Further, Specification, divides, expecting, pure, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3}
 ROWS = (
@@ -23,6 +23,17 @@ ROWS = (
     {"b": 5, "t": 2, "k": 1},
     {"k": 16, "v": 9, "t": 33},
 )
+TILES: tuple[Further, ...] = (
+    ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),
+    ({"k": 16, "v": 9}, {}, "wide"),
+)
+"""More than one tile of channels, rows and heads; a square state, whose transpose has its shape; and small keys in
+more than one channel."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
+"""And of tokens."""
 OPTIONS = {"gate": ("head", "channel"), "l2_norm": ("on", "off"), "scale": ("default", "given"), "beta": ("one", "two")}
 SOURCES = {
     "": "arXiv:2412.06464, equation 10",
@@ -31,7 +42,7 @@ SOURCES = {
     "live": "Snakes and Ladders, section 3.1",
     "tree": "STree, section 3",
 }
-GATE = {"normal": 0.3, "gentle": 0.005, "strong": 20.0}
+GATE = {"normal": 0.3, "gentle": 0.005, "strong": 20.0, "wide": 0.3}
 """The size of the log decay."""
 
 
@@ -47,13 +58,23 @@ def window(draw: Draw) -> DeltaWindow:
         k = stored(k / np.maximum(1.0, np.linalg.norm(k, axis=-1, keepdims=True)), draw.contract.io)
     gate = draw.normal("gate", "b t h" if draw.options["gate"] == "head" else "b t h k")
     beta = 1 / (1 + np.exp(-draw.normal("beta", "b t h")))
+    q = draw.normal("q", "b t g k")
+    if draw.case.family == "wide":
+        q, k = small(draw, "q", q), small(draw, "k", k)
     return DeltaWindow(
-        q=draw.normal("q", "b t g k"),
+        q=q,
         k=k,
         v=draw.normal("v", "b t h v"),
         g=stored(-GATE[draw.case.family] * np.abs(gate), draw.contract.io),
         beta=stored((2 if draw.options["beta"] == "two" else 1) * beta, draw.contract.io),
     )
+
+
+def small(draw: Draw, name: str, a: Array) -> Array:
+    """Vectors scaled by 1 to 1e-4, those of the last token's first head by 0: eps keeps their direction finite."""
+    scale = 10.0 ** draw.rng(f"{name} scale").uniform(-4.0, 0.0, a.shape[:3])
+    scale[:, -1, 0] = 0.0
+    return stored(a * scale[..., None] + 0.0, draw.contract.io)
 
 
 def draw_scan(case: Case, contract: NumericContract) -> Arguments:
@@ -121,7 +142,8 @@ def _specification(name: str, **fields: Any) -> Specification:
     options = OPTIONS | fields.pop("more", {})
     return Specification(
         operation=f"delta.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        sources=SOURCES, families=("gentle", "normal", "strong"), run=pure, ok=divides("h", "g"), **fields,
+        further=fields.pop("further", FURTHER), sources=SOURCES, families=("gentle", "normal", "strong", "wide"),
+        run=pure, ok=divides("h", "g"), **fields,
     )  # fmt: skip
 
 
@@ -130,6 +152,7 @@ SPECIFICATIONS = (
         "step",
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
+        further=without_tokens_of(FURTHER),
         draw=draw_step,
         expect=expecting(delta.step, bound_step, (O_STEP, S_AFTER)),
     ),
@@ -142,7 +165,8 @@ SPECIFICATIONS = (
     ),
     _specification(
         "verify_tree",
-        more={"tree": ("branch", "chain", "star"), "ragged": ("on", "off")},
+        more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
+        further=(*TILES, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle")),
         draw=draw_tree,
         expect=expecting(along_paths, bound_tree, (O,), judged_nodes),
     ),

@@ -134,6 +134,11 @@ def step_bias(draw: Draw) -> Array:
     return bias
 
 
+def eps(draw: Draw) -> float:
+    """eps of a norm: the usual one, and one that no implementation would assume."""
+    return {"gentle": 1e-5, "normal": 3e-4}[draw.case.family]
+
+
 def mamba2(draw: Draw) -> Mamba2Layer:
     s, e = draw.sizes, residual(draw)
     inner, packed = s["h"] * s["p"], s["h"] * s["p"] + 2 * s["g"] * s["n"]
@@ -144,7 +149,7 @@ def mamba2(draw: Draw) -> Mamba2Layer:
         dt_limit=draw.dt_limit,
     )
     groups = s["g"] if draw.options["norm_groups"] == "g" else 1
-    norm = GatedNorm(scale(draw, "norm", inner), 1e-5, groups, draw.options["norm"] == "norm_first")
+    norm = GatedNorm(scale(draw, "norm", inner), eps(draw), groups, draw.options["norm"] == "norm_first")
     return Mamba2Layer(
         mixer=SSDMixer(conv(draw, packed), params, s["p"], s["n"], s["g"]),
         in_proj=linear(draw, "in", inner + packed + s["h"], e),
@@ -159,7 +164,7 @@ def inner_norm(draw: Draw, name: str, channels: int) -> Norm | None:
     """The norm of dt, B or C: with weights (Jamba), or without any (FalconMamba)."""
     match draw.options["inner_norm"]:
         case "on":
-            return Norm(scale(draw, f"{name} norm", channels))
+            return Norm(scale(draw, f"{name} norm", channels), eps(draw))
         case "unit":
             return Norm(np.ones(channels))
         case _:
@@ -197,7 +202,7 @@ def delta(draw: Draw) -> DeltaLayer:
         b_proj=linear(draw, "b", h, e, bias=False),
         A=draw.rate("A", "h"),
         dt_bias=draw.normal("dt_bias", "h k" if channelwise else "h", 0.5, STEP[draw.case.family]),
-        norm=GatedNorm(scale(draw, "norm", v), 1e-5, norm_first=True, gate=draw.options["gate"]),  # type: ignore[arg-type]
+        norm=GatedNorm(scale(draw, "norm", v), eps(draw), norm_first=True, gate=draw.options["gate"]),  # type: ignore[arg-type]
         out_proj=linear(draw, "out", e, h * v),
         beta_scale=2.0 if draw.options["beta"] == "two" else 1.0,
         lower_bound=-5.0 if channelwise and draw.on("safe_gate") else None,

@@ -2,7 +2,8 @@
 
 A script is a list of windows that the layer is fed one after the other, with the mask of real tokens and, before a window,
 how many tokens are undone first. The oracle runs the real tokens in one go; what the layer holds is compared after the first
-window and at the end. Sizes: t tokens in the prompt, j after it (for rollback: j rejected, then two more).
+window (but for `continue`: reading it may settle what must be settled without) and at the end. Sizes: t tokens in the
+prompt, j after it (for rollback: twice j, all and half of them rejected, then two more).
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ..cases import Case
 from ..draw import POISON, Draw
 from ..errors import OtherWeights
 from . import layer_weights
-from .specification import Arguments, Came, Expected, Specification, allowed, oracles, orders
+from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Script:
-    """The tokens of all windows in a row; which of them are real; which the oracle counts."""
+    """The tokens of all windows in a row; which of them are real; which the oracle counts; whether the state is read behind
+    the prompt as well as at the end."""
 
     windows: tuple[Window, ...]
     u: Residual
     live: Array
     counted: Array
+    looks: bool = True
 
 
 def one_by_one(begin: int, end: int) -> tuple[Window, ...]:
@@ -58,33 +61,35 @@ def step(draw: Draw) -> Script:
 
 def resume(draw: Draw) -> Script:
     t, j = draw.sizes["t"], draw.sizes["j"]
-    return _script(draw, (Window(0, t), Window(t, t + j)), t + j)
+    return replace(_script(draw, (Window(0, t), Window(t, t + j)), t + j), looks=False)
 
 
 def left_pad(draw: Draw) -> Script:
-    """Rows lose none, one, two .. of their first tokens to padding."""
+    """Rows lose none, one, five, six .. of their first tokens to padding: less than a window of the convolution, and more."""
     return _padded(draw, lambda real, t: np.arange(t) >= t - real[:, None])
 
 
 def right_pad(draw: Draw) -> Script:
-    """Rows lose none, one, two .. of their last tokens to padding, and go on behind it."""
+    """Rows lose none, one, five, six .. of their last tokens to padding, and go on behind it."""
     return _padded(draw, lambda real, t: np.arange(t) < real[:, None])
 
 
 def rollback(draw: Draw) -> Script:
-    """j rejected tokens behind the prompt, undone, then two others."""
+    """j tokens behind the prompt, all undone; j others, undone but for the first half; then two single tokens."""
     t, j = draw.sizes["t"], draw.sizes["j"]
-    script = _script(
-        draw, (Window(0, t), Window(t, t + j), Window(t + j, t + j + 1, undo=j), Window(t + j + 1, t + j + 2)), t + j + 2
-    )
-    script.counted[:, t : t + j] = False
+    first, second, undo = t + j, t + 2 * j, j - j // 2
+    windows = (Window(0, t), Window(t, first), Window(first, second, undo=j))
+    script = _script(draw, (*windows, Window(second, second + 1, undo=undo), Window(second + 1, second + 2)), second + 2)
+    script.counted[:, t:first] = False
+    script.counted[:, second - undo : second] = False
     return script
 
 
 def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
     t, j = draw.sizes["t"], draw.sizes["j"]
     script = _script(draw, (Window(0, t), *one_by_one(t, t + j)), t + j)
-    lengths = np.maximum(1, t - np.arange(draw.sizes["b"]) - (draw.sizes["b"] == 1))
+    row = np.arange(draw.sizes["b"])
+    lengths = np.maximum(1, t - row - 3 * (row > 1) - (len(row) == 1))
     for mask in (script.live, script.counted):
         mask[:, :t] = real(lengths, t)
     return replace(script, u=np.where(script.live[:, :, None], script.u, POISON))
@@ -114,9 +119,10 @@ def run(capability: Capability, arguments: Arguments) -> Came:
             subject.rollback(window.undo)
         live = script.live[:, window.begin : window.end]
         cut = script.u[:, window.begin : window.end]
-        outputs.append(np.asarray(subject.forward(cut, None if live.all() else live)))
-        kept.append(subject.state() if window in (script.windows[0], script.windows[-1]) else ())
-    states = (*kept[0], *kept[-1]) if len(kept) > 1 else tuple(kept[0])
+        outputs.append(np.array(subject.forward(cut, None if live.all() else live)))
+        looks = window is script.windows[-1] or (script.looks and window is script.windows[0])
+        kept.append(tuple(map(copied, subject.state())) if looks else ())
+    states = (*kept[0], *kept[-1]) if len(kept) > 1 else kept[0]
     return Came((np.concatenate(outputs, axis=1), *states), getattr(subject, "used", None))
 
 
@@ -132,7 +138,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
     out, M, S = _bounded(record, script.u, script.counted, contract, len(script.windows) > 1)
     prompt = script.windows[0].end
     expected = [replace(out, judged=script.counted[:, :, None])]
-    if len(script.windows) > 1:
+    if len(script.windows) > 1 and script.looks:
         _, M_prompt, S_prompt = _bounded(record, script.u[:, :prompt], script.counted[:, :prompt], contract, False)
         expected += [replace(M_prompt, name="M after the prompt"), replace(S_prompt, name="S after the prompt")]
     return [*expected, M, S]
@@ -159,7 +165,7 @@ def _bounded(
 
 
 def check_used(given: Any, used: Any, contract: NumericContract, name: str = "") -> None:
-    """Raise OtherWeights unless every weight used is the weight given, but for what storing its logarithm may change.
+    """Raise OtherWeights unless every weight used is the weight given, but for what storing the logarithm of A may change.
 
     log x wrong by (5 + 1) u |log x|, a function of 2.5 ulp and a rounding, and exp of it by 6 u: 6 u (|log x| + 1) relative.
     """
@@ -168,6 +174,7 @@ def check_used(given: Any, used: Any, contract: NumericContract, name: str = "")
     if isinstance(given, np.ndarray):
         size = np.abs(given)
         room = 6 * UNIT_ROUNDOFF[contract.accumulate] * (np.abs(np.log(np.where(size > 0, size, 1.0))) + 1) * size
+        room = room if name.endswith(".A") else np.zeros_like(size)
         if given.shape != used.shape or not np.all(np.abs(used - given) <= room):
             raise OtherWeights(
                 f"used{name} is not what was given; load the given weights, and report only what rounding changed"
@@ -189,6 +196,10 @@ SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
 }
 
 
+FURTHER: tuple[Further, ...] = (({"b": 1, "t": 70}, {}, "gentle"),)
+"""A prompt past one chunk of 64 tokens."""
+
+
 def specifications() -> list[Specification]:
     """Every script with every kind of layer."""
     found = []
@@ -198,7 +209,7 @@ def specifications() -> list[Specification]:
             rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
             found.append(
                 Specification(
-                    operation=f"layer.{name}", base=base, rows=rows, options=kind.options,
+                    operation=f"layer.{name}", base=base, rows=rows, further=FURTHER, options=kind.options,
                     families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
                     expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name},
                 )

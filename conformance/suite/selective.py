@@ -10,10 +10,19 @@ from ssmspec_ref.shapes import Ancestors, Array, ChannelState, Inners
 
 from ..cases import Case
 from ..draw import Draw, poisoned
-from .specification import Arguments, Specification, expecting, pure, without_tokens
+from .specification import Arguments, Further, Specification, expecting, pure, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "d": 6, "n": 4}
 ROWS = ({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16})
+TILES: tuple[Further, ...] = (
+    ({"d": 130, "n": 16, "t": 3}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"d": 8, "n": 8}, {}, "gentle"),
+    ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
+)
+"""More than one tile of channels, states, tokens and rows; and a square state, whose transpose has its shape."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
+"""And of tokens."""
 OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
 SOURCES = {
     "": "arXiv:2312.00752, algorithm 2",
@@ -108,7 +117,8 @@ def _specification(name: str, **fields: Any) -> Specification:
     options = OPTIONS | fields.pop("more", {})
     return Specification(
         operation=f"selective.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        sources=SOURCES, families=("gentle", "normal", "strong"), run=pure, **fields,
+        further=fields.pop("further", FURTHER), sources=SOURCES, families=("gentle", "normal", "strong", "wide"),
+        run=pure, **fields,
     )  # fmt: skip
 
 
@@ -117,6 +127,7 @@ SPECIFICATIONS = (
         "step",
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
+        further=without_tokens_of(FURTHER),
         draw=draw_step,
         expect=expecting(selective.step, bound_step, (Y_STEP, S_AFTER)),
     ),
@@ -129,7 +140,8 @@ SPECIFICATIONS = (
     ),
     _specification(
         "verify_tree",
-        more={"tree": ("branch", "chain", "star"), "ragged": ("on", "off")},
+        more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
+        further=(*TILES, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle")),
         draw=draw_tree,
         expect=expecting(along_paths, bound_tree, (Y,), judged_nodes),
     ),

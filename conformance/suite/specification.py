@@ -54,7 +54,8 @@ class Specification:
     `draw(case, contract)` gives the arguments, rounded to the contract's formats; `expect(arguments, contract, used)` what
     must come out; `run(capability, arguments)` calls the implementation. `rows` are sizes that differ from `base`; `ok`
     refuses sizes that make no sense (groups that do not divide the heads). `sources` says what a case is there for. `fixed`
-    are options with one value, which tell two specifications of one operation apart.
+    are options with one value, which tell two specifications of one operation apart. `further` are cases of the standard tier
+    by sizes, options and family: sizes beyond one tile, and pairs that a change of one thing cannot reach.
     """
 
     operation: str
@@ -68,6 +69,7 @@ class Specification:
     run: Callable[[Capability, Arguments], Came]
     ok: Callable[[Mapping[str, int]], bool] = lambda sizes: True
     fixed: Mapping[str, str] = field(default_factory=dict)
+    further: tuple["Further", ...] = ()
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -115,6 +117,9 @@ class Specification:
             mixed = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
             yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
+        for sizes, chosen, family in self.further if tier != "smoke" else ():
+            if all(value in offered.get(name, (value,)) for name, value in chosen.items()):
+                yield self.case(sizes, {**first, **chosen}, family, 0)
 
     def excluded(self, limits: Limits) -> list[str]:
         """Options and sizes that the limits leave out, in words."""
@@ -132,6 +137,9 @@ class Specification:
             raise UnknownCase(f"{identity!r} names nothing that {self.operation} has: {unknown or [family, sizes]}")
         return self.case(sizes, options, family, seed)
 
+
+Further = tuple[Mapping[str, int], Mapping[str, str], str]
+"""Sizes that differ from the base, options that differ from the first offered, and the family."""
 
 Output = tuple[str, str, str]
 """The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" for an output."""
@@ -182,6 +190,11 @@ def allowed(errors: list[Array], contract: NumericContract) -> Array:
     return total if contract.accumulate == "fp64" else total * (1 + 2.0**-24)
 
 
+def copied(came: Any) -> Any:
+    """What came, as it is now: what an implementation writes into its buffers later does not count."""
+    return came.copy() if isinstance(came, np.ndarray) else came
+
+
 def pure(capability: Capability, arguments: Arguments) -> Came:
     """Call a pure operation."""
     got = capability.run(*arguments)
@@ -191,6 +204,11 @@ def pure(capability: Capability, arguments: Arguments) -> Came:
 def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes of a step: no axis of tokens."""
     return {axis: size for axis, size in sizes.items() if axis != "t"}
+
+
+def without_tokens_of(further: tuple[Further, ...]) -> tuple[Further, ...]:
+    """The further cases of a step."""
+    return tuple((without_tokens(sizes), options, family) for sizes, options, family in further)
 
 
 def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:

@@ -3,39 +3,44 @@
 What is judged: the outputs at every token or node of every window, and what the layer holds after each commit, against plain
 decoding of what was accepted. The oracle knows nothing of windows: it scans the accepted tokens, and walks each path of a
 tree from their end. Sizes: t tokens of a window, the root included, or nodes of a tree; j windows.
+
+With `read=last` nobody looks at the state before the end: what reading it would settle must be settled without. With
+`lengths=varied` every third window holds one token, a step without drafts. With `widened=on` x and B leave the convolution
+with fewer heads and groups than the recurrence reads.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import error_bounds, mixer, tree
 from ssmspec_ref.contract import Capability, NumericContract
-from ssmspec_ref.mixer import DeltaGates, Mixer, MixerInputs, MixerState, SelectiveGates, SSDGates
+from ssmspec_ref.mixer import DeltaGates, Mixer, MixerInputs, MixerState, SelectiveGates, SSDGates, SSDMixer
 from ssmspec_ref.records import along, concat, rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ..cases import Case
 from ..draw import STEP, Draw, stored
 from . import layer_weights
-from .specification import Arguments, Came, Expected, Specification, allowed, oracles, orders
+from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders
 
 
 @dataclass(frozen=True)
 class Round:
-    """One window, and what is accepted of it."""
+    """One window, what is accepted of it, and whether the state is read behind it."""
 
     inputs: MixerInputs
     parents: Parents | None
     advanced: Lengths
     path: Path
+    read: bool = True
 
 
 def draw_case(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    layer = layer_weights.draw(draw).mixer
+    layer = _widened(draw, layer_weights.draw(draw).mixer)
     zero = mixer.new_state(layer, draw.sizes["b"])
     M = stored(draw.rng("M").standard_normal(zero.M.shape), contract.io)
     scale = {"gentle": 10.0, "normal": 1.0}[case.family]
@@ -43,7 +48,19 @@ def draw_case(case: Case, contract: NumericContract) -> Arguments:
     return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"]))
 
 
+def _widened(draw: Draw, layer: Mixer) -> Mixer:
+    """With x of g heads and B of one group, widened behind the convolution, where the case asks for it."""
+    if not isinstance(layer, SSDMixer) or not draw.on("widened"):
+        return layer
+    packed = layer.groups * layer.channels + (1 + layer.groups) * layer.state
+    bias = None if layer.conv.bias is None else layer.conv.bias[:packed]
+    conv = replace(layer.conv, weight=layer.conv.weight[:packed], bias=bias)
+    return replace(layer, conv=conv, x_groups=layer.groups, B_groups=1)
+
+
 def _round(draw: Draw, layer: Mixer, number: int) -> Round:
+    varied = draw.options["lengths"] == "varied" and number % 3 == 1
+    draw = Draw(draw.case, draw.contract, t=1) if varied else draw
     count, tokens = draw.shape("b t")
     pre = draw.array(f"pre {number}", (count, tokens, layer.conv.weight.shape[0]))
     rng, parents = draw.rng(f"accept {number}"), None
@@ -56,21 +73,24 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
         full = [np.arange(tokens)] * count
     most = np.array([len(way) for way in full])
     ways = {"part": rng.integers(1, most + 1), "none": np.zeros_like(most), "all": most, "root": np.ones_like(most)}
-    mixed = np.choose((number + np.arange(count)) % 4, list(ways.values()))
+    turn = (number + np.arange(count)) % 4 if number < 3 else rng.integers(0, 4, count)
+    mixed = np.choose(turn, list(ways.values()))
     advanced = ways.get(draw.options["accept"], mixed)
     path = np.full((count, tokens), -1, dtype=np.int64)
     for b, count in enumerate(advanced):
         path[b, :count] = full[b][:count]
-    return Round(MixerInputs(pre, _gates(draw, layer, number)), parents, advanced.astype(np.int64), path)
+    read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
+    return Round(MixerInputs(pre, _gates(draw, number)), parents, advanced.astype(np.int64), path, read)
 
 
-def _gates(draw: Draw, layer: Mixer, number: int) -> SSDGates | DeltaGates | SelectiveGates:
+def _gates(draw: Draw, number: int) -> SSDGates | DeltaGates | SelectiveGates:
     shape = draw.shape("b t")
     match draw.options["kind"]:
         case "mamba2":
-            return SSDGates(draw.array(f"dt {number}", (*shape, draw.sizes["h"]), 0.5))
+            z = draw.normal(f"z {number}", "b t h p") if draw.on("z") else None
+            return SSDGates(draw.array(f"dt {number}", (*shape, draw.sizes["h"]), 0.5), z)
         case "mamba1":
-            return SelectiveGates()
+            return SelectiveGates(draw.normal(f"z {number}", "b t d") if draw.on("z") else None)
         case kind:
             gate = (*shape, draw.sizes["h"], draw.sizes["k"]) if kind == "kda" else (*shape, draw.sizes["h"])
             g = -np.logaddexp(0.0, draw.array(f"g {number}", gate, 0.5, STEP[draw.case.family]))
@@ -79,13 +99,13 @@ def _gates(draw: Draw, layer: Mixer, number: int) -> SSDGates | DeltaGates | Sel
 
 
 def run(capability: Capability, arguments: Arguments) -> Came:
-    """Outputs of every window, then M and S after every commit."""
+    """Outputs of every window, then M and S after every commit; copies, since an engine may reuse its buffers."""
     layer, state, rounds = arguments
     subject, came = capability.run(layer, state), []
     for each in rounds:
-        came.append(subject.verify(each.inputs, each.parents))
+        came.append(copied(subject.verify(each.inputs, each.parents)))
         subject.commit(each.advanced, each.path)
-        came += subject.state()
+        came += map(copied, subject.state() if each.read else ())
     return Came(tuple(came))
 
 
@@ -106,7 +126,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
         accepted = np.concatenate([counted, each.path >= 0], axis=1)
         taken = along(each.inputs, each.path)
         seen, counted = (taken if number == 0 else concat(seen, taken)), accepted
-        found += _states(layer, state, seen, counted, contract, number)
+        found += _states(layer, state, seen, counted, contract, number) if each.read else []
     return found
 
 
@@ -171,12 +191,23 @@ def _states(
 
 ACCEPT = {"accept": ("mixed", "all", "root", "none")}
 """Of each window a row accepts all, its root alone, or nothing (takes no part); mixed: in turn a part, nothing, all, root."""
-TREE = {"tree": ("branch", "chain", "star"), "ragged": ("on", "off")}
+TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
+RUN = {"lengths": ("same", "varied"), "read": ("every", "last")}
 READ = {"mamba2": ("D", "dt_limit"), "mamba1": ("D", "inner_norm"), "delta": (), "kda": ()}
 """The options of a layer that act between its projections."""
+INSIDE = {"mamba2": {"z": ("off", "on"), "widened": ("off", "on")}, "mamba1": {"z": ("off", "on")}}
+"""What a mixer may have and no layer with projections."""
+FURTHER: tuple[Further, ...] = (
+    ({"b": 3, "j": 12, "t": 3}, {"lengths": "varied", "read": "last"}, "gentle"),
+    ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
+    ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
+    ({"b": 2, "j": 4}, {"accept": "all", "lengths": "varied"}, "gentle"),
+)
+"""Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts."""
 SOURCES = {
     "": "Snakes and Ladders, section 3.1; ReplaySSM, algorithms 3 and 4",
     "accept": "vllm-project/vllm#50272",
+    "widened": "MambaInLlama (repeat of x and B after the convolution)",
     "tree": "STree, section 3",
 }
 
@@ -186,8 +217,9 @@ def _specification(kind: layer_weights.Kind, shape: str) -> Specification:
     rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, {"w": 2}, *kind.rows[5:])
     kept = {name: kind.options[name] for name in (*READ[kind.name], "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
+    options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | INSIDE.get(kind.name, {})
     return Specification(
-        operation=f"speculate.{shape}", base=sizes, rows=rows, options=ACCEPT | (TREE if shape == "tree" else {}) | kept,
+        operation=f"speculate.{shape}", base=sizes, rows=rows, further=FURTHER, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,
         fixed={"kind": kind.name},
     )  # fmt: skip

@@ -10,7 +10,7 @@ from ssmspec_ref.ssd import SSDParams, SSDWindow
 
 from ..cases import Case
 from ..draw import Draw, poisoned
-from .specification import Arguments, Specification, divides, expecting, pure, without_tokens
+from .specification import Arguments, Further, Specification, divides, expecting, pure, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4}
 ROWS = (
@@ -22,6 +22,15 @@ ROWS = (
     {"b": 5, "t": 2, "n": 1},
     {"p": 17, "n": 33},
 )
+TILES: tuple[Further, ...] = (
+    ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 64, "n": 128}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 1, "h": 2, "p": 72, "n": 100}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),
+)
+"""More than one tile of channels, states, rows and heads; and a square state, whose transpose has its shape."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
+"""And of tokens."""
 OPTIONS = {
     "D": ("head", "channel", "off"),
     "z": ("off", "on"),
@@ -126,7 +135,8 @@ def _specification(name: str, **fields: Any) -> Specification:
     options = OPTIONS | fields.pop("more", {})
     return Specification(
         operation=f"ssd.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        sources=SOURCES, families=("gentle", "normal", "strong"), run=pure, ok=divides("h", "g"), **fields,
+        further=fields.pop("further", FURTHER), sources=SOURCES, families=("gentle", "normal", "strong", "wide"),
+        run=pure, ok=divides("h", "g"), **fields,
     )  # fmt: skip
 
 
@@ -135,6 +145,7 @@ SPECIFICATIONS = (
         "step",
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
+        further=without_tokens_of(FURTHER),
         draw=draw_step,
         expect=expecting(ssd.step, bound_step, (Y_STEP, S_AFTER)),
     ),
@@ -147,7 +158,8 @@ SPECIFICATIONS = (
     ),
     _specification(
         "verify_tree",
-        more={"tree": ("branch", "chain", "star"), "ragged": ("on", "off")},
+        more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
+        further=(*TILES, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle")),
         draw=draw_tree,
         expect=expecting(along_paths, bound_tree, (Y,), judged_nodes),
     ),
