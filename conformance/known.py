@@ -49,9 +49,13 @@ class Known:
         self.entries, self.today = entries, today
         self.met: set[Entry] = set()
 
+    def entry(self, subject: str, contract: str, case: str) -> Entry | None:
+        """The first entry that matches a case."""
+        return next((e for e in self.entries if e.matches(subject, contract, case)), None)
+
     def apply(self, subject: str, contract: str, case: str, verdict: Verdict) -> tuple[Verdict, Entry | None, str]:
         """The verdict in the light of the list, the entry that matches, and what is wrong with that entry."""
-        entry = next((e for e in self.entries if e.matches(subject, contract, case)), None)
+        entry = self.entry(subject, contract, case)
         if entry is None or verdict is Verdict.INAPPLICABLE:
             return verdict, None, ""
         self.met.add(entry)

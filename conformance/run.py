@@ -22,8 +22,8 @@ WORD = {
     Verdict.UNKNOWN: "unknown",
     Verdict.FAIL: "fail",
 }
-Way = tuple[tuple[str, str, str, str], str]
-"""A cell of the matrix, and a way of failing in it."""
+Way = tuple[tuple[str, str, str, str], str, str, str]
+"""A cell of the matrix, and a way of failing in it: how, whether it is listed, and the reason that is listed."""
 
 
 @dataclass
@@ -44,6 +44,7 @@ def run(
     known: dict[str, Known],
     write: Callable[[Result | Diagnosis], None] = lambda line: None,
     whole: bool = False,
+    device: str = "cpu",
 ) -> Outcome:
     """Judge every case of a plan, in order.
 
@@ -62,16 +63,17 @@ def run(
     for job in jobs:
         started = time.perf_counter()
         judgement = judge(job.specification, job.capability, job.case)
-        result = record(job, judgement, known[job.adapter.name], time.perf_counter() - started)
+        result = record(job, judgement, known[job.adapter.name], time.perf_counter() - started, device)
         add(result)
         counts[job.group] += 1
         if result.verdict in ("fail", "known-failure"):
-            failed[job.group, result.failing].append((job, judgement, result))
+            failed[job.group, result.failing, result.verdict, result.reason].append((job, judgement, result))
     smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for (group, way), failures in failed.items():
-        diagnosis, case = diagnose(failures, counts[group], smallest[group[-1], way])
-        if case not in smallest[group[-1], way]:
-            smallest[group[-1], way].append(case)
+    for (group, failing, _, _), failures in failed.items():
+        hints = smallest[group[-1], failing]
+        diagnosis, case = diagnose(failures, counts[group], hints, known[failures[0][0].adapter.name], device)
+        if case not in hints:
+            hints.append(case)
         outcome.diagnoses.append(diagnosis)
         write(diagnosis)
     if whole:
@@ -81,7 +83,7 @@ def run(
     return outcome
 
 
-def record(job: Job, judgement: Judgement, known: Known, seconds: float) -> Result:
+def record(job: Job, judgement: Judgement, known: Known, seconds: float, device: str) -> Result:
     """The result of one case, in the light of the list of known failures."""
     adapter, subject, contract, operation = job.group
     verdict, entry, wrong = known.apply(subject, contract, job.identity, judgement.verdict)
@@ -97,28 +99,35 @@ def record(job: Job, judgement: Judgement, known: Known, seconds: float) -> Resu
         source=job.specification.source(job.case),
         outputs=tuple(output(m) for m in judgement.outputs),
         seconds=seconds,
-        rerun=rerun(job, job.identity),
+        rerun=rerun(job, job.identity, device),
         reason=entry.reason if entry else "",
         link=entry.link if entry else "",
     )
 
 
-def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int, hints: list[Case]) -> tuple[Diagnosis, Case]:
+def diagnose(
+    failures: list[tuple[Job, Judgement, Result]], cases: int, hints: list[Case], known: Known, device: str
+) -> tuple[Diagnosis, Case]:
     """The smallest case behind one way of failing in a cell of the matrix."""
     job, judgement, result = min(failures, key=lambda f: f[0].case.size())
+    _, subject, contract, _ = job.group
+
+    def alike(case: Case) -> bool:
+        entry = known.entry(subject, contract, job.specification.identify(case))
+        return (entry.reason if entry else "") == result.reason
+
     case = job.case
     if judgement.verdict is Verdict.FAIL:
-        case, judgement = shrink(job.specification, job.capability, job.case, judgement, hints)
+        case, judgement = shrink(job.specification, job.capability, job.case, judgement, hints, alike=alike)
     identity = job.specification.identify(case)
     worst = judgement.worst
     adapter, subject, contract, operation = job.group
-    verdicts = {result.verdict for _, _, result in failures}
     diagnosis = Diagnosis(
         adapter=adapter,
         subject=subject,
         contract=contract,
         operation=operation,
-        verdict="fail" if "fail" in verdicts else "known-failure",
+        verdict=result.verdict,  # type: ignore[arg-type]
         failures=len(failures),
         cases=cases,
         smallest=identity,
@@ -128,7 +137,7 @@ def diagnose(failures: list[tuple[Job, Judgement, Result]], cases: int, hints: l
         source=job.specification.source(case),
         reason=result.reason,
         link=result.link,
-        rerun=rerun(job, identity),
+        rerun=rerun(job, identity, device),
     )
     return diagnosis, case
 
@@ -145,9 +154,10 @@ def output(measured: Measured) -> Output:
     )
 
 
-def rerun(job: Job, identity: str) -> str:
+def rerun(job: Job, identity: str, device: str) -> str:
     """The line that runs one case on one subject again."""
     words = ["run", "--adapter", job.given, "--subject", job.subject.name, "--case", identity]
+    words += [] if device == "cpu" else ["--device", device]
     return f"{python_command()} {shlex.join(words)}"
 
 

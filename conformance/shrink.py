@@ -1,6 +1,6 @@
 """From a failing case to the smallest that fails in the same way: greedy, one change at a time, bounded work."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ssmspec_ref.contract import Capability, Verdict
@@ -20,22 +20,24 @@ def shrink(
     judgement: Judgement,
     hints: Iterable[Case] = (),
     budget: int = BUDGET,
+    alike: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[Case, Judgement]:
     """The smallest case found that fails in the same way, and its judgement.
 
+    Only cases that are `alike` are tried: those which the same entry of the known failures covers, or none.
     A hint, the smallest case of another subject, is taken as it is where it fails here too. Otherwise options go back to
     their defaults first, then the family, then each axis towards 1. A change is kept where the smaller case still fails; the
     search ends where no single change does, or when the budget is spent.
     """
     for hint in hints:
-        if within(specification, capability, hint) and hint.size() <= case.size():
+        if within(specification, capability, hint) and alike(hint) and hint.size() <= case.size():
             found = judge(specification, capability, hint)
             if found.verdict is Verdict.FAIL and found.kind == judgement.kind:
                 return hint, found
     moved = True
     while moved:
         moved = False
-        for smaller in candidates(specification, capability, case):
+        for smaller in filter(alike, candidates(specification, capability, case)):
             budget -= 1
             if budget < 0:
                 return case, judgement

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import KnownListError, ReportError
+from conformance.faults.arithmetic import bf16_state, subject
 from conformance.known import FOLDER, Entry, Known, read_known
 from conformance.plan import Selection, plan
 from conformance.report import Output, Result, Writer, header, read_report
@@ -149,3 +150,19 @@ def test_the_lists_that_ship_can_be_read_and_each_entry_has_a_reason_and_a_link(
         entries = read_known(path.stem).entries
         assert entries
         assert all(entry.reason and entry.link for entry in entries)
+
+
+def test_a_new_failure_is_not_blamed_on_a_known_one(tmp_path: Path) -> None:
+    """Two ways of failing in one cell: the listed one and the new one each have their own smallest case and reason."""
+    listed = tmp_path / "known.toml"
+    listed.write_text(
+        '[[known]]\ncase = "ssd.scan/b2,t1,*"\nreason = "single tokens"\nlink = "https://example.org"\nexpires = 2999-01-01\n'
+    )
+    adapter = Adapter("fault", "1", (subject(bf16_state),))
+    jobs, left_out = plan({"fault": adapter}, Selection("standard", operation="ssd.scan"))
+    found = run(jobs, left_out, {adapter.name: read_known(adapter.name, listed)}).diagnoses
+    reasons = {d.verdict: d.reason for d in found}
+    assert reasons == {"fail": "", "known-failure": "single tokens"}
+    smallest = {d.verdict: d.smallest for d in found}
+    assert smallest["known-failure"].startswith("ssd.scan/b2,t1,")
+    assert not smallest["fail"].startswith("ssd.scan/b2,t1,")
