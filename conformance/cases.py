@@ -50,4 +50,6 @@ def split(identity: str) -> tuple[str, dict[str, int], dict[str, str], str, int]
     if len(parts) != 5 or None in sizes or not all(sep for _, sep, _ in options) or not re.fullmatch(r"s\d+", parts[4]):
         raise UnknownCase(f"{identity!r} is no case; a case reads operation/sizes/options/family/seed, see `conform list`")
     named = {match[1]: int(match[2]) for match in sizes if match}
+    if len(named) != len(sizes) or 0 in named.values():
+        raise UnknownCase(f"{identity!r} is no case; it names each axis once, with a size of at least 1")
     return parts[0], named, {name: value for name, _, value in options}, parts[3], int(parts[4][1:])

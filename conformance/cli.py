@@ -126,9 +126,15 @@ def _bar(console: Console) -> Progress:
 
 
 def _watched(jobs: list[Job], bar: Progress) -> Iterator[Job]:
+    """The jobs, with progress: a bar on a terminal, otherwise a line for each operation of a subject."""
     task = bar.add_task("", total=len(jobs))
-    for job in jobs:
-        bar.update(task, description=f"{job.adapter.name}: {job.subject.name}  {job.case.operation}")
+    said = ""
+    for done, job in enumerate(jobs):
+        now = f"{job.adapter.name}: {job.subject.name}  {job.case.operation}"
+        if now != said and not bar.console.is_terminal:
+            bar.console.print(f"{done}/{len(jobs)}  {now}", soft_wrap=True, highlight=False)
+        said = now
+        bar.update(task, description=now)
         yield job
         bar.advance(task)
-    bar.update(task, description="smallest cases")
+    bar.update(task, description="looking for the smallest case of each failure", total=None)

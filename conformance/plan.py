@@ -9,6 +9,7 @@ from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Subject
 from .cases import Case
 from .errors import UnknownCase, UnknownOperation
 from .report import Result
+from .shrink import within
 from .suite import SPECIFICATIONS, find
 from .suite.specification import Specification
 
@@ -67,7 +68,11 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
                 if fnmatchcase(operation, selection.operation):
                     found = list(_jobs(given, adapter, subject, operation, selection))
                     jobs += found
-                    left_out += [] if selection.case else _left_out(adapter, subject, operation, bool(found))
+                    left_out += (
+                        _outside(adapter, subject, operation, selection.case)
+                        if selection.case
+                        else _left_out(adapter, subject, operation, bool(found))
+                    )
     if not jobs and not left_out:
         subjects = ", ".join(subject.name for adapter in adapters.values() for subject in adapter.subjects)
         raise UnknownCase(
@@ -94,9 +99,19 @@ def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, select
         cases: Iterable[Case] = specification.cases(selection.tier, capability.limits)
         if selection.case is not None:
             only, case = find(selection.case)
-            cases = [case] if only is specification else []
+            cases = [case] if only is specification and within(specification, capability, case) else []
         for case in cases:
             yield Job(given, adapter, subject, capability, specification, case)
+
+
+def _outside(adapter: Adapter, subject: Subject, operation: str, identity: str) -> list[Result]:
+    """A case that was asked for by its id, and that the limits of an operation exclude."""
+    specification, case = find(identity)
+    capability = subject.capabilities.get(operation)
+    if capability is None or specification.operation != operation or within(specification, capability, case):
+        return []
+    reason = f"{identity}, which lies outside the limits ({capability.limits.reason})"
+    return [_inapplicable(adapter, subject, str(capability.contract), operation, reason)]
 
 
 def _taken(capability: Capability, operation: str) -> list[Specification]:

@@ -148,3 +148,19 @@ def test_a_kernel_is_judged_in_the_interpreter(tmp_path: Path) -> None:
     made = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
     assert "3 cases" in made.stdout
+
+
+@pytest.mark.parametrize("sizes", ["b0,g1,h1,p1,n1", "b1,b2,g1,h1,p1,n1"])
+def test_a_case_with_an_empty_or_repeated_axis_is_refused(sizes: str) -> None:
+    made = call("run", "--adapter", "reference", "--case", f"ssd.step/{sizes}/plain/gentle/s0")
+    assert made.exit_code == REFUSED
+
+
+def test_a_case_outside_the_limits_is_inapplicable_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+    case = "ssd.step/b1,g1,h1,p1,n1/plain/gentle/s0"
+    made = call("run", "--adapter", "my_kernels:adapter", "--case", case, "--report", str(tmp_path))
+    assert made.exit_code == 0, made.output
+    (result,) = read_report(tmp_path / "report.jsonl").results
+    assert result.verdict == "inapplicable"
+    assert "no such option" in result.reason

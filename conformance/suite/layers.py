@@ -75,11 +75,14 @@ def right_pad(draw: Draw) -> Script:
 
 
 def rollback(draw: Draw) -> Script:
-    """j tokens behind the prompt, all undone; j others, undone but for the first half; then two single tokens."""
+    """j tokens behind the prompt, all undone; j others and a single one, undone but for the first half of the j; then two
+    single tokens."""
     t, j = draw.sizes["t"], draw.sizes["j"]
-    first, second, undo = t + j, t + 2 * j, j - j // 2
-    windows = (Window(0, t), Window(t, first), Window(first, second, undo=j))
-    script = _script(draw, (*windows, Window(second, second + 1, undo=undo), Window(second + 1, second + 2)), second + 2)
+    first, second, undo = t + j, t + 2 * j + 1, j - j // 2 + 1
+    drafts = (Window(t, first), Window(first, second - 1, undo=j), Window(second - 1, second))
+    script = _script(
+        draw, (Window(0, t), *drafts, Window(second, second + 1, undo=undo), Window(second + 1, second + 2)), second + 2
+    )
     script.counted[:, t:first] = False
     script.counted[:, second - undo : second] = False
     return script

@@ -49,13 +49,14 @@ def draw_case(case: Case, contract: NumericContract) -> Arguments:
 
 
 def _widened(draw: Draw, layer: Mixer) -> Mixer:
-    """With x of g heads and B of one group, widened behind the convolution, where the case asks for it."""
+    """With x of g heads and B of g / 2 groups or one, widened behind the convolution, where the case asks for it."""
     if not isinstance(layer, SSDMixer) or not draw.on("widened"):
         return layer
-    packed = layer.groups * layer.channels + (1 + layer.groups) * layer.state
+    B_groups = layer.groups // 2 if layer.groups > 2 and layer.groups % 2 == 0 else 1
+    packed = layer.groups * layer.channels + (B_groups + layer.groups) * layer.state
     bias = None if layer.conv.bias is None else layer.conv.bias[:packed]
     conv = replace(layer.conv, weight=layer.conv.weight[:packed], bias=bias)
-    return replace(layer, conv=conv, x_groups=layer.groups, B_groups=1)
+    return replace(layer, conv=conv, x_groups=layer.groups, B_groups=B_groups)
 
 
 def _round(draw: Draw, layer: Mixer, number: int) -> Round:
@@ -204,6 +205,10 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 2, "j": 4}, {"accept": "all", "lengths": "varied"}, "gentle"),
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts."""
+TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
+"""Paths past 8 and 16 nodes, and past a ring of 32."""
+WIDER: Further = ({"g": 4, "h": 8}, {"widened": "on"}, "gentle")
+"""Two groups of B widened to four: in which order shows."""
 SOURCES = {
     "": "Snakes and Ladders, section 3.1; ReplaySSM, algorithms 3 and 4",
     "accept": "vllm-project/vllm#50272",
@@ -218,8 +223,9 @@ def _specification(kind: layer_weights.Kind, shape: str) -> Specification:
     kept = {name: kind.options[name] for name in (*READ[kind.name], "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | INSIDE.get(kind.name, {})
+    further = (*FURTHER, *((TALL,) if shape == "tree" else ()), *((WIDER,) if kind.name == "mamba2" else ()))
     return Specification(
-        operation=f"speculate.{shape}", base=sizes, rows=rows, further=FURTHER, options=options,
+        operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,
         fixed={"kind": kind.name},
     )  # fmt: skip
