@@ -107,8 +107,8 @@ def left_out(results: Sequence[Result]) -> RenderableType:
         named += [o for o in sorted(operations) if f"{o.split('.')[0]}.*" not in named]
         lines[adapter, ", ".join(named), reason, partly].append(subject)
     said = []
-    for (adapter, operations, reason, partly), subjects in lines.items():
-        what = f"{operations} without" if partly else f"no {operations}:"
+    for (adapter, what_not, reason, partly), subjects in lines.items():
+        what = f"{what_not} without" if partly else f"no {what_not}:"
         said.append(Text(f"{adapter}: {', '.join(subjects)}: {what} {reason}", style="dim"))
     return Group(*said)
 
