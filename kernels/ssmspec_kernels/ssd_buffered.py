@@ -94,9 +94,10 @@ def ssd_buffered(
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     y = x.new_empty(x.shape) if out is None else out
-    default = window_tile(p, b * h, False)
     given = block_p, program_p, num_warps, stages
-    block, program, warps, depth = (mine or own for mine, own in zip(given, default, strict=True))
+    block, program, warps, depth = (
+        mine or own for mine, own in zip(given, window_tile(p, b * h, 32 if ring.capacity <= 32 else 16, 4), strict=True)
+    )
     each = triton.cdiv(program, block)
     _ssd_buffered_kernel[(triton.cdiv(p, each * block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,

@@ -84,7 +84,7 @@ def ssd_buffered_step(
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
     y = x.new_empty(x.shape) if out is None else out
     given = block_p, program_p, num_warps, stages
-    block, program, warps, depth = (mine or own for mine, own in zip(given, window_tile(p, b * h, True), strict=True))
+    block, program, warps, depth = (mine or own for mine, own in zip(given, window_tile(p, b * h, 16), strict=True))
     each = triton.cdiv(program, block)
     _ssd_buffered_step_kernel[(triton.cdiv(p, each * block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,

@@ -67,13 +67,13 @@ def check_one_type(**tensors: Tensor) -> None:
         raise PrecisionError(f"one type is needed, but these came: {came}; convert them first")
 
 
-def window_tile(p: int, rows: int, write: bool) -> tuple[int, int, int, int]:
+def window_tile(p: int, rows: int, most: int = 32, warps: int = 2) -> tuple[int, int, int, int]:
     """Channels of a tile, of a program, warps and pipeline stages. `rows` counts heads of rows: few are split."""
-    block = min(max(16, triton.next_power_of_2(p)), 16 if write else 32)
+    block = min(max(16, triton.next_power_of_2(p)), most)
     tiles = triton.cdiv(p, block)
     while tiles > 1 and rows * triton.cdiv(p, tiles * block) < 512:
         tiles = triton.cdiv(tiles, 2)
-    return block, tiles * block, 2, 3
+    return block, tiles * block, warps, 3
 
 
 @triton.jit

@@ -120,7 +120,10 @@ def ssd_replay_scan(
         raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
     y = x.new_empty(x.shape) if out is None else out
     given = block_p, program_p, num_warps, stages
-    block, program, warps, depth = (mine or own for mine, own in zip(given, window_tile(p, b * h, True), strict=True))
+    block, program, warps, depth = (
+        mine or own
+        for mine, own in zip(given, window_tile(p, b * h, 32 if t <= 32 else 16, 4 if t <= 16 else 8), strict=True)
+    )
     each = triton.cdiv(program, block)
     _ssd_replay_scan_kernel[(triton.cdiv(p, each * block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path,
@@ -131,7 +134,7 @@ def ssd_replay_scan(
         T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1,
         SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=max(16, triton.next_power_of_2(t)),
         BLOCK_K=max(16, triton.next_power_of_2(replayed)), BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block,
-        TILES=each, STAGES=depth, num_warps=max(warps, 4 if t > 32 else 1, 8 if t > 64 else 1),
+        TILES=each, STAGES=depth, num_warps=warps,
     )  # fmt: skip
     return y
 

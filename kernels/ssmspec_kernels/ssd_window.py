@@ -98,7 +98,7 @@ def launch(
     if t > MOST_TOKENS:
         raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
     y = torch.empty_like(x) if out is None else out
-    default = window_tile(p, b * h, write_state)
+    default = window_tile(p, b * h, 16 if write_state or t > 16 else 32, 2 if t <= 16 else 4 if t <= 64 else 8)
     block, program, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
     each = triton.cdiv(program, block)
     ssd_window_kernel[(triton.cdiv(p, each * block), h, b)](
@@ -108,7 +108,7 @@ def launch(
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
         LIMIT=dt_limit != (0.0, float("inf")), WRITE_STATE=write_state, BLOCK_T=max(16, triton.next_power_of_2(t)),
         BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, STAGES=stages,
-        num_warps=max(warps, 4 if t > 32 else 1, 8 if t > 64 else 1),
+        num_warps=warps,
     )  # fmt: skip
     return y
 
