@@ -21,11 +21,12 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from .delta_inputs import load_gate_params
-from .delta_window import carried, check_one_type, from_state, load_window, norms, scores, substituted
+from .delta_inputs import gates, load_gate_params
+from .delta_window import carried, check_one_type, from_state, norms, scores, substituted
 from .dots import dot_both
 from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
+from .ssd_inputs import load_rows
 
 
 def traffic_bytes(
@@ -37,7 +38,7 @@ def traffic_bytes(
     k: int,
     v: int,
     *,
-    chunk: int = 64,
+    chunk: int = 32,
     state: int = 4,
     io: int = 2,
     gate: int = 4,
@@ -51,7 +52,7 @@ def traffic_bytes(
     return run + 2 * sequences * h * k * v * state + 2 * chunks * h * 2 * chunk * chunk * 4
 
 
-def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 64) -> tuple[int, int, int, int, int]:
+def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 32) -> tuple[int, int, int, int, int]:
     """The shape of the scratch (fp32) that a run needs."""
     return most(tokens, sequences, chunk), h, 2, chunk, chunk
 
@@ -75,7 +76,7 @@ def delta_chunk_scan(
     places: Tensor | None = None,
     out: Tensor | None = None,
     scratch: Tensor | None = None,
-    chunk: int = 64,
+    chunk: int = 32,
     block_v: int | None = None,
     num_warps: int = 4,
 ) -> Tensor:
@@ -124,13 +125,13 @@ def delta_chunk_scan(
     elif tuple(scratch.shape) != shape or scratch.dtype != torch.float32 or not scratch.is_contiguous():
         raise ShapeMismatch(f"scratch came as {tuple(scratch.shape)} {scratch.dtype}, but {shape} in float32 is needed")
     o = torch.empty_like(v) if out is None else out
-    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 16))
+    block = block_v or 8
     common = {"K": axes["k"], "V": axes["v"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "L2_NORM": l2_norm,
               "CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences), "SPLIT": q.dtype == torch.bfloat16,
               "BLOCK_K": max(16, triton.next_power_of_2(axes["k"])), "num_warps": num_warps}  # fmt: skip
     _chunk_solve_kernel[(h, shape[0])](
-        q, k, v, g, beta, A, dt_bias, bounds, slots, scratch, *strides(q, 2), *strides(k, 2), *strides(g, 2),
-        *strides(beta, 2), *strides(scratch, 2), *strides(dt_bias, 1), t, sequences, scale, eps, BLOCK_V=16, **common,
+        q, k, g, beta, A, dt_bias, bounds, slots, scratch, *strides(q, 2), *strides(k, 2), *strides(g, 2),
+        *strides(beta, 2), *strides(scratch, 2), *strides(dt_bias, 1), t, sequences, scale, eps, **common,
     )  # fmt: skip
     _chunk_walk_kernel[(triton.cdiv(axes["v"], block), h, sequences)](
         S, q, k, v, g, beta, A, dt_bias, bounds, slots, fresh, places, scratch, o, *strides(S, 3), *strides(q, 2),
@@ -141,12 +142,29 @@ def delta_chunk_scan(
 
 
 @triton.jit
+def _formed_gates(
+    g, beta, A, decay, bias, real, t, stride_g_t, stride_beta_t, i, in_k, CHANNEL: tl.constexpr
+):  # fmt: skip
+    """The gates of tokens t, formed; g is 0 where they are not real. The pointers are those of the head."""
+    beta_t = tl.load(beta + t * stride_beta_t, mask=real, other=0.0).to(tl.float32)
+    if CHANNEL:
+        g_t = load_rows(g, t * stride_g_t, i, real, in_k).to(tl.float32)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t = tl.where(real[:, None] & in_k[None, :], g_t, 0.0)
+    else:
+        g_t = tl.load(g + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t = tl.where(real, g_t, 0.0)
+    return g_t, beta_t
+
+
+@triton.jit
 def _chunk_solve_kernel(
-    q, k, v, g, beta, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g,
+    q, k, g, beta, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g,
     stride_g_t, stride_g_h, stride_beta_t, stride_beta_h, stride_T_c, stride_T_h, stride_bias_h,
     tokens, sequences, scale, eps,
     K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     c, h = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
@@ -154,15 +172,17 @@ def _chunk_solve_kernel(
     if slots is not None:
         slot = tl.load(slots + b, mask=b >= 0, other=-1).to(tl.int64)
     if slot >= 0:
-        l, i, j = tl.arange(0, CHUNK), tl.arange(0, BLOCK_K).to(tl.int64), tl.arange(0, BLOCK_V)
+        l, i = tl.arange(0, CHUNK), tl.arange(0, BLOCK_K).to(tl.int64)
         t = start + l
         in_k = i < K
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
         group = h // HEADS_PER_KEY
-        q_t, k_t, _, g_t, beta_t = load_window(
-            q + group * stride_q_g, k + group * stride_k_g, v, g + h * stride_g_h, beta + h * stride_beta_h, A, decay, bias,
-            t < end, t, stride_q_t, stride_k_t, 0, stride_g_t, stride_beta_t, i, j, in_k, j < 0, CHANNEL,
-        )  # fmt: skip
+        real = t < end
+        q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
+        k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
+        g_t, beta_t = _formed_gates(
+            g + h * stride_g_h, beta + h * stride_beta_h, A, decay, bias, real, t, stride_g_t, stride_beta_t, i, in_k, CHANNEL
+        )
         G = tl.cumsum(g_t, axis=0)  # (1)
         r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
         before, up_to = l[:, None] > l[None, :], l[:, None] >= l[None, :]
@@ -203,17 +223,19 @@ def _chunk_walk_kernel(
         for c in tl.range(0, count, num_stages=1):
             t = start + c * CHUNK + l
             real = t < end
-            q_t, k_t, v_t, g_t, beta_t = load_window(
-                q + group * stride_q_g, k + group * stride_k_g, v + h * stride_v_h, g + h * stride_g_h,
-                beta + h * stride_beta_h, A, decay, bias, real, t,
-                stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t, i, j, in_k, in_v, CHANNEL,
+            g_t, beta_t = _formed_gates(
+                g + h * stride_g_h, beta + h * stride_beta_h, A, decay, bias, real, t, stride_g_t, stride_beta_t,
+                i, in_k, CHANNEL,
             )  # fmt: skip
-            solved, seen = tl.load(at_T + c * stride_T_c), tl.load(at_T + c * stride_T_c + CHUNK * CHUNK)
             G = tl.cumsum(g_t, axis=0)  # (1)
-            r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
+            k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
+            v_t = load_rows(v + h * stride_v_h, t * stride_v_t, j, real, in_v).to(tl.float32)
+            r_k = norms(k_t, 1.0, eps, L2_NORM)
             R = beta_t[:, None] * (v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT))
-            U = dot_both(solved, R, SPLIT)  # (3)
-            o_t = from_state(q_t, r_q, G, state, CHANNEL, SPLIT) + dot_both(seen, U, SPLIT)  # (4)
+            U = dot_both(tl.load(at_T + c * stride_T_c), R, SPLIT)  # (3)
+            q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
+            o_t = from_state(q_t, norms(q_t, scale, eps, L2_NORM), G, state, CHANNEL, SPLIT)
+            o_t += dot_both(tl.load(at_T + c * stride_T_c + CHUNK * CHUNK), U, SPLIT)  # (4)
             at_o = o + t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
             tl.store(at_o, o_t.to(o.dtype.element_ty), mask=real[:, None] & in_v[None, :])
             state = carried(state, k_t, r_k, G, tl.sum(g_t, axis=0), U, CHANNEL, SPLIT)  # (5)

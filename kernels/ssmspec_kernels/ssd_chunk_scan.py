@@ -65,6 +65,7 @@ def ssd_chunk_scan(
     scratch: Tensor | None = None,
     chunk: int = 64,
     block_p: int | None = None,
+    block_n: int = 64,
     num_warps: int = 4,
 ) -> Tensor:
     """The outputs (t, h, p) of a packed run, and in S[slots] the state after each sequence: equations (1) to (4).
@@ -110,23 +111,23 @@ def ssd_chunk_scan(
     elif tuple(scratch.shape) != shape or not scratch.is_contiguous():
         raise ShapeMismatch(f"scratch came with shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
     y = torch.empty_like(x) if out is None else out
-    block = block_p or min(max(16, triton.next_power_of_2(p)), 64)
-    tiles = triton.cdiv(p, block)
+    block = block_p or min(max(16, triton.next_power_of_2(p)), 32)
+    tiles, wide = triton.cdiv(p, block), triton.next_power_of_2(n)
+    narrow = min(block_n, max(16, wide))
     common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, "SOFTPLUS": dt_softplus, "LIMIT": dt_limit != (0.0, float("inf")),
-              "CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences), "BLOCK_N": max(16, triton.next_power_of_2(n)),
-              "num_warps": num_warps}  # fmt: skip
+              "CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences), "num_warps": num_warps}  # fmt: skip
     _chunk_states_kernel[(tiles, h, shape[0])](
         x, dt, A, B, dt_bias, bounds, slots, scratch, *strides(x, 2), *strides(dt, 2), *strides(B, 2), *strides(scratch, 3),
-        t, sequences, low, high, BLOCK_P=block, **common,
+        t, sequences, low, high, BLOCK_P=block, BLOCK_N=narrow, **common,
     )  # fmt: skip
     _pass_states_kernel[(triton.cdiv(p, 8), h, sequences)](
         S, dt, A, dt_bias, bounds, slots, fresh, places, scratch, *strides(S, 3), *strides(dt, 2), *strides(scratch, 3),
-        t, sequences, shape[0], low, high, BLOCK_P=8, **common,
+        t, sequences, shape[0], low, high, BLOCK_P=8, BLOCK_N=wide, **common,
     )  # fmt: skip
     _chunk_outputs_kernel[(tiles, h, shape[0])](
         x, dt, A, B, C, D, z, dt_bias, bounds, slots, scratch, y, *strides(x, 2), *strides(dt, 2), *strides(B, 2),
         *strides(C, 2), *strides(z, 2), *strides(scratch, 3), *strides(y, 2), *d_strides(D), t, sequences, low, high,
-        BLOCK_P=block, **common,
+        BLOCK_P=block, BLOCK_N=narrow, **common,
     )  # fmt: skip
     return y
 
@@ -158,18 +159,19 @@ def _chunk_states_kernel(
     if slots is not None:
         slot = tl.load(slots + b, mask=b >= 0, other=-1).to(tl.int64)
     if slot >= 0:
-        p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-        n = tl.arange(0, BLOCK_N)
+        p = (tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
         t = start + tl.arange(0, CHUNK)
-        real, in_p, in_n = t < end, p < P, n < N
+        real, in_p = t < end, p < P
         step, ld = _steps(dt, A, dt_bias, t, h, real, stride_dt_t, stride_dt_h, low, high, SOFTPLUS, LIMIT)
         G = tl.cumsum(ld, axis=0)  # (1)
         to_state = tl.exp(tl.sum(ld, axis=0) - G) * step
         x_t = load_rows(x + h * stride_x_h, t * stride_x_t, p, real, in_p).to(tl.float32)
-        B_t = load_rows(B + (h // HEADS_PER_GROUP) * stride_B_g, t * stride_B_t, n, real, in_n)
-        U = dot_left(tl.trans(to_state[:, None] * x_t), B_t)  # (2)
-        at_U = scratch + c * stride_U_c + h * stride_U_h + p[:, None].to(tl.int64) * stride_U_p + n[None, :]
-        tl.store(at_U, U, mask=in_p[:, None] & in_n[None, :])
+        brought = tl.trans(to_state[:, None] * x_t)
+        for n0 in range(0, N, BLOCK_N):
+            n = n0 + tl.arange(0, BLOCK_N)
+            B_t = load_rows(B + (h // HEADS_PER_GROUP) * stride_B_g, t * stride_B_t, n, real, n < N)
+            at_U = scratch + c * stride_U_c + h * stride_U_h + p[:, None] * stride_U_p + n[None, :]
+            tl.store(at_U, dot_left(brought, B_t), mask=in_p[:, None] & (n < N)[None, :])  # (2)
 
 
 @triton.jit
@@ -223,19 +225,22 @@ def _chunk_outputs_kernel(
     if slot >= 0:
         g = h // HEADS_PER_GROUP
         p = (tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
-        n = tl.arange(0, BLOCK_N)
         i = tl.arange(0, CHUNK)
         t = start + i
-        real, in_p, in_n = t < end, p < P, n < N
+        real, in_p = t < end, p < P
+        scores, from_state = tl.zeros([CHUNK, CHUNK], tl.float32), tl.zeros([CHUNK, BLOCK_P], tl.float32)
+        for n0 in range(0, N, BLOCK_N):
+            n = n0 + tl.arange(0, BLOCK_N)
+            C_t = load_rows(C + g * stride_C_g, t * stride_C_t, n, real, n < N)
+            B_t = load_rows(B + g * stride_B_g, t * stride_B_t, n, real, n < N)
+            scores += dot_inputs(C_t, tl.trans(B_t))
+            state = load_rows(scratch + c * stride_U_c + h * stride_U_h, p * stride_U_p, n, in_p, n < N)
+            from_state += dot_right(C_t, tl.trans(state))
         step, ld = _steps(dt, A, dt_bias, t, h, real, stride_dt_t, stride_dt_h, low, high, SOFTPLUS, LIMIT)
         G = tl.cumsum(ld, axis=0)  # (1)
-        x_t = load_rows(x + h * stride_x_h, t * stride_x_t, p, real, in_p)
-        B_t = load_rows(B + g * stride_B_g, t * stride_B_t, n, real, in_n)
-        C_t = load_rows(C + g * stride_C_g, t * stride_C_t, n, real, in_n)
-        state = load_rows(scratch + c * stride_U_c + h * stride_U_h, p * stride_U_p, n, in_p, in_n)
         sees = (i[:, None] >= i[None, :]) & real[:, None]
-        w = weights(G, G, step, sees, dot_inputs(C_t, tl.trans(B_t)))
-        y_t = dot_left(w, x_t) + tl.exp(G)[:, None] * dot_right(C_t, tl.trans(state))  # (4)
+        x_t = load_rows(x + h * stride_x_h, t * stride_x_t, p, real, in_p)
+        y_t = dot_left(weights(G, G, step, sees, scores), x_t) + tl.exp(G)[:, None] * from_state  # (4)
         if D is not None:
             skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
             y_t += skip[None, :] * x_t.to(tl.float32)

@@ -235,14 +235,14 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 
 def check_all(module: ModuleType) -> None:
     check_bound(module, *COVER[0])
-    check_bound(module, Options(io="bf16", g=1, h=2, k=5, v=3, gentle=True, poison=3.0, seed=1), (18, 2), ())
+    check_bound(module, Options(io="bf16", raw=True, g=1, h=2, k=5, v=3, poison=3.0, seed=1), (18, 2), ())
     check_places(module)
     check_bytes(module, replace(SMALL, v=16), (20, 16, 5))
 
 
 FAULTS = [
-    ("real = t < end", "real = t < tokens", None),
-    ("            t < end, t,", "            t < tokens, t,", None),
+    ("            real = t < end", "            real = t < tokens", None),
+    ("        real = t < end\n        q_t", "        real = t < tokens\n        q_t", None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
     ("inside & (place >= 0)", "inside & (place > 0)", None),
     ("places + first + c", "places + c", None),
@@ -250,11 +250,12 @@ FAULTS = [
     ("coupling = beta_t[:, None] *", "coupling = beta_t[None, :] *", None),
     ("substituted(coupling, identity, CHUNK)", "identity - coupling", None),
     ("substituted(coupling, identity, CHUNK)", "substituted(coupling, identity, CHUNK - 12)", None),
-    ("U = dot_both(solved, R, SPLIT)", "U = dot_both(solved, R.to(tl.bfloat16).to(tl.float32), SPLIT)", None),
-    ("dot_both(seen, U, SPLIT)", "dot_both(seen, R, SPLIT)", None),
+    ("stride_T_c), R, SPLIT)", "stride_T_c), R.to(tl.bfloat16).to(tl.float32), SPLIT)", None),
+    ("CHUNK * CHUNK), U, SPLIT)", "CHUNK * CHUNK), R, SPLIT)", None),
     ("scratch + first * stride_T_c", "scratch + b * stride_T_c", None),
     ("mask=real[:, None] & in_v[None, :])", "mask=(t < tokens)[:, None] & in_v[None, :])", None),
-    ("v + h * stride_v_h, g + h", "v + group * stride_v_h, g + h", None),
+    ("v + h * stride_v_h", "v + group * stride_v_h", None),
+    ("g_t = tl.where(real, g_t, 0.0)", "g_t = g_t", None),
     ("scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)", "scale * tl.rsqrt(tl.sum(f * f, axis=1))", "delta_window.py"),
 ]
 
