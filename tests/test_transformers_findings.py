@@ -134,7 +134,7 @@ def test_a_limit_of_dt_acts_in_prefill_and_not_in_the_step(limit: str) -> None:
     ],
 )
 def test_rollback_restores_the_window_and_not_the_state(name: str, sizes: str, options: str) -> None:
-    """T3. With the state put back by a copy from before the call, here of one token, everything is right."""
+    """T3. With the state put back by a copy from before the calls, of one token each, everything is right."""
     identity = f"layer.rollback/{sizes}/{options}/normal/s0"
     outputs = {measured.name: measured.utilisation for measured in judged(name, identity).outputs}
     assert outputs["M"] <= 1
@@ -150,7 +150,8 @@ def test_rollback_restores_the_window_and_not_the_state(name: str, sizes: str, o
 
         def restore(tokens: int) -> None:
             crop(tokens)
-            made.held.recurrent_states[0].copy_(kept[-1])
+            made.held.recurrent_states[0].copy_(kept[-tokens])
+            del kept[-tokens:]
 
         made.forward, made.rollback = remember, restore  # type: ignore[method-assign]
 
