@@ -267,7 +267,8 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def _beyond(m: Measured) -> str:
     times = f"{m.utilisation:.3g} times its bound {m.bound:.3g}" if m.bound > 0 else "where it must be equal"
-    return f"{m.name} is wrong by {m.error:.3g}, {times}, first at {_place(m.first)}"
+    name = f"{m.name} after the last token" if m.state and " after " not in m.name else m.name
+    return f"{name} is wrong by {m.error:.3g}, {times}, first at {_place(m.first)}"
 
 
 def _place(first: dict[str, int]) -> str:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import arithmetic, conduct, layers, speculation
-from conformance.judge import judge
+from conformance.faults import arithmetic, conduct, layers, reach, speculation
+from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
 from conformance.report import Result
@@ -66,6 +66,38 @@ def test_speculation_that_commits_or_reads_wrongly_fails(build: Any) -> None:
     )
     assert set(failed) == set(subject.capabilities)
     assert min(failed.values()) > 2, "caught by luck of a case"
+
+
+def failing(subject: Subject, operation: str, kind: str = "*") -> list[Judgement]:
+    """The failed judgements of one operation at the standard tier, of one kind of layer where kinds are."""
+    jobs, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection(tier="standard", operation=operation))
+    jobs = [job for job in jobs if job.case.options.get("kind", kind) == kind]
+    found = [judge(job.specification, job.capability, job.case) for job in jobs]
+    return [judgement for judgement in found if judgement.verdict is Verdict.FAIL]
+
+
+@pytest.mark.parametrize(("operation", "run"), reach.WRONG, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_a_fault_that_acts_out_there_only_fails_and_is_placed(operation: str, run: Any) -> None:
+    failed = failing(reach.subject(operation, run), operation)
+    assert failed
+    assert all(" is wrong by " in j.message or " holds nan " in j.message for j in failed)
+    assert all("t=" in j.message or "after the last token" in j.message for j in failed), "no token is named"
+
+
+def test_faults_of_address_and_of_stride_fail_as_such() -> None:
+    assert {j.kind for j in failing(reach.subject("ssd.scan", reach.KeepsByAddress()), "ssd.scan")} == {"stale"}
+    assert len(failing(reach.subject("ssd.scan", reach.assumes_compact), "ssd.scan")) > 5
+
+
+@pytest.mark.parametrize("build", layers.REACH, ids=lambda build: build.__name__)
+def test_a_layer_that_is_wrong_out_there_only_fails(build: Any) -> None:
+    assert failing(layers.subject(build), layers.REACH[build], "mamba2")
+
+
+@pytest.mark.parametrize("build", speculation.REACH, ids=lambda build: build.__name__)
+def test_speculation_that_is_wrong_out_there_only_fails(build: Any) -> None:
+    for operation in ("speculate.chain", "speculate.tree"):
+        assert failing(speculation.subject(build), operation, "mamba2")
 
 
 def smoke_of_one_kind(subject: Subject) -> list[Job]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.errors import OtherWeights
-from conformance.judge import compare, fingerprint, judge, measure
+from conformance.judge import compare, fingerprint, judge, measure, spaced
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.layers import check_used
 from conformance.suite.specification import Expected
@@ -123,10 +123,70 @@ def _no_limits() -> Any:
 
 def test_weights_may_differ_by_rounding_only() -> None:
     given = np.array([0.5, 2.0, 0.0])
-    check_used(given, np.exp(np.log(given, where=given > 0, out=np.full(3, -np.inf)).astype(np.float32)), FP32)
+    rounded = np.exp(np.log(given, where=given > 0, out=np.full(3, -np.inf)).astype(np.float32))
+    check_used(given, rounded, FP32, ".mixer.params.A")
     with pytest.raises(OtherWeights):
-        check_used(given, given * (1 + 1e-5), FP32)
+        check_used(given, given * (1 + 1e-7), FP32, ".out_proj.weight")  # only A is kept as its logarithm
     with pytest.raises(OtherWeights):
-        check_used(given, given + np.array([0, 0, 1e-30]), FP32)
+        check_used(given, given * (1 + 1e-5), FP32, ".A")
     with pytest.raises(OtherWeights):
-        check_used(given, np.array([0.5, 2.0, np.nan]), FP32)
+        check_used(given, given + np.array([0, 0, 1e-30]), FP32, ".A")
+    with pytest.raises(OtherWeights):
+        check_used(given, np.array([0.5, 2.0, np.nan]), FP32, ".A")
+
+
+class Panic(BaseException):
+    """What a panic of Rust arrives as."""
+
+
+def test_a_panic_does_not_end_the_run() -> None:
+    def panics(*arguments: Any) -> Any:
+        raise Panic("index out of bounds")
+
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    judgement = judge(specification, Capability(panics, FP32), next(specification.cases("smoke", _no_limits())))
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "error")
+    assert "Panic: index out of bounds" in judgement.message
+
+
+class Obliging(np.ndarray):
+    """An array that finds everything finite and equal."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return np.ones(self.shape, dtype=bool)
+
+
+@pytest.mark.parametrize("came", [VALUE.astype(np.float32).view(Obliging), np.ma.masked_array(VALUE, VALUE > 3)])
+def test_an_array_that_brings_its_own_arithmetic_is_refused(came: Any) -> None:
+    assert verdict(came) == (Verdict.FAIL, "dtype")
+
+
+def test_a_contract_so_wide_that_zeros_pass_decides_nothing() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    case = next(specification.cases("smoke", _no_limits()))
+
+    def zeros(S: Any, window: Any, params: Any) -> Any:
+        return np.zeros_like(window.x), np.zeros_like(S)
+
+    judgement = judge(specification, Capability(zeros, NumericContract(function_ulp=1e9)), case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.UNKNOWN, "void")
+    assert "ulp=1e+09" in judgement.message
+    assert judge(specification, Capability(zeros, NumericContract(accumulate="bf16")), case).verdict is Verdict.FAIL
+
+
+def test_a_void_output_beside_one_that_is_not_is_marked_and_passes() -> None:
+    void = Expected("out", "b t h", VALUE, 2 * VALUE)
+    judgement = compare([void, Y], (VALUE, VALUE), FP32)
+    assert judgement.verdict is Verdict.PASS
+    assert [m.void for m in judgement.outputs] == [True, False]
+    exact = Expected("M", "b t h", VALUE, np.zeros(VALUE.shape))
+    assert compare([void, exact], (VALUE, VALUE), FP32).verdict is Verdict.UNKNOWN
+
+
+def test_spaced_inputs_hold_the_same_values_with_nan_between() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan_masked")
+    drawn = specification.draw(next(specification.cases("smoke", _no_limits())), FP32)
+    views = tuple(map(spaced, drawn))
+    assert fingerprint(views) == fingerprint(drawn)
+    assert np.isnan(views[1].x.base[..., 1]).all()
+    assert not views[1].x.flags.c_contiguous

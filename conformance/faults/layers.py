@@ -87,6 +87,51 @@ class LiesAboutWeights(Right):
         self.used = self.record
 
 
+class UndoesWholeCalls(Right):
+    """Rollback goes back to the beginning of a call, though only some of its tokens were rejected."""
+
+    def rollback(self, tokens: int) -> None:
+        while tokens > 0:
+            u, _, self.held = self.past.pop()
+            tokens -= u.shape[1]
+
+
+class UndoesOneCall(Right):
+    """Only the last call can be undone."""
+
+    def rollback(self, tokens: int) -> None:
+        super().rollback(min(tokens, self.past[-1][0].shape[1]))
+
+
+class MasksLastPads(Right):
+    """Of the padding before a row only the last w - 1 tokens are masked."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if live is not None:
+            first = np.argmax(live, axis=1)[:, None]
+            live = live | (np.arange(u.shape[1]) < first - (self.record.mixer.conv.width - 1))
+        return super().forward(u, live)
+
+
+class AssumesEps(Right):
+    """The norm adds 1e-5, whatever the layer says."""
+
+    def __init__(self, record: RecurrentLayer, rows: int) -> None:
+        norm = getattr(record, "norm", None)
+        super().__init__(record if norm is None else replace(record, norm=replace(norm, eps=1e-5)), rows)
+
+
+class LosesStateAt64(Right):
+    """A prompt past 64 tokens begins its second chunk from nothing."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if u.shape[1] <= 64:
+            return super().forward(u, live)
+        head = super().forward(u[:, :64], None if live is None else live[:, :64])
+        self.held = replace(self.held, S=np.zeros_like(self.held.S))
+        return np.concatenate([head, super().forward(u[:, 64:], None if live is None else live[:, 64:])], axis=1)
+
+
 WRONG: dict[Callable[..., Any], tuple[str, ...]] = {
     ForgetsState: ("layer.continue",),
     PadsDecay: ("layer.left_pad", "layer.right_pad"),
@@ -97,9 +142,19 @@ WRONG: dict[Callable[..., Any], tuple[str, ...]] = {
 """The operations that must fail, each."""
 
 
+REACH: dict[Callable[..., Any], str] = {
+    UndoesWholeCalls: "layer.rollback",
+    UndoesOneCall: "layer.rollback",
+    MasksLastPads: "layer.left_pad",
+    AssumesEps: "layer.prefill",
+    LosesStateAt64: "layer.prefill",
+}
+"""Faults that only part of a call, several calls, much padding, another eps or a long prompt show."""
+
+
 def subject(build: Any) -> Subject:
     return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in LAYER}, absent={"": "a layer"})
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty layers", "1", tuple(map(subject, WRONG)))
+    return Adapter("faulty layers", "1", tuple(map(subject, (*WRONG, *REACH))))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ssmspec_ref.backtrack import snapshots
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
-from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState, scan
+from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState, SSDMixer, scan
 from ssmspec_ref.records import where
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
@@ -68,7 +68,81 @@ class RollsBackToStart(Snapshots):
         self.kept = where(advanced == 0, self.first, self.kept)
 
 
+class FirstColumnWithoutDrafts(Snapshots):
+    """A step without drafts reads the window of the convolution of the step before. vllm, bug class ACCEPT-IDX."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.before = state
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        held = self.kept
+        if inputs.pre.shape[1] == 1:
+            self.kept = replace(held, M=self.before.M)
+        self.before = held
+        return super().verify(inputs, parents)
+
+
+class SettlesWhenRead(Snapshots):
+    """What was accepted is committed when the state is read; verification does not ask for it."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.due = state
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        held = self.kept
+        super().commit(advanced, path)
+        self.due, self.kept = self.kept, held
+
+    def state(self) -> tuple[Array, Array]:
+        self.kept = self.due
+        return super().state()
+
+
+class ForgetsPast32(Snapshots):
+    """A ring of 32 tokens is full and is not flushed: what is accepted behind it is lost."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.room = np.full(state.M.shape[0], 32)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fitting = np.minimum(advanced, self.room)
+        self.room = self.room - fitting
+        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
+
+
+class EightTokensAtMost(Snapshots):
+    """The array of accepted tokens has eight places. Bug class REPLAY, capacity."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fitting = np.minimum(advanced, 8)
+        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
+
+
+class TilesGroups(Snapshots):
+    """The groups of B are repeated one after the other instead of each beside itself. Bug class GROUP-MAP."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(Tiled(**vars(mixer)) if isinstance(mixer, SSDMixer) else mixer, state)
+
+
+class Tiled(SSDMixer):
+    """B of several groups widened in the wrong order."""
+
+    def project(self, c: Array, gates: Any) -> Any:
+        window = super().project(c, gates)
+        few = self.B_groups or self.groups
+        order = np.tile(np.arange(few) * (self.groups // few), self.groups // few)
+        return replace(window, B=window.B[:, :, order])
+
+
 WRONG: tuple[Callable[..., Any], ...] = (KeepsConvWindow, RestingRowsAdvance, LosesLastToken, TreeAsChain, RollsBackToStart)
+REACH: tuple[Callable[..., Any], ...] = (
+    FirstColumnWithoutDrafts, SettlesWhenRead, ForgetsPast32, EightTokensAtMost, TilesGroups,
+)  # fmt: skip
+"""Faults that only long runs, varied windows, wide groups or an unobserved state show."""
 
 
 def subject(build: Any) -> Subject:
@@ -77,4 +151,4 @@ def subject(build: Any) -> Subject:
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty speculation", "1", tuple(map(subject, WRONG)))
+    return Adapter("faulty speculation", "1", tuple(map(subject, (*WRONG, *REACH))))
