@@ -1,13 +1,14 @@
 """The backtracking paths of the reference as implementations of speculation."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots, tree
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
-from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Subject
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState, scan
 from ssmspec_ref.records import along, concat
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
@@ -62,6 +63,7 @@ class Backtracking:
 
 SEQUENTIAL, AT_ONCE = FLOAT64, NumericContract("fp64", "fp64", "fp64", order="output_only", softplus_threshold=float("inf"))
 BUFFER = ReplayBuffer(capacity=15, window=7)
+LIMITS = {"replay buffer": Limits(sizes={"t": (1, BUFFER.window)}, reason="its rings are made for windows of 7 tokens")}
 PATHS: dict[str, tuple[Any, NumericContract, bool]] = {
     "snapshots": (snapshots, SEQUENTIAL, True),
     "joint attainment": (joint, SEQUENTIAL, False),
@@ -75,7 +77,8 @@ def subjects() -> tuple[Subject, ...]:
     """Each path, on chains and where it has them on trees."""
     made = []
     for name, (path, contract, trees) in PATHS.items():
-        capability = Capability(lambda mixer, state, path=path: Backtracking(path, mixer, state), contract)
+        run = partial(Backtracking, path)
+        capability = Capability(run, contract, LIMITS.get(name, Limits()))
         capabilities = {"speculate.chain": capability} | ({"speculate.tree": capability} if trees else {})
         made.append(
             Subject(name, capabilities, {"speculate": "it verifies chains only", "": "another part of the reference"})
