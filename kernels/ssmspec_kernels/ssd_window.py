@@ -98,7 +98,9 @@ def launch(
     if t > MOST_TOKENS:
         raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
     y = torch.empty_like(x) if out is None else out
-    default = window_tile(p, b * h, 16 if write_state or t > 16 else 32, 2 if t <= 16 else 4 if t <= 64 else 8)
+    # Two warps: with four or more and over 32 tokens the products become wgmma, and what Triton 3.6 compiled for an H200
+    # then was wrong and read outside (33 nodes, tiles of 16 channels); with two it is right up to 128.
+    default = window_tile(p, b * h, 16 if write_state or t > 16 else 32)
     block, program, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
     each = triton.cdiv(program, block)
     ssd_window_kernel[(triton.cdiv(p, each * block), h, b)](
