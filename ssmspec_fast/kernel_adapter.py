@@ -209,22 +209,23 @@ def adapter(device: str = "cuda") -> Adapter:
         contract = replace(CONTRACT, state=state, io=io)
         windows = replace(contract, order="output_only")
 
-        def may(run: Callable[..., Any], how: NumericContract = contract) -> Capability:
-            return Capability(run, how, Limits(sizes={"w": (2, 8)}, reason="the kernel takes widths of 2 to 8"))
+        def may(run: Callable[..., Any], how: NumericContract = contract, longest: int | None = None) -> Capability:
+            sizes = {"w": (2, 8)} | ({"t": (1, longest)} if longest else {})
+            return Capability(run, how, Limits(sizes=sizes, reason="what one launch takes"))
 
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
         rule, solved = kernels.delta(delta_scan), kernels.delta(delta_chunked)
         subjects += [
             Subject("conv", {
-                "conv.step": may(kernels.conv_step), "conv.scan": may(kernels.conv_scan),
-                "conv.scan_masked": may(kernels.conv_masked), "conv.verify_tree": may(kernels.conv_tree),
+                "conv.step": may(kernels.conv_step), "conv.scan": may(kernels.conv_scan, longest=64),
+                "conv.scan_masked": may(kernels.conv_masked, longest=64), "conv.verify_tree": may(kernels.conv_tree),
                 "conv.commit": may(kernels.conv_commit), "conv.commit_path": may(kernels.conv_commit_path),
             }),
             Subject("ssd_scan", {
                 "ssd.step": may(_step(sequential)), "ssd.scan": may(sequential), "ssd.scan_masked": may(sequential),
             }),
             Subject("ssd_window", {
-                "ssd.scan": may(fused, windows), "ssd.scan_masked": may(fused, windows),
+                "ssd.scan": may(fused, windows, 128), "ssd.scan_masked": may(fused, windows, 128),
                 "ssd.verify_tree": may(kernels.ssd_tree, windows),
             }),
             Subject("selective_scan", {
@@ -236,7 +237,7 @@ def adapter(device: str = "cuda") -> Adapter:
                 "delta.step": may(_step(rule)), "delta.scan": may(rule), "delta.scan_masked": may(rule),
             }),
             Subject("delta_chunked", {
-                "delta.scan": may(solved, windows), "delta.scan_masked": may(solved, windows),
+                "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
         ]  # fmt: skip

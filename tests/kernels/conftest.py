@@ -3,8 +3,11 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2]))  # perf_gates is in no wheel; what is installed comes first
 
 if "triton" not in sys.modules:
     os.environ.setdefault("TRITON_INTERPRET", "1")

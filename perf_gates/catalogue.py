@@ -1,0 +1,301 @@
+"""Every kernel of the package with example arguments at the shapes of models, and what may be said of its memory.
+
+An entry is a launcher, called as it stands (its own tiles) over meta tensors. `stores` names every argument of the kernels
+that they write, and no other may be written; `wide` those that must be read 16 bytes at a time. What is registered here is
+compiled and held to its budget by `compiled`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FP32, BF16, I32, I64, BOOL = torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.bool
+
+SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-4b": (96, 80, 128, 8)}
+"""h, p, n, g."""
+DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}
+"""g, h, k, v."""
+CONV = {"mamba2-2.7b": 5376, "qwen3.5-4b": 8192}
+"""Channels; the width is 4."""
+SELECTIVE = {"mamba-2.8b": (5120, 16)}
+"""d, n."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One launch sequence at one shape; `quick` names the architectures for which the tests compile it."""
+
+    kernel: str
+    variant: str
+    shape: str
+    call: Callable[[], object]
+    stores: frozenset[str]
+    wide: frozenset[str] = frozenset()
+    quick: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel} {self.variant} {self.shape}"
+
+
+def entry(
+    kernel: str,
+    variant: str,
+    shape: str,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    *,
+    stores: str,
+    wide: str = "",
+    quick: tuple[int, ...] = (),
+    module: str | None = None,
+) -> Entry:
+    """An entry by names: kernels are reached by name only."""
+
+    def call() -> object:
+        return getattr(import_module(f"ssmspec_kernels.{module or kernel}"), kernel)(*args, **options)
+
+    return Entry(kernel, variant, shape, call, frozenset(stores.split()), frozenset(wide.split()), quick)
+
+
+def meta(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    """A tensor without data."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def entries() -> Iterator[Entry]:
+    """All of them, each under a name of its own."""
+    for shape in SSD:
+        yield from ssd(shape)
+    for shape in DELTA:
+        yield from delta(shape)
+    yield from rings()
+    for shape in CONV:
+        yield from conv(shape)
+    for shape in SELECTIVE:
+        yield from selective(shape)
+    yield from trees()
+    yield from layers()
+
+
+def ssd(shape: str) -> Iterator[Entry]:
+    """SSD: in registers, through matrix products, a state for every token, trees."""
+    at = partial(_ssd, shape)
+    yield at("ssd_scan", "T=1", 64, 1, stores="S y", quick=(90,))
+    yield at("ssd_scan", "T=6", 64, 6, stores="S y")
+    yield at("ssd_scan", "T=6 verify", 64, 6, stores="y", quick=(80, 90, 100), write_state=False)
+    yield at("ssd_window", "B=1 T=6", 1, 6, stores="S y")
+    yield at("ssd_window", "B=64 T=6", 64, 6, stores="S y", quick=(90,))
+    yield at("ssd_window", "B=64 T=6 verify", 64, 6, stores="y", write_state=False)
+    for b, t in ((1, 13), (64, 13), (64, 63)):
+        ancestors = meta(b, t, t, dtype=BOOL)
+        yield at("ssd_tree_scan", f"B={b} T={t}", b, t, ancestors, stores="y", quick=(90,) if (b, t) == (64, 13) else ())
+    yield from ssd_prefill(shape)
+    yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y")
+
+
+def _ssd(
+    shape: str,
+    kernel: str,
+    variant: str,
+    b: int,
+    t: int,
+    *more: Tensor,
+    stores: str,
+    between: tuple[Any, ...] = (),
+    quick: tuple[int, ...] = (),
+    **options: Any,
+) -> Entry:
+    h, p, n, g = SSD[shape]
+    window = meta(b, t, h, p), meta(b, t, h), meta(h, dtype=FP32), meta(b, t, g, n), meta(b, t, g, n)
+    given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    args = (meta(b, h, p, n, dtype=FP32), *between, *window, *more)
+    return entry(
+        kernel,
+        variant,
+        shape,
+        args,
+        given | options,
+        stores=stores,
+        wide="S",
+        quick=quick if shape == next(iter(SSD)) else (),
+    )
+
+
+def ssd_prefill(shape: str) -> Iterator[Entry]:
+    """A packed run of 4096 tokens."""
+    (h, p, n, g), t = SSD[shape], 4096
+    for b in (1, 8):
+        run = meta(t, h, p), meta(t, h), meta(h, dtype=FP32), meta(t, g, n), meta(t, g, n), meta(b + 1, dtype=I32)
+        given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+        args = (meta(b, h, p, n, dtype=FP32), *run)
+        quick = (90,) if (shape, b) == ("mamba2-2.7b", 8) else ()
+        yield entry("ssd_chunk_scan", f"B={b} T={t}", shape, args, given, stores="S scratch y", wide="S scratch", quick=quick)
+
+
+def delta(shape: str) -> Iterator[Entry]:
+    """The gated delta rule, the gates as projections."""
+    at = partial(_delta, shape)
+    yield at("delta_scan", "T=1", 64, 1, stores="S o", quick=(90,))
+    yield at("delta_scan", "T=6", 64, 6, stores="S o")
+    yield at("delta_scan", "T=6 verify", 64, 6, stores="o", write_state=False)
+    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,))
+    yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False)
+    yield at("delta_chunked", "T=32", 64, 32, stores="S o")
+    for b in (1, 8):
+        g, h, k, v = DELTA[shape]
+        keys, gates = meta(4096, g, k), meta(4096, h)
+        args = meta(b, h, k, v, dtype=FP32), keys, keys, meta(4096, h, v), gates, gates, meta(b + 1, dtype=I32)
+        given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+        stores, quick = "S scratch o", (90,) if b == 8 else ()
+        yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S scratch", quick=quick)
+    for t in (13, 63):
+        mask = meta(64, t, t, dtype=BOOL)
+        yield at("delta_tree", f"T={t}", 64, t, mask, stores="o", quick=(90,) if t == 13 else ())
+    yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o")
+
+
+def _delta(
+    shape: str,
+    kernel: str,
+    variant: str,
+    b: int,
+    t: int,
+    *more: Tensor,
+    stores: str,
+    between: tuple[Any, ...] = (),
+    quick: tuple[int, ...] = (),
+    **options: Any,
+) -> Entry:
+    g, h, k, v = DELTA[shape]
+    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h), meta(b, t, h)
+    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
+    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick)
+
+
+def rings() -> Iterator[Entry]:
+    """Buffered decoding: verification of 6 tokens, single steps by both routes, the flush, the cursors.
+
+    What is buffered writes the state too, on rows whose ring is full.
+    """
+    L, b = 32, 64
+    cursors = meta(b, dtype=I32), meta(b, dtype=I32)
+    for shape, (h, p, n, g) in SSD.items():
+        ring = import_module("ssmspec_kernels.ssd_ring").Ring(
+            meta(b, L, h, p), meta(b, L, h, dtype=FP32), meta(b, L, g, n), *cursors
+        )
+        at = partial(_ssd, shape, between=(ring,))
+        quick = (90,) if shape == "mamba2-2.7b" else ()
+        yield at("ssd_buffered", "T=6 L=32", b, 6, stores="S ring_x ring_dt ring_B y", quick=quick)
+        yield at("ssd_buffered_step", "L=32", b, 1, stores="S ring_x ring_dt ring_B y", quick=quick)
+        yield at("ssd_buffered_step", "L=32 state", b, 1, stores="S ring_x ring_dt ring_B y", output_only=False)
+        flush = meta(b, h, p, n, dtype=FP32), ring, meta(h, dtype=FP32), b
+        yield entry("ssd_flush", "L=32", shape, flush, {}, stores="S", wide="S", quick=quick)
+        windows = meta(b, 12, h, p), meta(b, 12, h), meta(b, 12, g, n), meta(b, dtype=I32)
+        cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*windows)
+        at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)))
+        yield at("ssd_replay_scan", "T=6", b, 6, stores="S cache_x cache_dt cache_B y", quick=quick)
+    for shape, (g, h, k, v) in DELTA.items():
+        ring = import_module("ssmspec_kernels.delta_ring").Ring(
+            meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors
+        )
+        at = partial(_delta, shape, between=(ring,))
+        yield at("delta_buffered", "T=6 L=32", b, 6, stores="S ring_u ring_k ring_g o", quick=(90,))
+        yield at("delta_buffered_step", "L=32", b, 1, stores="S ring_u ring_k ring_g o", quick=(90,))
+        yield at("delta_buffered_step", "L=32 state", b, 1, stores="S ring_u ring_k ring_g o", output_only=False)
+        state = meta(b, h, k, v, dtype=FP32)
+        yield entry("delta_flush", "L=32", shape, (state, ring, b), {}, stores="S", wide="S", quick=(90,))
+    accepted, window = (*cursors, meta(b, dtype=I32)), {"capacity": L, "window": 6}
+    halves = {"rows": b, "slots": meta(b, dtype=I32)}
+    yield entry("commit_halves", "T=6", "any", cursors[:1], halves, stores="half", quick=(90,), module="halves")
+    yield entry("commit_window", "T=6 L=32", "any", accepted, window, stores="origin held", quick=(90,), module="cursors")
+
+
+def trees() -> Iterator[Entry]:
+    """Trees of 13 nodes over the vocabulary of Mamba2-2.7B, and the cache of a Nemotron-3-Nano-4B attention layer."""
+    b, t, i = 64, 13, 50288
+    nodes, row = meta(b, t, dtype=I64), meta(b, dtype=I64)
+    laws = {"law": "without_replacement", "q": meta(b, t, i, dtype=FP32), "coins": meta(b, t, dtype=FP32)}
+    emitted = "y_tokens y_path y_advanced y_ended"
+    yield entry("tree_mask", "T=13", "any", (nodes,), {}, stores="ancestors depths", quick=(90,))
+    greedy, eos = (nodes, nodes, nodes, row), {"eos": meta(2, dtype=I64)}
+    yield entry("accept_greedy", "T=13", "any", greedy, eos, stores=emitted, quick=(90,))
+    run = import_module("ssmspec_kernels.accept_greedy").Emitted(nodes, nodes, row, meta(b, dtype=BOOL))
+    args = run, meta(b, 4096, dtype=I64), row
+    given = {"root": row, "cursor": row, "budget": row, "ended": meta(b, dtype=BOOL)}
+    owned = "sequences length root cursor budget ended"
+    yield entry("commit_tokens", "T=13", "any", args, given, stores=owned, quick=(90,))
+    sampled = nodes, nodes, meta(b, t, i, dtype=FP32), meta(b, t, dtype=FP32), row
+    yield entry("accept_sampled", "T=13", "mamba2-2.7b", sampled, laws, stores=emitted, quick=(90,))
+    cache = meta(b, 4096, 8, 128)
+    prompt = meta(4096, 40, 128), cache, cache, meta(b + 1, dtype=I32)
+    length = {"length": meta(b, dtype=I32)}
+    yield entry("causal_attention", "T=4096", "nemotron-4b", prompt, length, stores="y", wide="K V", quick=(90,))
+    window = meta(b, t, 40, 128), meta(b, t, 8, 128), meta(b, t, 8, 128), cache, cache, meta(b, dtype=I32)
+    mask, owned = {"ancestors": meta(b, t, t, dtype=BOOL)}, "o_s m_s d_s y"
+    yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V")
+    yield entry("kv_compact", "T=13", "nemotron-4b", (cache, cache, nodes, row), {}, stores="K V", wide="K V", quick=(90,))
+
+
+def conv(shape: str) -> Iterator[Entry]:
+    """The causal convolution: windows (b, c, 4) in bf16, as engines keep them."""
+    c, b = CONV[shape], 64
+    M, weight, u = meta(b, c, 4), meta(c, 4), meta(b, 6, c)
+    given = {"bias": meta(c), "slots": meta(b, dtype=I32)}
+    replay = {"previous": u, "advanced": meta(b, dtype=I32), "keep": "committed"}
+    tree = M, meta(b, 13, c), meta(b, 13, dtype=I32), weight
+    run = M, meta(4096, c), meta(b + 1, dtype=I32), weight
+    quick = (90,) if shape == "mamba2-2.7b" else ()
+    yield entry("conv_step", "T=1", shape, (M, meta(b, c), weight), given, stores="M y", quick=quick)
+    yield entry("conv_window", "T=6", shape, (M, u, weight), given, stores="M y")
+    yield entry("conv_window", "T=6 replay", shape, (M, u, weight), given | replay, stores="M y", quick=quick)
+    yield entry("conv_window", "T=6 verify", shape, (M, u, weight), given | {"keep": "none"}, stores="y")
+    yield entry("conv_tree", "T=13", shape, tree, given, stores="y", quick=quick)
+    yield entry("conv_packed", "T=4096", shape, run, given, stores="M y", quick=quick)
+    yield entry("conv_commit", "T=6", shape, (M, u), {"advanced": meta(b, dtype=I32)}, stores="M")
+
+
+def selective(shape: str) -> Iterator[Entry]:
+    """Mamba-1."""
+    at = partial(_selective, shape)
+    yield at("selective_scan", "T=1", 64, 1, stores="S y", quick=(90,))
+    yield at("selective_scan", "T=6", 64, 6, stores="S y")
+    yield at("selective_scan", "T=6 verify", 64, 6, stores="y", write_state=False)
+    yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y")
+
+
+def _selective(
+    shape: str,
+    kernel: str,
+    variant: str,
+    b: int,
+    t: int,
+    *more: Tensor,
+    stores: str,
+    quick: tuple[int, ...] = (),
+    **options: Any,
+) -> Entry:
+    d, n = SELECTIVE[shape]
+    window = meta(b, t, d), meta(b, t, d), meta(d, n, dtype=FP32), meta(b, t, n), meta(b, t, n)
+    given = {"D": meta(d, dtype=FP32), "z": meta(b, t, d), "dt_bias": meta(d, dtype=FP32), "slots": meta(b, dtype=I32)}
+    args = (meta(b, d, n, dtype=FP32), *window, *more)
+    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick)
+
+
+def layers() -> Iterator[Entry]:
+    """What stands between the recurrences, at the widths of Mamba2-2.7B and Qwen3.5-4B."""
+    for m in (1, 32, 128):
+        args = meta(m, 5120), meta(2560, 5120)
+        yield entry("linear_rows", f"M={m}", "mamba2-2.7b", args, {}, stores="y", wide="W", quick=(90,) if m == 1 else ())
+    x = meta(64, 6, 2560)
+    given = {"residual": meta(64, 6, 2560, dtype=FP32)}
+    yield entry("norm", "T=6", "mamba2-2.7b", (x, meta(2560)), given, stores="residual y", quick=(90,))
+    y, heads = meta(64, 6, 5120), meta(64, 6, 32, 128)
+    yield entry("gated_norm", "T=6", "mamba2-2.7b", (y, y, meta(5120)), {}, stores="out")
+    yield entry("gated_norm", "T=6", "qwen3.5-4b", (heads, heads, meta(128)), {"norm_first": True}, stores="out", quick=(90,))

@@ -1,0 +1,243 @@
+"""What every kernel costs once compiled, against committed budgets: `python -m perf_gates.compiled`, on any machine.
+
+Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100 with the tiles that its launcher chooses. Demanded of all:
+
+    no spills                          ptxas: 0 bytes of spill stores and loads                    (1)
+    writes what it declares            the owners of all stores and atomics in the PTX             (2)
+    wide loads                         16 bytes a thread at least for the arguments named `wide`,  (3)
+                                       as many in the machine code as in the PTX
+    fits                               the shared memory that a block may have on the architecture (4)
+
+Registers, shared memory, and the counts of loads and stores must equal those of `budgets.toml`: a better figure fails as a
+worse one does, until the budgets are written anew with `--write`. They hold for the version of Triton that they name.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from io import StringIO
+from multiprocessing import get_context
+from pathlib import Path
+
+import triton
+from triton import knobs
+
+from . import catalogue, ptx
+from .capture import Built, Launch, build, launches_of
+from .catalogue import Entry
+
+BUDGETS = Path(__file__).parent / "budgets.toml"
+CAPABILITIES = (80, 90, 100)
+SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""Bytes of shared memory a block may have, opted in: CUDA C++ Programming Guide, technical specifications."""
+REWRITE = "python -m perf_gates.compiled --write"
+USED = re.compile(r"Used (\d+) registers")
+SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kernel on one architecture. Units: bytes; `registers` a thread; loads and stores are machine instructions."""
+
+    registers: int
+    spills: int
+    stack: int
+    shared: int
+    loads: int
+    wide_loads: int
+    stores: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cost and its name, and what is wrong with the kernel whatever its budget."""
+
+    name: str
+    cost: Cost
+    faults: tuple[str, ...]
+
+
+def rows(entry: Entry, capability: int) -> list[Row]:
+    """Compile an entry's kernels, and judge them by (1) to (4)."""
+    result, everything = [], []
+    for i, launch in enumerate(launches_of(entry.call)):
+        built, log = _compiled(launch, capability)
+        sass = ptx.histogram(_disassembled(built.compiled.asm["cubin"]))
+        accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
+        cost = _cost(built, log, sass)
+        faults = [*_too_large(cost, capability), *_narrow(accesses, entry.wide, sass)]
+        result.append(Row(f"{entry.name} {i}:{launch.name} sm_{capability}", cost, tuple(faults)))
+        everything += accesses
+    last = result[-1]
+    return [*result[:-1], Row(last.name, last.cost, (*last.faults, *_undeclared(entry, everything)))]
+
+
+def _undeclared(entry: Entry, accesses: list[ptx.Access]) -> Iterator[str]:
+    """(2), over all kernels of an entry."""
+    stores = [a for a in accesses if a.kind != "load"]
+    if unknown := sum(not a.owners for a in stores):
+        yield f"writes through {unknown} addresses of unknown origin"
+    written = {name for a in stores for name in a.owners}
+    if written != entry.stores:
+        yield f"writes {sorted(written)}, but declares {sorted(entry.stores)}"
+    read = {name for a in accesses if a.kind == "load" for name in a.owners}
+    if entry.wide - read:
+        yield f"does not read {sorted(entry.wide - read)}, declared wide"
+
+
+def _compiled(launch: Launch, capability: int) -> tuple[Built, str]:
+    """A fresh compilation, and what ptxas said in it."""
+    log = StringIO()
+    with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.nvidia.scope(), redirect_stdout(log):
+        knobs.cache.dir, knobs.nvidia.dump_ptxas_log = cache, True
+        return build(launch, capability), log.getvalue()
+
+
+def _disassembled(cubin: bytes) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        command = [knobs.nvidia.nvdisasm.path, str(file)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _cost(built: Built, log: str, sass: Counter[str]) -> Cost:
+    used, spilled = USED.search(log), SPILLED.search(log)
+    if used is None or spilled is None:
+        raise RuntimeError(f"ptxas reported no resources; it said: {log!r}")
+    stack, stores, loads = map(int, spilled.groups())
+    count = {kind: sum(n for op, n in sass.items() if op.split(".")[0] in names) for kind, names in OPERATIONS.items()}
+    return Cost(
+        int(used[1]),
+        stores + loads,
+        stack,
+        built.compiled.metadata.shared,
+        count["load"],
+        ptx.wide_loads(sass),
+        count["store"],
+    )
+
+
+OPERATIONS = {"load": ("LDG", "LDGSTS"), "store": ("STG", "ATOMG", "RED", "REDG")}
+
+
+def _too_large(cost: Cost, capability: int) -> Iterator[str]:
+    if cost.spills:  # (1)
+        yield f"spills {cost.spills} bytes"
+    if cost.shared > SHARED[capability]:  # (4)
+        yield f"takes {cost.shared} bytes of shared memory, but a block has {SHARED[capability]}"
+
+
+def _narrow(accesses: list[ptx.Access], wide: frozenset[str], sass: Counter[str]) -> Iterator[str]:
+    """(3)"""
+    loads = [a for a in accesses if a.kind == "load" and a.owners & wide]
+    if narrow := sorted({f"{'/'.join(sorted(a.owners))} by {a.bytes}" for a in loads if a.bytes < 16}):
+        yield f"loads {', '.join(narrow)} bytes, not 16"
+    if ptx.wide_loads(sass) < len(loads) - len(narrow):
+        yield f"has {ptx.wide_loads(sass)} wide loads in the machine code and {len(loads)} in the PTX"
+
+
+def names() -> Iterator[str]:
+    """The names of all rows of the catalogue, without compiling any."""
+    for entry in catalogue.entries():
+        for i, launch in enumerate(launches_of(entry.call)):
+            yield from (f"{entry.name} {i}:{launch.name} sm_{capability}" for capability in CAPABILITIES)
+
+
+def budgets() -> tuple[str, dict[str, Cost]]:
+    """The version of Triton for which the budgets hold, and the budgets."""
+    if not BUDGETS.exists():
+        return triton.__version__, {}
+    read = tomllib.loads(BUDGETS.read_text())
+    return read["triton"], {name: Cost(**cost) for name, cost in read["cost"].items()}
+
+
+def written(costs: dict[str, Cost]) -> str:
+    """The text of `budgets.toml`."""
+    head = f'# Written by `{REWRITE}`.\ntriton = "{triton.__version__}"\n\n[cost]\n'
+    lines = (f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in asdict(cost).items())} }}\n' for name, cost in costs.items())
+    return head + "".join(lines)
+
+
+def compare(found: dict[str, Cost], version: str, budget: dict[str, Cost]) -> list[str]:
+    """What differs from the budgets, in either direction."""
+    if version != triton.__version__:
+        return [f"the budgets hold for triton {version}, and {triton.__version__} is installed; run `{REWRITE}`"]
+    differences = []
+    for name, cost in found.items():
+        if name not in budget:
+            differences.append(f"{name}: no budget; run `{REWRITE}`")
+        elif cost != budget[name]:
+            was, now = asdict(budget[name]), asdict(cost)
+            moved = ", ".join(f"{k} {was[k]} -> {now[k]}" for k in was if was[k] != now[k])
+            differences.append(f"{name}: {moved}; if that is meant, run `{REWRITE}`")
+    return differences
+
+
+def measured(work: list[tuple[str, int]], jobs: int) -> Iterator[Row]:
+    """The rows of entries by name and architecture. Processes are started anew, for a fork would copy threads."""
+    if jobs == 1:
+        for name, capability in work:
+            yield from _rows_by_name(name, capability)
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for done in pool.map(_rows_by_name, *zip(*work, strict=True)):
+                yield from done
+
+
+def _rows_by_name(name: str, capability: int) -> list[Row]:
+    return rows(next(e for e in catalogue.entries() if e.name == name), capability)
+
+
+def line(row: Row, width: int) -> str:
+    """A row of the table, under `head`."""
+    numbers = (f"{value:{len(column)}}" for column, value in asdict(row.cost).items())
+    return "  ".join([f"{row.name:{width}}", *numbers, *row.faults])
+
+
+def head(width: int) -> str:
+    return "  ".join([" " * width, *Cost.__dataclass_fields__])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table and what is wrong; 1 if anything is."""
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.compiled", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the budgets anew")
+    parser.add_argument("--quick", action="store_true", help="the fixed part that the tests compile")
+    parser.add_argument("--only", default="", help="entries whose names hold this")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(argv)
+    chosen = [e for e in catalogue.entries() if options.only in e.name]
+    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else CAPABILITIES)]
+    if not work:
+        parser.error(f"no entry's name holds {options.only!r}")
+    width = max(len(name) for name in names())
+    print(head(width))
+    found = []
+    for row in measured(work, options.jobs):
+        found.append(row)
+        print(line(row, width), flush=True)
+    costs = {row.name: row.cost for row in found}
+    version, budget = budgets()
+    if options.write:
+        everything = budget | costs
+        BUDGETS.write_text(written({name: everything[name] for name in names() if name in everything}))
+        version, budget = budgets()
+    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, version, budget)
+    stale = sorted(set(budget) - set(names()))
+    wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in stale]
+    print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Compiled kernels: no spills, wide loads of the state, no store that is not declared, and the committed budgets.
+
+Interpreted kernels cannot be compiled in the same process, so that all compilation happens in others.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+
+from perf_gates import catalogue, compiled, ptx
+from perf_gates.compiled import Cost
+
+ROOT = Path(__file__).parent.parent.parent
+COST = Cost(registers=64, spills=0, stack=0, shared=256, loads=20, wide_loads=8, stores=9)
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    """Python without the interpreter, over the same packages; what is not installed is found in the checkout."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = os.pathsep.join([*(p for p in sys.path if p), str(ROOT)])
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, env=env, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def probe() -> dict[str, Any]:
+    done = run("-m", "tests.kernels.planted_costs")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_kernels_keep_their_budgets_and_none_spills() -> None:
+    """A fixed part of the catalogue, one entry a kernel; a verification for all three architectures."""
+    done = run("-m", "perf_gates.compiled", "--quick", "--jobs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 faults" in done.stdout
+    assert all(f"ssd_scan_kernel sm_{capability}" in done.stdout for capability in compiled.CAPABILITIES)
+
+
+def test_every_kernel_of_the_package_is_in_the_catalogue(probe: dict[str, Any]) -> None:
+    assert probe["uncovered"] == []
+
+
+def test_a_sound_kernel_is_found_without_fault(probe: dict[str, Any]) -> None:
+    assert probe["judged"]["sound"] == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "message"),
+    [
+        ("a verification that stores the state", "writes ['S', 'y'], but declares ['y']"),
+        ("a state read 4 bytes at a time", "loads S by 4 bytes, not 16"),
+        ("a tile that no register file holds", "spills "),
+    ],
+)
+def test_a_planted_fault_is_caught(probe: dict[str, Any], planted: str, message: str) -> None:
+    assert any(fault.startswith(message) for fault in probe["judged"][planted])
+
+
+@pytest.mark.parametrize(("figure", "value"), [("registers", 63), ("registers", 65), ("stores", 10), ("wide_loads", 0)])
+def test_a_figure_that_moves_either_way_fails_and_names_the_command(figure: str, value: int) -> None:
+    moved = replace(COST, **{figure: value})
+    (line,) = compiled.compare({"k": moved}, triton.__version__, {"k": COST})
+    assert line == f"k: {figure} {getattr(COST, figure)} -> {value}; if that is meant, run `{compiled.REWRITE}`"
+
+
+def test_a_kernel_without_a_budget_and_budgets_of_another_triton_fail() -> None:
+    assert compiled.compare({"k": COST}, triton.__version__, {"k": COST}) == []
+    assert compiled.compare({"k": COST}, triton.__version__, {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
+    (line,) = compiled.compare({"k": COST}, "0.1", {"k": COST})
+    assert line.startswith("the budgets hold for triton 0.1, and")
+
+
+def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "BUDGETS", tmp_path / "budgets.toml")
+    compiled.BUDGETS.write_text(compiled.written({"a b": COST, "c": replace(COST, stores=0)}))
+    assert compiled.budgets() == (triton.__version__, {"a b": COST, "c": replace(COST, stores=0)})
+
+
+def test_launches_cannot_be_recorded_in_the_interpreter() -> None:
+    with pytest.raises(RuntimeError, match="unset it and start anew"):
+        compiled.launches_of(lambda: None)
+
+
+def test_an_address_leads_to_the_pointer_it_was_computed_from() -> None:
+    text = """
+    ld.param.b64 %rd1, [_k_param_0];
+    ld.param.b64 %rd2, [_k_param_2];
+    ld.param.b32 %r1, [_k_param_1];
+    @%p1 ld.global.b32 { %r2 }, [ %rd2 + 0 ];
+    mad.wide.s32 %rd3, %r2, 4, %rd1;
+    $L__BB0_1:
+    add.s64 %rd3, %rd3, 512;
+    @%p2 ld.global.L1::evict_first.v4.b32 { %r3, %r4, %r5, %r6 }, [ %rd3 + 16 ];
+    cp.async.cg.shared.global [ %r9 + 0 ], [ %rd3 + 0 ], 0x10, %r8;
+    st.shared.b32 [ %r9 + 0 ], %r3;
+    @!%p3 st.global.v2.b16 [ %rd3 + 0 ], { %rs1, %rs2 };
+    atom.global.gpu.acq_rel.add.u32 %r7, [%rd2], 1;
+    """
+    found = ptx.accesses(text, [("S", "*fp32"), ("n", "i32"), ("slots", "*i32")])
+    assert [(a.kind, a.bytes, sorted(a.owners)) for a in found] == [
+        ("load", 4, ["slots"]),
+        ("load", 16, ["S"]),
+        ("load", 16, ["S"]),
+        ("store", 4, ["S"]),
+        ("atomic", 4, ["slots"]),
+    ]
+
+
+def test_a_pointer_that_went_through_shared_memory_is_one_of_those_put_there() -> None:
+    text = """
+    ld.param.b64 %rd1, [_k_param_0];
+    ld.param.b64 %rd2, [_k_param_1];
+    add.s64 %rd3, %rd1, 8;
+    st.shared.b64 [ %r1 + 0 ], %rd3;
+    ld.shared.b64 %rd4, [%r2+128];
+    @%p1 st.global.b32 [ %rd4 + 0 ], { %r3 };
+    st.global.b32 [ %rd9 + 0 ], { %r3 };
+    """
+    found = ptx.accesses(text, [("half", "*i32"), ("slots", "*i32")])
+    assert [sorted(a.owners) for a in found] == [["half"], []]
+
+
+def test_a_store_of_unknown_origin_is_a_fault() -> None:
+    accesses = [ptx.Access("store", 4, frozenset({"y"})), ptx.Access("store", 4, frozenset())]
+    entry = catalogue.Entry("k", "v", "s", lambda: None, frozenset({"y"}), frozenset({"S"}))
+    assert list(compiled._undeclared(entry, accesses)) == [
+        "writes through 1 addresses of unknown origin",
+        "does not read ['S'], declared wide",
+    ]
