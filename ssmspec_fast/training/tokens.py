@@ -1,0 +1,47 @@
+"""Tokenizers: one token a byte, and a byte-pair encoding of 512 merges; both in the format of `tokenizers`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+END_TEXT = "Ā"  # how byte-level tokenizers write byte 0
+
+
+def bytes_only() -> Tokenizer:
+    """Token i is byte i."""
+    return _byte_level(models.BPE(vocab={letter: i for i, letter in enumerate(_letters())}, merges=[]))
+
+
+def merged(texts: Iterable[str], merges: int = 512) -> Tokenizer:
+    """256 bytes and the most frequent merges; token 0 ends a text, as in `bytes_only`."""
+    tokenizer = _byte_level(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    letters = _letters()
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + merges, special_tokens=[END_TEXT], initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the tokenizer into a checkpoint's folder, as transformers loads it."""
+    from transformers import PreTrainedTokenizerFast
+
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_TEXT)  # type: ignore[no-untyped-call]
+    whole.save_pretrained(folder)
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _letters() -> list[str]:
+    """The printable letter of each byte: itself where it prints, otherwise the next free code point from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    free = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(free)) for byte in range(256)]
