@@ -1,4 +1,4 @@
-"""These tests need Triton's interpreter, which is chosen when triton is imported."""
+"""These tests run in Triton's interpreter, which is chosen when triton is imported, or on a GPU (`tests.kernels.device`)."""
 
 import os
 import sys
@@ -9,16 +9,58 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))  # perf_gates is in no wheel; what is installed comes first
 
-if "triton" not in sys.modules:
+from tests.kernels import device
+
+if device.COMPILED:
+    device.place()
+elif "triton" not in sys.modules:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "interpreter: counts bytes, plants a fault or needs no GPU; skipped where kernels are compiled"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what watches the memory, which only the interpreter shows, and what a planted fault could write to."""
+    if not device.COMPILED:
+        return
+    from conformance.interpreter.memory import watch
+    from tests.kernels.mutants import mutated
+
+    for item in items:
+        if isinstance(item, pytest.Function):
+            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if any(device.reaches(f, (watch, mutated)) for f in (item.function, *given)):
+                item.add_marker("interpreter")
+
+
 @pytest.fixture(autouse=True)
-def interpreted() -> Iterator[None]:
-    """Run every kernel in the repaired interpreter."""
+def placed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run every kernel in the repaired interpreter, or on the GPU."""
+    if device.COMPILED:
+        if request.node.get_closest_marker("interpreter"):
+            pytest.skip("counts bytes, plants a fault, or needs no GPU")
+        yield
+        _usable()
+        return
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.fail("triton was imported before TRITON_INTERPRET=1 was set; run `tox run -e kernels`, or these tests alone")
     from conformance.interpreter.faithful import faithful
 
     with faithful():
         yield
+
+
+def _usable() -> None:
+    """A kernel that failed on the GPU leaves the process without it; a worker of pytest-xdist is replaced, a run ends."""
+    import torch
+
+    try:
+        torch.zeros(1).item()
+    except RuntimeError as error:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(70)
+        pytest.exit(f"the GPU cannot be used after this test: {error}", returncode=70)

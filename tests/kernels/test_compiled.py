@@ -17,6 +17,8 @@ import triton
 from perf_gates import catalogue, compiled, ptx
 from perf_gates.compiled import Cost
 
+pytestmark = pytest.mark.interpreter
+
 ROOT = Path(__file__).parent.parent.parent
 COST = Cost(registers=64, spills=0, stack=0, shared=256, loads=20, wide_loads=8, stores=9)
 

@@ -9,6 +9,8 @@ from triton.runtime import interpreter
 
 from conformance.interpreter import faithful, memory, rounding
 
+pytestmark = pytest.mark.interpreter
+
 HARD = torch.tensor([1.9999, -3.9999, 3.4e38, -3.39e38, float("inf"), -float("inf"), 1e-40, -0.0, 1 + 2**-8, 1 + 3 * 2**-8])
 
 

@@ -26,7 +26,8 @@ def draw(
     m: int, k: int, o: int, dtype: str, bias: bool, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     g = torch.Generator().manual_seed(seed)
-    x, W, b = (torch.randn(*s, generator=g).to(getattr(torch, dtype)) for s in ((m, k), (o, k), (o,)))
+    sizes, form = ((m, k), (o, k), (o,)), getattr(torch, dtype)
+    x, W, b = (torch.empty(s, dtype=form).copy_(torch.randn(*s, generator=g, device="cpu")) for s in sizes)
     return x, W, b if bias else None
 
 
