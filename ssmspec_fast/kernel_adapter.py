@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ssmspec_kernels.contract import CONTRACT
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
 from ssmspec_kernels.conv_tree import conv_tree
@@ -33,9 +34,6 @@ from ssmspec_ref.shapes import Array
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
-
-# 3 ulp: NumPy's exp, which stands for the hardware's in the interpreter, has 2.52; the hardware's functions have less.
-CONTRACT = NumericContract(exp="ex2", function_ulp=3.0, softplus_threshold=float("inf"))
 
 
 @dataclass(frozen=True)

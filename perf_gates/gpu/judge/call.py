@@ -1,0 +1,212 @@
+"""One call of a kernel at a model's shape: tensors on the device, poison, bystanders, and the rows that are judged.
+
+Tensors lie in buffers of NaN, states in a pool whose other slots are NaN, the inputs of a padding row are NaN, outputs are NaN
+before the call. Bits are compared on the device, all of them; values on a few rows and heads, where float64 can follow.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.shapes import Array
+
+FORMS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SPARE = 3
+"""Slots of a pool that no row names."""
+ROWS, HEADS = 3, 3
+"""How many are judged."""
+
+
+def launcher(name: str, function: str | None = None) -> Any:
+    """A launcher of ours, by name."""
+    return getattr(importlib.import_module(f"ssmspec_kernels.{name}"), function or name)
+
+
+def declared(**changes: Any) -> NumericContract:
+    """What the kernels declare: state in fp32, activations in bf16."""
+    contract: NumericContract = importlib.import_module("ssmspec_kernels.contract").CONTRACT
+    return replace(contract, **{"state": "fp32", "io": "bf16", **changes})
+
+
+@dataclass(frozen=True)
+class Check:
+    """A kernel at one shape; `run` gives the largest share of a bound that was used (0 where bits are compared), or raises
+    AssertionError."""
+
+    kernel: str
+    model: str
+    variant: str
+    batch: int
+    run: "Callable[[Call], float]"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel}/{self.model}/{self.variant}/b{self.batch}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is judged: batches, lengths of windows, sizes of trees, windows and capacities of rings."""
+
+    batches: tuple[int, ...] = (1, 16, 64)
+    windows: tuple[int, ...] = (1, 5, 6, 10, 32)
+    nodes: tuple[int, ...] = (13, 63, 128)
+    rings: tuple[tuple[int, int], ...] = ((1, 2), (5, 16), (6, 22), (6, 32), (10, 64))
+    tiny: bool = False
+    """Sizes that the interpreter can take, to try the checks themselves."""
+
+
+class Call:
+    """The tensors of one check: drawn from one seed, on one device."""
+
+    def __init__(self, device: str, seed: int, guard: int = 1024) -> None:
+        self.device, self.guard = device, guard
+        self.rng = np.random.default_rng(seed)
+        self.drawn = torch.Generator(device).manual_seed(seed)
+
+    # --- tensors ---
+
+    def filled(self, value: float, *shape: int, form: str = "bf16") -> Tensor:
+        """A tensor of one value, NaN on both sides."""
+        size = int(np.prod(shape))
+        buffer = torch.full((size + 2 * self.guard,), float("nan"), dtype=FORMS[form], device=self.device)
+        return buffer[self.guard : self.guard + size].view(shape).fill_(value)
+
+    def blank(self, *shape: int, form: str = "bf16") -> Tensor:
+        """An output that nobody has written."""
+        return self.filled(float("nan"), *shape, form=form)
+
+    def normal(self, *shape: int, form: str = "bf16", scale: float = 1.0, mean: float = 0.0) -> Tensor:
+        values = torch.randn(shape, generator=self.drawn, device=self.device) * scale + mean
+        return self.filled(0.0, *shape, form=form).copy_(values)
+
+    def uniform(self, low: float, high: float, *shape: int, form: str = "fp32") -> Tensor:
+        values = torch.rand(shape, generator=self.drawn, device=self.device) * (high - low) + low
+        return self.filled(0.0, *shape, form=form).copy_(values)
+
+    def ints(self, array: Any, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.from_numpy(np.array(array)).to(self.device, dtype)
+
+    def beside(self, b: int, t: int, *parts: tuple[int, ...]) -> list[Tensor]:
+        """Activations as a projection leaves them: parts of one row of memory; those of a padding row are NaN."""
+        sizes = [int(np.prod(part)) for part in parts]
+        whole = self.normal(b, t, sum(sizes))
+        if b > 1:
+            whole[-1] = float("nan")
+        return [x.unflatten(-1, part) for x, part in zip(whole.split(sizes, dim=-1), parts, strict=True)]
+
+    def slots(self, b: int) -> Tensor:
+        """Slots out of order, slot 0 among them; the last row of several is padding."""
+        slots = self.rng.permutation(b + SPARE)[:b]
+        if 0 not in slots[: max(1, b - 1)]:
+            slots[0] = 0
+        if b > 1:
+            slots[-1] = -1
+        return self.ints(slots)
+
+    def pool(self, slots: Tensor, *shape: int, form: str = "fp32", extra: int = 0) -> Tensor:
+        """States for the rows, NaN in every other slot."""
+        pool = self.blank(len(slots) + SPARE + extra, *shape, form=form)
+        own = slots[slots >= 0].long()
+        pool[own] = torch.randn((len(own), *shape), generator=self.drawn, device=self.device).to(FORMS[form])
+        return pool
+
+    # --- what is judged ---
+
+    def sample(self, count: int, most: int) -> Array:
+        """The first, the last, and some between."""
+        inner = self.rng.permutation(np.arange(1, count - 1))[: max(0, most - 2)]
+        return np.unique(np.concatenate([[0, count - 1], inner]))
+
+    def rows(self, b: int) -> Array:
+        """The live rows that are judged."""
+        return self.sample(b - 1 if b > 1 else 1, ROWS)
+
+    def heads(self, h: int) -> Array:
+        return self.sample(h, HEADS)
+
+    @contextmanager
+    def keeping(self, _owned: dict[str, Any], **tensors: Tensor) -> Iterator[None]:
+        """Assert that the block changes nothing of these tensors, their guards and gaps included, but the rows owned."""
+        before = {name: elements(t).clone() for name, t in tensors.items()}
+        yield
+        for name, t in tensors.items():
+            old, new = before[name], elements(t)
+            free = torch.zeros(len(old), dtype=torch.bool, device=t.device)
+            if name in _owned:
+                free.as_strided(t.shape, t.stride(), t.storage_offset())[_owned[name]] = True
+            assert bool(((old == new) | free).all()), f"{name} changed where the call owns nothing"
+
+
+def elements(t: Tensor) -> Tensor:
+    """All bits of a tensor's memory."""
+    return torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage()).view(INTS[t.element_size()])
+
+
+def pulled(x: Tensor, rows: Array, heads: Array | None = None, axis: int = 2) -> Array:
+    """Some rows, and some heads of them, as the oracle takes them."""
+    x = x[torch.as_tensor(rows, device=x.device)]
+    if heads is not None:
+        x = x.index_select(axis, torch.as_tensor(heads, device=x.device))
+    return x.double().cpu().numpy()
+
+
+def within(what: str, found: Array, pair: Approx) -> float:
+    """The share of the bound that was used, after the assertion that it holds and says something."""
+    comparison = eb.compare(found, pair.value, pair.error)
+    assert comparison.passed, f"{what}: {comparison}"
+    assert bool((pair.error < np.abs(pair.value)).any()), f"{what}: zeros would pass"
+    return comparison.utilisation
+
+
+def finite(what: str, out: Tensor, live: int) -> None:
+    """Assert that every output of the live rows was written, and none of a padding row."""
+    assert bool(out[:live].isfinite().all()), f"{what}: an output of a live row was not written, or is not finite"
+    assert bool(out[live:].isnan().all()), f"{what}: an output of a padding row was written"
+
+
+def chain(tokens: int) -> Array:
+    return np.tri(tokens, dtype=bool)
+
+
+def trees(call: Call, b: int, nodes: int) -> Array:
+    """The parents of another tree for each row, the first of all nodes; -2 is padding."""
+    parents = np.full((b, nodes), -2)
+    for row in range(b):
+        size = nodes if row == 0 else int(call.rng.integers(max(1, nodes // 2), nodes + 1))
+        i = np.arange(size)
+        shapes = (i - 1, np.maximum(0, (i - 1) // 2), np.where(i % 2, i - 1, i - 2), call.rng.integers(0, np.maximum(i, 1)))
+        parents[row, :size] = shapes[(row + 1) % 4]
+        parents[row, 0] = -1
+    return parents
+
+
+def ancestors(parents: Array) -> Array:
+    """mask[b, i, j]: j lies on the path from the root to i."""
+    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
+    for row, above in zip(mask, parents, strict=True):
+        for i, parent in enumerate(above):
+            if parent >= -1:
+                row[i] = row[parent] if parent >= 0 else False
+                row[i, i] = True
+    return mask
+
+
+def accepted(call: Call, mask: Array) -> tuple[Array, Array]:
+    """A path of each row, what some node sees, and its length; 0 now and then."""
+    path, advanced = np.full(mask.shape[:2], -1), np.zeros(len(mask), dtype=int)
+    for b, row in enumerate(mask):
+        seen = np.flatnonzero(row[call.rng.choice(np.flatnonzero(np.diag(row)))])
+        advanced[b] = 0 if call.rng.random() < 0.1 else len(seen)
+        path[b, : advanced[b]] = seen[: advanced[b]]
+    return path, advanced
