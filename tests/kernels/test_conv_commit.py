@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.interpreter.memory import watch
 from ssmspec_kernels import conv_commit
 from ssmspec_ref import errors
 from tests.kernels.conv_cases import Options, case, caught
 from tests.kernels.mutants import mutated
-from tests.kernels.tensors import BYTES, Kept, check_bytes, doubles
+from tests.kernels.tensors import BYTES, Kept, check_bytes, doubles, watch
 
 CASES = [
     Options(replay="advanced"),

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.interpreter.memory import watch
 from ssmspec_kernels import conv_tree, conv_window
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors, tree
 from tests.kernels.conv_cases import Options, case, caught, forest, tree_mask
 from tests.kernels.mutants import mutated
-from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
 
 CASES = [
     Options(t=9, keep="none"),

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.interpreter.memory import watch
 from ssmspec_kernels import conv_step, conv_window
 from ssmspec_ref import conv, errors
 from ssmspec_ref import error_bounds as eb
 from tests.kernels.conv_cases import Case, Options, case, caught
 from tests.kernels.mutants import mutated
-from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
 
 CASES = [
     Options(),
