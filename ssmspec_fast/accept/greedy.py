@@ -1,0 +1,17 @@
+"""Greedy acceptance: a draft stands as long as it is what the target would have chosen."""
+
+from torch import Tensor
+
+from ..operations import Operations
+from ..sequences import Sequences
+from ..window import Proposal, Verdict
+from .walk import best, cut, walk
+
+
+class Greedy:
+    """The most likely token at every node, the lowest of equals."""
+
+    def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
+        window = proposal.window
+        emitted, path = walk(window.tokens, window.tree(), logits.argmax(-1))
+        return cut(*best(emitted, path, window), sequences, window.sequences)

@@ -1,0 +1,86 @@
+"""One model's sequences under one method: prefill, verify a window, commit what was accepted, fork, release."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import LengthError
+
+from .layers.attention import Attention
+from .methods import Method
+from .model import Mixer, Model, head, through
+from .operations import Operations
+from .prefill import CHUNK, prefill
+from .sequences import Sequences
+from .state import Pools, check_memory
+from .window import Feed, Verdict, Window
+
+
+class Decoder:
+    """`slots` sequences of at most `cache` tokens, windows of at most `window` tokens.
+
+    Units: `memory` is the bytes that the pools may take.
+    Raises: Unsupported (the method is not defined here), MemoryRefused, before anything is taken.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        method: Method,
+        operations: Operations,
+        *,
+        slots: int,
+        cache: int,
+        window: int = 1,
+        memory: int | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        method.check(model, window, operations)
+        self.model, self.method, self.operations, self.chunk = model, method, operations, chunk
+        self.slots, self.cache, self.window = slots, cache, window
+        counted = method.new_pools(model, slots, cache, window, operations, device="meta").bytes
+        check_memory(f"{slots} slots of {cache} tokens under {method.name}", counted, memory)
+        self.pools: Pools = method.new_pools(model, slots, cache, window, operations)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> None:
+        """Prompts into free slots: all but their last token, the first root.
+
+        Raises: LengthError for a prompt longer than the cache, before any work.
+        """
+        for prompt in prompts:
+            if len(prompt) > self.cache:
+                raise LengthError(
+                    f"a prompt came with {len(prompt)} tokens, but a slot holds {self.cache}; give a longer cache"
+                )
+        prefill(self.model, self.pools, self.method, prompts, slots, self.operations, self.chunk)
+
+    def feed(self, window: Window, sequences: Sequences) -> Feed:
+        return self.method.feed(self.pools, window, sequences, self.operations)
+
+    def hidden(self, feed: Feed) -> Tensor:
+        """What the head reads after each token of a feed; no length moves."""
+        operations, pools, method = self.operations, self.pools, self.method
+
+        def mixed(layer: int, mixer: Mixer, u: Tensor) -> Tensor:
+            if isinstance(mixer, Attention):
+                q, k, v, gate = mixer.inputs(u, feed.positions, operations)
+                return mixer.output(method.attend(pools, layer, mixer, q, k, v, feed, operations), gate, operations)
+            pre, gates = mixer.inputs(u, operations)
+            y = method.recur(pools, layer, mixer, pre, gates, feed, operations)
+            return mixer.output(y, gates, operations)  # type: ignore[arg-type]
+
+        return through(self.model, feed.tokens, mixed, operations)
+
+    def verify(self, feed: Feed) -> Tensor:
+        """The logits (b, t, i) at the window's own tokens, in fp32."""
+        x, t = self.hidden(feed), feed.window.tokens.shape[1]
+        if feed.lag is not None:
+            at = feed.lag[:, None] + torch.arange(t, device=x.device)
+            at = at.clamp_max(x.shape[1] - 1)
+            x = torch.gather(x, 1, at[..., None].expand(-1, -1, x.shape[2]))
+        return head(self.model, x, self.operations)
+
+    def commit(self, feed: Feed, verdict: Verdict) -> None:
+        """Root and accepted drafts enter every layer."""
+        self.method.commit(self.pools, feed, verdict, self.operations)

@@ -1,0 +1,46 @@
+"""What the engine refuses beside the errors of `ssmspec_ref.errors`: checkpoints, memory.
+
+SpecError
+├── CheckpointError
+│   ├── ConfigRefused      an unknown model, an unknown field, or a value that is not supported
+│   ├── UnsafeFile         weights that are not safetensors
+│   ├── BrokenFile         a file that is missing, cut short, or no JSON
+│   ├── MissingTensor      a tensor that the config implies
+│   ├── UnknownTensor      a tensor that the config does not imply
+│   └── TensorMismatch     a tensor of another shape, or of a type that is no float
+└── MemoryRefused          more memory than there may be, counted before it is taken
+"""
+
+from ssmspec_ref.errors import SpecError, Unsupported
+
+
+class CheckpointError(SpecError):
+    """A folder that cannot be loaded."""
+
+
+class ConfigRefused(CheckpointError, Unsupported):
+    """A config with a model, a field or a value that is not supported."""
+
+
+class UnsafeFile(CheckpointError):
+    """Weights in a format that can run code."""
+
+
+class BrokenFile(CheckpointError):
+    """A file that is missing, cut short, or no JSON."""
+
+
+class MissingTensor(CheckpointError):
+    """A tensor that the config implies is not there."""
+
+
+class UnknownTensor(CheckpointError):
+    """A tensor that the config does not imply."""
+
+
+class TensorMismatch(CheckpointError):
+    """A tensor of another shape or type than the config implies."""
+
+
+class MemoryRefused(SpecError):
+    """More memory than allowed."""

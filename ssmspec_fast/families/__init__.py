@@ -1,0 +1,50 @@
+"""The families of checkpoints that are read: for each, its config, and its tensors taken from a source."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..config import ModelConfig
+from ..errors import ConfigRefused
+from ..model import Model
+from . import bamba, gpt_neox, llama, mamba, nemotron_h, qwen3_5
+from .fields import Fields
+from .source import Source
+
+
+class Family(NamedTuple):
+    """config.json -> ModelConfig, and ModelConfig -> Model out of a source."""
+
+    read: Callable[[Fields], ModelConfig]
+    assemble: Callable[[ModelConfig, Source], Model]
+
+
+FAMILIES = {
+    "mamba": Family(mamba.read_mamba, mamba.assemble),
+    "mamba2": Family(mamba.read_mamba2, mamba.assemble),
+    "bamba": Family(bamba.read_bamba, bamba.assemble),
+    "falcon_h1": Family(bamba.read_falcon_h1, bamba.assemble),
+    "nemotron_h": Family(nemotron_h.read, nemotron_h.assemble),
+    "qwen3_5_text": Family(qwen3_5.read, qwen3_5.assemble),
+    "llama": Family(llama.read, llama.assemble),
+    "mistral": Family(llama.read, llama.assemble),
+    "gpt_neox": Family(gpt_neox.read, gpt_neox.assemble),
+}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size")
+
+
+def find(data: dict[str, Any], extra: dict[str, Any] | None = None) -> tuple[Family, ModelConfig]:
+    """The family of a config.json and the model that it describes; `extra` is MambaInLlama's mamba_config.json.
+
+    Raises: ConfigRefused, by model_type and field.
+    """
+    name = data.get("model_type")
+    if name not in FAMILIES:
+        experts = next((field for field in EXPERTS if data.get(field)), None)
+        why = f"; field {experts} makes it a mixture of experts, and none is supported" if experts else ""
+        raise ConfigRefused(f"model_type came as {name!r}; supported: {', '.join(FAMILIES)}{why}")
+    fields = Fields(name, {k: v for k, v in data.items() if k != "model_type"})
+    if extra is None:
+        return FAMILIES[name], FAMILIES[name].read(fields)
+    if name not in ("llama", "mistral"):
+        raise ConfigRefused(f"mamba_config.json came beside model_type {name!r}; MambaInLlama is built on llama or mistral")
+    return FAMILIES[name], llama.read_mamba_in_llama(fields, extra)

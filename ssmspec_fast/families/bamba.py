@@ -1,0 +1,141 @@
+"""Bamba and Falcon-H1: Mamba-2 and attention, one or the other in a block (Bamba), or both in each (Falcon-H1)."""
+
+from dataclasses import replace
+
+from ..config import (
+    AttentionConfig,
+    BlockConfig,
+    Branch,
+    GatedNormConfig,
+    Mamba2Config,
+    MLPConfig,
+    ModelConfig,
+    NormConfig,
+)
+from ..model import Block, Mixer, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+
+def _mamba2(f: Fields, inner: int, eps: float) -> Mamba2Config:
+    heads, groups = f.count("mamba_n_heads", 128), f.count("mamba_n_groups", 1)
+    f.must("mamba_d_head", "auto", inner // heads)
+    f.must("hidden_act", "silu")
+    f.count("mamba_expand", 2)
+    return Mamba2Config(
+        heads,
+        inner // heads,
+        f.count("mamba_d_state", 256),
+        groups,
+        f.count("mamba_d_conv", 4),
+        conv_bias=f.flag("mamba_conv_bias", True),
+        bias=f.flag("mamba_proj_bias", False),
+        out_bias=f.flag("mamba_proj_bias", False),
+        dt_limit=f.limits("time_step_limit"),
+        norm=GatedNormConfig(groups, eps),
+    )
+
+
+def _attention(f: Fields, width: int, part: float) -> AttentionConfig:
+    heads = f.count("num_attention_heads", 32)
+    channels = f.count("head_dim", width // heads)
+    bias = f.flag("attention_bias", False)
+    return AttentionConfig(
+        heads,
+        f.count("num_key_value_heads", 8),
+        channels,
+        f.rotary(channels, part),
+        bias,
+        bias,
+        key_multiplier=f.number("key_multiplier", 1.0),
+    )
+
+
+def _model(f: Fields, width: int, blocks: tuple[BlockConfig, ...], eps: float) -> ModelConfig:
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        width,
+        blocks,
+        NormConfig(eps),
+        tied=f.flag("tie_word_embeddings", False),
+        embedding_multiplier=f.number("embedding_multiplier", 1.0),
+        head_multiplier=f.number("lm_head_multiplier", 1.0),
+        length=f.count("max_position_embeddings", 262144),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def read_bamba(f: Fields) -> ModelConfig:
+    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-5)
+    mamba = _mamba2(f, f.count("mamba_expand", 2) * width, eps)
+    attention = _attention(f, width, 0.5)
+    mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
+    attended = set(f.get("attn_layer_indices", ()))
+    f.ignore("layers_block_type", "layer_types", "attn_rotary_emb")
+    layers = range(f.count("num_hidden_layers"))
+    mixers = (attention if i in attended else mamba for i in layers)
+    return _model(f, width, tuple(BlockConfig((Branch(mixer),), mlp) for mixer in mixers), eps)
+
+
+def _five(f: Fields) -> tuple[float, float, float, float, float]:
+    z, x, B, C, dt = map(float, f.get("ssm_multipliers", (1.0,) * 5))
+    return z, x, B, C, dt
+
+
+def read_falcon_h1(f: Fields) -> ModelConfig:
+    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-5)
+    inner = f.count("mamba_d_ssm", f.count("mamba_expand", 2) * width)
+    plain = _mamba2(f, inner, eps)
+    first = f.flag("mamba_norm_before_gate", True)
+    mamba = replace(
+        plain,
+        out_bias=f.flag("projectors_bias", False),
+        norm=replace(plain.norm, norm_first=first) if f.flag("mamba_rms_norm", False) and plain.norm else None,
+        input_multiplier=f.number("ssm_in_multiplier", 1.0),
+        multipliers=_five(f),
+    )
+    gate, down = f.get("mlp_multipliers", (1.0, 1.0))
+    mlp = MLPConfig(
+        f.count("intermediate_size"),
+        bias=f.flag("mlp_bias", False),
+        gate_multiplier=float(gate),
+        down_multiplier=float(down),
+    )
+    f.ignore("layers_block_type", "layer_types", "mamba_use_mlp", "attn_layer_indices", "mlp_expansion_factor")
+    branches = (
+        Branch(mamba, scale_out=f.number("ssm_out_multiplier", 1.0)),
+        Branch(
+            _attention(f, width, 1.0),
+            f.number("attention_in_multiplier", 1.0),
+            f.number("attention_out_multiplier", 1.0),
+        ),
+    )
+    return _model(f, width, (BlockConfig(branches, mlp),) * f.count("num_hidden_layers"), eps)
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors of both: `model.layers.i` with `mamba`, `self_attn` and `feed_forward`."""
+    eps, blocks = config.norm.eps, []
+    for i, block in enumerate(config.blocks):
+        name, mixers = f"model.layers.{i}", list[Mixer]()
+        for branch in block.branches:
+            if isinstance(branch.mixer, Mamba2Config):
+                mixers.append(parts.mamba2(source, f"{name}.mamba", config.width, branch.mixer))
+            elif isinstance(branch.mixer, AttentionConfig):
+                mixers.append(parts.attention(source, f"{name}.self_attn", config.width, branch.mixer))
+        assert block.mlp is not None
+        blocks.append(
+            Block(
+                tuple(mixers),
+                parts.rms(source, f"{name}.input_layernorm", config.width, eps),
+                parts.mlp(source, f"{name}.feed_forward", config.width, block.mlp),
+                parts.rms(source, f"{name}.pre_ff_layernorm", config.width, eps),
+            )
+        )
+    norm = parts.rms(source, "model.final_layernorm", config.width, eps)
+    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))

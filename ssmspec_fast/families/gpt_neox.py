@@ -1,0 +1,73 @@
+"""GPT-NeoX (Pythia): centred norms, one projection for q | k | v of each head, attention and MLP beside each other."""
+
+from ..config import AttentionConfig, BlockConfig, Branch, MLPConfig, ModelConfig, NormConfig
+from ..layers.attention import Attention
+from ..layers.linear import Linear
+from ..layers.mlp import MLP
+from ..layers.norm import Norm
+from ..model import Block, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+
+def read(f: Fields) -> ModelConfig:
+    width, heads = f.count("hidden_size"), f.count("num_attention_heads")
+    channels = width // heads
+    f.must("hidden_act", "gelu")
+    bias = f.flag("attention_bias", True)
+    attention = AttentionConfig(heads, heads, channels, f.rotary(channels, 0.25), bias, bias)
+    mlp = MLPConfig(f.count("intermediate_size"), "gelu", gated=False, bias=True)
+    block = BlockConfig((Branch(attention),), mlp, f.flag("use_parallel_residual", True))
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        width,
+        (block,) * f.count("num_hidden_layers"),
+        NormConfig(f.number("layer_norm_eps", 1e-5), centred=True),
+        tied=f.flag("tie_word_embeddings", False),
+        length=f.count("max_position_embeddings", 2048),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def _norm(source: Source, name: str, width: int, eps: float) -> Norm:
+    return Norm(source.exact(f"{name}.weight", width), eps, source.exact(f"{name}.bias", width))
+
+
+def _attention(source: Source, name: str, width: int, c: AttentionConfig) -> Attention:
+    """The rows of query_key_value are, head by head, its q, its k, its v."""
+    packed = parts.linear(source, f"{name}.query_key_value", 3 * width, width, c.bias)
+    weights = packed.weight.view(c.heads, 3, c.channels, width).unbind(1)
+    biases = [None] * 3 if packed.bias is None else packed.bias.view(c.heads, 3, c.channels).unbind(1)
+    q, k, v = (
+        Linear(w.reshape(-1, width).contiguous(), None if b is None else b.reshape(-1).contiguous())
+        for w, b in zip(weights, biases, strict=True)
+    )
+    out = parts.linear(source, f"{name}.dense", width, width, c.out_bias)
+    return Attention(c, q, k, v, out, parts.turning(source, c))
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors: `gpt_neox.layers.i` with `attention` and `mlp`, and `embed_out`."""
+    eps, width, blocks = config.norm.eps, config.width, []
+    source.ignore(".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
+    for i, block in enumerate(config.blocks):
+        name, attention, mlp = f"gpt_neox.layers.{i}", block.branches[0].mixer, block.mlp
+        assert isinstance(attention, AttentionConfig)
+        assert mlp is not None
+        up = parts.linear(source, f"{name}.mlp.dense_h_to_4h", mlp.inner, width, True)
+        down = parts.linear(source, f"{name}.mlp.dense_4h_to_h", width, mlp.inner, True)
+        blocks.append(
+            Block(
+                (_attention(source, f"{name}.attention", width, attention),),
+                _norm(source, f"{name}.input_layernorm", width, eps),
+                MLP(mlp, up, down),
+                _norm(source, f"{name}.post_attention_layernorm", width, eps),
+            )
+        )
+    norm = _norm(source, "gpt_neox.final_layer_norm", width, eps)
+    return parts.model(source, config, "gpt_neox.embed_in", norm, "embed_out", tuple(blocks))

@@ -1,0 +1,129 @@
+"""Llama and Mistral, and MambaInLlama, which puts Mamba-2 in the place of some of Llama's attention layers.
+
+MambaInLlama keeps Llama's config.json and adds mamba_config.json. Its Mamba-2 has a head for each query head, with as many
+states as a head has channels; x and B come with the heads of Llama's values and keys and are widened behind the convolution.
+The norm before the head is Llama's, as in training; the published inference code of March 2025 leaves it out.
+Source: jxiw/MambaInLlama, mamba2/hybrid_mamba_layer.py and mamba2/hybrid_mamba_config.py.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ..config import (
+    AttentionConfig,
+    BlockConfig,
+    Branch,
+    GatedNormConfig,
+    Mamba2Config,
+    MLPConfig,
+    ModelConfig,
+    NormConfig,
+)
+from ..errors import ConfigRefused
+from ..model import Block, Mixer, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+
+def read(f: Fields) -> ModelConfig:
+    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-6)
+    heads = f.count("num_attention_heads", 32)
+    channels = f.count("head_dim", width // heads)
+    bias = f.flag("attention_bias", False)
+    f.must("hidden_act", "silu")
+    f.must("sliding_window", None)
+    attention = AttentionConfig(heads, f.count("num_key_value_heads", heads), channels, f.rotary(channels), bias, bias)
+    mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        width,
+        (BlockConfig((Branch(attention),), mlp),) * f.count("num_hidden_layers"),
+        NormConfig(eps),
+        tied=f.flag("tie_word_embeddings", False),
+        length=f.count("max_position_embeddings", 2048),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
+    """Llama's config, with the mixers of the layers that mamba_config.json does not list as attention."""
+    base = read(f)
+    g = Fields("mamba_in_llama", extra)
+    g.must("hidden_act", "silu")
+    g.must("d_model", base.width)
+    g.must("n_layer", len(base.blocks))
+    g.must("vocab_size", base.vocabulary)
+    mlp = base.blocks[0].mlp
+    g.must("intermediate_size", mlp.inner if mlp else None)
+    g.must("rms_norm_eps", base.norm.eps)
+    mamba = _mamba2(g, base.width)
+    attended = set(g.get("attn_layers", ()))
+    beyond = sorted(i for i in attended if not 0 <= i < len(base.blocks))
+    if beyond:
+        raise ConfigRefused(f"{g.family}: field attn_layers lists {beyond}, but there are {len(base.blocks)} layers")
+    g.finish()
+    blocks = tuple(
+        block if i in attended else replace(block, branches=(Branch(mamba),)) for i, block in enumerate(base.blocks)
+    )
+    return replace(base, family="mamba_in_llama", blocks=blocks)
+
+
+def _mamba2(g: Fields, width: int) -> Mamba2Config:
+    s = Fields("mamba_in_llama, ssm_cfg", g.get("ssm_cfg"))
+    inner, shared = g.count("d_inner", width), g.count("d_xb")
+    heads, state = s.count("ngroups"), s.count("d_state", 128)
+    if heads * state != inner or shared % state or inner % shared:
+        raise ConfigRefused(
+            f"{g.family}: d_inner {inner}, d_xb {shared}, ngroups {heads} and d_state {state} do not fit; it needs "
+            "d_inner = ngroups d_state, and d_xb whole heads of d_state that divide the others"
+        )
+    s.must("repeat_kv_before_conv", False)
+    s.must("d_ssm", inner)
+    s.ignore("expand", "headdim", "A_init_range", "dt_min", "dt_max", "dt_init_floor", "conv_init", "use_mem_eff_path")
+    bias = s.flag("bias", False)
+    norm = GatedNormConfig(heads, 1e-5, s.flag("norm_before_gate", False)) if s.flag("rmsnorm", True) else None
+    made = Mamba2Config(
+        heads,
+        state,
+        state,
+        heads,
+        s.count("d_conv", 4),
+        x_groups=shared // state,
+        B_groups=shared // state,
+        conv_bias=s.flag("conv_bias", True),
+        bias=bias,
+        out_bias=bias,
+        skip_by_channel=s.flag("D_has_hdim", False),
+        dt_limit=s.limits("dt_limit"),
+        norm=norm,
+    )
+    s.finish()
+    return made
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors: `model.layers.i` with `self_attn` or `mamba`, and `mlp`."""
+    eps, blocks = config.norm.eps, []
+    for i, block in enumerate(config.blocks):
+        name, config_of, mixer = f"model.layers.{i}", block.branches[0].mixer, list[Mixer]()
+        if isinstance(config_of, Mamba2Config):
+            mixer.append(parts.mamba2(source, f"{name}.mamba", config.width, config_of))
+        elif isinstance(config_of, AttentionConfig):
+            mixer.append(parts.attention(source, f"{name}.self_attn", config.width, config_of))
+        assert block.mlp is not None
+        blocks.append(
+            Block(
+                tuple(mixer),
+                parts.rms(source, f"{name}.input_layernorm", config.width, eps),
+                parts.mlp(source, f"{name}.mlp", config.width, block.mlp),
+                parts.rms(source, f"{name}.post_attention_layernorm", config.width, eps),
+            )
+        )
+    source.ignore("rotary_emb.inv_freq")
+    norm = parts.rms(source, "model.norm", config.width, eps)
+    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))

@@ -1,0 +1,78 @@
+"""Mamba-1 and Mamba-2 as transformers stores them: blocks of a mixer alone."""
+
+import math
+
+from ..config import BlockConfig, Branch, GatedNormConfig, Mamba1Config, Mamba2Config, ModelConfig, NormConfig
+from ..model import Block, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+
+def _common(f: Fields, mixer: Mamba1Config | Mamba2Config, tied: bool) -> ModelConfig:
+    f.must("hidden_act", "silu")
+    layers = f.count("num_hidden_layers")
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        f.count("hidden_size"),
+        (BlockConfig((Branch(mixer),)),) * layers,
+        NormConfig(f.number("layer_norm_epsilon", 1e-5)),
+        tied=f.flag("tie_word_embeddings", tied),
+        residual_fp32=f.flag("residual_in_fp32", True),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def read_mamba(f: Fields) -> ModelConfig:
+    width = f.count("hidden_size")
+    inner = f.count("expand", 2) * width
+    f.must("intermediate_size", inner)
+    rank = f.get("time_step_rank", "auto")
+    mixer = Mamba1Config(
+        inner,
+        f.count("state_size", 16),
+        math.ceil(width / 16) if rank == "auto" else f.count("time_step_rank"),
+        f.count("conv_kernel", 4),
+        f.flag("use_conv_bias", True),
+        f.flag("use_bias", False),
+    )
+    return _common(f, mixer, tied=True)
+
+
+def read_mamba2(f: Fields) -> ModelConfig:
+    heads, channels, groups = f.count("num_heads"), f.count("head_dim"), f.count("n_groups", 8)
+    f.must("expand", heads * channels / f.count("hidden_size"))
+    f.ignore("time_step_rank")
+    f.must("rms_norm", True)
+    f.must("norm_before_gate", False, True)  # written by some configs and read by none: the norm is of the gated y
+    mixer = Mamba2Config(
+        heads,
+        channels,
+        f.count("state_size", 128),
+        groups,
+        f.count("conv_kernel", 4),
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=f.flag("use_bias", False),
+        out_bias=f.flag("use_bias", False),
+        dt_limit=f.limits("time_step_limit"),
+        norm=GatedNormConfig(groups, f.number("layer_norm_epsilon", 1e-5)),
+    )
+    return _common(f, mixer, tied=False)
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors of both: `backbone.layers.i.mixer`."""
+    eps, blocks = config.norm.eps, []
+    for i, mixer in enumerate(config.mixers):
+        name = f"backbone.layers.{i}"
+        if isinstance(mixer, Mamba1Config):
+            layer = parts.mamba1(source, f"{name}.mixer", config.width, mixer)
+        else:
+            layer = parts.mamba2(source, f"{name}.mixer", config.width, mixer)  # type: ignore[arg-type, assignment]
+        blocks.append(Block((layer,), parts.rms(source, f"{name}.norm", config.width, eps)))
+    norm = parts.rms(source, "backbone.norm_f", config.width, eps)
+    return parts.model(source, config, "backbone.embeddings", norm, "lm_head", tuple(blocks))

@@ -1,0 +1,115 @@
+"""Nemotron-H, dense: every block is one of Mamba-2, attention without positions, or an MLP of squared ReLU.
+
+transformers clamps dt at `time_step_min` in prefill and not in decode; here, as in the published kernels, dt is clamped by
+`time_step_limit` alone, in both.
+"""
+
+from ..config import (
+    AttentionConfig,
+    BlockConfig,
+    Branch,
+    GatedNormConfig,
+    Mamba2Config,
+    MixerConfig,
+    MLPConfig,
+    ModelConfig,
+    NormConfig,
+)
+from ..errors import ConfigRefused
+from ..model import Block, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+KINDS = {
+    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe",
+    "linear_attention": "mamba", "full_attention": "attention", "mamba": "mamba", "attention": "attention", "mlp": "mlp",
+}  # fmt: skip
+EXPERTS = (
+    "n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
+    "moe_latent_size", "moe_shared_expert_overlap", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group",
+    "norm_topk_prob", "output_router_logits", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
+)  # fmt: skip
+"""Fields of the mixture-of-experts blocks, which a dense model carries without reading them."""
+
+
+def read(f: Fields) -> ModelConfig:
+    width, eps = f.count("hidden_size"), f.number("layer_norm_epsilon", f.get("rms_norm_eps", 1e-5))
+    f.must("mamba_hidden_act", "silu")
+    f.must("num_nextn_predict_layers", 0)
+    f.ignore(*EXPERTS, "rms_norm_eps", "expand", "mamba_ssm_cache_dtype", "sliding_window", "attention_head_dim")
+    f.ignore("num_hidden_layers", "rope_theta", "norm_eps", "mamba_num_groups", "use_mamba_kernels")
+    mixers: dict[str, MixerConfig] = {"mamba": _mamba2(f, eps), "attention": _attention(f, width)}
+    mlp = MLPConfig(
+        f.count("intermediate_size"), f.must("mlp_hidden_act", "relu2", "silu"), gated=False, bias=f.flag("mlp_bias", False)
+    )
+    blocks = tuple(BlockConfig((), mlp) if kind == "mlp" else BlockConfig((Branch(mixers[kind]),)) for kind in _kinds(f))
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        width,
+        blocks,
+        NormConfig(eps),
+        tied=f.flag("tie_word_embeddings", False),
+        residual_fp32=f.flag("residual_in_fp32", False),
+        length=f.count("max_position_embeddings", 4096),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def _kinds(f: Fields) -> list[str]:
+    """What each block is. Raises: ConfigRefused for experts, and for what is unknown."""
+    field = "hybrid_override_pattern" if "hybrid_override_pattern" in f.data else "layers_block_type"
+    f.ignore("hybrid_override_pattern", "layers_block_type", "layer_types")
+    kinds = [KINDS.get(kind, kind) for kind in f.get(field)]
+    for kind in kinds:
+        if kind not in ("mamba", "attention", "mlp"):
+            reason = "a mixture of experts" if kind == "moe" else repr(kind)
+            raise ConfigRefused(f"{f.family}: field {field} has a block that is {reason}; supported: mamba, attention, mlp")
+    return kinds
+
+
+def _mamba2(f: Fields, eps: float) -> Mamba2Config:
+    groups = f.count("n_groups", 8)
+    bias = f.flag("use_bias", False)
+    f.must("mamba_proj_bias", bias, False)
+    return Mamba2Config(
+        f.count("mamba_num_heads", 128),
+        f.count("mamba_head_dim", 64),
+        f.count("ssm_state_size", 128),
+        groups,
+        f.count("conv_kernel", 4),
+        conv_bias=f.flag("use_conv_bias", True),
+        bias=bias,
+        out_bias=bias,
+        dt_limit=f.limits("time_step_limit"),
+        norm=GatedNormConfig(groups, eps),
+    )
+
+
+def _attention(f: Fields, width: int) -> AttentionConfig:
+    heads = f.count("num_attention_heads", 32)
+    f.must("attention_bias", False)
+    channels = f.count("head_dim", f.get("attention_head_dim", width // heads))
+    return AttentionConfig(heads, f.count("num_key_value_heads", 8), channels)
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors: `backbone.layers.i.mixer`, whatever it is."""
+    eps, blocks = config.norm.eps, []
+    for i, block in enumerate(config.blocks):
+        name = f"backbone.layers.{i}"
+        norm = parts.rms(source, f"{name}.norm", config.width, eps)
+        if block.mlp is not None:
+            blocks.append(Block(mlp=parts.mlp(source, f"{name}.mixer", config.width, block.mlp), mlp_norm=norm))
+            continue
+        mixer = block.branches[0].mixer
+        if isinstance(mixer, Mamba2Config):
+            blocks.append(Block((parts.mamba2(source, f"{name}.mixer", config.width, mixer),), norm))
+        elif isinstance(mixer, AttentionConfig):
+            blocks.append(Block((parts.attention(source, f"{name}.mixer", config.width, mixer),), norm))
+    norm = parts.rms(source, "backbone.norm_f", config.width, eps)
+    return parts.model(source, config, "backbone.embeddings", norm, "lm_head", tuple(blocks))

@@ -1,0 +1,88 @@
+"""Qwen3.5, dense, text: Gated DeltaNet and gated attention, an MLP in every block; norms stored as weight - 1."""
+
+from ..config import AttentionConfig, BlockConfig, Branch, DeltaConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
+from ..errors import ConfigRefused
+from ..model import Block, Mixer, Model
+from . import parts
+from .fields import Fields
+from .source import Source
+
+OFFSET = 1.0
+
+
+def read(f: Fields) -> ModelConfig:
+    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-6)
+    f.must("hidden_act", "silu")
+    channels = f.count("head_dim", 256)
+    bias = f.flag("attention_bias", False)
+    mixers: dict[str, MixerConfig] = {
+        "linear_attention": DeltaConfig(
+            f.count("linear_num_key_heads", 16),
+            f.count("linear_num_value_heads", 32),
+            f.count("linear_key_head_dim", 128),
+            f.count("linear_value_head_dim", 128),
+            f.count("linear_conv_kernel_dim", 4),
+            eps,
+        ),
+        "full_attention": AttentionConfig(
+            f.count("num_attention_heads", 16),
+            f.count("num_key_value_heads", 4),
+            channels,
+            f.rotary(channels, 0.25),
+            bias,
+            bias,
+            qk_norm=eps,
+            gated=f.must("attn_output_gate", True),
+        ),
+    }
+    mlp = MLPConfig(f.count("intermediate_size"))
+    blocks = tuple(BlockConfig((Branch(mixers[kind]),), mlp) for kind in _kinds(f))
+    f.ignore("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
+    config = ModelConfig(
+        f.family,
+        f.count("vocab_size"),
+        width,
+        blocks,
+        NormConfig(eps, offset=OFFSET),
+        tied=f.flag("tie_word_embeddings", False),
+        length=f.count("max_position_embeddings", 32768),
+        eos=f.eos(),
+        storage=f.storage(),
+    )
+    f.finish()
+    return config
+
+
+def _kinds(f: Fields) -> list[str]:
+    layers, every = f.count("num_hidden_layers"), f.count("full_attention_interval", 4)
+    usual = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    kinds = list(f.get("layer_types", usual))
+    bad = sorted(set(kinds) - {"linear_attention", "full_attention"})
+    if bad or len(kinds) != layers:
+        raise ConfigRefused(
+            f"{f.family}: field layer_types came with {bad or len(kinds)}; it needs {layers} of 'linear_attention' and "
+            "'full_attention'"
+        )
+    return kinds
+
+
+def assemble(config: ModelConfig, source: Source) -> Model:
+    """The tensors: `model.layers.i` with `linear_attn` or `self_attn`, and `mlp`."""
+    eps, blocks = config.norm.eps, []
+    for i, block in enumerate(config.blocks):
+        name, config_of, mixer = f"model.layers.{i}", block.branches[0].mixer, list[Mixer]()
+        if isinstance(config_of, DeltaConfig):
+            mixer.append(parts.delta(source, f"{name}.linear_attn", config.width, config_of))
+        elif isinstance(config_of, AttentionConfig):
+            mixer.append(parts.attention(source, f"{name}.self_attn", config.width, config_of, OFFSET))
+        assert block.mlp is not None
+        blocks.append(
+            Block(
+                tuple(mixer),
+                parts.rms(source, f"{name}.input_layernorm", config.width, eps, OFFSET),
+                parts.mlp(source, f"{name}.mlp", config.width, block.mlp),
+                parts.rms(source, f"{name}.post_attention_layernorm", config.width, eps, OFFSET),
+            )
+        )
+    norm = parts.rms(source, "model.norm", config.width, eps, OFFSET)
+    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))

@@ -1,0 +1,50 @@
+"""Grouped-query attention between its projections."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..config import AttentionConfig
+from ..operations import Operations
+from .linear import Linear
+from .mlp import scaled
+from .norm import Norm
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Projections to queries, keys and values, and out; norms of q and k, and a gate, where the layer has them (Qwen3.5)."""
+
+    config: AttentionConfig
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    out_proj: Linear
+    frequencies: Tensor | None = None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+
+    @property
+    def scale(self) -> float:
+        return self.config.channels**-0.5
+
+    def inputs(self, u: Tensor, positions: Tensor, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries (b, t, h, e), keys and values (b, t, g, e), turned to their positions, and the gate."""
+        c, lead = self.config, u.shape[:-1]
+        q, gate = self.q_proj(u, operations).view(*lead, c.heads, -1), None
+        if c.gated:
+            q, gate = torch.split(q, c.channels, dim=-1)
+        k = scaled(self.k_proj(u, operations), c.key_multiplier).view(*lead, c.groups, c.channels)
+        v = self.v_proj(u, operations).view(*lead, c.groups, c.channels)
+        q = q if self.q_norm is None else self.q_norm(q, operations)
+        k = k if self.k_norm is None else self.k_norm(k, operations)
+        if self.frequencies is not None:
+            q = operations.rotate(q, positions, self.frequencies)
+            k = operations.rotate(k, positions, self.frequencies)
+        return q, k, v, gate
+
+    def output(self, y: Tensor, gate: Tensor | None, operations: Operations) -> Tensor:
+        if gate is not None:
+            y = y * operations.act(gate, "sigmoid")
+        return self.out_proj(y.flatten(-2), operations)

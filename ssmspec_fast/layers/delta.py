@@ -1,0 +1,59 @@
+"""Gated DeltaNet from residual stream to residual stream, but for its convolution and its recurrence.
+
+    q | k | v = conv(qkv_proj u);  z = z_proj u, a = a_proj u, b = b_proj u      (1)
+    g = A softplus(a + dt_bias),  beta = sigmoid(b)           the recurrence's   (2)
+    out = out_proj (rms(y) silu(z))                           head by head       (3)
+
+Source: arXiv:2412.06464, section 3.4.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..config import DeltaConfig
+from ..operations import DeltaInputs, DeltaParams, Operations, Taps
+from .linear import Linear
+
+
+class Gates(NamedTuple):
+    """What passes the convolution by: the raw decay and beta, and the gate z."""
+
+    g: Tensor
+    beta: Tensor
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class Delta:
+    config: DeltaConfig
+    qkv_proj: Linear
+    z_proj: Linear
+    a_proj: Linear
+    b_proj: Linear
+    taps: Taps
+    params: DeltaParams
+    norm: Tensor
+    out_proj: Linear
+    kind: ClassVar[str] = "delta"
+
+    def inputs(self, u: Tensor, operations: Operations) -> tuple[Tensor, Gates]:
+        """What the convolution reads, and what passes it by (1)."""
+        projections = (self.qkv_proj, self.a_proj, self.b_proj, self.z_proj)
+        pre, g, beta, z = (projection(u, operations) for projection in projections)
+        return pre, Gates(g, beta, z)
+
+    def project(self, c: Tensor, gates: Gates, operations: Operations) -> DeltaInputs:
+        """What the recurrence reads."""
+        s, lead = self.config, c.shape[:-1]
+        q, k, v = torch.split(c, list(s.pieces), dim=-1)
+        keys, values = (*lead, s.key_heads, s.key_channels), (*lead, s.value_heads, s.value_channels)
+        return DeltaInputs(q.reshape(keys), k.reshape(keys), v.reshape(values), gates.g, gates.beta)
+
+    def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
+        """(3)."""
+        z = gates.z.reshape(y.shape)
+        y = operations.gated_norm(y, z, self.norm, eps=self.config.eps, norm_first=True)
+        return self.out_proj(y.flatten(-2), operations)

@@ -1,0 +1,69 @@
+"""Mamba-2 from residual stream to residual stream, but for its convolution and its recurrence.
+
+    z | x B C | dt = in_proj u;  x | B | C = conv(x B C)     (1)
+    x, B widened to all heads and groups                     (2)
+    out = out_proj norm(y, z), or out_proj (y silu(z))       (3)
+
+Source: arXiv:2405.21060, section 7; MambaInLlama for (2); Falcon-H1 for the multipliers of (1).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..config import Mamba2Config
+from ..operations import Operations, SSDInputs, SSDParams, Taps
+from .linear import Linear
+from .mlp import scaled
+
+
+class Gates(NamedTuple):
+    """What passes the convolution by: raw dt and the gate z."""
+
+    dt: Tensor
+    z: Tensor
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    config: Mamba2Config
+    in_proj: Linear
+    taps: Taps
+    params: SSDParams
+    out_proj: Linear
+    norm: Tensor | None = None
+    multipliers: Tensor | None = None  # of each channel of the projection
+    kind: ClassVar[str] = "ssd"
+
+    def inputs(self, u: Tensor, operations: Operations) -> tuple[Tensor, Gates]:
+        """What the convolution reads, and what passes it by (1)."""
+        c = self.config
+        projected = self.in_proj(scaled(u, c.input_multiplier), operations)
+        if self.multipliers is not None:
+            projected = projected * self.multipliers
+        z, pre, dt = torch.split(projected, [c.inner, c.conv.channels, c.heads], dim=-1)
+        return pre, Gates(dt, z)
+
+    def project(self, c: Tensor, gates: Gates, operations: Operations) -> SSDInputs:
+        """What the recurrence reads (2); it gates y itself where no norm follows."""
+        s, lead = self.config, c.shape[:-1]
+        x, B, C = torch.split(c, list(s.pieces), dim=-1)
+        x = widened(x.reshape(*lead, -1, s.channels), s.heads)
+        B = widened(B.reshape(*lead, -1, s.state), s.groups)
+        z = gates.z.reshape(x.shape) if self.norm is None else None
+        return SSDInputs(x, gates.dt, B, C.reshape(*lead, s.groups, s.state), z)
+
+    def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
+        """(3)."""
+        y = y.flatten(-2)
+        if self.norm is not None and self.config.norm is not None:
+            n = self.config.norm
+            y = operations.gated_norm(y, gates.z, self.norm, groups=n.groups, eps=n.eps, norm_first=n.norm_first)
+        return self.out_proj(y, operations)
+
+
+def widened(x: Tensor, heads: int) -> Tensor:
+    """Every head as often as grouped attention would read it."""
+    return x if x.shape[-2] == heads else x.repeat_interleave(heads // x.shape[-2], dim=-2)

@@ -1,0 +1,29 @@
+"""The frequencies of the rotary embedding, as a checkpoint's config scales them.
+
+    f_i = theta^(-2 i / channels)                                                    (1)
+    linear:   f_i / factor                                                           (2)
+    llama3:   f_i for wavelengths below original / high, f_i / factor above
+              original / low, and between them both, mixed by where original / wavelength lies  (3)
+
+Source: arXiv:2104.09864, equation 15; the scalings are those of transformers' `rope_parameters`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..config import Rotary
+
+
+def frequencies(rotary: Rotary, dtype: torch.dtype) -> Tensor:
+    """One for each pair of channels. Units: radians per token."""
+    f = rotary.theta ** (-torch.arange(0, rotary.channels, 2, dtype=torch.float64) / max(rotary.channels, 1))  # (1)
+    if rotary.scaling == "linear":
+        f = f / rotary.factors[0]  # (2)
+    if rotary.scaling == "llama3":
+        factor, low, high, original = rotary.factors
+        turns = original * f / (2 * math.pi)
+        part = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+        f = (1 - part) * f / factor + part * f  # (3)
+    return f.to(dtype)

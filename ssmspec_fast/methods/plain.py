@@ -1,0 +1,64 @@
+"""Plain decoding: a window of one token, which is certain, so that every state advances at once."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ssmspec_ref.errors import Unsupported
+
+from ..layers.attention import Attention
+from ..model import Model, Recurrent
+from ..operations import Operations
+from ..sequences import Sequences
+from ..state import Pools, new_pools
+from ..window import Feed, Verdict, Window, plain_feed
+
+
+class Plain:
+    """The definition that every other method must equal."""
+
+    name = "plain"
+
+    def check(self, model: Model, window: int, operations: Operations) -> None:
+        if window != 1:
+            raise Unsupported(f"plain decoding takes windows of 1 token, but {window} came; choose another method for drafts")
+
+    def new_pools(
+        self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
+    ) -> Pools:
+        return new_pools(model, slots, cache, device=device)
+
+    def places(self, pools: Pools, slots: Tensor) -> Tensor:
+        return slots
+
+    def start(self, pools: Pools, slots: Tensor) -> None:
+        pools.length[slots[slots >= 0].long()] = 0
+
+    def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
+        return plain_feed(window, pools.length, operations)
+
+    def recur(
+        self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
+    ) -> Tensor:
+        state = pools.recurrent(layer)
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots)
+        inputs = mixer.project(c, gates, operations)
+        return getattr(operations, mixer.kind).scan(state.S, inputs, mixer.params, slots=feed.slots)
+
+    def attend(
+        self, pools: Pools, layer: int, mixer: Attention, q: Tensor, k: Tensor, v: Tensor, feed: Feed, operations: Operations
+    ) -> Tensor:
+        cache = pools.cache(layer)
+        return operations.attention(q, k, v, cache.K, cache.V, pools.length, scale=mixer.scale, slots=feed.slots)
+
+    def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
+        advance(pools, verdict)
+
+    def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
+        """Nothing lags."""
+
+
+def advance(pools: Pools, verdict: Verdict) -> None:
+    """The lengths, by as many tokens as entered the states."""
+    real = verdict.slots >= 0
+    pools.length[verdict.slots[real].long()] += verdict.run.advanced[real].to(pools.length.dtype)

@@ -1,0 +1,216 @@
+"""What a forward pass is made of, as protocols: the arguments are those of the kernels' launchers, by name.
+
+Pools come first and are written in place; rows reach them through `slots` (b), where a negative slot is padding and touches
+nothing; cursors lie on the device; nothing waits for the host. Axes as in `ssmspec_ref.shapes`, `s` a slot.
+"""
+
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from torch import Tensor
+
+
+class SSDInputs(NamedTuple):
+    """What Mamba-2's recurrence reads: x (b, t, h, p), raw dt (b, t, h), B, C (b, t, g, n), z as x where it gates y."""
+
+    x: Tensor
+    dt: Tensor
+    B: Tensor
+    C: Tensor
+    z: Tensor | None = None
+
+
+class SSDParams(NamedTuple):
+    A: Tensor
+    D: Tensor | None = None
+    dt_bias: Tensor | None = None
+    dt_softplus: bool = True
+    dt_limit: tuple[float, float] = (0.0, float("inf"))
+
+
+class DeltaInputs(NamedTuple):
+    """What the delta rule reads: q, k (b, t, g, k), v (b, t, h, v), and g, beta (b, t, h) before their gates."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+
+
+class DeltaParams(NamedTuple):
+    """g = A softplus(g + dt_bias), beta = sigmoid(beta)."""
+
+    A: Tensor
+    dt_bias: Tensor
+    l2_norm: bool = True
+    scale: float | None = None
+    eps: float = 1e-6
+
+
+class SelectiveInputs(NamedTuple):
+    """What Mamba-1's recurrence reads: x, raw dt, z (b, t, d), B, C (b, t, n)."""
+
+    x: Tensor
+    dt: Tensor
+    B: Tensor
+    C: Tensor
+    z: Tensor | None = None
+
+
+class SelectiveParams(NamedTuple):
+    A: Tensor
+    D: Tensor | None = None
+    dt_bias: Tensor | None = None
+    dt_softplus: bool = True
+
+
+Inputs: TypeAlias = SSDInputs | DeltaInputs | SelectiveInputs
+Params: TypeAlias = SSDParams | DeltaParams | SelectiveParams
+
+
+class Taps(NamedTuple):
+    """The causal convolution in front of a recurrence: weight (c, w), bias (c), and SiLU behind it."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    activation: bool = True
+
+
+class Emitted(NamedTuple):
+    """What the windows of a batch emit: the fields of `ssmspec_kernels.accept_greedy.Emitted`."""
+
+    tokens: Tensor
+    path: Tensor
+    advanced: Tensor
+    ended: Tensor
+
+
+class Recurrence(Protocol):
+    """One of the three recurrences over a pool of states S (s, ..).
+
+    What a method keeps of a window is its own; see `methods`.
+    """
+
+    def scan(
+        self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        """Advance S[slots] by the live tokens, or leave it; the outputs, 0 where not live."""
+        ...
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        """Scan from S[slots] and keep the state after token t in S[places[b, t]]; a negative place is not kept."""
+        ...
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        """Advance S[slots] by several sequences in one run (1, t, ..); a fresh one starts from zeros."""
+        ...
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        """The outputs at every node of each row's tree from S[slots], which is only read."""
+        ...
+
+
+class Operations(Protocol):
+    """All that a model computes. With `bitwise`, the bits of a row depend on nothing beside the row (docs/decisions/0005)."""
+
+    @property
+    def bitwise(self) -> bool: ...
+    @property
+    def ssd(self) -> Recurrence: ...
+    @property
+    def delta(self) -> Recurrence: ...
+    @property
+    def selective(self) -> Recurrence: ...
+
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x W^T + bias over the last axis."""
+        ...
+
+    def logits(self, x: Tensor, W: Tensor) -> Tensor:
+        """x W^T in fp32, not rounded to the type of x."""
+        ...
+
+    def norm(self, x: Tensor, weight: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
+        """The RMS norm of x, or of residual + x, which stays in `residual`."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
+        """As `norm`, centred."""
+        ...
+
+    def gated_norm(
+        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
+    ) -> Tensor:
+        """rms(y silu(z)) or rms(y) silu(z), over each group of (b, t, c), or each head of (b, t, h, v)."""
+        ...
+
+    def act(self, x: Tensor, name: str) -> Tensor:
+        """SiLU, the sigmoid, the square of ReLU, or GELU."""
+        ...
+
+    def rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+        """Heads (b, t, h, e) turned to their positions (b, t); channel i is paired with i + f."""
+        ...
+
+    def conv_window(
+        self, M: Tensor, u: Tensor, taps: Taps, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        """The convolution over a window (b, t, c) from M[slots], which advances by the live tokens, or stays."""
+        ...
+
+    def conv_packed(
+        self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        """The convolution over several sequences in one run (1, t, c)."""
+        ...
+
+    def conv_tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor) -> Tensor:
+        """Each node of a tree reads the last inputs on its own path; M is only read."""
+        ...
+
+    def conv_commit(
+        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
+    ) -> None:
+        """Advance M[slots] by the first `advanced` inputs of a window, or by those on a path."""
+        ...
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        K: Tensor,
+        V: Tensor,
+        length: Tensor,
+        *,
+        ancestors: Tensor | None = None,
+        scale: float,
+        append: bool = True,
+        slots: Tensor,
+    ) -> Tensor:
+        """A window (b, t, h, e) over the first length[slots] slots of the cache and over itself; `append` keeps k and v."""
+        ...
+
+    def attention_packed(
+        self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
+    ) -> Tensor:
+        """Several sequences in one run (1, t, h, e), whose keys and values stand in the cache behind length[slots]."""
+        ...
+
+    def append_packed(
+        self, K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor
+    ) -> None:
+        """Keys and values of a packed run into the cache, behind length[slots]."""
+        ...
+
+    def kv_compact(self, K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
+        """Move the nodes of each path (b, t), padded with -1, to the first slots behind length[slots]."""
+        ...
+
+    def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
+        """The ancestors (b, t, t) and depths (b, t) of the nodes; padding has none, and depth -1."""
+        ...

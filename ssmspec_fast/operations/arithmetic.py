@@ -1,0 +1,88 @@
+"""Arithmetic whose bits do not depend on where a number stands, or on what stands beside it.
+
+PyTorch's vector loops treat the last few elements of a tensor by another code than the rest, its sums choose their order by
+shape and stride, and a matrix product its order by the number of rows. With `bitwise`:
+
+    functions  run over blocks of one fixed length, so that every element goes through the same vector code      (1)
+    sums       fold the upper half onto the lower, from the next power of two down: zeros behind change nothing  (2)
+    products   with weights take each row by itself, from a buffer of its own: one shape, one alignment          (3)
+
+Sums, differences, products, quotients and square roots of elements are rounded as IEEE 754 says, wherever they stand; no
+function here fuses a product with a sum.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BLOCK = 1024
+"""Elements of a block of (1): a multiple of every vector length, below PyTorch's grain for threads."""
+OUTPUTS = 8192
+"""Rows of weights that are widened at once for logits."""
+
+
+class Arithmetic:
+    """Functions, sums and products, in one order if `bitwise`."""
+
+    def __init__(self, bitwise: bool) -> None:
+        self.bitwise = bitwise
+
+    def map(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """function(x), element by element (1)."""
+        if not self.bitwise:
+            return function(x)
+        flat = functional.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
+        done = [function(block.clone()) for block in torch.split(flat, BLOCK)]
+        return torch.cat(done)[: x.numel()].view(x.shape) if done else x
+
+    def exp(self, x: Tensor) -> Tensor:
+        return self.map(torch.exp, x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return self.map(torch.sigmoid, x)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return x * self.sigmoid(x)
+
+    def softplus(self, x: Tensor) -> Tensor:
+        return self.map(functional.softplus, x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return self.map(functional.gelu, x)
+
+    def turn(self, angle: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine."""
+        return self.map(torch.cos, angle), self.map(torch.sin, angle)
+
+    def sum(self, x: Tensor, dim: int = -1) -> Tensor:
+        """The sum over one axis (2)."""
+        if not self.bitwise:
+            return x.sum(dim)
+        x = x.movedim(dim, -1)
+        n = 1 << max(0, x.shape[-1] - 1).bit_length()
+        x = functional.pad(x, (0, n - x.shape[-1]))
+        while n > 1:
+            n //= 2
+            x = x[..., :n] + x[..., n:]
+        return x[..., 0]
+
+    def product(self, x: Tensor, W: Tensor) -> Tensor:
+        """x W^T over the last axis (3)."""
+        if not self.bitwise:
+            return functional.linear(x, W)
+        rows = x.reshape(-1, x.shape[-1])
+        done = [torch.mv(W, row.clone()) for row in rows]
+        return torch.stack(done).view(*x.shape[:-1], W.shape[0])
+
+    def wide_product(self, x: Tensor, W: Tensor, dtype: torch.dtype) -> Tensor:
+        """x W^T in a wider type than theirs."""
+        if x.dtype == dtype == W.dtype:
+            return self.product(x, W)
+        return torch.cat([self.product(x.to(dtype), part.to(dtype)) for part in torch.split(W, OUTPUTS)], dim=-1)
+
+
+def exact(x: Tensor) -> torch.dtype:
+    """The type that nothing is rounded below inside an operation."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

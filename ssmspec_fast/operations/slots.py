@@ -1,0 +1,53 @@
+"""Rows of a batch read from a pool by slot and written back; a negative slot is padding."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def index(slots: Tensor) -> Tensor:
+    """The slots as indices; padding reads slot 0, and what it read goes nowhere."""
+    return slots.clamp_min(0).long()
+
+
+def take(pool: Tensor, slots: Tensor) -> Tensor:
+    """The entries of the rows; those of padding are finite."""
+    read = pool[index(slots)]
+    return torch.where(expand(slots >= 0, read), read, read.new_zeros(()))
+
+
+def put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
+    """Write the rows back, in place, but for padding."""
+    real = slots >= 0
+    pool[slots[real].long()] = rows[real].to(pool.dtype)
+
+
+def expand(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask with as many axes as `like`."""
+    return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
+
+
+def each(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """A record with a function applied to each of its tensors."""
+    return type(inputs)(*(None if x is None else function(x) for x in inputs))
+
+
+def unpack(x: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """A packed run (1, t, ..) as rows (m, longest, ..), zeros behind each, and the mask of what is real."""
+    starts, lengths = bounds[:-1].long(), (bounds[1:] - bounds[:-1]).long()
+    longest = int(lengths.max()) if len(lengths) else 0
+    steps = torch.arange(longest, device=x.device)
+    live = steps < lengths[:, None]
+    places = torch.where(live, starts[:, None] + steps, 0)
+    rows = x[0][places]
+    return torch.where(expand(live, rows), rows, rows.new_zeros(())), live
+
+
+def repack(rows: Tensor, live: Tensor, like: Tensor) -> Tensor:
+    """Rows back into one run of the size of `like`; what no sequence holds is 0."""
+    out = rows.new_zeros((1, like.shape[1], *rows.shape[2:]))
+    found = rows[live]
+    out[0, : len(found)] = found
+    return out

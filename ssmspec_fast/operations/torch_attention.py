@@ -1,0 +1,145 @@
+"""Grouped-query attention over a cache in PyTorch: windows, trees, packed runs, and the moves of keys and values.
+
+    s_p = scale q . K_p,  m = max s_p,  y = sum exp(s_p - m) V_p / sum exp(s_p - m)    over the positions p that q sees   (1)
+
+The window's keys and values are first put to the positions T + depth that they will have when they are committed, for a
+tree along each node's own path. So the sums of (1) run over positions, whatever the window, and a token has the bits that
+plain decoding gives it where the arithmetic's sums have a fixed order.
+"""
+
+import torch
+from torch import Tensor
+
+from .arithmetic import Arithmetic, exact
+from .slots import index, take
+
+QUERIES = 32
+"""Queries whose products with all keys are held at once."""
+
+
+class CacheAttention:
+    """(1) in one arithmetic."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.arithmetic = arithmetic
+
+    def attend(self, q: Tensor, K: Tensor, V: Tensor, seen: Tensor, scale: float) -> Tensor:
+        """(1) for q (b, t, h, e), with K, V (b, p, g, e) or, by query, (b, t, p, g, e); seen (b, t, p)."""
+        parts = []
+        for start in range(0, q.shape[1], QUERIES):
+            cut = slice(start, start + QUERIES)
+            keys, values = (x if x.dim() == 5 else x[:, None] for x in (K, V))
+            keys, values = (x[:, cut] if x.shape[1] > 1 else x for x in (keys, values))
+            parts.append(self._attend(q[:, cut], keys, values, seen[:, cut], scale))
+        return torch.cat(parts, dim=1)
+
+    def _attend(self, q: Tensor, K: Tensor, V: Tensor, seen: Tensor, scale: float) -> Tensor:
+        math, wide = self.arithmetic, exact(q)
+        shape = (*q.shape[:2], K.shape[-2], -1, q.shape[-1])  # b t g r e
+        queries, keys, values = q.to(wide).reshape(shape), K.to(wide).transpose(2, 3), V.to(wide).transpose(2, 3)
+        reach = seen[:, :, None, :]
+        keys, values = (
+            torch.where(reach[..., None].any(1, keepdim=True) if x.shape[1] == 1 else reach[..., None], x, 0.0)
+            for x in (keys, values)
+        )
+        if math.bitwise:
+            scores = math.sum(queries[..., None, :] * keys[:, :, :, None]) * scale
+        else:
+            scores = torch.matmul(queries, keys.transpose(-1, -2)) * scale  # b t g r p
+        hidden = ~reach[..., None, :]
+        scores = scores.masked_fill(hidden, float("-inf"))
+        top = scores.amax(-1, keepdim=True)
+        p = math.exp(torch.where(hidden, 0.0, scores - torch.where(top.isinf(), 0.0, top))).masked_fill(hidden, 0.0)
+        y = math.sum(p[..., None] * values[:, :, :, None], dim=-2) if math.bitwise else torch.matmul(p, values)
+        total = math.sum(p)[..., None]
+        return torch.where(total > 0, y / torch.where(total > 0, total, 1.0), 0.0).reshape(q.shape).to(q.dtype)
+
+    def window(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        K: Tensor,
+        V: Tensor,
+        length: Tensor,
+        *,
+        ancestors: Tensor | None = None,
+        scale: float,
+        append: bool = True,
+        slots: Tensor,
+    ) -> Tensor:
+        committed, t = length[index(slots)].long(), q.shape[1]
+        held = int(committed.max())
+        cache = [torch.cat([take(X, slots)[:, :held], x.to(X.dtype)], dim=1) for X, x in ((K, k), (V, v))]
+        places, seen = self.places(committed, held, t, ancestors, q.device)
+        rows = torch.arange(len(slots), device=q.device)
+        keys, values = (x[rows[:, None, None] if places.dim() == 3 else rows[:, None], places] for x in cache)
+        y = self.attend(q, keys, values, seen, scale)
+        if append:
+            self.append(K, V, k, v, committed, slots)
+        return y
+
+    @staticmethod
+    def places(committed: Tensor, held: int, t: int, ancestors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where position p lies in [cache | window] for each row, or each node of a tree, and who sees it."""
+        p = torch.arange(held + t, device=device)
+        depth = p - committed[:, None]  # b p, of the window where >= 0
+        i = torch.arange(t, device=device)
+        if ancestors is None:
+            places = torch.where(depth < 0, p, (held + depth).clamp_max(held + t - 1))
+            return places, (depth[:, None] <= i[:, None]) & (depth[:, None] < t)
+        deep = ancestors.long().cumsum(-1)  # ancestor j of i is number deep - 1 on its path
+        order = torch.where(ancestors, deep - 1, t)
+        nodes = torch.full((*ancestors.shape[:2], t + 1), 0, device=device).scatter(2, order, i.expand_as(order))[..., :t]
+        steps = depth[:, None].expand(-1, t, -1)
+        along = torch.gather(nodes, 2, steps.clamp(0, t - 1))
+        own = ancestors.sum(-1, keepdim=True)
+        places = torch.where(steps < 0, p, held + along)
+        return places, (steps < own) & (own > 0)
+
+    @staticmethod
+    def append(K: Tensor, V: Tensor, k: Tensor, v: Tensor, committed: Tensor, slots: Tensor) -> None:
+        """Keys and values of node i to the place T + i, as far as the cache reaches."""
+        at = committed[:, None] + torch.arange(k.shape[1], device=k.device)
+        real = (slots >= 0)[:, None] & (at < K.shape[1])
+        owner = index(slots)[:, None].expand_as(at)
+        for pool, new in ((K, k), (V, v)):
+            pool[owner[real], at[real]] = new[real].to(pool.dtype)
+
+    def packed(
+        self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
+    ) -> Tensor:
+        """One sequence after the other; token i of a sequence sees the places up to T + i."""
+        out = torch.zeros_like(q)
+        edges, owners = bounds.tolist(), slots.tolist()
+        for b, slot in enumerate(owners):
+            start, end = edges[b], edges[b + 1]
+            if slot < 0 or start == end:
+                continue
+            T = int(length[slot])
+            p = torch.arange(T + end - start, device=q.device)
+            seen = p <= T + torch.arange(end - start, device=q.device)[:, None]
+            reach = slice(0, T + end - start)
+            out[:, start:end] = self.attend(q[:, start:end], K[slot, reach][None], V[slot, reach][None], seen[None], scale)
+        return out
+
+    @staticmethod
+    def append_packed(K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor) -> None:
+        edges = bounds.tolist()
+        for b, slot in enumerate(slots.tolist()):
+            start, end = edges[b], edges[b + 1]
+            if slot >= 0 and start < end:
+                T = int(length[slot])
+                for pool, new in ((K, k), (V, v)):
+                    pool[slot, T : T + end - start] = new[0, start:end].to(pool.dtype)
+
+    @staticmethod
+    def compact(K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
+        """K[T + m] <- K[T + path_m], read before anything is written."""
+        T = length[index(slots)].long()[:, None]
+        to = T + torch.arange(path.shape[1], device=path.device)
+        real = (path >= 0) & (slots >= 0)[:, None] & (to < K.shape[1])
+        owner, source = index(slots)[:, None].expand_as(to), T + path.clamp_min(0).long()
+        for pool in (K, V):
+            moved = pool[owner[real], source[real]]
+            pool[owner[real], to[real]] = moved

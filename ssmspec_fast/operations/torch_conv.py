@@ -1,0 +1,78 @@
+"""The causal convolution in PyTorch: windows, packed runs, trees, and the commit of what was accepted.
+
+ext = [M | u_0 .. u_{T-1}] of the live inputs, oldest first       (1)
+y_r = act(bias + sum_i weight_i ext_{r + 1 + i})                  (2)
+M'  = ext[n : n + w], n the inputs that were accepted             (3)
+"""
+
+import torch
+from torch import Tensor
+
+from . import Taps
+from .arithmetic import Arithmetic, exact
+from .slots import expand, put, repack, take, unpack
+from .torch_recurrences import clear
+
+
+class Convolution:
+    """(1) to (3) in one arithmetic."""
+
+    def __init__(self, arithmetic: Arithmetic) -> None:
+        self.arithmetic = arithmetic
+
+    def read(self, windows: Tensor, taps: Taps, dtype: torch.dtype) -> Tensor:
+        """The outputs (2) of windows (.., c, w)."""
+        wide = torch.promote_types(taps.weight.dtype, exact(windows))
+        y = self.arithmetic.sum(windows.to(wide) * taps.weight)
+        y = y if taps.bias is None else y + taps.bias
+        return (self.arithmetic.silu(y) if taps.activation else y).to(dtype)
+
+    def window(
+        self, M: Tensor, u: Tensor, taps: Taps, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        held, w = take(M, slots), M.shape[-1]
+        every = torch.ones(u.shape[:2], dtype=torch.bool, device=u.device) if live is None else live
+        order = torch.argsort((~every).long(), dim=1, stable=True)  # live inputs first
+        moved = torch.gather(u, 1, order[..., None].expand_as(u))
+        moved = torch.where(torch.gather(every, 1, order)[..., None], moved, moved.new_zeros(()))
+        ext = torch.cat([held.to(exact(u)), moved.transpose(1, 2).to(exact(u))], dim=2)  # (1)
+        rank = (every.long().cumsum(1) - 1).clamp_min(0)
+        y = self.read(ext.unfold(2, w, 1)[:, :, 1:].transpose(1, 2), taps, u.dtype)  # (2)
+        y = torch.gather(y, 1, rank[..., None].expand_as(y))
+        if write_state:
+            put(M, slots, self.after(ext, every.sum(1), w))  # (3)
+        return torch.where(every[..., None], y, y.new_zeros(()))
+
+    def packed(
+        self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        clear(M, slots, fresh)
+        rows, live = unpack(u, bounds)
+        return repack(self.window(M, rows, taps, slots=slots, live=live), live, u)
+
+    def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor) -> Tensor:
+        """Each node's window is that of its parent, moved on by its own input."""
+        held, rows = take(M, slots), torch.arange(len(slots), device=M.device)
+        windows = [held.to(exact(u))]
+        for t in range(u.shape[1]):
+            before = torch.stack(windows, dim=1)[rows, parents[:, t].clamp_min(-1).long() + 1]
+            windows.append(torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1))
+        y = self.read(torch.stack(windows[1:], dim=1), taps, u.dtype)
+        return torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
+
+    def commit(
+        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
+    ) -> None:
+        """(3), the inputs in the order of the path."""
+        if path is not None:
+            u = torch.gather(u, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, u.shape[2]))
+            advanced = (path >= 0).sum(1)
+        assert advanced is not None
+        ext = torch.cat([take(M, slots).to(exact(u)), u.transpose(1, 2).to(exact(u))], dim=2)
+        put(M, slots, self.after(ext, advanced, M.shape[-1]))
+
+    @staticmethod
+    def after(ext: Tensor, count: Tensor, w: int) -> Tensor:
+        """ext[n : n + w] for each row's n (3)."""
+        places = count.long()[:, None] + torch.arange(w, device=ext.device)
+        return torch.gather(ext, 2, places[:, None].expand(-1, ext.shape[1], -1))

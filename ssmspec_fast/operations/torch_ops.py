@@ -1,0 +1,74 @@
+"""All operations in plain PyTorch: on any device, in fp32 inside, or in float64 for a float64 model."""
+
+import torch
+from torch import Tensor
+
+from .arithmetic import Arithmetic, exact
+from .torch_attention import CacheAttention
+from .torch_conv import Convolution
+from .torch_recurrences import SSD, Delta, Selective
+
+
+class TorchOperations:
+    """`bitwise`: the bits of a row depend on nothing beside the row (`arithmetic`)."""
+
+    def __init__(self, bitwise: bool = False) -> None:
+        self.bitwise = bitwise
+        self.arithmetic = Arithmetic(bitwise)
+        self.ssd, self.delta, self.selective = SSD(self.arithmetic), Delta(self.arithmetic), Selective(self.arithmetic)
+        conv, attention = Convolution(self.arithmetic), CacheAttention(self.arithmetic)
+        self.conv_window, self.conv_packed = conv.window, conv.packed
+        self.conv_tree, self.conv_commit = conv.tree, conv.commit
+        self.attention, self.attention_packed = attention.window, attention.packed
+        self.append_packed, self.kv_compact = attention.append_packed, attention.compact
+
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = self.arithmetic.product(x, W)
+        return y if bias is None else y + bias
+
+    def logits(self, x: Tensor, W: Tensor) -> Tensor:
+        return self.arithmetic.wide_product(x, W, exact(x))
+
+    def norm(self, x: Tensor, weight: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
+        kept = self._added(x, residual).to(exact(x))
+        mean = self.arithmetic.sum(kept * kept) / kept.shape[-1]
+        return (weight * (kept / (mean + eps).sqrt()[..., None])).to(x.dtype)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
+        kept = self._added(x, residual).to(exact(x))
+        kept = kept - (self.arithmetic.sum(kept) / kept.shape[-1])[..., None]
+        mean = self.arithmetic.sum(kept * kept) / kept.shape[-1]
+        return (weight * (kept / (mean + eps).sqrt()[..., None]) + bias).to(x.dtype)
+
+    @staticmethod
+    def _added(x: Tensor, residual: Tensor | None) -> Tensor:
+        return x if residual is None else residual.add_(x)
+
+    def gated_norm(
+        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
+    ) -> Tensor:
+        wide, gate = y.to(exact(y)), self.arithmetic.silu(z.to(exact(y)))
+        wide = wide if norm_first else wide * gate
+        parts = wide.reshape(*wide.shape[:-1], groups, -1)
+        mean = self.arithmetic.sum(parts * parts) / parts.shape[-1]
+        normed = weight * (parts / (mean + eps).sqrt()[..., None]).flatten(-2)
+        return (normed * gate if norm_first else normed).to(y.dtype)
+
+    def act(self, x: Tensor, name: str) -> Tensor:
+        if name == "relu2":
+            return x.relu().square()
+        return getattr(self.arithmetic, name)(x.to(exact(x))).to(x.dtype)
+
+    def rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+        f = frequencies.shape[0]
+        cos, sin = self.arithmetic.turn(positions[..., None, None].to(frequencies.dtype) * frequencies)
+        first, second, rest = torch.split(x.to(exact(x)), [f, f, x.shape[-1] - 2 * f], dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1).to(x.dtype)
+
+    def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
+        rows, t = torch.arange(len(parents), device=parents.device), parents.shape[1]
+        ancestors = torch.zeros((len(parents), t + 1, t), dtype=torch.bool, device=parents.device)
+        for i in range(t):
+            ancestors[:, i + 1] = ancestors[rows, parents[:, i].clamp_min(-1).long() + 1]
+            ancestors[:, i + 1, i] = parents[:, i] >= -1
+        return ancestors[:, 1:], ancestors[:, 1:].sum(-1) - 1

@@ -1,0 +1,77 @@
+"""The tokens of all sequences, by slot, and what ends them; on the device.
+
+`tokens` (s, l) holds prompt and output one after the other, `length` (s) how many there are; the last one is the root, which
+is in no state. `budget` (s) counts the tokens that may still be emitted, `ended` (s) marks those that emit no more, `request`
+(s) is the key of a sequence's noise.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .window import Verdict
+
+
+@dataclass
+class Sequences:
+    """Every tensor is written in place."""
+
+    tokens: Tensor
+    length: Tensor
+    prompt: Tensor
+    budget: Tensor
+    ended: Tensor
+    request: Tensor
+    eos: Tensor
+    stop: tuple[tuple[int, ...], ...] = ()
+
+    def roots(self, slots: Tensor) -> Tensor:
+        """The last token of each row (b); token 0 for padding."""
+        at = slots.clamp_min(0).long()
+        last = (self.length[at] - 1).clamp_min(0)
+        return torch.where(slots >= 0, self.tokens[at, last], 0)
+
+    def add(self, slot: int, prompt: list[int], budget: int, request: int) -> None:
+        """A new sequence in a slot."""
+        device = self.tokens.device
+        self.tokens[slot, : len(prompt)] = torch.tensor(prompt, dtype=self.tokens.dtype, device=device)
+        self.length[slot] = self.prompt[slot] = len(prompt)
+        self.budget[slot], self.request[slot], self.ended[slot] = budget, request, budget == 0
+
+    def commit(self, verdict: Verdict) -> None:
+        """Enter what was emitted: tokens, lengths, budgets, ends."""
+        run, slots = verdict.run, verdict.slots
+        at, real = slots.clamp_min(0).long(), slots >= 0
+        steps = torch.arange(run.tokens.shape[1], device=slots.device)
+        places = self.length[at][:, None] + steps
+        new = real[:, None] & (steps < run.advanced[:, None])
+        owner = at[:, None].expand_as(places)
+        self.tokens[owner[new], places[new]] = run.tokens[new].to(self.tokens.dtype)
+        live = at[real]
+        self.length[live] += run.advanced[real].to(self.length.dtype)
+        self.budget[live] -= run.advanced[real].to(self.budget.dtype)
+        self.ended[live] |= run.ended[real]
+
+    def output(self, slot: int) -> tuple[int, ...]:
+        """What a sequence has emitted."""
+        start, end = int(self.prompt[slot]), int(self.length[slot])
+        return tuple(self.tokens[slot, start:end].tolist())
+
+    def copy(self, slot: int, to: int) -> None:
+        """A sequence into another slot, as it is."""
+        for x in (self.tokens, self.length, self.prompt, self.budget, self.ended, self.request):
+            x[to] = x[slot]
+
+
+def new_sequences(
+    slots: int, length: int, eos: tuple[int, ...], stop: tuple[tuple[int, ...], ...], device: torch.device | str
+) -> Sequences:
+    """Room for `slots` sequences of `length` tokens."""
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    ends = torch.tensor(eos, dtype=torch.int64, device=device)
+    ended = torch.ones(slots, dtype=torch.bool, device=device)
+    return Sequences(zeros(slots, length), zeros(slots), zeros(slots), zeros(slots), ended, zeros(slots), ends, stop)

@@ -1,0 +1,117 @@
+"""All that sequences own between two windows, by slot; counted before it is taken.
+
+A slot owns the window of every convolution, the state of every recurrence, a cache of keys and values for every attention
+layer, and its length. What a method keeps beside is in `kept`, under names of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .config import AttentionConfig, DeltaConfig, Mamba1Config, Mamba2Config, MixerConfig, RecurrentConfig
+from .errors import MemoryRefused
+from .model import Model
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """M (s, c, w), the last inputs of the convolution, oldest first, and S (places, ..), the state."""
+
+    M: Tensor
+    S: Tensor
+
+
+@dataclass(frozen=True)
+class Cache:
+    """K, V (s, l, g, e), keys turned to their positions."""
+
+    K: Tensor
+    V: Tensor
+
+
+@dataclass
+class Pools:
+    """The layers in the order of `Model.mixers`; `length` (s) counts the tokens of a sequence that are in its states."""
+
+    layers: tuple[RecurrentState | Cache, ...]
+    length: Tensor
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def recurrent(self, layer: int) -> RecurrentState:
+        found = self.layers[layer]
+        assert isinstance(found, RecurrentState)
+        return found
+
+    def cache(self, layer: int) -> Cache:
+        found = self.layers[layer]
+        assert isinstance(found, Cache)
+        return found
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in tensors([self.layers, self.length, self.kept]))
+
+
+def state_shape(config: RecurrentConfig) -> tuple[int, ...]:
+    """The state of one sequence in one layer."""
+    match config:
+        case Mamba1Config():
+            return config.inner, config.state
+        case Mamba2Config():
+            return config.heads, config.channels, config.state
+        case DeltaConfig():
+            return config.value_heads, config.key_channels, config.value_channels
+
+
+def new_pools(
+    model: Model,
+    slots: int,
+    cache: int,
+    *,
+    places: int | None = None,
+    state: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Pools:
+    """Zeros for `slots` sequences of at most `cache` tokens; `places` states in each recurrence (None: one for each slot).
+
+    `state` is the storage of the recurrences' states (None: exact). On the device "meta" nothing is taken, so that the
+    bytes can be counted.
+    """
+    where = model.device if device is None else torch.device(device)
+    kind = model.exact if state is None else state
+
+    def layer(config: MixerConfig) -> RecurrentState | Cache:
+        if isinstance(config, AttentionConfig):
+            shape = (slots, cache, config.groups, config.channels)
+            return Cache(*(torch.zeros(shape, dtype=model.dtype, device=where) for _ in range(2)))
+        M = torch.zeros((slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where)
+        held = slots if places is None else places
+        return RecurrentState(M, torch.zeros((held, *state_shape(config)), dtype=kind, device=where))
+
+    return Pools(tuple(map(layer, model.config.mixers)), torch.zeros(slots, dtype=torch.int64, device=where))
+
+
+def check_memory(what: str, needed: int, memory: int | None) -> None:
+    """Raises: MemoryRefused for more bytes than allowed."""
+    if memory is not None and needed > memory:
+        raise MemoryRefused(
+            f"{what} would take {needed:,} bytes, but {memory:,} are allowed; give fewer slots or a shorter cache"
+        )
+
+
+def tensors(x: Any) -> Iterator[Tensor]:
+    """Every tensor inside records, dicts and sequences."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, dict):
+        for value in x.values():
+            yield from tensors(value)
+    elif isinstance(x, list | tuple):
+        for value in x:
+            yield from tensors(value)
+    elif hasattr(x, "__dataclass_fields__"):
+        for name in x.__dataclass_fields__:
+            yield from tensors(getattr(x, name))
