@@ -1,0 +1,172 @@
+"""Time the kernels of prompts beside their peers: `python -m perf_gates.gpu.prefill --peers .peers --out FILE`.
+
+One packed sequence of 4096 tokens from an initial state. What we compute is compared with a recurrence in float64, token by
+token; peers are compared with ours. mamba-ssm keeps the states between chunks in bf16; ours are fp32 throughout.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perf_gates.clock import copy_bytes_per_us, graph_us
+from perf_gates.gpu.kernels import DELTA, SSD, bf16, kernel
+from perf_gates.gpu.peers import Peers, compile_first, load, same
+from perf_gates.machine import fingerprint
+
+TOKENS = 4096
+CHUNK = {"mamba2-2.7b": 256, "nemotron-3-nano-4b": 128}
+"""The chunks that the models' configurations name, for mamba-ssm."""
+ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}  # query heads, key heads, channels
+ROUNDING = 2.0**-8
+"""The largest difference from float64, in parts of the largest number: outputs are stored in bf16."""
+
+Found = dict[str, float]
+
+
+def ssd(peers: Peers, model: str, exact: bool) -> Found:
+    """The chunked SSD scan, and mamba-ssm's."""
+    h, p, n, g = SSD[model]
+    t = TOKENS
+    x, dt, B, C = bf16(t, h, p), (torch.randn(t, h, device="cuda") - 2).bfloat16(), bf16(t, g, n), bf16(t, g, n)
+    A, D, bias = -torch.rand(h, device="cuda") - 0.1, torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    S = torch.randn(1, h, p, n, device="cuda")
+    pool, out = S.clone(), torch.full_like(x, float("nan"))
+    bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
+    ours = lambda: kernel("ssd_chunk_scan")(pool, x, dt, A, B, C, bounds, D=D, dt_bias=bias, out=out)  # noqa: E731
+    ours()
+    if exact:
+        y, state = _ssd_float64(S[0], x, dt, A, B, C, D, bias)
+        _near(out, y)
+        _near(pool[0], state)
+    found = {}
+    if "mamba_ssm" in peers:
+        scan, options = peers["mamba_ssm"].mamba_chunk_scan_combined, {"dt_softplus": True, "return_final_states": True}
+        given = x[None], dt[None], A, B[None], C[None], CHUNK[model]
+        theirs = lambda: scan(*given, D=D, dt_bias=bias, initial_states=S, **options)  # noqa: E731
+        same("mamba-ssm's output", out, theirs()[0][0])
+        found["mamba-ssm"] = graph_us([theirs] * 2)
+    return {"ours": graph_us([ours] * 4)} | found
+
+
+def _ssd_float64(
+    S: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    step = torch.nn.functional.softplus(dt.double() + bias.double(), threshold=100)
+    decay, brought = (step * A.double()).exp(), step[..., None] * x.double()
+    B, C = (u.double().repeat_interleave(x.shape[1] // u.shape[1], 1) for u in (B, C))
+    S, y = S.double(), torch.empty(x.shape, device=x.device, dtype=torch.float64)
+    for t in range(len(x)):
+        S = torch.baddbmm(decay[t, :, None, None] * S, brought[t, :, :, None], B[t, :, None, :])
+        y[t] = torch.bmm(S, C[t, :, :, None])[..., 0]
+    return y + D.double()[:, None] * x.double(), S
+
+
+def delta(peers: Peers, model: str, exact: bool) -> Found:
+    """The chunked gated delta rule, and fla's."""
+    g, h, k, v = DELTA[model]
+    t = TOKENS
+    S, q, key, value = torch.randn(1, h, k, v, device="cuda"), bf16(t, g, k), bf16(t, g, k), bf16(t, h, v)
+    gate, beta = -0.3 * torch.rand(t, h, device="cuda"), torch.rand(t, h, device="cuda")
+    pool, out = S.clone(), torch.full_like(value, float("nan"))
+    bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
+    ours = lambda: kernel("delta_chunk_scan")(pool, q, key, value, gate, beta, bounds, out=out)  # noqa: E731
+    ours()
+    if exact:
+        o, state = _delta_float64(S[0], q, key, value, gate, beta)
+        _near(out, o)
+        _near(pool[0], state)
+    found = {}
+    if "fla" in peers:
+        scan, options = peers["fla"].chunk_gated_delta_rule, {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+        given = [u[None] for u in (q, key, value, gate, beta)]
+        theirs = lambda: scan(*given, initial_state=S, **options)  # noqa: E731
+        with torch.no_grad():
+            same("fla's output", out, theirs()[0][0])
+            found["fla"] = graph_us([theirs] * 2)
+    return {"ours": graph_us([ours] * 4)} | found
+
+
+def _delta_float64(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    q, k = (u.double().repeat_interleave(v.shape[1] // u.shape[1], 1) for u in (q, k))
+    q, k = (u * (u.square().sum(-1, keepdim=True) + 1e-6).rsqrt() for u in (q, k))
+    q, v, decay, beta = q * q.shape[-1] ** -0.5, v.double(), g.double().exp(), beta.double()
+    S, o = S.double(), torch.empty(v.shape, device=v.device, dtype=torch.float64)
+    for t in range(len(q)):
+        S = decay[t, :, None, None] * S
+        u = beta[t, :, None] * (v[t] - torch.bmm(k[t, :, None, :], S)[:, 0])
+        S = torch.baddbmm(S, k[t, :, :, None], u[:, None, :])
+        o[t] = torch.bmm(q[t, :, None, :], S)[:, 0]
+    return o, S
+
+
+def attention(peers: Peers, model: str, exact: bool) -> Found:
+    """Causal attention of a prompt over its own keys, and torch's."""
+    h, g, e = ATTENTION[model]
+    t = TOKENS
+    q, K, V = bf16(t, h, e), bf16(1, t, g, e), bf16(1, t, g, e)
+    out, bounds = torch.full_like(q, float("nan")), torch.tensor([0, t], device="cuda", dtype=torch.int32)
+    ours = lambda: kernel("causal_attention")(q, K, V, bounds, out=out)  # noqa: E731
+    ours()
+    seen = torch.ones(t, t, device="cuda", dtype=torch.bool).tril()
+    for i in range(h if exact else 0):
+        s = (q[:, i].double() @ K[0, :, i * g // h].double().T) * e**-0.5
+        _near(out[:, i], s.masked_fill(~seen, float("-inf")).softmax(-1) @ V[0, :, i * g // h].double())
+    heads = q.transpose(0, 1)[None], K.transpose(1, 2), V.transpose(1, 2)
+    sdpa: Any = torch.nn.functional.scaled_dot_product_attention
+    theirs = lambda: sdpa(*heads, is_causal=True, enable_gqa=True)  # noqa: E731
+    same("torch's output", out, theirs()[0].transpose(0, 1))
+    return {"ours": graph_us([ours] * 4), "torch": graph_us([theirs] * 4)}
+
+
+def _near(ours: Tensor, exact: Tensor) -> None:
+    """Raises: RuntimeError for a result that is not that of the recurrence; nothing is timed then."""
+    apart = float((ours.double() - exact).abs().max() / exact.abs().max())
+    if not apart <= ROUNDING:
+        raise RuntimeError(f"a result of ours differs from float64 by {apart:.2g} of the largest")
+
+
+WORK: list[tuple[str, str, Callable[[Peers, str, bool], Found]]] = [
+    *(("ssd_chunk_scan", model, ssd) for model in SSD),
+    *(("delta_chunk_scan", model, delta) for model in DELTA),
+    *(("causal_attention", model, attention) for model in ATTENTION),
+]
+
+
+def measure(peers: Peers) -> dict[str, Any]:
+    """Microseconds, by kernel and model."""
+    timings = []
+    for name, model, timed in WORK:
+        found = timed(peers, model, True)
+        timings += [{"kernel": name, "model": model, "tokens": TOKENS, "by": by, "us": us} for by, us in found.items()]
+        print(f"{name:18s} {model:20s}", *(f"{by} {us:.1f} us" for by, us in found.items()), flush=True)
+    return {"machine": fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us()}, "timings": timings}
+
+
+def compile_all(folder: Path | None) -> None:
+    """Launch what `measure` times, once; nothing is compared with float64, and a peer may come out wrong."""
+    peers = load(folder)
+    for _, model, timed in WORK:
+        with suppress(RuntimeError):
+            timed(peers, model, False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile the peers' configurations first")
+    options = parser.parse_args()
+    compile_first(compile_all, options.peers, options.jobs)
+    results = measure(load(options.peers))
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
