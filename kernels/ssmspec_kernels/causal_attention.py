@@ -45,8 +45,8 @@ def causal_attention(
     out: Tensor | None = None,
     block_t: int = 64,
     block_l: int = 64,
-    num_warps: int = 8,
-    num_stages: int = 2,
+    num_warps: int = 4,
+    num_stages: int = 3,
 ) -> Tensor:
     """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
 

@@ -259,20 +259,21 @@ def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(h=2, p=3, n=5, g=1), (20, 16, 5))
 
 
-STATES = "# (1)\n        to_state = tl.exp(tl.sum(ld, axis=0) - G) * step"
+BROUGHT = "brought = tl.trans((tl.exp(total - G) * step)[:, None] * x_t)"
 FAULTS = [
-    ("h, t < end, stride_dt_t", "h, t < tokens, stride_dt_t", None),
-    (STATES, STATES + " * tl.where(t - start < CHUNK - 1, 1.0, 0.0)", None),
-    (STATES, STATES.removesuffix(" * step"), None),
+    ("            real = t < end\n            step", "            real = t < tokens\n            step", None),
+    (BROUGHT, BROUGHT.replace("step)", "step * tl.where(t - start - c * CHUNK < CHUNK - 1, 1.0, 0.0))"), None),
+    (BROUGHT, BROUGHT.replace(" * step", ""), None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
-    ("state = tl.exp(tl.sum(ld, axis=0)) * state + U", "state = state + U", None),
+    ("state = tl.exp(total) * state + dot_left", "state = state + dot_left", None),
     ("inside & (place >= 0)", "inside & (place > 0)", None),
     ("places + first + c", "places + c", None),
-    ("tl.trans(to_state[:, None] * x_t)", "tl.trans((to_state[:, None] * x_t).to(tl.bfloat16).to(tl.float32))", None),
+    ("dot_left(brought, B_t)", "dot_left(brought.to(tl.bfloat16).to(tl.float32), B_t)", None),
     ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
     ("scratch + first * stride_U_c", "scratch + b * stride_U_c", None),
     ("tl.exp(G)[:, None] * from_state", "from_state", None),
     ("n < N)\n            scores +=", "n < N - 1)\n            scores +=", None),
+    ("for p0 in range(0, P, BLOCK_P)", "for p0 in range(0, P - BLOCK_P + 1, BLOCK_P)", None),
     ("mask=real[:, None] & in_p[None, :])\n", "mask=(t < tokens)[:, None] & in_p[None, :])\n", None),
     ("(c - before) * CHUNK", "c * CHUNK", "packed_chunks.py"),
     ("(before <= c) & (c < before + count)", "(before < c) & (c < before + count)", "packed_chunks.py"),
