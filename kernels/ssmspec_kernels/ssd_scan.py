@@ -8,6 +8,11 @@
 A program owns a tile (p, n) of one head of one row, with all of n: it reads the tile of the state once, walks the tokens
 with the tile in registers, and writes it once, or not at all. A no-op token has dt = 0 and x = B = 0, so that (2) is 1 and
 (3) is S: it may stand anywhere. Everything is computed in fp32; the state is rounded to its storage type once, at the end.
+(1) and (2) of all tokens are computed at once, one token a lane, for they cost as much as a row of the tile.
+
+The tile is loaded as rows of RUN states, all p of one run of n before the next, so that lanes spread over p and a run; its
+other shape is (n / RUN, p, RUN), in which the sum of (4) begins within a lane. (Loaded in that shape, Triton 3.6 spreads
+lanes over n / RUN, and half of the instructions are shuffles.)
 
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
 Bound by the bytes of the state: one read, and one write where it is kept.
@@ -73,7 +78,7 @@ def ssd_scan(
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
         *strides(live, 2), *strides(None, 2), *strides(None, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
-        WRITE_STATE=write_state, BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
+        WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
     )  # fmt: skip
     return y
@@ -92,74 +97,97 @@ def ssd_scan_kernel(
     stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
     stride_kept_s, stride_kept_h, stride_kept_p, stride_D_h, stride_D_p, low, high,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
-    RUN: tl.constexpr,
+    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
+    # What does not depend on the slot is on its way before the slot is there.
+    g = h // HEADS_PER_GROUP
+    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
+    in_p = (p < P) | (P % BLOCK_P == 0)
+    in_n = (n < N) | (N == BLOCK_N)
+    i = tl.arange(0, BLOCK_T)
+    real = i < T
+    at_z, at_live = None, None
+    if z is not None:
+        at_z = z + b * stride_z_b + h * stride_z_h + p
+    if live is not None:
+        at_live = live + b * stride_live_b
+        real = tl.load(at_live + i * stride_live_t, mask=real, other=0) != 0
+    raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h + i * stride_dt_t, mask=real, other=0.0)
+    decay = tl.load(A + h)
+    bias = 0.0
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + h).to(tl.float32)
+    if D is not None:
+        skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+    at_x = x + b * stride_x_b + h * stride_x_h + p
+    at_B = B + b * stride_B_b + g * stride_B_g + n
+    at_C = C + b * stride_C_b + g * stride_C_g + n
+    x_t, B_t, C_t, z_t = _token(
+        at_live, at_x, at_B, at_C, at_z, 0, stride_live_t, stride_x_t, stride_B_t, stride_C_t, stride_z_t, in_p, in_n
+    )
     if slot >= 0:
-        g = h // HEADS_PER_GROUP
-        p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
-        n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
-        inside = (p < P)[None, :, None] & (n < N)[:, None, :]
-        at_S = S + slot * stride_S_s + h * stride_S_h + p[None, :, None] * stride_S_p + n[:, None, :]
-        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
-        decay = tl.load(A + h)
-        bias = 0.0
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + h).to(tl.float32)
-        if D is not None:
-            skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=p < P, other=0.0).to(tl.float32)
-        at_dt = dt + b * stride_dt_b + h * stride_dt_h
-        at_x = x + b * stride_x_b + h * stride_x_h + p
-        at_B = B + b * stride_B_b + g * stride_B_g + n
-        at_C = C + b * stride_C_b + g * stride_C_g + n
-        at_live = live
-        if live is not None:
-            at_live = live + b * stride_live_b
-        # Each token is loaded before the outputs of the one before are stored: a load does not pass a store.
-        real, step, x_t, B_t, C_t = _token(
-            at_live, at_dt, at_x, at_B, at_C, 0, stride_live_t, stride_dt_t, stride_x_t, stride_B_t, stride_C_t, p < P, n < N
-        )
-        for t in tl.static_range(T):
-            if t + 1 < T:
-                real_next, step_next, x_next, B_next, C_next = _token(
-                    at_live, at_dt, at_x, at_B, at_C, t + 1, stride_live_t, stride_dt_t, stride_x_t, stride_B_t, stride_C_t,
-                    p < P, n < N,
+        runs: tl.constexpr = BLOCK_N // RUN
+        row = tl.arange(0, runs * BLOCK_P)
+        row_p = tl.program_id(0) * BLOCK_P + row % BLOCK_P
+        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+        inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
+        at_S = S + slot * stride_S_s + h * stride_S_h + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
+        state = tl.reshape(tl.load(at_S, mask=inside, other=0.0).to(tl.float32), (runs, BLOCK_P, RUN))
+        at_y = y + b * stride_y_b + h * stride_y_h + p
+        steps = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
+        decays = tl.exp(steps * decay)  # (2)
+        for t in range(T):
+            # The next token is loaded before the output of this one is stored: a load does not pass a store.
+            x_next, B_next, C_next, z_next = x_t, B_t, C_t, z_t
+            if T > 1:
+                x_next, B_next, C_next, z_next = _token(
+                    at_live, at_x, at_B, at_C, at_z, tl.minimum(t + 1, T - 1), stride_live_t, stride_x_t, stride_B_t,
+                    stride_C_t, stride_z_t, in_p, in_n,
                 )  # fmt: skip
-            step = step_size(step, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
-            state = state * tl.exp(step * decay) + (step * x_t)[None, :, None] * B_t[:, None, :]  # (2) (3)
+            step = _element(steps, i, t)
+            state = state * _element(decays, i, t) + (step * x_t)[:, None][None, :, :] * B_t[:, None, :]  # (3)
             y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)  # (4)
             if D is not None:
                 y_t += skip * x_t
             if z is not None:
-                at_z = z + b * stride_z_b + tl.cast(t, tl.int64) * stride_z_t + h * stride_z_h + p
-                y_t *= silu(tl.load(at_z, mask=(p < P) & real, other=0.0).to(tl.float32))
-            at_y = y + b * stride_y_b + tl.cast(t, tl.int64) * stride_y_t + h * stride_y_h + p
-            tl.store(at_y, y_t.to(y.dtype.element_ty), mask=p < P)
+                y_t *= silu(z_t)
+            tl.store(at_y + tl.cast(t, tl.int64) * stride_y_t, y_t.to(y.dtype.element_ty), mask=in_p)
             if places is not None:
                 place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
                 if place >= 0:
-                    at_kept = kept + place * stride_kept_s + h * stride_kept_h + p[None, :, None] * stride_kept_p
-                    tl.store(at_kept + n[:, None, :], state.to(kept.dtype.element_ty), mask=inside)
-            if t + 1 < T:
-                real, step, x_t, B_t, C_t = real_next, step_next, x_next, B_next, C_next
+                    at_kept = kept + place * stride_kept_s + h * stride_kept_h
+                    at_kept += (row_p.to(tl.int64) * stride_kept_p)[:, None] + col
+                    tl.store(at_kept, tl.reshape(state, (runs * BLOCK_P, RUN)).to(kept.dtype.element_ty), mask=inside)
+            x_t, B_t, C_t, z_t = x_next, B_next, C_next, z_next
         if WRITE_STATE:
-            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)
+            tl.store(at_S, tl.reshape(state, (runs * BLOCK_P, RUN)).to(S.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _token(live, dt, x, B, C, t, stride_live, stride_dt, stride_x, stride_B, stride_C, in_p, in_n):
+def _token(live, x, B, C, z, t, stride_live, stride_x, stride_B, stride_C, stride_z, in_p, in_n):
     """What token t brings, in fp32; zeros for a no-op."""
-    real = True
     t = tl.cast(t, tl.int64)
     if live is not None:
         real = tl.load(live + t * stride_live) != 0
-    step = tl.load(dt + t * stride_dt).to(tl.float32)
-    x_t = tl.load(x + t * stride_x, mask=in_p & real, other=0.0).to(tl.float32)
-    B_t = tl.load(B + t * stride_B, mask=in_n & real, other=0.0).to(tl.float32)
-    C_t = tl.load(C + t * stride_C, mask=in_n & real, other=0.0).to(tl.float32)
-    return real, step, x_t, B_t, C_t
+        in_p &= real
+        in_n &= real
+    x_t = tl.load(x + t * stride_x, mask=in_p, other=0.0).to(tl.float32)
+    B_t = tl.load(B + t * stride_B, mask=in_n, other=0.0).to(tl.float32)
+    C_t = tl.load(C + t * stride_C, mask=in_n, other=0.0).to(tl.float32)
+    z_t = x_t
+    if z is not None:
+        z_t = tl.load(z + t * stride_z, mask=in_p, other=0.0).to(tl.float32)
+    return x_t, B_t, C_t, z_t
+
+
+@triton.jit
+def _element(values, i, t):
+    """values[t]: a sum with zeros, which costs a few shuffles, where every lane would compute it again."""
+    return tl.sum(tl.where(i == t, values, 0.0), axis=0)

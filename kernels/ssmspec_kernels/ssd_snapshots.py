@@ -71,7 +71,7 @@ def ssd_snapshots(
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
         *strides(live, 2), *strides(places, 2), *strides(kept, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
-        WRITE_STATE=False, BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
+        WRITE_STATE=False, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
     )  # fmt: skip
     return y

@@ -133,7 +133,7 @@ FAULTS = [
     ("t * stride_places_t).to", "(t + 1) % T * stride_places_t).to", "ssd_scan.py"),
     ("places + b * stride_places_b + ", "places + ", "ssd_scan.py"),
     ("        WRITE_STATE=False,", "        WRITE_STATE=True,", None),
-    ("state.to(kept.dtype.element_ty), mask=inside)", "state.to(kept.dtype.element_ty))", "ssd_scan.py"),
+    (".to(kept.dtype.element_ty), mask=inside)", ".to(kept.dtype.element_ty))", "ssd_scan.py"),
     ("kept = S if pool is None else pool", "kept = S", None),
 ]  # fmt: skip
 
