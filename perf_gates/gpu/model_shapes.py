@@ -14,10 +14,10 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -54,38 +54,80 @@ def judge(check: Check, device: str, guard: int) -> Verdict:
     try:
         used = check.run(Call(device, zlib.crc32(check.name.encode()), guard))
     except Exception as error:
-        return Verdict(*named, False, None, f"{type(error).__name__}: {error}"[:400])
+        return Verdict(*named, False, None, f"{type(error).__name__}: {error}".split("\n")[0][:400])
     return Verdict(*named, True, used or None)
-
-
-def _judge(index: int, plan: Plan, only: str, device: str, guard: int) -> tuple[int, Verdict]:
-    torch.set_num_threads(1)
-    return index, judge(checks(plan, only)[index], device, guard)
 
 
 def verdicts(plan: Plan, only: str, device: str, guard: int, jobs: int, seconds: float) -> Iterator[Verdict]:
     """One after the other, or in processes; what `seconds` leave no time for is not run, and said."""
     todo, start = checks(plan, only), monotonic()
-    if jobs == 1:
-        for check in todo:
-            if monotonic() - start < seconds:
-                yield judge(check, device, guard)
-            else:
-                yield Verdict(check.kernel, check.model, check.variant, check.batch, False, None, "not run: no time left")
+    if jobs > 1:
+        yield from Workers(plan, only, device, guard, jobs).run(todo, start + seconds)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_judge, i, plan, only, device, guard): i for i in range(len(todo))}
-        done: set[int] = set()
-        try:
-            for future in as_completed(running, timeout=seconds):
-                done.add(running[future])
-                yield future.result()[1]
-        except TimeoutError:
-            for process in list(pool._processes.values()):
-                process.kill()
-            for i, c in enumerate(todo):
-                if i not in done:
-                    yield Verdict(c.kernel, c.model, c.variant, c.batch, False, None, "not run: no time left")
+    for check in todo:
+        yield judge(check, device, guard) if monotonic() < start + seconds else lost(check, "not run: no time left")
+
+
+def lost(check: Check, why: str) -> Verdict:
+    return Verdict(check.kernel, check.model, check.variant, check.batch, False, None, why)
+
+
+@dataclass
+class Workers:
+    """Processes that take one check after another; one whose GPU context a kernel broke is replaced."""
+
+    plan: Plan
+    only: str
+    device: str
+    guard: int
+    jobs: int
+
+    def run(self, todo: list[Check], deadline: float) -> Iterator[Verdict]:
+        waiting, busy = list(enumerate(todo)), {}
+        for _ in range(min(self.jobs, len(todo))):
+            self._give(busy, *self._start(), waiting)
+        while busy:
+            for pipe in wait(list(busy), timeout=max(0.1, deadline - monotonic())):
+                process, index = busy.pop(pipe)
+                try:
+                    verdict = pipe.recv()
+                except EOFError:
+                    verdict = lost(todo[index], "the process died")
+                yield verdict
+                if "CUDA error" in verdict.message or "died" in verdict.message:
+                    process.kill()
+                    process, pipe = self._start()
+                self._give(busy, process, pipe, waiting)
+            if monotonic() > deadline:
+                break
+        for process, index in busy.values():
+            process.kill()
+            yield lost(todo[index], "not run: no time left")
+        yield from (lost(check, "not run: no time left") for _, check in waiting)
+
+    def _start(self) -> tuple[Any, Any]:
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there, self.plan, self.only, self.device, self.guard), daemon=True)
+        process.start()
+        there.close()
+        return process, here
+
+    def _give(self, busy: dict[Any, Any], process: Any, pipe: Any, waiting: list[tuple[int, Check]]) -> None:
+        if waiting:
+            index, _ = waiting.pop(0)
+            pipe.send(index)
+            busy[pipe] = process, index
+        else:
+            process.kill()
+
+
+def _work(pipe: Any, plan: Plan, only: str, device: str, guard: int) -> None:
+    torch.set_num_threads(1)
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    todo = checks(plan, only)
+    while True:
+        pipe.send(judge(todo[pipe.recv()], device, guard))
 
 
 def table(found: list[Verdict]) -> str:

@@ -1,7 +1,7 @@
 """One call of a kernel at a model's shape: tensors on the device, poison, bystanders, and the rows that are judged.
 
-Tensors lie in buffers of NaN, states in a pool whose other slots are NaN, the inputs of a padding row are NaN, outputs are NaN
-before the call. Bits are compared on the device, all of them; values on a few rows and heads, where float64 can follow.
+Tensors lie in buffers of NaN, states in a pool whose other slots are NaN, the inputs of a padding row are NaN, outputs are
+NaN before the call. Bits are compared on the device, all of them; values on a few rows and heads, where float64 can follow.
 """
 
 import importlib

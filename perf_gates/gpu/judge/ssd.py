@@ -186,7 +186,8 @@ def snapshots(call: Call, sizes: Any, b: int, t: int, family: Any = Layer) -> fl
 def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer) -> float:
     """Prompts of many lengths as one run, some from no state."""
     layer = family(call, sizes, b)
-    lengths = call.rng.integers(1, 200 if b > 4 else 700, b)
+    most = 3 * chunk if layer.S[0].numel() < 4096 else 200 if b > 4 else 700
+    lengths = call.rng.integers(1, most, b)
     lengths[0] = 2 * chunk + 1
     bounds, fresh = np.concatenate([[0], np.cumsum(lengths)]), call.rng.random(b) < 0.3
     run = {name: x[0] for name, x in family(call, sizes, 1).window(int(bounds[-1])).items()}

@@ -1,0 +1,138 @@
+"""The checks at the shapes of models, tried in the interpreter at sizes that it can take, and what they must catch."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from perf_gates.gpu import model_shapes
+from perf_gates.gpu.judge import call, inputs, rings, ssd, tokens
+from perf_gates.gpu.judge.call import Check, Plan
+from perf_gates.gpu.model_shapes import Verdict
+
+pytestmark = pytest.mark.interpreter
+
+PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True)
+CHECKS = {check.name: check for check in model_shapes.checks(PLAN)}
+
+
+def test_every_kernel_has_a_check_and_every_check_a_name() -> None:
+    import pkgutil
+
+    import ssmspec_kernels
+    from perf_gates import catalogue
+
+    kernels = {entry.kernel for entry in catalogue.entries()}
+    inside = {"ssd_flush", "delta_flush", "commit_halves", "commit_window"}  # judged with what they serve
+    assert kernels - inside <= {check.kernel for check in CHECKS.values()}
+    assert {m.name for m in pkgutil.iter_modules(ssmspec_kernels.__path__)} > {check.kernel for check in CHECKS.values()}
+    assert len(CHECKS) == len(model_shapes.checks(PLAN))
+
+
+@pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if "L=16" not in n and "u=bf16" not in n])
+def test_every_check_passes(name: str) -> None:
+    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
+    assert verdict.passed, verdict.message
+
+
+def after(change: Callable[..., None]) -> Callable[[Any], Any]:
+    """A launcher that does something more behind the kernel."""
+
+    def planted(kernel: Any) -> Any:
+        def launch(S: Any, *args: Any, **kwargs: Any) -> Any:
+            result = kernel(S, *args, **kwargs)
+            change(S, *args, **kwargs)
+            return result
+
+        return launch
+
+    return planted
+
+
+def last_head(S: Any, *_: Any, out: Any, **__: Any) -> None:
+    out[0, -1, -1, -1] *= 1.001
+
+
+def unwritten(S: Any, *_: Any, out: Any, **__: Any) -> None:
+    out[1, 0, 1, 0] = float("nan")
+
+
+def padding(S: Any, *_: Any, out: Any, **__: Any) -> None:
+    out[-1] = 0.0
+
+
+def beside(S: Any, *_: Any, out: Any, **__: Any) -> None:
+    out.as_strided((1,), (1,), out.storage_offset() + out.numel()).fill_(0.0)
+
+
+def other_slot(S: Any, *_: Any, slots: Any, **__: Any) -> None:
+    free = next(s for s in range(len(S)) if s not in slots.tolist())
+    S[free, 0, 0, 0] = 0.0
+
+
+def state(S: Any, *_: Any, slots: Any, **__: Any) -> None:
+    S[slots[0].long()] = S[slots[0].long()].bfloat16().float()
+
+
+def an_input(S: Any, x: Any = None, *_: Any, **rest: Any) -> None:
+    (rest.get("x") if x is None else x)[0] += 1
+
+
+FAULTS = [
+    ("ssd_scan", "ssd_scan/tiny/T=5/b3", change)
+    for change in (last_head, unwritten, padding, beside, other_slot, state, an_input)
+] + [
+    ("delta_chunked", "delta_chunked/tiny/T=5 verify/b3", state),
+    ("ssd_buffered", "ssd_buffered/tiny/T=3 L=7/b3", state),
+    ("ssd_buffered_step", "ssd_buffered_step/tiny/L=5/b3", last_head),
+    ("ssd_tree_scan", "ssd_tree_scan/tiny/T=7/b3", last_head),
+    ("delta_tree", "delta_tree/tiny/T=7/b3", other_slot),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "name", "change"), FAULTS)
+def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, name: str, change: Any) -> None:
+    def launcher(module: str, function: str | None = None) -> Any:
+        found = call.launcher(module, function)
+        return after(change)(found) if module == kernel and function is None else found
+
+    for family in (ssd, rings, inputs, tokens):
+        monkeypatch.setattr(family, "launcher", launcher)
+    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
+    assert not verdict.passed
+    assert verdict.message.startswith("AssertionError")
+
+
+def test_what_fails_counts_in_the_table_and_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    found = [Verdict("a", "m", "T=1", 1, True, 0.5), Verdict("a", "m", "T=2", 1, False, None, "no")]
+    assert re.search(r"\| a \| m \| 2 \| 0\.50 \| 1 FAILED \|", model_shapes.table(found))
+    assert "exact" in model_shapes.table([Verdict("b", "m", "T=1", 1, True, None)])
+    monkeypatch.setattr(model_shapes, "verdicts", lambda *_: iter(found))
+    monkeypatch.setattr("perf_gates.machine.fingerprint", dict)
+    monkeypatch.setattr("sys.argv", ["model_shapes", "--out", str(tmp_path / "x.json")])
+    with pytest.raises(SystemExit, match="1"):
+        model_shapes.main()
+    assert "T=2" in (tmp_path / "x.json").read_text()
+
+
+def test_a_check_that_has_no_time_left_is_no_pass() -> None:
+    found = list(model_shapes.verdicts(PLAN, "tree_mask", "cpu", 64, 1, 0.0))
+    assert [v.passed for v in found] == [False] * len(found) != []
+
+
+def test_a_bound_that_zeros_would_pass_says_nothing() -> None:
+    from ssmspec_ref import error_bounds as eb
+
+    with pytest.raises(AssertionError, match="zeros would pass"):
+        call.within(
+            "y",
+            torch.ones(3).double().numpy(),
+            eb.exact(torch.ones(3).double().numpy(), call.declared(), torch.full((3,), 2.0).double().numpy()),
+        )
+
+
+def test_an_error_is_a_verdict() -> None:
+    verdict = model_shapes.judge(Check("k", "m", "v", 1, lambda _: 1 / 0), "cpu", 0)
+    assert (verdict.passed, verdict.message) == (False, "ZeroDivisionError: division by zero")
