@@ -4,7 +4,10 @@ Inputs are random, tiles are the launchers' own. Outputs and states of a few row
 reference within the bound of the declared contract; of all rows every output must be finite; padding rows, other slots,
 inputs and everything beside a tensor must keep their bits. Exits with 1 if a check fails.
 
-Under compute-sanitizer: PYTORCH_NO_CUDA_MEMORY_CACHING=1, `--jobs 1 --no-guards --batches 1 2`.
+Under compute-sanitizer every tensor needs an allocation of its own, that ends where it ends:
+
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python -m perf_gates.gpu.model_shapes --out FILE
+        --jobs 1 --no-guards --batches 2 --windows 6 --nodes 13
 """
 
 import argparse
@@ -14,7 +17,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -146,6 +149,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", type=int, nargs="*", default=list(Plan.batches))
+    parser.add_argument("--windows", type=int, nargs="*", default=list(Plan.windows))
+    parser.add_argument("--nodes", type=int, nargs="*", default=list(Plan.nodes))
     parser.add_argument("--only", default="", help="a pattern over kernel/model/variant/bN")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=480.0)
@@ -153,7 +158,7 @@ def main() -> None:
     a = parser.parse_args()
     from perf_gates.machine import fingerprint
 
-    plan = replace(Plan(), batches=tuple(a.batches))
+    plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
     found: list[Verdict] = []
     for verdict in verdicts(plan, a.only, "cuda", 0 if a.no_guards else 1024, a.jobs, a.seconds):
         found.append(verdict)
