@@ -5,7 +5,8 @@
     (I + A) U = beta (V - decayed(k) S)                                                                   (3)
     o    = decayed(q) S + scores(q) U         scores over ancestors and the node itself                   (4)
 
-Nodes come in topological order, so that A is strictly lower triangular. They are solved in blocks of 16: with the block a of
+Nodes come in topological order, so that A is strictly lower triangular. Up to 32 of them are a window whose tokens see their
+ancestors instead of all before: the kernel of `delta_chunked`. More are solved here in blocks of 16: with the block a of
 rows, (3) is its right side less A_a U of the blocks before, one product, and a forward substitution of 16 rows. Each row of
 the batch has its own tree; a node without ancestors, itself included, is padding, and its output is 0.
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
+from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params
 from .delta_scan import traffic_bytes as scan_bytes
 from .delta_window import check_one_type, from_state, load_window, norms, scores, substituted
@@ -57,6 +59,7 @@ def delta_tree(
     eps: float = 1e-6,
     slots: Tensor | None = None,
     out: Tensor | None = None,
+    tiles: tuple[int, int, int] | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -77,6 +80,9 @@ def delta_tree(
     if t > LARGEST:
         raise ParameterError(f"the tree holds {t} nodes; a launch takes up to {LARGEST}: prune it")
     o = torch.empty_like(v) if out is None else out
+    if t <= LONGEST:
+        launch_window(S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, tiles)
+        return o
     nodes = max(16, triton.next_power_of_2(t))
     block, warps = tile(axes["v"], nodes)
     block, warps = block_v or block, num_warps or warps
@@ -93,7 +99,7 @@ def delta_tree(
 
 def tile(v: int, nodes: int) -> tuple[int, int]:
     """Value channels and warps of a program."""
-    return max(16, min(triton.next_power_of_2(v), 32)), 4 if nodes <= 16 else 8
+    return max(16, min(triton.next_power_of_2(v), 32)), 4
 
 
 @triton.jit
@@ -150,7 +156,6 @@ def _delta_tree_kernel(
             real = tl.load(at_mask + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0
             sees = at_mask + t[:, None] * stride_anc_t + every[None, :] * stride_anc_j
             sees = tl.load(sees, mask=real[:, None] & (every < T)[None, :], other=0) != 0
-            strict = sees & (t[:, None] != every[None, :])
             q_t, k_t, v_t, g_t, beta_t = load_window(
                 at_q, at_k, at_v, at_g, at_beta, A, decay, bias, real, t, stride_q_t, stride_k_t, stride_v_t, stride_g_t,
                 stride_beta_t, i, j, in_k, in_v, CHANNEL,
@@ -162,15 +167,13 @@ def _delta_tree_kernel(
             else:
                 G = tl.sum(tl.where(sees, g_all[None, :], 0.0), axis=1)  # (1)
             G_all = _with_block(G_all, G, block)
-            coupling = beta_t[:, None] * scores(k_t, r_k, G, k_all, r_all, G_all, strict, T, CHANNEL)  # (2)
+            coupling = beta_t[:, None] * scores(k_t, r_k, G, k_all, r_all, G_all, sees, T, CHANNEL)  # (2)
             R = beta_t[:, None] * (v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT))
-            own = coupling
-            if ALL > 16:
-                R -= dot_both(coupling, U, SPLIT)
-                near = tl.load(at_mask + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j,
-                               mask=real[:, None] & (t < T)[None, :], other=0) != 0  # fmt: skip
-                near &= t[:, None] != t[None, :]
-                own = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, near, 16, CHANNEL)
+            R -= dot_both(coupling, U, SPLIT)  # U of this block and of those behind is still 0
+            near = at_mask + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
+            near = tl.load(near, mask=real[:, None] & (t < T)[None, :], other=0) != 0
+            near &= t[:, None] != t[None, :]
+            own = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, near, 16, CHANNEL)
             U = _with_block(U, substituted(own, R, 16), block)  # (3)
             o_t = from_state(q_t, r_q, G, state, CHANNEL, SPLIT)
             o_t += dot_both(scores(q_t, r_q, G, k_all, r_all, G_all, sees, T, CHANNEL), U, SPLIT)  # (4)

@@ -26,7 +26,7 @@ from tests.trees import SHAPES, packed, parents_of, path_to
 COVER = [
     Options(t=5, k=6, v=9, poison=7.0),
     Options(t=13, io="bf16", l2_norm=False, scale=0.7, k=6, v=18, seed=1),
-    Options(t=19, channel=True, io="bf16", raw=True, bias=True, g=1, h=2, k=4, v=5, seed=2),
+    Options(t=35, channel=True, io="bf16", raw=True, bias=True, g=1, h=2, k=4, v=5, seed=2),
     Options(t=7, raw=True, state="bf16", io="fp16", gentle=True, k=6, v=9, seed=3),
     Options(t=37, io="bf16", gentle=True, g=1, h=2, k=6, v=9, seed=4, poison=-3.0),
     Options(t=1, channel=True, g=1, h=3, k=6, v=9, seed=5),
@@ -85,7 +85,7 @@ def test_a_tree_of_128_nodes_lies_within_the_bound() -> None:
     check(kernel, Options(b=1, t=128, g=1, h=1, k=4, v=5, gentle=True), 4)
 
 
-@pytest.mark.parametrize("o", [COVER[1], COVER[2]], ids=str)
+@pytest.mark.parametrize("o", [COVER[1], replace(COVER[2], t=19)], ids=str)
 def test_a_tree_of_one_path_is_the_window(o: Options) -> None:
     case, other = cases.draw(o), cases.draw(o)
     chain = tree.ancestors(packed([parents_of("chain", o.t)] * o.b, o.t))
@@ -131,7 +131,7 @@ def check_bytes(module: ModuleType, o: Options) -> None:
 
 @pytest.mark.parametrize(
     "o",
-    [Options(t=5, k=6, v=33), Options(t=20, io="bf16", k=6, v=9), Options(t=3, channel=True, g=1, h=2, k=5, v=9)],
+    [Options(t=5, k=6, v=33), Options(t=34, io="bf16", g=1, h=2, k=6, v=9), Options(t=3, channel=True, g=1, h=2, k=5, v=9)],
     ids=str,
 )
 def test_bytes_equal_the_formula_and_no_state_is_stored(o: Options) -> None:
@@ -164,9 +164,8 @@ def test_more_than_128_nodes_are_refused() -> None:
         case.call(kernel.delta_tree, ancestors=torch.ones(1, 129, 129, dtype=torch.bool))
 
 
-WINDOW = "delta_window.py"
+WINDOW, SMALL = "delta_window.py", "delta_chunked.py"
 FAULTS = [
-    ("strict = sees & (t[:, None] != every[None, :])", "strict = sees", None),
     ("near &= t[:, None] != t[None, :]", "pass", None),
     ("U, SPLIT)  # (4)", "0.5 * U, SPLIT)  # (4)", None),
     ("R -= dot_both(coupling, U, SPLIT)", "pass", None),
@@ -183,14 +182,19 @@ FAULTS = [
     ("if slot >= 0:", "if slot != -2:", None),
     ("mask=(t < T)[:, None] & in_v[None, :]", "mask=(t < T)[:, None] & (j <= V)[None, :]", None),
     ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
+    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", SMALL),
+    ("real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0", "pass", SMALL),
+    ("G = tl.sum(tl.where(sees, g[None, :], 0.0), axis=1)", "G = tl.cumsum(g, axis=0)", SMALL),
+    ("G = tl.dot(sees.to(tl.float32), g, input_precision=\"ieee\")", "G = tl.cumsum(g, axis=0)", SMALL),
 ]  # fmt: skip
 
 
 def check_all(module: ModuleType) -> None:
     for i in (0, 1, 3):
         check(module, COVER[i], COVER[i].seed)
-    check(module, Options(t=17, k=4, v=5, g=1, h=2, seed=9), 4)
-    check(module, replace(COVER[2], t=17, b=2, h=1), 0)
+    check(module, replace(COVER[2], t=5, b=2, h=1), 3)
+    check(module, Options(t=34, k=3, v=4, g=1, h=1, seed=9, poison=7.0), 4)
+    check(module, replace(COVER[2], t=33, b=1, h=1, v=2), 0)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
