@@ -4,9 +4,11 @@ Pools come first and are written in place; rows reach them through `slots` (b), 
 nothing; cursors lie on the device; nothing waits for the host. Axes as in `ssmspec_ref.shapes`, `s` a slot.
 """
 
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
+
+Keep: TypeAlias = Literal["final", "committed", "none"]
 
 
 class SSDInputs(NamedTuple):
@@ -157,9 +159,23 @@ class Operations(Protocol):
         ...
 
     def conv_window(
-        self, M: Tensor, u: Tensor, taps: Taps, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        *,
+        slots: Tensor,
+        live: Tensor | None = None,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "final",
     ) -> Tensor:
-        """The convolution over a window (b, t, c) from M[slots], which advances by the live tokens, or stays."""
+        """The convolution over a window (b, t, c), after the replay of what was accepted of the previous one.
+
+        Accepted are the first `advanced` (b) of the inputs `previous` (b, j, c), or those on `path` (b, j), padded with -1.
+        M[slots] then holds the last inputs of all ("final"), of the accepted ones only ("committed"), or stays ("none").
+        """
         ...
 
     def conv_packed(
@@ -168,8 +184,20 @@ class Operations(Protocol):
         """The convolution over several sequences in one run (1, t, c)."""
         ...
 
-    def conv_tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor) -> Tensor:
-        """Each node of a tree reads the last inputs on its own path; M is only read."""
+    def conv_tree(
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        parents: Tensor,
+        *,
+        slots: Tensor,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "none",
+    ) -> Tensor:
+        """Each node of a tree reads the last inputs on its own path; the rest as in `conv_window`."""
         ...
 
     def conv_commit(
@@ -205,6 +233,10 @@ class Operations(Protocol):
         self, K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor
     ) -> None:
         """Keys and values of a packed run into the cache, behind length[slots]."""
+        ...
+
+    def kv_append(self, K: Tensor, V: Tensor, k: Tensor, v: Tensor, length: Tensor, *, slots: Tensor) -> None:
+        """Keys and values of a window (b, t, g, e) to the places from length[slots] on, as far as the cache reaches."""
         ...
 
     def kv_compact(self, K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:

@@ -31,7 +31,7 @@ class Arithmetic:
 
     def map(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """function(x), element by element (1)."""
-        if not self.bitwise:
+        if not self.bitwise or x.is_cuda:  # a GPU runs one code for every element
             return function(x)
         flat = functional.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
         done = [function(block.clone()) for block in torch.split(flat, BLOCK)]

@@ -76,7 +76,7 @@ class CacheAttention:
         keys, values = (x[rows[:, None, None] if places.dim() == 3 else rows[:, None], places] for x in cache)
         y = self.attend(q, keys, values, seen, scale)
         if append:
-            self.append(K, V, k, v, committed, slots)
+            self.append(K, V, k, v, length, slots=slots)
         return y
 
     @staticmethod
@@ -98,9 +98,9 @@ class CacheAttention:
         return places, (steps < own) & (own > 0)
 
     @staticmethod
-    def append(K: Tensor, V: Tensor, k: Tensor, v: Tensor, committed: Tensor, slots: Tensor) -> None:
+    def append(K: Tensor, V: Tensor, k: Tensor, v: Tensor, length: Tensor, *, slots: Tensor) -> None:
         """Keys and values of node i to the place T + i, as far as the cache reaches."""
-        at = committed[:, None] + torch.arange(k.shape[1], device=k.device)
+        at = length[index(slots)].long()[:, None] + torch.arange(k.shape[1], device=k.device)
         real = (slots >= 0)[:, None] & (at < K.shape[1])
         owner = index(slots)[:, None].expand_as(at)
         for pool, new in ((K, k), (V, v)):
@@ -125,13 +125,14 @@ class CacheAttention:
 
     @staticmethod
     def append_packed(K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor) -> None:
-        edges = bounds.tolist()
-        for b, slot in enumerate(slots.tolist()):
-            start, end = edges[b], edges[b + 1]
-            if slot >= 0 and start < end:
-                T = int(length[slot])
-                for pool, new in ((K, k), (V, v)):
-                    pool[slot, T : T + end - start] = new[0, start:end].to(pool.dtype)
+        """Token i of a sequence to the place T + i of its slot."""
+        t = torch.arange(k.shape[1], device=k.device)
+        b = (torch.searchsorted(bounds, t, right=True) - 1).clamp(0, len(slots) - 1)
+        owner = slots[b]
+        real = (owner >= 0) & (t < bounds[-1])
+        at = length[index(owner)].long() + t - bounds[b]
+        for pool, new in ((K, k), (V, v)):
+            pool[owner[real].long(), at[real]] = new[0, real].to(pool.dtype)
 
     @staticmethod
     def compact(K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:

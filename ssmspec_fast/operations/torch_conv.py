@@ -8,7 +8,7 @@ M'  = ext[n : n + w], n the inputs that were accepted             (3)
 import torch
 from torch import Tensor
 
-from . import Taps
+from . import Keep, Taps
 from .arithmetic import Arithmetic, exact
 from .slots import expand, put, repack, take, unpack
 from .torch_recurrences import clear
@@ -28,19 +28,31 @@ class Convolution:
         return (self.arithmetic.silu(y) if taps.activation else y).to(dtype)
 
     def window(
-        self, M: Tensor, u: Tensor, taps: Taps, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        *,
+        slots: Tensor,
+        live: Tensor | None = None,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "final",
     ) -> Tensor:
-        held, w = take(M, slots), M.shape[-1]
+        held, w = self.replayed(M, slots, previous, advanced, path), M.shape[-1]
         every = torch.ones(u.shape[:2], dtype=torch.bool, device=u.device) if live is None else live
         order = torch.argsort((~every).long(), dim=1, stable=True)  # live inputs first
         moved = torch.gather(u, 1, order[..., None].expand_as(u))
         moved = torch.where(torch.gather(every, 1, order)[..., None], moved, moved.new_zeros(()))
-        ext = torch.cat([held.to(exact(u)), moved.transpose(1, 2).to(exact(u))], dim=2)  # (1)
+        ext = torch.cat([held, moved.transpose(1, 2).to(exact(u))], dim=2)  # (1)
         rank = (every.long().cumsum(1) - 1).clamp_min(0)
         y = self.read(ext.unfold(2, w, 1)[:, :, 1:].transpose(1, 2), taps, u.dtype)  # (2)
         y = torch.gather(y, 1, rank[..., None].expand_as(y))
-        if write_state:
-            put(M, slots, self.after(ext, every.sum(1), w))  # (3)
+        if keep == "final":
+            put(M, slots, after(ext, every.sum(1), w))  # (3)
+        if keep == "committed":
+            put(M, slots, held)
         return torch.where(every[..., None], y, y.new_zeros(()))
 
     def packed(
@@ -50,29 +62,50 @@ class Convolution:
         rows, live = unpack(u, bounds)
         return repack(self.window(M, rows, taps, slots=slots, live=live), live, u)
 
-    def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor) -> Tensor:
+    def tree(
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        parents: Tensor,
+        *,
+        slots: Tensor,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "none",
+    ) -> Tensor:
         """Each node's window is that of its parent, moved on by its own input."""
-        held, rows = take(M, slots), torch.arange(len(slots), device=M.device)
-        windows = [held.to(exact(u))]
+        windows = [self.replayed(M, slots, previous, advanced, path)]
+        rows = torch.arange(len(slots), device=M.device)
         for t in range(u.shape[1]):
             before = torch.stack(windows, dim=1)[rows, parents[:, t].clamp_min(-1).long() + 1]
             windows.append(torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1))
+        if keep == "committed":
+            put(M, slots, windows[0])
         y = self.read(torch.stack(windows[1:], dim=1), taps, u.dtype)
         return torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
 
     def commit(
         self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
     ) -> None:
-        """(3), the inputs in the order of the path."""
-        if path is not None:
-            u = torch.gather(u, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, u.shape[2]))
-            advanced = (path >= 0).sum(1)
-        assert advanced is not None
-        ext = torch.cat([take(M, slots).to(exact(u)), u.transpose(1, 2).to(exact(u))], dim=2)
-        put(M, slots, self.after(ext, advanced, M.shape[-1]))
+        put(M, slots, self.replayed(M, slots, u, advanced, path))
 
     @staticmethod
-    def after(ext: Tensor, count: Tensor, w: int) -> Tensor:
-        """ext[n : n + w] for each row's n (3)."""
-        places = count.long()[:, None] + torch.arange(w, device=ext.device)
-        return torch.gather(ext, 2, places[:, None].expand(-1, ext.shape[1], -1))
+    def replayed(M: Tensor, slots: Tensor, previous: Tensor | None, advanced: Tensor | None, path: Tensor | None) -> Tensor:
+        """M[slots], moved on by the accepted ones of the inputs (3), in the order of the path."""
+        held = take(M, slots)
+        if previous is None:
+            return held.to(torch.promote_types(M.dtype, torch.float32))
+        if path is not None:
+            previous = torch.gather(previous, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, previous.shape[2]))
+            advanced = (path >= 0).sum(1)
+        assert advanced is not None
+        ext = torch.cat([held.to(exact(previous)), previous.transpose(1, 2).to(exact(previous))], dim=2)
+        return after(ext, advanced, M.shape[-1])
+
+
+def after(ext: Tensor, count: Tensor, w: int) -> Tensor:
+    """ext[n : n + w] for each row's n (3)."""
+    places = count.long()[:, None] + torch.arange(w, device=ext.device)
+    return torch.gather(ext, 2, places[:, None].expand(-1, ext.shape[1], -1))

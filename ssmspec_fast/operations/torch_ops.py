@@ -20,7 +20,8 @@ class TorchOperations:
         self.conv_window, self.conv_packed = conv.window, conv.packed
         self.conv_tree, self.conv_commit = conv.tree, conv.commit
         self.attention, self.attention_packed = attention.window, attention.packed
-        self.append_packed, self.kv_compact = attention.append_packed, attention.compact
+        self.append_packed, self.kv_append = attention.append_packed, attention.append
+        self.kv_compact = attention.compact
 
     def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
         y = self.arithmetic.product(x, W)

@@ -1,0 +1,145 @@
+"""All operations by the Triton kernels, compiled on a GPU or in Triton's interpreter; in PyTorch where no kernel is needed.
+
+Bitwise, attention is PyTorch's in one fixed order, as in `torch_ops`: the kernel sums a window apart from the cache, so that
+a token's bits would depend on how many came with it.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ssmspec_kernels.causal_attention import causal_attention
+from ssmspec_kernels.conv_commit import conv_commit
+from ssmspec_kernels.conv_packed import conv_packed
+from ssmspec_kernels.conv_tree import conv_tree
+from ssmspec_kernels.conv_window import conv_window
+from ssmspec_kernels.gated_norm import gated_norm
+from ssmspec_kernels.kv_compact import kv_compact
+from ssmspec_kernels.linear_rows import linear_rows
+from ssmspec_kernels.norm import norm
+from ssmspec_kernels.tree_attention import tree_attention
+from ssmspec_kernels.tree_mask import tree_mask
+
+from . import Keep, Taps
+from .torch_ops import TorchOperations
+from .triton_recurrences import SSD, Delta, Selective
+
+ROWS = 128
+"""Rows that `linear_rows` takes at once; its sums have one order whatever their number."""
+
+
+class TritonOperations:
+    """`bitwise` as in `TorchOperations`."""
+
+    def __init__(self, bitwise: bool = False) -> None:
+        self.bitwise = bitwise
+        self.ssd, self.delta, self.selective = SSD(bitwise), Delta(bitwise), Selective(bitwise)
+        plain = TorchOperations(bitwise)
+        self.layer_norm, self.act, self.rotate = plain.layer_norm, plain.act, plain.rotate
+        self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
+        self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
+
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if len(rows) > ROWS and not self.bitwise:
+            return torch.nn.functional.linear(x, W, bias)
+        done = [linear_rows(part, W, bias) for part in torch.split(rows, ROWS)]
+        return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], W.shape[0])
+
+    def logits(self, x: Tensor, W: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        out = torch.empty((len(rows), W.shape[0]), dtype=torch.float32, device=x.device)
+        for part, y in zip(torch.split(rows, ROWS), torch.split(out, ROWS), strict=True):
+            linear_rows(part, W, out=y)
+        return out.view(*x.shape[:-1], W.shape[0])
+
+    def norm(self, x: Tensor, weight: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
+        if x.dim() <= 3:
+            return norm(x, weight, residual=residual, eps=eps)
+        return norm(x.reshape(-1, x.shape[-1]), weight, eps=eps).view(x.shape)
+
+    def gated_norm(
+        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
+    ) -> Tensor:
+        return gated_norm(y, z, weight, groups=groups, eps=eps, norm_first=norm_first)
+
+    def conv_window(
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        *,
+        slots: Tensor,
+        live: Tensor | None = None,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "final",
+    ) -> Tensor:
+        replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
+        return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, **replay)
+
+    def conv_packed(
+        self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        return conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
+
+    def conv_tree(
+        self,
+        M: Tensor,
+        u: Tensor,
+        taps: Taps,
+        parents: Tensor,
+        *,
+        slots: Tensor,
+        previous: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+        keep: Keep = "none",
+    ) -> Tensor:
+        replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
+        kept: Literal["committed", "none"] = "committed" if keep == "committed" else "none"
+        return conv_tree(M, u, parents, **filters(taps), slots=slots, keep=kept, **replay)
+
+    def conv_commit(
+        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
+    ) -> None:
+        conv_commit(M, u, advanced=advanced, path=path, slots=slots)
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        K: Tensor,
+        V: Tensor,
+        length: Tensor,
+        *,
+        ancestors: Tensor | None = None,
+        scale: float,
+        append: bool = True,
+        slots: Tensor,
+    ) -> Tensor:
+        given: dict[str, Any] = {"ancestors": ancestors, "scale": scale, "append": append, "slots": slots}
+        if self.bitwise:
+            return self.ordered(q, k, v, K, V, length, **given)
+        return tree_attention(q, k, v, K, V, length, **given)
+
+    def attention_packed(
+        self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
+    ) -> Tensor:
+        if self.bitwise:
+            return self.ordered_packed(q, K, V, bounds, length=length, scale=scale, slots=slots)
+        return causal_attention(q[0], K, V, bounds, length=length, scale=scale, slots=slots)[None]
+
+    def kv_compact(self, K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
+        kv_compact(K, V, path, length, slots=slots)
+
+    def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
+        return tree_mask(parents)
+
+
+def filters(taps: Taps) -> dict[str, Any]:
+    """The convolution's parameters, by the launchers' names."""
+    return {"weight": taps.weight, "bias": taps.bias, "activation": taps.activation}

@@ -1,0 +1,185 @@
+"""The three recurrences by the Triton kernels: launchers, and what is composed of them where there is no kernel.
+
+The scans walk a window token by token in registers, so that a window has the bits of single tokens where the state is kept in
+fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`, the trees) are the fast mode's. Bitwise, a packed
+run is a scan of padded rows, and a tree the scan of every node's path.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
+from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta_snapshots import delta_snapshots
+from ssmspec_kernels.delta_tree import delta_tree
+from ssmspec_kernels.selective_scan import selective_scan
+from ssmspec_kernels.selective_tree import selective_tree
+from ssmspec_kernels.ssd_chunk_scan import ssd_chunk_scan
+from ssmspec_kernels.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd_snapshots import ssd_snapshots
+from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
+from ssmspec_kernels.ssd_window import ssd_window
+
+from . import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
+from .slots import each, expand, put, repack, take, unpack
+from .torch_recurrences import clear
+
+MATRIX = 4
+"""Tokens from which the matrix form of an SSD window is the faster."""
+
+
+class Launched(ABC):
+    """A recurrence by its scan; the kernels for the rest are the subclasses'."""
+
+    def __init__(self, bitwise: bool) -> None:
+        self.bitwise = bitwise
+
+    @abstractmethod
+    def walk(self, S: Tensor, inputs: Any, params: Any, slots: Tensor, live: Tensor | None, write_state: bool) -> Tensor:
+        """The scan kernel, token by token."""
+
+    def scan(
+        self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        return self.walk(S, inputs, params, slots, live, write_state)
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        """One launch a token, each in the place of the last kept state."""
+        held, outputs = take(S, slots), []
+        rows = torch.arange(len(slots), device=S.device)
+        for t in range(inputs[0].shape[1]):
+            token = type(inputs)(*(None if x is None else x[:, t : t + 1].contiguous() for x in inputs))
+            now = None if live is None else live[:, t : t + 1].contiguous()
+            outputs.append(self.walk(held, token, params, torch.where(slots >= 0, rows, -1), now, True))
+            put(S, torch.where(slots >= 0, places[:, t], -1), held)
+        return torch.cat(outputs, dim=1)
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        clear(S, slots, fresh)
+        live = unpack(inputs[0], bounds)[1]
+        rows = each(inputs, lambda x: unpack(x, bounds)[0].contiguous())
+        return repack(self.walk(S, rows, params, slots, live, True), live, inputs[0])
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        """Every node's path as a row of its own."""
+        b, t = parents.shape
+        order = torch.argsort((~ancestors).long(), dim=2, stable=True)  # the path first, root first
+        live = torch.gather(ancestors, 2, order).view(b * t, t)
+        flat = order.view(b, t * t)
+
+        def along(x: Tensor) -> Tensor:
+            read = flat.view(b, t * t, *(1,) * (x.dim() - 2)).expand(b, t * t, *x.shape[2:])
+            return torch.gather(x, 1, read).view(b * t, t, *x.shape[2:])
+
+        y = self.walk(S, each(inputs, along), params, slots.repeat_interleave(t), live, False)
+        last = (live.sum(1) - 1).clamp_min(0)
+        found = y[torch.arange(b * t, device=y.device), last].view(b, t, *y.shape[2:])
+        return torch.where(expand(parents >= -1, found), found, found.new_zeros(()))
+
+
+class SSD(Launched):
+    """Mamba-2."""
+
+    def walk(
+        self, S: Tensor, inputs: SSDInputs, params: SSDParams, slots: Tensor, live: Tensor | None, write_state: bool
+    ) -> Tensor:
+        return ssd_scan(S, *leading(inputs, params), **named(inputs, params), slots=slots, live=live, write_state=write_state)
+
+    def scan(
+        self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        if self.bitwise or inputs.x.shape[1] < MATRIX:
+            return self.walk(S, inputs, params, slots, live, write_state)
+        return ssd_window(
+            S, *leading(inputs, params), **named(inputs, params), slots=slots, live=live, write_state=write_state
+        )
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        return ssd_snapshots(S, *leading(inputs, params), places, **named(inputs, params), slots=slots, live=live)
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        if self.bitwise:
+            return super().packed(S, inputs, params, bounds, slots=slots, fresh=fresh)
+        run = each(inputs, first)
+        return ssd_chunk_scan(S, *leading(run, params), bounds, **named(run, params), slots=slots, fresh=fresh)[None]
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        if self.bitwise:
+            return super().tree(S, inputs, params, parents, ancestors, slots=slots)
+        return ssd_tree_scan(S, *leading(inputs, params), ancestors, **named(inputs, params), slots=slots)
+
+
+class Delta(Launched):
+    """The gated delta rule."""
+
+    def walk(
+        self, S: Tensor, inputs: DeltaInputs, params: DeltaParams, slots: Tensor, live: Tensor | None, write_state: bool
+    ) -> Tensor:
+        return delta_scan(S, *inputs, **params._asdict(), slots=slots, live=live, write_state=write_state)
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        run: DeltaInputs = inputs
+        return delta_snapshots(S, *run, places, **params._asdict(), slots=slots, live=live)
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        if self.bitwise:
+            return super().packed(S, inputs, params, bounds, slots=slots, fresh=fresh)
+        run: DeltaInputs = each(inputs, first)
+        return delta_chunk_scan(S, *run, bounds, **params._asdict(), slots=slots, fresh=fresh)[None]
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        if self.bitwise:
+            return super().tree(S, inputs, params, parents, ancestors, slots=slots)
+        nodes: DeltaInputs = inputs
+        return delta_tree(S, *nodes, ancestors, **params._asdict(), slots=slots)
+
+
+class Selective(Launched):
+    """Mamba-1."""
+
+    def walk(
+        self,
+        S: Tensor,
+        inputs: SelectiveInputs,
+        params: SelectiveParams,
+        slots: Tensor,
+        live: Tensor | None,
+        write_state: bool,
+    ) -> Tensor:
+        given = named(inputs, params)
+        return selective_scan(S, *leading(inputs, params), **given, slots=slots, live=live, write_state=write_state)
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        if self.bitwise:
+            return super().tree(S, inputs, params, parents, ancestors, slots=slots)
+        return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
+
+
+def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What the launchers of SSD and Mamba-1 take by place: x, dt, A, B, C."""
+    return inputs.x, inputs.dt, params.A, inputs.B, inputs.C
+
+
+def named(inputs: Any, params: Any) -> dict[str, Any]:
+    """And by name."""
+    return {"z": inputs.z} | {name: value for name, value in params._asdict().items() if name != "A"}
+
+
+def first(x: Tensor) -> Tensor:
+    """The one row of a packed run."""
+    return x[0]
