@@ -8,6 +8,7 @@ H is the cross entropy of the next token, in nats. On a GPU a step is captured o
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from .recipes import Recipe
-from .scans import mamba_forward
+from .scans import mamba2_forward, mamba_forward
 
 
 def build(recipe: Recipe) -> Any:
     """The untrained model of transformers, in fp32."""
     import transformers
+    from transformers.models.bamba.modeling_bamba import BambaMixer
     from transformers.models.mamba.modeling_mamba import MambaMixer
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
-    MambaMixer.forward = mamba_forward  # type: ignore[method-assign]
+    for mixer, forward in ((MambaMixer, mamba_forward), (Mamba2Mixer, mamba2_forward), (BambaMixer, mamba2_forward)):
+        mixer.forward = forward  # type: ignore[method-assign]
     torch.manual_seed(recipe.seed)
     kind = getattr(transformers, recipe.architecture)
     return kind(kind.config_class(**recipe.config)).float()
@@ -73,6 +77,7 @@ def train(
     batch = _batch(data, recipe, draw)
     run = _captured(step, batch) if cuda else step
     curve: list[tuple[int, float]] = []
+    began = time.monotonic()
     kept = {max(1, round(part * steps)): part for part in recipe.stages}
     for i in range(1, steps + 1):
         for group in optimizer.param_groups:
@@ -86,7 +91,8 @@ def train(
                     f"{recipe.name}: the loss at step {i} is {curve[-1][1]}; lower the rate of its recipe"
                 )
         if i % max(1, steps // 10) == 0:
-            print(f"{recipe.name:16s} step {i:6d} of {steps}  loss {float(loss):.4f} nats", flush=True)
+            each = 1000 * (time.monotonic() - began) / i
+            print(f"{recipe.name:16s} step {i:6d} of {steps}  loss {float(loss):.4f} nats  {each:.1f} ms a step", flush=True)
         if i in kept:
             _save(model, folder / _stage_name(recipe, kept[i]))
     return {"name": recipe.name, "curve": curve, "held_out": _held_out_loss(model, unseen, recipe, device)}
