@@ -7,6 +7,7 @@
 Source: arXiv:2412.06464, section 3.4.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -51,6 +52,12 @@ class Delta:
         q, k, v = torch.split(c, list(s.pieces), dim=-1)
         keys, values = (*lead, s.key_heads, s.key_channels), (*lead, s.value_heads, s.value_channels)
         return DeltaInputs(q.reshape(keys), k.reshape(keys), v.reshape(values), gates.g, gates.beta)
+
+    def room(self, new: Callable[..., Tensor]) -> DeltaInputs:
+        """Tensors for what the recurrence reads, `new` of the axes behind rows and tokens."""
+        c = self.config
+        keys, h = (c.key_heads, c.key_channels), c.value_heads
+        return DeltaInputs(new(*keys), new(*keys), new(h, c.value_channels), new(h), new(h))
 
     def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
         """(3)."""

@@ -7,6 +7,7 @@
 Source: arXiv:2312.00752, sections 3.4 and 3.6.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,6 +40,11 @@ class Mamba1:
         n = self.config.state
         r, B, C = torch.split(self.x_proj(c, operations), [self.config.rank, n, n], dim=-1)
         return SelectiveInputs(c, self.dt_proj(r, operations), B, C, gates)
+
+    def room(self, new: Callable[..., Tensor]) -> SelectiveInputs:
+        """Tensors for what the recurrence reads, `new` of the axes behind rows and tokens."""
+        d, n = self.config.inner, self.config.state
+        return SelectiveInputs(new(d), new(d), new(n), new(n))
 
     def output(self, y: Tensor, gates: Tensor, operations: Operations) -> Tensor:
         """(3); y comes gated."""

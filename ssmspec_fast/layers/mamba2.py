@@ -7,6 +7,7 @@
 Source: arXiv:2405.21060, section 7; MambaInLlama for (2); Falcon-H1 for the multipliers of (1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -54,6 +55,11 @@ class Mamba2:
         B = widened(B.reshape(*lead, -1, s.state), s.groups)
         z = gates.z.reshape(x.shape) if self.norm is None else None
         return SSDInputs(x, gates.dt, B, C.reshape(*lead, s.groups, s.state), z)
+
+    def room(self, new: Callable[..., Tensor]) -> SSDInputs:
+        """Tensors for what the recurrence reads, `new` of the axes behind rows and tokens."""
+        c = self.config
+        return SSDInputs(new(c.heads, c.channels), new(c.heads), new(c.groups, c.state), new(c.groups, c.state))
 
     def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
         """(3)."""

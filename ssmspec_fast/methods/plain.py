@@ -12,10 +12,11 @@ from ..operations import Operations
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window, plain_feed
+from .windows import advance, attend, recurrence
 
 
 class Plain:
-    """The definition that every other method must equal."""
+    """The definition that every other method must equal. The others override what they do otherwise."""
 
     name = "plain"
 
@@ -43,22 +44,15 @@ class Plain:
         state = pools.recurrent(layer)
         c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots)
         inputs = mixer.project(c, gates, operations)
-        return getattr(operations, mixer.kind).scan(state.S, inputs, mixer.params, slots=feed.slots)
+        return recurrence(operations, mixer).scan(state.S, inputs, mixer.params, slots=feed.slots)
 
     def attend(
         self, pools: Pools, layer: int, mixer: Attention, q: Tensor, k: Tensor, v: Tensor, feed: Feed, operations: Operations
     ) -> Tensor:
-        cache = pools.cache(layer)
-        return operations.attention(q, k, v, cache.K, cache.V, pools.length, scale=mixer.scale, slots=feed.slots)
+        return attend(pools, layer, mixer, q, k, v, feed, operations)
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         advance(pools, verdict)
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """Nothing lags."""
-
-
-def advance(pools: Pools, verdict: Verdict) -> None:
-    """The lengths, by as many tokens as entered the states."""
-    real = verdict.slots >= 0
-    pools.length[verdict.slots[real].long()] += verdict.run.advanced[real].to(pools.length.dtype)

@@ -1,0 +1,33 @@
+"""The inputs of a recurrence, kept to move its state on later: without what only its outputs read."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..model import Model
+
+
+def for_replay(inputs: Any) -> Any:
+    """Inputs without C and z, or without q."""
+    return inputs._replace(C=None, z=None) if "C" in inputs._fields else inputs._replace(q=None)
+
+
+def whole(inputs: Any) -> Any:
+    """Inputs as a scan takes them whose outputs are not read: B stands for C, k for q."""
+    return inputs._replace(C=inputs.B) if "C" in inputs._fields else inputs._replace(q=inputs.k)
+
+
+def along(x: Tensor, path: Tensor) -> Tensor:
+    """The tokens of each row on its path (b, k), in order; behind it, where the path is -1, its token 0."""
+    read = path.clamp_min(0).view(*path.shape, *(1,) * (x.dim() - 2)).expand(*path.shape, *x.shape[2:])
+    return torch.gather(x, 1, read)
+
+
+def new_inputs(mixer: Any, entries: int, tokens: int, model: Model, device: Any) -> tuple[Tensor, Any]:
+    """Room for the inputs of a convolution and of its recurrence: `tokens` of them in each entry."""
+
+    def room(*shape: int) -> Tensor:
+        return torch.zeros((entries, tokens, *shape), dtype=model.dtype, device=device)
+
+    return room(mixer.config.conv.channels), for_replay(mixer.room(room))

@@ -1,0 +1,122 @@
+"""Joint attainment and advancement: one lagging state; the window brings the accepted drafts again.
+
+    fed   = accepted drafts of the last window | root | drafts             (1)
+    S     = state after the root, the last token that is certain           (2)
+    lag'  = accepted drafts                                                (3)
+
+So the states move on by what is fed, and nothing is undone. A feed has up to 2 K + 1 tokens, those behind the real ones are
+no-ops. Attention reads what is before the feed; keys and values of the tokens brought again are written again.
+Source: Snakes and Ladders, section 3.1. There a row of its own advances the state, and a root that is new is brought with the
+others; here the row of the drafts keeps the state behind the root in the same launch.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import Unsupported
+
+from ..layers.attention import Attention
+from ..model import Model, Recurrent
+from ..operations import Operations
+from ..prefill import feed, packed
+from ..sequences import Sequences
+from ..state import Pools, new_pools
+from ..window import Feed, Verdict, Window
+from .plain import Plain
+from .windows import at, draft_number, place, recurrence
+
+LAG = "lag"
+
+
+class Joint(Plain):
+    """`drafts` rows for each sequence; the first of them advances the state."""
+
+    name = "joint"
+
+    def __init__(self, drafts: int = 1) -> None:
+        self.drafts = drafts
+
+    def check(self, model: Model, window: int, operations: Operations) -> None:
+        """Any model, any window that is a chain."""
+
+    def new_pools(
+        self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
+    ) -> Pools:
+        self.window = window
+        pools = new_pools(model, slots, cache + window, device=device)
+        pools.kept[LAG] = torch.zeros_like(pools.length)
+        return pools
+
+    def start(self, pools: Pools, slots: Tensor) -> None:
+        super().start(pools, slots)
+        place(pools.kept[LAG], slots, torch.zeros_like(slots))
+
+    def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
+        if window.parents is not None:
+            raise Unsupported("joint attainment brings accepted drafts again, in rows; use the method tree for trees")
+        slots, t = window.slots, window.tokens.shape[1]
+        lag, start = at(pools.kept[LAG], slots), at(pools.length, slots)
+        steps = torch.arange(self.window - 1 + t, device=slots.device)
+        own = steps - lag[:, None]
+        again = torch.gather(sequences.tokens[slots.clamp_min(0).long()], 1, self.inside(start[:, None] + steps, sequences))
+        fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))
+        new = torch.gather(window.live(), 1, own.clamp(0, t - 1)) & (own >= 0) & (own < t)
+        live = new | ((own < 0) & (slots >= 0)[:, None])
+        tokens = torch.where(own < 0, again, fresh)
+        tokens = torch.where(live, tokens, torch.zeros_like(tokens))
+        return Feed(window, tokens, live, start[:, None] + steps, pools.length, lag)
+
+    @staticmethod
+    def inside(places: Tensor, sequences: Sequences) -> Tensor:
+        return places.clamp_max(sequences.tokens.shape[1] - 1)
+
+    def recur(
+        self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
+    ) -> Tensor:
+        state, slots, lag = pools.recurrent(layer), feed.slots, feed.lag
+        assert lag is not None
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
+        inputs = mixer.project(c, gates, operations)
+        advancing = torch.where(draft_number(feed.window) == 0, slots, -1)
+        steps = torch.arange(pre.shape[1], device=pre.device)
+        scan, params = recurrence(operations, mixer), mixer.params
+        if feed.window.drafts == 1:
+            kept = torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
+            y = scan.snapshots(state.S, inputs, params, kept, slots=slots, live=feed.live)
+        else:
+            y = scan.scan(state.S, inputs, params, slots=slots, live=feed.live, write_state=False)
+            certain = feed.live & (steps <= lag[:, None])
+            scan.scan(state.S, inputs, params, slots=advancing, live=certain)  # (2)
+        operations.conv_commit(state.M, pre, advanced=torch.where(advancing >= 0, lag + 1, 0), slots=advancing)
+        return y
+
+    def attend(
+        self, pools: Pools, layer: int, mixer: Attention, q: Tensor, k: Tensor, v: Tensor, feed: Feed, operations: Operations
+    ) -> Tensor:
+        cache, alone = pools.cache(layer), feed.window.drafts == 1
+        given = {"scale": mixer.scale, "slots": feed.slots, "append": alone}
+        y = operations.attention(q, k, v, cache.K, cache.V, feed.start, **given)  # type: ignore[arg-type]
+        if not alone:  # what is certain is the same in all rows of a slot
+            first = torch.where(draft_number(feed.window) == 0, feed.slots, -1)
+            operations.kv_append(cache.K, cache.V, k, v, feed.start, slots=first)
+        return y
+
+    def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
+        """The states hold what was fed up to the root, whatever the verdict; the accepted drafts are the next lag (3)."""
+        slots, advanced = verdict.slots, verdict.run.advanced
+        took = advanced > 0
+        lag = at(pools.kept[LAG], slots)
+        place(pools.length, slots, at(pools.length, slots) + torch.where(took, lag + 1, 0))
+        place(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
+
+    def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
+        """The tokens that lag are fed as the tail of a prompt."""
+        lag, length = pools.kept[LAG].tolist(), pools.length.tolist()
+        behind = [(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
+        run = packed([piece for piece in behind if piece[2]], model.device) if any(piece[2] for piece in behind) else None
+        if run is not None:
+            feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
+            pools.length[run.slots] += run.lengths
+        place(pools.kept[LAG], slots, torch.zeros_like(slots))

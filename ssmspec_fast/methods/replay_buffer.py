@@ -1,0 +1,139 @@
+"""The replay buffer: a checkpoint of the state, and a ring of what came since, read by every window.
+
+    y    = scan from S over [held | window]; S only read                                          (1)
+    ring : the window's inputs behind the held ones                                               (2)
+    S    = scan(S, held)    where held + 2 T > L, before the window is judged                     (3)
+    held = advanced where flushed, else held + advanced;  origin moves to the first held one      (4)
+
+T is the longest window, L the entries of the ring, L >= 2 T; so held + T <= L at every window. Rejected tokens are written
+over. Here (1) replays the ring token by token: the bits are plain decoding's. The output-only form is the kernels'.
+Source: ReplaySSM, algorithms 4 and 8.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
+
+from ..model import Model, Recurrent
+from ..operations import Operations
+from ..operations.slots import each, index, take
+from ..sequences import Sequences
+from ..state import Pools, RecurrentState, new_pools
+from ..window import Feed, Verdict
+from .cached import along, for_replay, new_inputs, whole
+from .plain import Plain
+from .windows import advance, at, keep_accepted, place, recurrence
+
+ORIGIN, HELD, RING, INPUTS = "origin", "held", "ring", "inputs of the convolution"
+
+
+class ReplayBuffer(Plain):
+    """`capacity` entries to a ring (None: four windows).
+
+    Raises: ParameterError for a capacity below 1.
+    """
+
+    name = "replay buffer"
+
+    def __init__(self, capacity: int | None = None) -> None:
+        if capacity is not None and capacity < 1:
+            raise ParameterError(f"capacity came as {capacity}; give the entries of a ring, two windows or more")
+        self.capacity = capacity
+
+    def check(self, model: Model, window: int, operations: Operations) -> None:
+        """Raises: RingOverflow for a ring that two windows do not fit."""
+        if self.capacity is not None and self.capacity < 2 * window:
+            raise RingOverflow(
+                f"the ring holds {self.capacity} tokens for windows of {window}; give two windows, {2 * window}, or more"
+            )
+
+    def new_pools(
+        self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
+    ) -> Pools:
+        self.length, self.window = self.capacity or 4 * window, window
+        pools = new_pools(model, slots, cache + window, device=device)
+        pools.kept[ORIGIN], pools.kept[HELD] = torch.zeros_like(pools.length), torch.zeros_like(pools.length)
+        pools.kept[RING] = {
+            layer: new_inputs(mixer, slots, self.length, model, pools.length.device)[1]
+            for layer, mixer in enumerate(model.mixers)
+            if isinstance(pools.layers[layer], RecurrentState)
+        }
+        return pools
+
+    def start(self, pools: Pools, slots: Tensor) -> None:
+        super().start(pools, slots)
+        for name in (ORIGIN, HELD):
+            place(pools.kept[name], slots, torch.zeros_like(slots))
+
+    def recur(
+        self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
+    ) -> Tensor:
+        if feed.parents is not None or feed.window.drafts > 1:
+            raise Unsupported("a replay buffer holds one chain for each sequence; use activation replay or tree for more")
+        state, slots, scan = pools.recurrent(layer), feed.slots, recurrence(operations, mixer)
+        pools.kept.setdefault(INPUTS, {})[layer] = pre
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
+        inputs = mixer.project(c, gates, operations)
+        held, live = self.history(pools, layer, slots)
+        both = joined(held, inputs)
+        y = scan.scan(state.S, both, mixer.params, slots=slots, live=torch.cat([live, feed.live], 1), write_state=False)
+        due = torch.where(self.due(pools, slots), slots, -1)
+        scan.scan(state.S, held, mixer.params, slots=due, live=live)  # (3)
+        self.append(pools, layer, inputs, slots)
+        return y[:, live.shape[1] :].contiguous()  # (1)
+
+    def history(self, pools: Pools, layer: int, slots: Tensor) -> tuple[Any, Tensor]:
+        """The held entries of each row, first ones first, and the mask of what is held."""
+        steps = torch.arange(self.length, device=slots.device)
+        order = (at(pools.kept[ORIGIN], slots)[:, None] + steps) % self.length
+        live = (steps < at(pools.kept[HELD], slots)[:, None]) & (slots >= 0)[:, None]
+        return whole(each(pools.kept[RING][layer], lambda x: along(take(x, slots), order))), live
+
+    def due(self, pools: Pools, slots: Tensor) -> Tensor:
+        return at(pools.kept[HELD], slots) + 2 * self.window > self.length
+
+    def append(self, pools: Pools, layer: int, inputs: Any, slots: Tensor) -> None:
+        """(2)."""
+        t = inputs[0].shape[1]
+        first = at(pools.kept[ORIGIN], slots) + at(pools.kept[HELD], slots)
+        to = (first[:, None] + torch.arange(t, device=slots.device)) % self.length
+        real = (slots >= 0)[:, None].expand_as(to)
+        owner = index(slots)[:, None].expand_as(to)
+        for ring, new in zip(pools.kept[RING][layer], for_replay(inputs), strict=True):
+            if ring is not None:
+                ring[owner[real], to[real]] = new[real]
+
+    def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
+        slots, advanced = verdict.slots, verdict.run.advanced
+        for layer, pre in pools.kept.pop(INPUTS, {}).items():
+            operations.conv_commit(pools.recurrent(layer).M, pre, advanced=advanced, slots=slots)
+        origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
+        due = self.due(pools, slots)
+        place(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % self.length, origin))  # (4)
+        place(pools.kept[HELD], slots, torch.where(due, 0, held) + advanced)
+        keep_accepted(pools, feed, verdict, operations)
+        advance(pools, verdict)
+
+    def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
+        """The rings into the checkpoints, and empty."""
+        for layer, mixer in enumerate(model.mixers):
+            if layer in pools.kept[RING]:
+                held, live = self.history(pools, layer, slots)
+                scan = recurrence(operations, mixer)
+                scan.scan(pools.recurrent(layer).S, held, mixer.params, slots=slots, live=live)  # type: ignore[union-attr]
+        place(pools.kept[HELD], slots, torch.zeros_like(slots))
+
+
+def joined(held: Any, inputs: Any) -> Any:
+    """Held tokens and window as one; the held ones' outputs are not read, so any z does."""
+    parts: list[Tensor | None] = []
+    for name, old, new in zip(inputs._fields, held, inputs, strict=True):
+        if new is None:
+            parts.append(None)
+            continue
+        old = held.x if name == "z" else old
+        parts.append(torch.cat([old, new], dim=1))
+    return type(inputs)(*parts)

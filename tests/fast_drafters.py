@@ -1,0 +1,67 @@
+"""Drafters of every skill: they know what plain decoding says, and err where they choose to."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ssmspec_fast.sequences import Sequences
+from ssmspec_fast.window import Proposal, Verdict, Window
+
+from .fast_models import VOCABULARY
+
+
+class Skilled:
+    """Chains or trees around the right continuation; each right token is right with probability `skill`.
+
+    `answers[n]` is what plain decoding emits for request n. Records the windows by how much of them was accepted.
+    """
+
+    def __init__(
+        self, answers: Sequence[Sequence[int]], nodes: int, skill: float, seed: int = 0, drafts: int = 1, tree: bool = False
+    ) -> None:
+        self.answers, self.nodes, self.skill = answers, nodes, skill
+        self.drafts, self.tree = drafts, tree
+        self.rng = np.random.default_rng(seed)
+        self.seen: set[str] = set()
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
+
+    def release(self, slots: Tensor) -> None: ...
+
+    def right(self, sequences: Sequences, slot: int) -> list[int]:
+        """What comes behind the root; some token where the answer ends."""
+        done = int(sequences.length[slot] - sequences.prompt[slot])
+        known = list(self.answers[int(sequences.request[slot])][done : done + self.nodes])
+        return known + [0] * (self.nodes - len(known))
+
+    def perhaps(self, token: int) -> int:
+        return token if self.rng.random() < self.skill else int(self.rng.integers(0, VOCABULARY))
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        rows = slots.repeat_interleave(self.drafts)
+        roots = sequences.roots(slots).repeat_interleave(self.drafts)
+        tokens = np.zeros((len(rows), self.nodes), dtype=np.int64)
+        parents = np.full((len(rows), self.nodes), -2)
+        lengths = np.ones(len(rows), dtype=np.int64)
+        for r, slot in enumerate(rows.tolist()):
+            right = self.right(sequences, max(slot, 0))
+            real = lengths[r] = int(self.rng.integers(1, self.nodes + 1)) if self.rng.random() < 0.5 else self.nodes
+            depth = np.zeros(self.nodes, dtype=int)
+            for t in range(1, real):
+                parents[r, t] = t - 1 if not self.tree or self.rng.random() < 0.6 else int(self.rng.integers(0, t))
+                depth[t] = depth[parents[r, t]] + 1
+                tokens[r, t] = self.perhaps(right[depth[t] - 1])
+            parents[r, 0] = -1
+        drawn = torch.as_tensor(tokens)
+        drawn[:, 0] = roots
+        shape = torch.as_tensor(parents) if self.tree else None
+        count = None if self.tree else torch.as_tensor(lengths)
+        return Proposal(Window(drawn, rows, count, shape, self.drafts))
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
+        for n, (slot, advanced) in enumerate(zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True)):
+            if slot >= 0:
+                held = int(proposal.window.live()[int(verdict.row[n])].sum())
+                self.seen.add("none" if advanced == 1 else "all" if advanced == held else "some")

@@ -1,0 +1,231 @@
+"""Every method emits, bit for bit, what plain decoding emits, and leaves the states that plain decoding leaves."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from ssmspec_fast.accept.greedy import Greedy
+from ssmspec_fast.decoder import Decoder
+from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.methods import Method, activation_replay, replay_buffer, snapshots
+from ssmspec_fast.methods.activation_replay import ActivationReplay
+from ssmspec_fast.methods.joint import Joint
+from ssmspec_fast.methods.plain import Plain
+from ssmspec_fast.methods.replay_buffer import ReplayBuffer
+from ssmspec_fast.methods.snapshots import Snapshots
+from ssmspec_fast.methods.tree import Tree
+from ssmspec_fast.model import Model
+from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.sequences import Sequences, new_sequences
+from ssmspec_fast.state import Cache, Pools, tensors
+from ssmspec_ref.errors import RingOverflow, Unsupported
+
+from .fast_drafters import Skilled
+from .fast_models import ONE_OF_EACH, drawn, prompts
+
+BITWISE = TorchOperations(bitwise=True)
+LENGTHS, BUDGET, NODES = (1, 6, 3, 11), 12, 4
+CHAINS: dict[str, Callable[[], Method]] = {
+    "snapshots": Snapshots,
+    "snapshots-eager": lambda: Snapshots(eager=True),
+    "joint": Joint,
+    "activation replay": ActivationReplay,
+    "replay buffer": ReplayBuffer,
+    "replay buffer of two windows": lambda: ReplayBuffer(2 * NODES),
+    "tree": Tree,
+}
+SEVERAL: dict[str, Callable[[int], Method]] = {
+    "snapshots": lambda drafts: Snapshots(drafts),
+    "joint": lambda drafts: Joint(drafts),
+    "activation replay": lambda drafts: ActivationReplay(drafts),
+}
+
+
+@cache
+def model_of(name: str) -> Model:
+    return drawn(name)
+
+
+@cache
+def answers(name: str, seed: int, lengths: tuple[int, ...] = LENGTHS, budget: int = BUDGET) -> list[tuple[int, ...]]:
+    """What plain decoding emits."""
+    engine = Engine(model_of(name), slots=4, cache=64, operations=BITWISE)
+    return [result.tokens for result in engine.generate(prompts(seed, lengths), Settings(budget))]
+
+
+def spoken(model: Model, method: Method, drafter: Skilled, given: list[list[int]], **settings: Any) -> list[tuple[int, ...]]:
+    engine = Engine(model, drafter, method, slots=3, cache=64, operations=BITWISE)
+    return [result.tokens for result in engine.generate(given, Settings(BUDGET, **settings))]
+
+
+@pytest.mark.parametrize("method", CHAINS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_speculative_greedy_output_is_bit_identical_to_plain(name: str, method: str) -> None:
+    model, given = model_of(name), prompts(1, LENGTHS)
+    wanted = answers(name, 1, LENGTHS)
+    drafter = Skilled(wanted, NODES, skill=0.7, tree=method == "tree")
+    assert spoken(model, CHAINS[method](), drafter, given) == wanted
+    assert drafter.seen == {"none", "some", "all"}
+
+
+@pytest.mark.parametrize("drafts", [2, 4])
+@pytest.mark.parametrize("method", SEVERAL)
+@pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5"])
+def test_several_drafts_share_one_state(name: str, method: str, drafts: int) -> None:
+    model, given = model_of(name), prompts(2, LENGTHS)
+    wanted = answers(name, 2, LENGTHS)
+    drafter = Skilled(wanted, NODES, skill=0.5, drafts=drafts)
+    assert spoken(model, SEVERAL[method](drafts), drafter, given) == wanted
+    assert drafter.seen == {"none", "some", "all"}
+
+
+@pytest.mark.parametrize("method", CHAINS)
+def test_an_end_inside_a_window_cuts_it(method: str) -> None:
+    name = "bamba"
+    model, given = model_of(name), prompts(3, LENGTHS)
+    wanted = answers(name, 3, LENGTHS)
+    eos, stop = wanted[1][5], wanted[3][2:4]
+    plain = Engine(model, slots=2, cache=64, operations=BITWISE).generate(given, Settings(BUDGET, (eos,), (stop,)))
+    drafter = Skilled(wanted, NODES, skill=0.95, tree=method == "tree")
+    came = spoken(model, CHAINS[method](), drafter, given, eos=(eos,), stop=(stop,))
+    assert came == [result.tokens for result in plain]
+    assert sum(len(tokens) for tokens in came) < BUDGET * len(given)
+
+
+def windows(model: Model, method: Method, drafter: Skilled, given: list[list[int]], count: int) -> tuple[Decoder, Sequences]:
+    """Some windows of a batch in slots out of order, with a padding row, and what the decoder holds then."""
+    decoder = Decoder(model, method, BITWISE, slots=len(given) + 2, cache=64, window=NODES)
+    sequences = new_sequences(len(given) + 2, 64 + NODES, (), (), "cpu")
+    slots = [len(given) + 1 - i for i in range(len(given))]
+    for number, (slot, prompt) in enumerate(zip(slots, given, strict=True)):
+        sequences.add(slot, prompt, 50, number)
+    rows = torch.tensor([*slots[:2], -1, *slots[2:]])
+    with torch.no_grad():
+        decoder.prefill(given, slots)
+        for _ in range(count):
+            proposal = drafter.propose(sequences, rows)
+            feed = decoder.feed(proposal.window, sequences)
+            verdict = Greedy()(proposal, decoder.verify(feed), sequences, BITWISE)
+            decoder.commit(feed, verdict)
+            sequences.commit(verdict)
+            drafter.observe(sequences, proposal, verdict)
+        method.settle(decoder.pools, torch.tensor(slots), model, sequences, BITWISE)
+    return decoder, sequences
+
+
+def held(pools: Pools, method: Method, slot: int, length: int) -> list[torch.Tensor]:
+    """All that a slot owns, caches as far as they are committed."""
+    place = int(method.places(pools, torch.tensor([slot]))[0])
+    found = []
+    for state in pools.layers:
+        if isinstance(state, Cache):
+            found += [state.K[slot, :length], state.V[slot, :length]]
+        else:
+            found += [state.M[slot], state.S[place]]
+    return found
+
+
+@pytest.mark.parametrize("method", CHAINS)
+@pytest.mark.parametrize("name", ["mamba", "falcon_h1", "qwen3_5"])
+def test_settled_states_are_those_of_plain_decoding(name: str, method: str) -> None:
+    """After any number of windows: convolution, state, keys and values, bit for bit."""
+    model, given = model_of(name), prompts(4, LENGTHS)
+    wanted = answers(name, 4, LENGTHS, 40)
+    for count in (1, 4):
+        made = CHAINS[method]()
+        decoder, sequences = windows(model, made, Skilled(wanted, NODES, 0.7, tree=method == "tree"), given, count)
+        for number in range(len(given)):
+            slot = len(given) + 1 - number
+            tokens = sequences.tokens[slot, : int(sequences.length[slot])].tolist()
+            assert tokens[len(given[number]) :] == list(wanted[number][: len(tokens) - len(given[number])])
+            plain = Decoder(model, Plain(), BITWISE, slots=1, cache=64)
+            with torch.no_grad():
+                plain.prefill([tokens], [0])
+            pairs = zip(
+                held(decoder.pools, made, slot, len(tokens) - 1), held(plain.pools, Plain(), 0, len(tokens) - 1), strict=True
+            )
+            assert all(torch.equal(a, b) for a, b in pairs)
+            assert int(decoder.pools.length[slot]) == len(tokens) - 1
+
+
+@pytest.mark.parametrize("method", CHAINS)
+def test_slots_outside_the_batch_stay_as_they_are(method: str) -> None:
+    name = "bamba"
+    model, given = model_of(name), prompts(5, (4, 7))
+    made = CHAINS[method]()
+    decoder, _ = windows(model, made, Skilled(answers(name, 5, (4, 7), 40), NODES, 0.7, tree=method == "tree"), given, 3)
+    for slot in (0, 1):  # never named
+        assert not any(x.any() for x in held(decoder.pools, made, slot, 64))
+
+
+def test_what_a_slot_owns_between_windows_is_counted() -> None:
+    """Elements beside the caches of attention: one state and the method's own, per slot and layer."""
+    model = model_of("mamba2")
+    state, entry = 6 * 8 * 5, 6 * 8 + 6 + 2 * 5  # h p n; x, dt, B of a token
+    inputs = 68  # of the convolution, for a token
+    for made, places, kept in (
+        (Plain(), 1, 0),
+        (Snapshots(), 1 + NODES, 0),
+        (Snapshots(3), 1 + 3 * NODES, 0),
+        (Joint(), 1, 0),
+        (ActivationReplay(), 1, NODES * (entry + inputs)),
+        (Tree(), 1, NODES * (entry + inputs)),
+        (ReplayBuffer(9), 1, 9 * entry),
+    ):
+        window = 1 if isinstance(made, Plain) and type(made) is Plain else NODES
+        pools = Decoder(model, made, BITWISE, slots=7, cache=8, window=window).pools
+        for layer in range(3):
+            assert pools.recurrent(layer).S.numel() == 7 * places * state
+        rest = [pools.kept.get("cache"), pools.kept.get("ring")]
+        assert sum(x.numel() for x in tensors(rest)) == 7 * 3 * kept
+
+
+def test_what_a_method_cannot_do_is_refused_with_the_reason() -> None:
+    name = "mamba2"
+    model, given = model_of(name), prompts(6, (4,))
+    wanted = answers(name, 6, (4,))
+    for made, drafter, words in (
+        (Snapshots(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
+        (Joint(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
+        (ActivationReplay(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
+        (Tree(), Skilled(wanted, NODES, 1.0), "use the method activation replay"),
+        (ReplayBuffer(), Skilled(wanted, NODES, 1.0, drafts=2), "one chain for each sequence"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            spoken(model, made, drafter, given)
+    with pytest.raises(Unsupported, match="plain decoding takes windows of 1"):
+        spoken(model, Plain(), Skilled(wanted, NODES, 1.0), given)
+    with pytest.raises(RingOverflow, match="the ring holds 7 tokens for windows of 4"):
+        spoken(model, ReplayBuffer(7), Skilled(wanted, NODES, 1.0), given)
+
+
+def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many accepted, a convolution that stays behind, a ring whose origin does not move, a path taken as a prefix."""
+    name = "bamba"
+    model, given = model_of(name), prompts(1, LENGTHS)
+    wanted = answers(name, 1, LENGTHS)
+
+    def differs(made: Method, tree: bool = False) -> bool:
+        return spoken(model, made, Skilled(wanted, NODES, 0.7, tree=tree), given) != wanted
+
+    with monkeypatch.context() as m:
+        m.setattr(activation_replay, "place", lambda c, s, v: c.__setitem__(s[s >= 0], v[s >= 0].clamp_max(1).to(c.dtype)))
+        assert differs(ActivationReplay())
+    with monkeypatch.context() as m:
+        m.setattr(BITWISE, "conv_commit", lambda M, u, advanced, slots: None)
+        assert differs(Snapshots())
+    with monkeypatch.context() as m:
+        m.setattr(replay_buffer.ReplayBuffer, "due", lambda self, pools, slots: slots > 99)
+        assert differs(ReplayBuffer(2 * NODES))
+    with monkeypatch.context() as m:
+        m.setattr(activation_replay, "along", lambda x, path: x[:, : path.shape[1]])
+        assert differs(Tree(), tree=True)
+    with monkeypatch.context() as m:
+        m.setattr(BITWISE, "kv_compact", lambda *args, **kwargs: None)
+        assert differs(Tree(), tree=True)
+    with monkeypatch.context() as m:
+        m.setattr(snapshots, "place", lambda cursor, slots, values: None)
+        assert differs(Snapshots())
