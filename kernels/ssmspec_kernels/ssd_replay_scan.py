@@ -10,7 +10,9 @@ y is read from S' before it is rounded to its storage type. Where nothing was ac
 window may be a tree (`ancestors`). The cache holds two windows, so that (3) never meets what (1) reads (`halves`); behind all
 layers `halves.commit_halves` turns it over, and `advanced`, with `path`, says what was accepted.
 
-A program owns PROGRAM_P channels of one head of one row and walks them in tiles (p, n), as in `ssd_window`.
+Chains of at most WALKED tokens are walked token by token (`ssd_replay_chain`). For trees, and above, (1) and (2) are products
+of matrices as above: a program owns PROGRAM_P channels of one head of one row and walks them in tiles (p, n), as in
+`ssd_window`.
 Layout: S (s, h, p, n) and the cache (s, l, ..) through `slots`. Bound by the bytes of the state: one read, one write.
 Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STree, section 3.
 """
@@ -30,8 +32,12 @@ from .functions import silu
 from .halves import check_halves
 from .launch import FLOATS, INDICES, d_strides, strides
 from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, weights, window_tile
+from .ssd_replay_chain import ssd_replay_chain_kernel, walk_tile
 from .ssd_scan import traffic_bytes as scan_bytes
 from .ssd_window import MOST_TOKENS
+
+WALKED = 16
+"""The longest window that is walked token by token; above, products of matrices are faster."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,19 @@ def ssd_replay_scan(
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
     y = x.new_empty(x.shape) if out is None else out
+    if ancestors is None and max(t, replayed) <= WALKED:
+        block, warps = walk_tile(p, b * h, t + replayed)
+        block, warps, run = block_p or block, num_warps or warps, min(32, triton.next_power_of_2(n))
+        ssd_replay_chain_kernel[(triton.cdiv(p, block), h, b)](
+            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, advanced, path, cache.x, cache.dt, cache.B, cache.half, y,
+            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
+            *strides(path, 2), *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3), *d_strides(D), *dt_limit,
+            T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
+            LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=triton.next_power_of_2(t),
+            BLOCK_K=triton.next_power_of_2(replayed), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n), RUN=run,
+            num_warps=warps,
+        )  # fmt: skip
+        return y
     given = block_p, program_p, num_warps, stages
     block, program, warps, depth = (
         mine or own

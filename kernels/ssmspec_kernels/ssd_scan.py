@@ -71,7 +71,7 @@ def ssd_scan(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     y = torch.empty_like(x) if out is None else out
-    block, warps = tile(p, b * h)
+    block, warps = tile(p, b * h, t)
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y,
@@ -84,9 +84,9 @@ def ssd_scan(
     return y
 
 
-def tile(p: int, rows: int) -> tuple[int, int]:
+def tile(p: int, rows: int, t: int) -> tuple[int, int]:
     """Channels and warps of a program; `rows` counts heads of rows."""
-    return min(triton.next_power_of_2(p), 8 if rows >= 256 else 4), 1
+    return min(triton.next_power_of_2(p), (8 if t == 1 else 16) if rows >= 256 else 4), 1
 
 
 @triton.jit
@@ -151,8 +151,9 @@ def ssd_scan_kernel(
                     at_live, at_x, at_B, at_C, at_z, tl.minimum(t + 1, T - 1), stride_live_t, stride_x_t, stride_B_t,
                     stride_C_t, stride_z_t, in_p, in_n,
                 )  # fmt: skip
-            step = _element(steps, i, t)
-            state = state * _element(decays, i, t) + (step * x_t)[:, None][None, :, :] * B_t[:, None, :]  # (3)
+            step = element(steps, i, t)
+            update = (step * x_t)[:, None][None, :, :] * B_t[:, None, :]
+            state = tl.fma(state, element(decays, i, t), update)  # (3)
             y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)  # (4)
             if D is not None:
                 y_t += skip * x_t
@@ -188,6 +189,6 @@ def _token(live, x, B, C, z, t, stride_live, stride_x, stride_B, stride_C, strid
 
 
 @triton.jit
-def _element(values, i, t):
+def element(values, i, t):
     """values[t]: a sum with zeros, which costs a few shuffles, where every lane would compute it again."""
     return tl.sum(tl.where(i == t, values, 0.0), axis=0)

@@ -244,7 +244,7 @@ def test_too_many_tokens_and_wrong_halves_are_refused() -> None:
 
 def check_halves(module: ModuleType) -> None:
     half = torch.tensor([0, 1] * 100)
-    slots, lengths = torch.from_numpy(np.random.default_rng(0).permutation(200)[:150]), torch.arange(150) % 3
+    slots, lengths = torch.from_numpy(np.random.default_rng(2).permutation(200)[:150]), torch.arange(150) % 3
     slots[7] = -1
     want = half.clone()
     for b, slot in enumerate(slots.tolist()):
@@ -257,40 +257,67 @@ def test_the_halves_turn_over_for_the_rows_that_took_part() -> None:
     check_halves(halves)
 
 
+CHAIN, TREE = "ssd_replay_chain.py", "ssd_replay_scan.py"
+
 FAULTS = [
-    ("(1 - last) * ENTRIES + t", "last * ENTRIES + t"),
-    ("at_old, at_new = last * ENTRIES + node", "at_old, at_new = (1 - last) * ENTRIES + node"),
+    ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
+     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", CHAIN),
+    ("taken = k < count", "taken = k < count - 1", CHAIN),
+    ("taken = j < count", "taken = j < count - 1", CHAIN),
+    ("for j in range(count):", "for j in range(count - 1):", CHAIN),
+    ("tl.minimum(j + 1, count - 1)", "j", CHAIN),
+    ("tl.minimum(t + 1, T - 1)", "t", CHAIN),
+    ("if count > 0:", "if count >= 0:", CHAIN),
+    ("if count > 0:", "if count > 1:", CHAIN),
+    ("old_x = cache_x + slot * stride_cache_x_s + last", "old_x = cache_x + slot * stride_cache_x_s + (1 - last)", CHAIN),
+    ("old_B = cache_B + slot * stride_cache_B_s + last", "old_B = cache_B + slot * stride_cache_B_s + (1 - last)", CHAIN),
+    ("new = (1 - last) * ENTRIES + t_i", "new = last * ENTRIES + t_i", CHAIN),
+    ("new_x = cache_x + slot * stride_cache_x_s + (1 - last)", "new_x = cache_x + slot * stride_cache_x_s + last", CHAIN),
+    ("step_size(raw_k, taken, bias,", "step_size(raw_k, taken, 0.0,", CHAIN),
+    ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,", CHAIN),
+    ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", CHAIN),
+    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", CHAIN),
+    ("raw, mask=real)", "(raw + 1).to(raw.dtype), mask=real)", CHAIN),
+    ("x_t, mask=in_p & (t < length))", "x_t, mask=in_p)", CHAIN),
+    ("real = t < length", "real = t <= length", CHAIN),
+    ("((row_p < P) |", "((row_p < P - 1) |", CHAIN),
+    ("(1 - last) * ENTRIES + t", "last * ENTRIES + t", TREE),
+    ("at_old, at_new = last * ENTRIES + node", "at_old, at_new = (1 - last) * ENTRIES + node", TREE),
     ("count = tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
-     "count = tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)"),
-    ("taken = k < count", "taken = k <= count"),
-    ("taken = k < count", "taken = k < count - 1"),
-    ("path + b * stride_path_b + node", "path + node"),
-    ("in_n[None, :] & (count > 0)", "in_n[None, :]"),
-    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,"),
-    ("tl.exp(replay - tl.cumsum(step_k * decay, axis=0)) * step_k", "tl.exp(replay - tl.cumsum(step_k * decay, axis=0))"),
-    ("state = tl.exp(replay) * state", "state = state"),
-    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns"),
-    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)"),
-    ("raw, mask=owns)", "step.to(raw.dtype), mask=owns)"),
-    ("real &= tl.max(", "sees &= tl.max("),
-    ("tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)"),
+     "count = tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", TREE),
+    ("taken = k < count", "taken = k < count - 1", TREE),
+    ("path + b * stride_path_b + node", "path + node", TREE),
+    ("in_n[None, :] & (count > 0)", "in_n[None, :]", TREE),
+    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", TREE),
+    ("tl.cumsum(step_k * decay, axis=0)) * step_k", "tl.cumsum(step_k * decay, axis=0))", TREE),
+    ("state = tl.exp(replay) * state", "state = state", TREE),
+    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", TREE),
+    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", TREE),
+    ("raw, mask=owns)", "step.to(raw.dtype), mask=owns)", TREE),
+    ("real &= tl.max(", "sees &= tl.max(", TREE),
+    ("tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)", TREE),
     ("dot_left(tl.trans(to_state[:, None] * x_k.to(tl.float32)), B_k)",
-     "tl.dot(tl.trans((to_state[:, None] * x_k.to(tl.float32)).to(B_k.dtype)), B_k)"),
+     "tl.dot(tl.trans((to_state[:, None] * x_k.to(tl.float32)).to(B_k.dtype)), B_k)", TREE),
 ]  # fmt: skip
 
 
-def check_all(module: ModuleType) -> None:
+def check_chains(module: ModuleType) -> None:
     for advanced in (0, 1):
-        check_bytes(module, Options(b=1, t=2, g=2), advanced, False, block_p=16, program_p=16)
-    check_windows(module, CHAINS[1][0], 5)
+        check_bytes(module, Options(b=1, t=2, g=2), advanced, False, block_p=16)
+    check_windows(module, replace(CHAINS[1][0], b=2), 5, windows=4)
+
+
+def check_trees(module: ModuleType) -> None:
+    for advanced in (0, 1):
+        check_bytes(module, Options(b=1, t=2, g=2), advanced, True, block_p=16, program_p=16)
     check_windows(module, replace(TREES[0][0], h=2, t=5), 6, True, 4)
 
 
-@pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str) -> None:
-    mutant = mutated(kernel, old, new)
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[f"{file} {new}" for _, new, file in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
+    mutant = mutated(kernel, old, new, file=file)
     with pytest.raises(AssertionError):
-        check_all(mutant)
+        (check_chains if file == CHAIN else check_trees)(mutant)
 
 
 @pytest.mark.parametrize(
