@@ -45,6 +45,17 @@ def dot_left(x, y):
 
 
 @triton.jit
+def dot_onto(acc, x, y):
+    """acc + x y for fp32 blocks acc and x and activations y (2) (3)."""
+    if y.dtype == tl.bfloat16:
+        hi, mid, lo = split3(x)
+        acc = tl.dot(lo, y, acc=acc, out_dtype=tl.float32)
+        acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)
+        return tl.dot(hi, y, acc=acc, out_dtype=tl.float32)
+    return tl.dot(x, y.to(tl.float32), acc=acc, input_precision="ieee")
+
+
+@triton.jit
 def dot_right(x, y):
     """x y for activations x and an fp32 block y, summed in fp32 (2) (3)."""
     if x.dtype == tl.bfloat16:

@@ -49,6 +49,7 @@ def ssd_tree_scan(
     out: Tensor | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
+    heads: int | None = None,
     num_warps: int | None = None,
     stages: int | None = None,
 ) -> Tensor:
@@ -64,5 +65,5 @@ def ssd_tree_scan(
         raise ShapeMismatch(f"ancestors came with {axes['j']} columns for {axes['t']} nodes; give one for each node")
     return launch(
         axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, out,
-        (block_p, program_p, num_warps, stages),
+        (block_p, program_p, heads, num_warps, stages),
     )  # fmt: skip

@@ -7,14 +7,19 @@
     S'   = exp(G_T) S + sum_j exp(G_T - G_j) dt_j x_j B_j^T          chain only     (5)
 
 i sees j when j comes no later (chain), or lies on the path from the root to i (tree). A no-op token has ld = 0 and
-x = B = C = 0. D of a head is added to the diagonal of W. A live token that is NaN makes its whole window NaN, not only what
-comes behind it: 0 NaN is NaN in a product.
+x = B = C = 0. D of a head is added to the diagonal of W. A live token that is not finite makes its whole window NaN, not only
+what comes behind it: 0 NaN is NaN in a product. The exponent of a pair that is not seen may be large: it is cut at 88, below
+the overflow, and the pair's score is 0.
 
-A program owns PROGRAM_P channels of one head of one row. What the tokens share, (1) to (3), is computed once; then it walks
-its channels in tiles (p, n), with the next tiles on their way from memory while this one is multiplied. Each tile of the
-state is read once and written at most once, whatever the number of tokens; products are as accurate as fp32 (`dots`).
+A program owns HEADS heads of a group of one row. What the heads share, the products C B^T, is computed once, and (2) for all
+of them in one product with the mask. Then it walks heads, and tiles (p, n) of each, the next one on its way from memory while
+this one is multiplied. Each tile of the state is read once and written at most once, whatever the number of tokens; products
+are as accurate as fp32 (`dots`). A program of one tile asks for it before anything else.
+
+Up to 16 tokens are the rows of the products. More of them are the columns (P_FIRST): then the state goes from shared memory
+straight into the registers of a wgmma, in two halves of n, for whose parts there is room without a spill.
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a negative slot is padding and touches nothing.
-Bound by the bytes of the state.
+Bound by the bytes of the state up to 16 tokens; beyond, by the latency of one head after the other in two programs an SM.
 """
 
 import torch
@@ -22,14 +27,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.errors import ParameterError, Unsupported
 
-from .dots import dot_inputs, dot_left, dot_right
+from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import d_strides, strides
-from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, weights, window_tile
+from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, window_tile
 
 MOST_TOKENS = 128
+WGMMA = (
+    "tiles of {block} channels with 4 warps or more, for {t} tokens: a wgmma fed by the registers of one of another shape is "
+    "compiled to wrong results by Triton 3.6; give tiles of 64 channels, or fewer warps"
+)
 
 
 def ssd_window(
@@ -51,6 +60,7 @@ def ssd_window(
     out: Tensor | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
+    heads: int | None = None,
     num_warps: int | None = None,
     stages: int | None = None,
 ) -> Tensor:
@@ -65,7 +75,7 @@ def ssd_window(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     return launch(
         axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, live, None, write_state, out,
-        (block_p, program_p, num_warps, stages),
+        (block_p, program_p, heads, num_warps, stages),
     )  # fmt: skip
 
 
@@ -98,44 +108,72 @@ def launch(
     if t > MOST_TOKENS:
         raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
     y = torch.empty_like(x) if out is None else out
-    # Two warps: with four or more and over 32 tokens the products become wgmma, and what Triton 3.6 compiled for an H200
-    # then was wrong and read outside (33 nodes, tiles of 16 channels); with two it is right up to 128.
-    default = window_tile(p, b * h, 16 if write_state or t > 16 else 32)
-    block, program, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
-    each = triton.cdiv(program, block)
-    ssd_window_kernel[(triton.cdiv(p, each * block), h, b)](
+    products = not write_state and x.dtype == torch.bfloat16
+    p_first = products and t > 16
+    default = _tile(b * h, t, h // g, p, products)
+    block, program, heads, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
+    if (h // g) % heads:
+        raise ParameterError(f"{heads} heads a program do not divide the {h // g} heads of a group; give a divisor")
+    if warps >= 4 and t > 32 and block < 64 and x.dtype == torch.bfloat16:
+        raise Unsupported(WGMMA.format(block=block, t=t))
+    each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
+    ssd_window_kernel[(triton.cdiv(p, each * block), h // heads, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
         *strides(live, 2), *strides(ancestors, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
-        LIMIT=dt_limit != (0.0, float("inf")), WRITE_STATE=write_state, BLOCK_T=max(16, triton.next_power_of_2(t)),
-        BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, STAGES=stages,
-        num_warps=warps,
+        LIMIT=dt_limit != (0.0, float("inf")), WRITE_STATE=write_state, P_FIRST=p_first,
+        BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n, HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each,
+        HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
     )  # fmt: skip
     return y
+
+
+def _tile(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, int, int, int, int]:
+    """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows.
+
+    As many heads a program as leave two programs for each SM of a large GPU. Without tensor cores, and with a state to write,
+    one head and narrow tiles.
+    """
+    if not products or p < 64:
+        block, program, warps, stages = window_tile(p, rows, 16)
+        return block, program, 1, warps, stages
+    most = 20 if t <= 16 else 10
+    each = max(k for k in range(1, heads + 1) if heads % k == 0 and (k == 1 or (k <= most and rows >= 256 * k)))
+    return 64, 64 * triton.cdiv(p, 64), each, 4, 3 if t <= 16 else 2
 
 
 @triton.jit
 def ssd_window_kernel(
     S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y,
-    stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
-    stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
-    stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j,
-    stride_D_h, stride_D_p, low, high,
+    stride_S_s, stride_S_h, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr, stride_x_h,
+    stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g,
+    stride_z_b, stride_z_t: tl.constexpr, stride_z_h, stride_y_b, stride_y_t: tl.constexpr, stride_y_h,
+    stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j, stride_D_h, stride_D_p, low, high,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_P: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
+    HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
+    P_FIRST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
-    h = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(1).to(tl.int64) * HEADS
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
-        g = h // HEADS_PER_GROUP
-        i, n = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N)
-        t = i.to(tl.int64)
-        in_t, in_n = i < T, n < N
+        g = first // HEADS_PER_GROUP
+        i, n, k = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
+        t, heads = i.to(tl.int64), first + k
+        in_t, in_n, in_h = i < T, n < N, k < HEADS
+        p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
+        at_S = S + slot * stride_S_s
+        half, other = tl.arange(0, HALF_N), tl.arange(0, HALF_N) + HALF_N
+        if HEADS * TILES == 1:
+            if P_FIRST:
+                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, half, p < P, half < N)
+                early_other = load_rows(at_S + first * stride_S_h, p * stride_S_p, other, p < P, other < N)
+            else:
+                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, n, p < P, in_n)
         real = in_t
         if live is not None:
             real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=in_t, other=0) != 0
@@ -146,39 +184,63 @@ def ssd_window_kernel(
             sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
         else:
             sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]
-        bias = 0.0
+        bias = tl.zeros((BLOCK_H,), tl.float32)
         if dt_bias is not None:
-            bias = tl.load(dt_bias + h).to(tl.float32)
-        raw = tl.load(dt + b * stride_dt_b + t * stride_dt_t + h * stride_dt_h, mask=real, other=0.0)
-        step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
-        ld = step * tl.load(A + h)  # (1)
-        G = tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1) if ancestors is not None else tl.cumsum(ld, axis=0)  # (2)
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
+        steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+        lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]  # (1)
+        Gs = dot_right(sees.to(tl.bfloat16), lds)  # (2)
         B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
         C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
-        W = weights(G, G, step, sees, dot_inputs(C_t, tl.trans(B_t)))  # (3)
+        scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_t)), 0.0)
+        if P_FIRST:
+            C_half = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, half, real, half < N)
+            C_other = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, other, real, other < N)
         if D_HEAD:
-            W = tl.where(i[:, None] == i[None, :], W + tl.load(D + h * stride_D_h).to(tl.float32), W)
-        from_state = tl.exp(G)
-        total = tl.sum(ld, axis=0)
-        to_state = tl.exp(total - G) * step
-        at_S = S + slot * stride_S_s + h * stride_S_h
-        at_x = x + b * stride_x_b + h * stride_x_h
-        at_y = y + b * stride_y_b + h * stride_y_h
-        for tile in tl.range(0, TILES, num_stages=STAGES):
-            p = (tl.program_id(0).to(tl.int64) * TILES + tile) * BLOCK_P + tl.arange(0, BLOCK_P)
-            in_p = p < P
-            state = load_rows(at_S, p * stride_S_p, n, in_p, in_n).to(tl.float32)
-            x_t = load_rows(at_x, t * stride_x_t, p, real, in_p)
-            y_t = dot_left(W, x_t) + from_state[:, None] * dot_right(C_t, tl.trans(state))  # (4)
-            if D is not None and not D_HEAD:
-                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                y_t += skip[None, :] * x_t.to(tl.float32)
-            if z is not None:
-                y_t *= silu(load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p, real, in_p).to(tl.float32))
-            tl.store(
-                at_y + t[:, None] * stride_y_t + p[None, :], y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :]
-            )
-            if WRITE_STATE:
-                state = tl.exp(total) * state + dot_left(tl.trans(to_state[:, None] * x_t.to(tl.float32)), B_t)  # (5)
-                at_tile = at_S + p[:, None] * stride_S_p + n[None, :]
-                tl.store(at_tile, state.to(S.dtype.element_ty), mask=in_p[:, None] & in_n[None, :])
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+        for head in tl.range(0, HEADS, num_stages=STAGES):
+            h = first + head
+            G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
+            step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
+            between = tl.minimum(G[:, None] - G[None, :], 88.0, propagate_nan=tl.PropagateNan.ALL)
+            W = tl.exp(between) * (step[None, :] * scores)  # (3)
+            if D_HEAD:
+                W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+            total = tl.sum(tl.where(k[None, :] == head, lds, 0.0)) if WRITE_STATE else 0.0
+            for tile in tl.range(0, TILES, num_stages=STAGES):
+                p_t = p + tile * BLOCK_P
+                in_p = p_t < P
+                x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p_t, real, in_p)
+                at_tile = at_S + h * stride_S_h
+                if P_FIRST:
+                    y_p = dot_right(tl.trans(x_t), tl.trans(W))
+                    if HEADS * TILES > 1:
+                        early = load_rows(at_tile, p_t * stride_S_p, half, in_p, half < N)
+                    from_state = dot_left(early.to(tl.float32), tl.trans(C_half))
+                    if HEADS * TILES > 1:
+                        early_other = load_rows(at_tile, p_t * stride_S_p, other, in_p, other < N)
+                    from_state = dot_onto(from_state, early_other.to(tl.float32), tl.trans(C_other))
+                    y_t = tl.trans(y_p + tl.exp(G)[None, :] * from_state)  # (4)
+                else:
+                    y_t = dot_left(W, x_t)
+                    if HEADS * TILES > 1:
+                        early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
+                    state = early.to(tl.float32)
+                    y_t += tl.exp(G)[:, None] * dot_right(C_t, tl.trans(state))  # (4)
+                if D is not None and not D_HEAD:
+                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                    y_t += skip[None, :] * x_t.to(tl.float32)
+                if z is not None:
+                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p_t, real, in_p)
+                    y_t *= silu(z_t.to(tl.float32))
+                at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
+                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])
+                if WRITE_STATE:
+                    to_state = tl.exp(total - G) * step
+                    state = tl.exp(total) * state + dot_left(tl.trans(to_state[:, None] * x_t.to(tl.float32)), B_t)  # (5)
+                    tl.store(
+                        at_tile + p_t[:, None] * stride_S_p + n[None, :],
+                        state.to(S.dtype.element_ty),
+                        mask=in_p[:, None] & in_n[None, :],
+                    )

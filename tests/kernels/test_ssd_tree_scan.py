@@ -83,8 +83,8 @@ def test_every_node_lies_within_the_bound_and_nothing_else_is_written(o: Options
 
 
 def test_every_split_of_the_channels_lies_within_the_bound() -> None:
-    for block, program in ((16, 16), (16, 64), (32, 64)):
-        check_bound(kernel, Options(t=9, p=50, h=2, io="bf16", z=True), block_p=block, program_p=program)
+    for t, block, program, heads in ((9, 16, 16, 1), (9, 16, 64, 2), (18, 16, 16, 1), (18, 32, 64, 2)):
+        check_bound(kernel, Options(t=t, p=50, io="bf16", z=True), block_p=block, program_p=program, heads=heads)
 
 
 @pytest.mark.parametrize("o", [Options(t=9, p=3, n=5), Options(t=6, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
@@ -158,6 +158,7 @@ def test_trees_that_are_too_large_and_wrong_parameters_are_refused() -> None:
 def check_all(module: ModuleType) -> None:
     for o in (COVER[0], COVER[2], replace(COVER[1], b=2)):
         check_bound(module, o)
+    check_bound(module, Options(b=2, t=17, h=2, g=1, n=40, io="bf16"), heads=2)
     check_bytes(module, Options(b=1, h=2, t=5))
 
 
@@ -167,10 +168,13 @@ FAULTS = [
     ("stride_anc_t + stride_anc_j), mask=in_t", "stride_anc_t), mask=in_t", "ssd_window.py"),
     ("at_anc + t[:, None] * stride_anc_t + t[None, :]", "at_anc + t[None, :] * stride_anc_t + t[:, None]", "ssd_window.py"),
     ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", "ssd_window.py"),
-    ("tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.where(sees, ld[None, :], 0.0), axis=0)", "ssd_window.py"),
-    ("G = tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1) if ancestors is not None else", "G =", "ssd_window.py"),
-    ("G[:, None] - G_j[None, :]", "G[:, None] - G_j[:, None]", "ssd_inputs.py"),
-    ("from_state = tl.exp(G)", "from_state = tl.exp(ld)", "ssd_window.py"),
+    ("dot_right(sees.to(tl.bfloat16), lds)", "dot_right(tl.trans(sees.to(tl.bfloat16)), lds)", "ssd_window.py"),
+    ("dot_right(sees.to(tl.bfloat16), lds)", "tl.cumsum(lds, axis=0)", "ssd_window.py"),
+    ("G[:, None] - G[None, :]", "G[:, None] - G[:, None]", "ssd_window.py"),
+    ("tl.exp(G)[:, None] * dot", "tl.exp(step)[:, None] * dot", "ssd_window.py"),
+    ("tl.exp(G)[None, :] * from", "tl.exp(step)[None, :] * from", "ssd_window.py"),
+    ("dot_onto(from_state, early_other", "dot_onto(from_state, early", "ssd_window.py"),
+    ("tl.where(k[None, :] == head, Gs", "tl.where(k[None, :] == 0, Gs", "ssd_window.py"),
 ]  # fmt: skip
 
 

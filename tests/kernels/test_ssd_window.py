@@ -70,12 +70,12 @@ def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Op
     check_bound(kernel, o)
 
 
-@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 32, 3), (32, 64, 2), (64, 64, 1)], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
-    block, program, stages = tiles
-    o = Options(t=5, p=50, h=2, io="bf16", D="channel", z=True, poison=2.0)
+@pytest.mark.parametrize("tiles", [(16, 16, 1, 1), (16, 32, 2, 3), (32, 64, 1, 2), (64, 64, 2, 1)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, int]) -> None:
+    block, program, heads, stages = tiles
+    o = Options(t=5, p=50, io="bf16", D="channel", z=True, poison=2.0)
     for write in (True, False):
-        check_bound(kernel, o, write, block_p=block, program_p=program, stages=stages)
+        check_bound(kernel, o, write, block_p=block, program_p=program, heads=heads, stages=stages)
 
 
 @pytest.mark.parametrize("o", [Options(t=7, p=3, n=5), Options(t=4, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
@@ -137,6 +137,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
     ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "live came with shape"),
     ({"dt_limit": lambda c: (-1.0, 0.1)}, ParameterError, "0 <= low <= high"),
+    ({"heads": lambda c: 3}, ParameterError, "3 heads a program do not divide the 2 heads"),
     ({"out": lambda c: c.out[:, :, :-1]}, ShapeMismatch, "axis h has size"),
     (
         {name: lambda c, name=name: getattr(c, name).repeat_interleave(50, 1) for name in (*cases.TOKENS, "out")},
@@ -156,33 +157,41 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
     cases.unchanged(before)
 
 
+def test_a_tile_that_is_compiled_to_wrong_results_is_refused() -> None:
+    case = cases.draw(Options(t=33, h=2, g=1, io="bf16"), padding=False)
+    before = case.before()
+    with pytest.raises(Unsupported, match="tiles of 16 channels with 4 warps or more, for 33 tokens"):
+        case.call(kernel.ssd_window, block_p=16, num_warps=4, write_state=False)
+    cases.unchanged(before)
+
+
 def check_all(module: ModuleType) -> None:
     for o in (COVER[0], COVER[2], COVER[1], COVER[3]):
         check_bound(module, o)
-    check_bound(module, Options(p=35, g=1, h=2), program_p=48)
+    check_bound(module, Options(p=35, g=1, h=2), program_p=48, heads=2)
     check_bytes(module, Options(b=1, h=2), True)
 
 
 FAULTS = [
-    ("in_p = p < P\n", "in_p = p < P - 1\n", None),
-    ("in_t, in_n = i < T, n < N", "in_t, in_n = i < T, n < N + 1", None),
-    ("in_t, in_n = i < T, n < N", "in_t, in_n = i < T - 1, n < N", None),
+    ("in_p = p_t < P\n", "in_p = p_t < P - 1\n", None),
+    ("i < T, n < N, k < HEADS", "i < T, n < N + 1, k < HEADS", None),
+    ("i < T, n < N, k < HEADS", "i < T - 1, n < N, k < HEADS", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
-    ("g = h // HEADS_PER_GROUP", "g = h % HEADS_PER_GROUP", None),
+    ("g = first // HEADS_PER_GROUP", "g = first % HEADS_PER_GROUP", None),
     ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
     ("sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]", "sees = real[:, None] & real[None, :]", None),
-    ("W + tl.load(D", "W * tl.load(D", None),
+    ("W + tl.sum(tl.where(k == head", "W * tl.sum(tl.where(k == head", None),
     ("to_state = tl.exp(total - G) * step", "to_state = tl.exp(total - G)", None),
     ("state = tl.exp(total) * state", "state = state", None),
-    ("* TILES + tile)", "* TILES + tile * 0)", None),
+    ("p_t = p + tile * BLOCK_P", "p_t = p + tile * 0", None),
     ("y_t *= silu(", "y_t *= (", None),
-    ("else tl.cumsum(ld, axis=0)", "else tl.cumsum(ld, axis=0) - ld", None),
-    ("            if WRITE_STATE:\n", "            if not WRITE_STATE:\n", None),
-    ("ty), mask=in_p[:, None] & in_n[None, :])", "ty), mask=in_n[None, :])", None),
-    ("* step_j[None, :] * scores", "* step_j[:, None] * scores", "ssd_inputs.py"),
+    ("sees.to(tl.bfloat16), lds)", "sees.to(tl.bfloat16), lds) - lds", None),
+    ("                if WRITE_STATE:\n", "                if not WRITE_STATE:\n", None),
+    ("mask=in_p[:, None] & in_n[None, :],", "mask=in_n[None, :],", None),
+    ("(step[None, :] * scores)", "(step[:, None] * scores)", None),
     ("mask=in_rows[:, None] & in_cols[None, :], other=0.0", "mask=in_cols[None, :], other=0.0", "ssd_inputs.py"),
-    ("        acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
+    ("tl.dot(lo, y, out_dtype=tl.float32)\n        acc = tl.dot(mid, y, acc=acc", "tl.dot(lo, y", "dots.py"),
     ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
     ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")', "dots.py"),
 ]  # fmt: skip
@@ -195,9 +204,9 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
         check_all(mutant)
 
 
-def test_planted_mask_behind_exp_is_caught_by_strong_decays() -> None:
-    old = 'exp(tl.where(sees, G[:, None] - G_j[None, :], float("-inf")))'
-    mutant = mutated(kernel, old, "exp(G[:, None] - G_j[None, :]) * sees.to(tl.float32)", file="ssd_inputs.py")
+def test_planted_exponents_without_a_limit_are_caught_by_strong_decays() -> None:
+    old = "tl.minimum(G[:, None] - G[None, :], 88.0, propagate_nan=tl.PropagateNan.ALL)"
+    mutant = mutated(kernel, old, "G[:, None] - G[None, :]")
     with pytest.raises(AssertionError):
         check_strong_decays(mutant)
 
