@@ -1,17 +1,19 @@
-"""The gated delta rule over long prompts: packed sequences, chunk by chunk, in two launches (UT transform).
+"""The gated delta rule over long prompts: packed sequences, chunk by chunk, in three launches (UT transform).
 
     G_i  = sum of g from the first token of the chunk; r, decayed, scores as in `delta_window`            (1)
-    A_ij = beta_i scores(k)_ij for j < i,   P_ij = scores(q)_ij for j <= i,   T = (I + A)^-1              (2)
-    U    = T beta (v - decayed(k) S)                        what the tokens write                         (3)
+    A_ij = beta_i scores(k)_ij for j < i,   P_ij = scores(q)_ij for j <= i,   T = (I + A)^-1 diag(beta)   (2)
+    U    = T (v - decayed(k) S)                             what the tokens write                         (3)
     o    = decayed(q) S + P U                                                                             (4)
     S'   = diag(exp G_T) S + sum_j diag(exp(G_T - G_j)) k^_j u_j^T                                        (5)
 
-(2) knows nothing of the state: the first launch forms T and P of all chunks at once. The second walks each sequence with a
-tile of the state in registers, and between two chunks there are products only. T comes from forward substitution on the
-identity. Everything between the launches is fp32, products are as accurate as fp32 (`dots`).
+(2) knows nothing of the state. The first launch forms T, P and r of halves of 32 tokens at once, T by forward substitution on
+the identity. The second joins the halves a and b of a chunk: below the diagonal T has -T_b scores(k)_ba T_a (6). The third
+walks each sequence with a tile of the state in registers, and between two chunks there are products only. Everything between
+the launches is fp32, products are as accurate as fp32 (`dots`).
 
 Layout: q, k (t, g, k), v (t, h, v), all sequences in one run; S (s, h, k, v), a pool that sequences reach through `slots`;
-the scratch (c, h, 2, i, j) has T and P of each chunk (`packed_chunks`). Bound by the products, and by the walk of (5).
+the scratch (c, h, i, j) has of each chunk (`packed_chunks`) the rows of T, those of P, r of the keys, r of the queries.
+Bound by the walk, of which a step waits for the one before.
 """
 
 import torch
@@ -21,9 +23,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from .delta_inputs import gates, load_gate_params
+from .delta_inputs import load_gate_params
 from .delta_window import carried, check_one_type, from_state, norms, scores, substituted
 from .dots import dot_both
+from .functions import sigmoid, softplus
 from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
 from .ssd_inputs import load_rows
@@ -38,7 +41,7 @@ def traffic_bytes(
     k: int,
     v: int,
     *,
-    chunk: int = 32,
+    chunk: int = 64,
     state: int = 4,
     io: int = 2,
     gate: int = 4,
@@ -49,12 +52,12 @@ def traffic_bytes(
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta. Parameters are left out.
     """
     run = tokens * (io * (2 * g * k + 2 * h * v) + gate * h * (1 + (k if channel else 1)))
-    return run + 2 * sequences * h * k * v * state + 2 * chunks * h * 2 * chunk * chunk * 4
+    return run + 2 * sequences * h * k * v * state + 2 * chunks * h * 2 * (chunk + 1) * chunk * 4
 
 
-def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 32) -> tuple[int, int, int, int, int]:
+def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 64) -> tuple[int, int, int, int]:
     """The shape of the scratch (fp32) that a run needs."""
-    return most(tokens, sequences, chunk), h, 2, chunk, chunk
+    return most(tokens, sequences, chunk), h, 2 * (chunk + 1), chunk
 
 
 def delta_chunk_scan(
@@ -76,9 +79,11 @@ def delta_chunk_scan(
     places: Tensor | None = None,
     out: Tensor | None = None,
     scratch: Tensor | None = None,
-    chunk: int = 32,
-    block_v: int | None = None,
+    chunk: int = 64,
+    block_v: int = 32,
     num_warps: int = 4,
+    num_stages: int = 3,
+    join_warps: int = 4,
 ) -> Tensor:
     """The outputs (t, h, v) of a packed run, and in S[slots] the state after each sequence: equations (1) to (5).
 
@@ -109,6 +114,8 @@ def delta_chunk_scan(
     )
     t, groups, h = (axes[a] for a in "tgh")
     sequences = check_packed(axes, chunk)
+    if chunk > 64:
+        raise ParameterError(f"chunk came as {chunk}; give 16, 32 or 64")
     divides(groups, h)
     check_pool(axes["s"], sequences, slots)
     check_one_type(q, k, v)
@@ -125,46 +132,87 @@ def delta_chunk_scan(
     elif tuple(scratch.shape) != shape or scratch.dtype != torch.float32 or not scratch.is_contiguous():
         raise ShapeMismatch(f"scratch came as {tuple(scratch.shape)} {scratch.dtype}, but {shape} in float32 is needed")
     o = torch.empty_like(v) if out is None else out
-    block = block_v or 8
-    common = {"K": axes["k"], "V": axes["v"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "L2_NORM": l2_norm,
-              "CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences), "SPLIT": q.dtype == torch.bfloat16,
-              "BLOCK_K": max(16, triton.next_power_of_2(axes["k"])), "num_warps": num_warps}  # fmt: skip
-    _chunk_solve_kernel[(h, shape[0])](
+    common = {"K": axes["k"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "CHUNK": chunk,
+              "BLOCK_B": triton.next_power_of_2(sequences), "SPLIT": q.dtype == torch.bfloat16,
+              "BLOCK_K": max(16, triton.next_power_of_2(axes["k"]))}  # fmt: skip
+    half = min(chunk, 32)
+    _halves_kernel[(h, shape[0] * (chunk // half))](
         q, k, g, beta, A, dt_bias, bounds, slots, scratch, *strides(q, 2), *strides(k, 2), *strides(g, 2),
-        *strides(beta, 2), *strides(scratch, 2), *strides(dt_bias, 1), t, sequences, scale, eps, **common,
+        *strides(beta, 2), *strides(scratch, 2), *strides(dt_bias, 1), t, sequences, scale, eps,
+        L2_NORM=l2_norm, HALF=half, num_warps=1, **common,
     )  # fmt: skip
-    _chunk_walk_kernel[(triton.cdiv(axes["v"], block), h, sequences)](
-        S, q, k, v, g, beta, A, dt_bias, bounds, slots, fresh, places, scratch, o, *strides(S, 3), *strides(q, 2),
-        *strides(k, 2), *strides(v, 2), *strides(g, 2), *strides(beta, 2), *strides(scratch, 2), *strides(o, 2),
-        *strides(dt_bias, 1), t, sequences, shape[0], scale, eps, BLOCK_V=block, **common,
+    if half < chunk:
+        _join_kernel[(h, shape[0])](
+            q, k, g, A, dt_bias, bounds, slots, scratch, *strides(q, 2), *strides(k, 2), *strides(g, 2),
+            *strides(scratch, 2), *strides(dt_bias, 1), t, sequences, HALF=half, num_warps=join_warps, **common,
+        )  # fmt: skip
+    _chunk_walk_kernel[(triton.cdiv(axes["v"], block_v), h, sequences)](
+        S, q, k, v, g, A, dt_bias, bounds, slots, fresh, places, scratch, o, *strides(S, 3), *strides(q, 2),
+        *strides(k, 2), *strides(v, 2), *strides(g, 2), *strides(scratch, 2), *strides(o, 2), *strides(dt_bias, 1),
+        t, sequences, shape[0], V=axes["v"], BLOCK_V=block_v, STAGES=num_stages, num_warps=num_warps, **common,
     )  # fmt: skip
     return o
 
 
 @triton.jit
-def _formed_gates(
-    g, beta, A, decay, bias, real, t, stride_g_t, stride_beta_t, i, in_k, CHANNEL: tl.constexpr
-):  # fmt: skip
-    """The gates of tokens t, formed; g is 0 where they are not real. The pointers are those of the head."""
-    beta_t = tl.load(beta + t * stride_beta_t, mask=real, other=0.0).to(tl.float32)
+def _log_decays(g, A, decay, bias, real, t, stride_g_t, i, in_k, CHANNEL: tl.constexpr):
+    """g of tokens t, formed; 0 where they are not real. The pointer is that of the head."""
     if CHANNEL:
+        there = real[:, None] & in_k[None, :]
         g_t = load_rows(g, t * stride_g_t, i, real, in_k).to(tl.float32)
-        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        g_t = tl.where(real[:, None] & in_k[None, :], g_t, 0.0)
     else:
+        there = real
         g_t = tl.load(g + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
-        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        g_t = tl.where(real, g_t, 0.0)
-    return g_t, beta_t
+    if A is not None:
+        g_t = decay * softplus(g_t + bias)
+    return tl.where(there, g_t, 0.0)
 
 
 @triton.jit
-def _chunk_solve_kernel(
+def _halves_kernel(
     q, k, g, beta, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g,
     stride_g_t, stride_g_h, stride_beta_t, stride_beta_h, stride_T_c, stride_T_h, stride_bias_h,
     tokens, sequences, scale, eps,
-    K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    c, h = tl.program_id(1).to(tl.int64) // (CHUNK // HALF), tl.program_id(0).to(tl.int64)
+    b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b, mask=b >= 0, other=-1).to(tl.int64)
+    if slot >= 0:
+        l, i = tl.arange(0, HALF), tl.arange(0, BLOCK_K).to(tl.int64)
+        first = (tl.program_id(1) % (CHUNK // HALF)) * HALF
+        t = start + first + l
+        real, in_k = t < end, i < K
+        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
+        group = h // HEADS_PER_KEY
+        q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
+        k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
+        g_t = _log_decays(g + h * stride_g_h, A, decay, bias, real, t, stride_g_t, i, in_k, CHANNEL)
+        beta_t = tl.load(beta + h * stride_beta_h + t * stride_beta_t, mask=real, other=0.0).to(tl.float32)
+        if A is not None:
+            beta_t = sigmoid(beta_t)
+        G = tl.cumsum(g_t, axis=0)  # (1)
+        r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
+        before, up_to = l[:, None] > l[None, :], l[:, None] >= l[None, :]
+        coupling = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, before, HALF, CHANNEL)
+        T = substituted(coupling, tl.where(l[:, None] == l[None, :], 1.0, 0.0), HALF) * beta_t[None, :]  # (2)
+        of_chunk = scratch + c * stride_T_c + h * stride_T_h
+        at = of_chunk + (first + l)[:, None] * CHUNK + (first + l)[None, :]
+        tl.store(at, T)
+        tl.store(at + CHUNK * CHUNK, scores(q_t, r_q, G, k_t, r_k, G, up_to, HALF, CHANNEL))
+        tl.store(of_chunk + 2 * CHUNK * CHUNK + first + l, r_k)
+        tl.store(of_chunk + 2 * CHUNK * CHUNK + CHUNK + first + l, r_q)
+
+
+@triton.jit
+def _join_kernel(
+    q, k, g, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g, stride_g_t, stride_g_h,
+    stride_T_c, stride_T_h, stride_bias_h, tokens, sequences,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     c, h = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
@@ -172,35 +220,43 @@ def _chunk_solve_kernel(
     if slots is not None:
         slot = tl.load(slots + b, mask=b >= 0, other=-1).to(tl.int64)
     if slot >= 0:
-        l, i = tl.arange(0, CHUNK), tl.arange(0, BLOCK_K).to(tl.int64)
+        l, i = tl.arange(0, HALF), tl.arange(0, BLOCK_K).to(tl.int64)
         t = start + l
-        in_k = i < K
+        in_a, in_b, in_k = t < end, t + HALF < end, i < K
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
-        group = h // HEADS_PER_KEY
-        real = t < end
-        q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
-        k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
-        g_t, beta_t = _formed_gates(
-            g + h * stride_g_h, beta + h * stride_beta_h, A, decay, bias, real, t, stride_g_t, stride_beta_t, i, in_k, CHANNEL
-        )
-        G = tl.cumsum(g_t, axis=0)  # (1)
-        r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
-        before, up_to = l[:, None] > l[None, :], l[:, None] >= l[None, :]
-        coupling = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, before, CHUNK, CHANNEL)
-        identity = tl.where(l[:, None] == l[None, :], 1.0, 0.0)
-        at = scratch + c * stride_T_c + h * stride_T_h + l[:, None] * CHUNK + l[None, :]
-        tl.store(at, substituted(coupling, identity, CHUNK))
-        tl.store(at + CHUNK * CHUNK, scores(q_t, r_q, G, k_t, r_k, G, up_to, CHUNK, CHANNEL))  # (2)
+        at_q, at_k = q + (h // HEADS_PER_KEY) * stride_q_g, k + (h // HEADS_PER_KEY) * stride_k_g
+        at_g = g + h * stride_g_h
+        k_a = load_rows(at_k, t * stride_k_t, i, in_a, in_k)
+        k_b = load_rows(at_k, (t + HALF) * stride_k_t, i, in_b, in_k)
+        q_b = load_rows(at_q, (t + HALF) * stride_q_t, i, in_b, in_k)
+        g_a = _log_decays(at_g, A, decay, bias, in_a, t, stride_g_t, i, in_k, CHANNEL)
+        g_b = _log_decays(at_g, A, decay, bias, in_b, t + HALF, stride_g_t, i, in_k, CHANNEL)
+        G_a, G_b, total = tl.cumsum(g_a, axis=0), tl.cumsum(g_b, axis=0), tl.sum(g_a, axis=0)  # (1)
+        if CHANNEL:
+            G_b += total[None, :]
+        else:
+            G_b += total
+        of_chunk = scratch + c * stride_T_c + h * stride_T_h
+        at_r = of_chunk + 2 * CHUNK * CHUNK + l
+        r_a, r_b, r_q = tl.load(at_r), tl.load(at_r + HALF), tl.load(at_r + HALF + CHUNK)
+        at_T = of_chunk + l[:, None] * CHUNK + l[None, :]
+        T_a, T_b = tl.load(at_T), tl.load(at_T + HALF * CHUNK + HALF)
+        seen = (l[:, None] >= 0) & (l[None, :] >= 0)
+        between = scores(k_b, r_b, G_b, k_a, r_a, G_a, seen, HALF, CHANNEL)
+        tl.store(at_T + HALF * CHUNK, dot_both(T_b, dot_both(-between, T_a, SPLIT), SPLIT))  # (6)
+        tl.store(at_T + HALF, tl.zeros_like(T_a))
+        at_P = at_T + CHUNK * CHUNK
+        tl.store(at_P + HALF * CHUNK, scores(q_b, r_q, G_b, k_a, r_a, G_a, seen, HALF, CHANNEL))
+        tl.store(at_P + HALF, tl.zeros_like(T_a))
 
 
 @triton.jit
 def _chunk_walk_kernel(
-    S, q, k, v, g, beta, A, dt_bias, bounds, slots, fresh, places, scratch, o,
+    S, q, k, v, g, A, dt_bias, bounds, slots, fresh, places, scratch, o,
     stride_S_s, stride_S_h, stride_S_k, stride_q_t, stride_q_g, stride_k_t, stride_k_g, stride_v_t, stride_v_h,
-    stride_g_t, stride_g_h, stride_beta_t, stride_beta_h, stride_T_c, stride_T_h, stride_o_t, stride_o_h, stride_bias_h,
-    tokens, sequences, chunks, scale, eps,
-    K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    stride_g_t, stride_g_h, stride_T_c, stride_T_h, stride_o_t, stride_o_h, stride_bias_h, tokens, sequences, chunks,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot = b
@@ -220,21 +276,19 @@ def _chunk_walk_kernel(
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
         group = h // HEADS_PER_KEY
         at_T = scratch + first * stride_T_c + h * stride_T_h + l[:, None] * CHUNK + l[None, :]
-        for c in tl.range(0, count, num_stages=1):
+        at_r = scratch + first * stride_T_c + h * stride_T_h + 2 * CHUNK * CHUNK + l
+        for c in tl.range(0, count, num_stages=STAGES):
             t = start + c * CHUNK + l
             real = t < end
-            g_t, beta_t = _formed_gates(
-                g + h * stride_g_h, beta + h * stride_beta_h, A, decay, bias, real, t, stride_g_t, stride_beta_t,
-                i, in_k, CHANNEL,
-            )  # fmt: skip
+            g_t = _log_decays(g + h * stride_g_h, A, decay, bias, real, t, stride_g_t, i, in_k, CHANNEL)
             G = tl.cumsum(g_t, axis=0)  # (1)
             k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
             v_t = load_rows(v + h * stride_v_h, t * stride_v_t, j, real, in_v).to(tl.float32)
-            r_k = norms(k_t, 1.0, eps, L2_NORM)
-            R = beta_t[:, None] * (v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT))
+            r_k = tl.load(at_r + c * stride_T_c)
+            R = v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT)
             U = dot_both(tl.load(at_T + c * stride_T_c), R, SPLIT)  # (3)
             q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
-            o_t = from_state(q_t, norms(q_t, scale, eps, L2_NORM), G, state, CHANNEL, SPLIT)
+            o_t = from_state(q_t, tl.load(at_r + c * stride_T_c + CHUNK), G, state, CHANNEL, SPLIT)
             o_t += dot_both(tl.load(at_T + c * stride_T_c + CHUNK * CHUNK), U, SPLIT)  # (4)
             at_o = o + t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
             tl.store(at_o, o_t.to(o.dtype.element_ty), mask=real[:, None] & in_v[None, :])

@@ -98,11 +98,14 @@ COVER = [
 ]
 
 
-def check_bound(module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...]) -> None:
-    """Outputs and states within the bound; tokens and slots of others keep their bits."""
+def check_bound(
+    module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...], chunk: int = CHUNK, **tiles: int
+) -> None:
+    """Outputs and states within the bound; tokens and slots of others keep their bits; the scratch is poison before."""
     case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
-    y, S = case.bound()
-    assert case.call(module) is case.run["out"]
+    y, S = case.bound(chunk=chunk)
+    shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=chunk)
+    assert case.call(module, chunk=chunk, scratch=torch.full(shape, float("nan")), **tiles) is case.run["out"]
     comparison = eb.compare(case.rows(), y.value, y.error)
     assert comparison.passed, f"o: {comparison}"
     cases.assert_within("S", case.case.S, S, case.named)
@@ -134,17 +137,17 @@ def check_places(module: ModuleType) -> None:
     assert bool((case.case.S[free[1]] == o.poison).all()), "a state was kept that nobody wanted"
 
 
-def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> None:
+def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...], chunk: int = CHUNK) -> None:
     case = draw(o, lengths, padding=False)
-    shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=CHUNK)
+    shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=chunk)
     scratch, bounds = torch.full(shape, float("nan")), torch.from_numpy(case.bounds)
     apart = {"bounds": bounds, "fresh": torch.zeros(len(lengths), dtype=torch.bool), "slots": case.case.slots}
     with watch(S=case.case.S, scratch=scratch, **case.run, **apart) as seen:
-        case.call(module, scratch=scratch, **apart)
+        case.call(module, scratch=scratch, chunk=chunk, **apart)
     assert seen.outside == seen.races == []
     crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
-    chunks = sum(-(-length // CHUNK) for length in lengths)
-    sizes = {"state": case.case.S.element_size(), "io": case.run["q"].element_size(), "channel": o.channel, "chunk": CHUNK}
+    chunks = sum(-(-length // chunk) for length in lengths)
+    sizes = {"state": case.case.S.element_size(), "io": case.run["q"].element_size(), "channel": o.channel, "chunk": chunk}
     assert crossed == module.traffic_bytes(sum(lengths), chunks, len(lengths), o.g, o.h, o.k, o.v, **sizes)
     assert seen.loaded("S").requested == seen.stored("S").requested == seen.loaded("S").distinct
     assert seen.stored("scratch").requested == seen.stored("scratch").distinct
@@ -155,12 +158,16 @@ def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Op
     check_bound(kernel, o, lengths, fresh)
 
 
-def test_a_larger_chunk_lies_within_its_bound() -> None:
-    case = draw(Options(io="bf16", h=2, g=1, k=7, v=9, gentle=True, seed=6), (40, 7))
-    o, _ = case.bound(chunk=32)
-    case.call(kernel, chunk=32, block_v=32)
-    comparison = eb.compare(case.rows(), o.value, o.error)
-    assert comparison.passed, str(comparison)
+LARGER = [
+    (Options(io="bf16", h=2, g=1, k=7, v=9, gentle=True, seed=6), (40, 7), 32),
+    (Options(io="bf16", h=2, g=1, k=7, v=9, gentle=True, raw=True, bias=True, seed=7), (70, 33, 64), 64),
+    (Options(h=1, g=1, k=3, v=2, channel=True, seed=8), (40,), 64),
+]
+
+
+@pytest.mark.parametrize(("o", "lengths", "chunk"), LARGER, ids=str)
+def test_a_larger_chunk_lies_within_its_bound(o: Options, lengths: Any, chunk: int) -> None:
+    check_bound(kernel, o, lengths, (), chunk, block_v=32)
 
 
 def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
@@ -215,10 +222,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
     ({"chunk": lambda c: 8}, ParameterError, "chunk came as 8; give a power of two"),
+    ({"chunk": lambda c: 128}, ParameterError, "chunk came as 128; give 16, 32 or 64"),
     ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
     ({"dt_bias": lambda c: torch.zeros(2)}, ParameterError, "dt_bias needs A"),
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
-    ({"scratch": lambda c: torch.zeros(3, 2, 2, 16, 8)}, ShapeMismatch, "scratch came as"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 8)}, ShapeMismatch, "scratch came as"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
 ]
 
@@ -238,24 +246,33 @@ def check_all(module: ModuleType) -> None:
     check_bound(module, Options(io="bf16", raw=True, g=1, h=2, k=5, v=3, poison=3.0, seed=1), (18, 2), ())
     check_places(module)
     check_bytes(module, replace(SMALL, v=16), (20, 16, 5))
+    check_bytes(module, replace(SMALL, h=1, g=1, v=3), (50,), 64)
+    check_bound(module, Options(h=1, g=1, k=7, v=3, gentle=True, seed=7), (50,), (), 64)
 
 
 FAULTS = [
     ("            real = t < end", "            real = t < tokens", None),
-    ("        real = t < end\n        q_t", "        real = t < tokens\n        q_t", None),
+    ("real, in_k = t < end, i < K", "real, in_k = t < end + 1, i < K", None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
     ("inside & (place >= 0)", "inside & (place > 0)", None),
     ("places + first + c", "places + c", None),
     ("l[:, None] > l[None, :], l[:, None] >= l[None, :]", "l[:, None] > l[None, :], l[:, None] > l[None, :]", None),
     ("coupling = beta_t[:, None] *", "coupling = beta_t[None, :] *", None),
-    ("substituted(coupling, identity, CHUNK)", "identity - coupling", None),
-    ("substituted(coupling, identity, CHUNK)", "substituted(coupling, identity, CHUNK - 12)", None),
+    ("substituted(coupling, tl.where(l[:, None] == l[None, :], 1.0, 0.0), HALF)", "-coupling", None),
+    ("1.0, 0.0), HALF)", "1.0, 0.0), HALF - 12)", None),
+    ("dot_both(-between, T_a", "dot_both(between, T_a", None),
+    ("G_b += total\n", "G_b += 0.0\n", None),
+    ("HALF) * beta_t[None, :]", "HALF)", None),
+    ("tl.load(at_T + HALF * CHUNK + HALF)", "tl.load(at_T)", None),
+    ("tl.store(at_P + HALF, tl.zeros_like(T_a))", "pass", None),
+    ("in_b, in_k = t < end, t + HALF < end,", "in_b, in_k = t < end, t + HALF < end + 1,", None),
+    ("tl.load(at_r + HALF + CHUNK)", "tl.load(at_r + CHUNK)", None),
     ("stride_T_c), R, SPLIT)", "stride_T_c), R.to(tl.bfloat16).to(tl.float32), SPLIT)", None),
     ("CHUNK * CHUNK), U, SPLIT)", "CHUNK * CHUNK), R, SPLIT)", None),
-    ("scratch + first * stride_T_c", "scratch + b * stride_T_c", None),
+    ("at_T = scratch + first * stride_T_c", "at_T = scratch + b * stride_T_c", None),
     ("mask=real[:, None] & in_v[None, :])", "mask=(t < tokens)[:, None] & in_v[None, :])", None),
     ("v + h * stride_v_h", "v + group * stride_v_h", None),
-    ("g_t = tl.where(real, g_t, 0.0)", "g_t = g_t", None),
+    ("return tl.where(there, g_t, 0.0)", "return g_t", None),
     ("scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)", "scale * tl.rsqrt(tl.sum(f * f, axis=1))", "delta_window.py"),
 ]
 

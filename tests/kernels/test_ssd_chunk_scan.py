@@ -211,7 +211,7 @@ def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> Non
     assert seen.outside == seen.races == []
     crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
     chunks = sum(-(-length // CHUNK) for length in lengths)
-    sizes = {"state": case.case.S.element_size(), "io": case.run["x"].element_size()}
+    sizes = {"state": case.case.S.element_size(), "io": case.run["x"].element_size(), "chunk": CHUNK}
     expected = module.traffic_bytes(sum(lengths), chunks, len(lengths), o.h, o.p, o.n, o.g, **sizes, z=o.z)
     assert crossed == expected
     assert seen.loaded("S").requested == seen.stored("S").requested == seen.loaded("S").distinct
@@ -237,7 +237,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"chunk": lambda c: 24}, ParameterError, "chunk came as 24; give a power of two"),
     ({"dt_limit": lambda c: (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
-    ({"scratch": lambda c: torch.zeros(1, 4, 18, 21)}, ShapeMismatch, "scratch came with shape"),
+    ({"scratch": lambda c: torch.zeros(1, 4, 18)}, ShapeMismatch, "scratch came with shape"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
 ]
 
@@ -261,7 +261,8 @@ def check_all(module: ModuleType) -> None:
 
 BROUGHT = "brought = tl.trans((tl.exp(total - G) * step)[:, None] * x_t)"
 FAULTS = [
-    ("            real = t < end\n            step", "            real = t < tokens\n            step", None),
+    ("            real = t < end\n            G", "            real = t < tokens\n            G", None),
+    ("real = (t < end)[:, None] & in_h", "real = (t < tokens)[:, None] & in_h", None),
     (BROUGHT, BROUGHT.replace("step)", "step * tl.where(t - start - c * CHUNK < CHUNK - 1, 1.0, 0.0))"), None),
     (BROUGHT, BROUGHT.replace(" * step", ""), None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
@@ -270,10 +271,12 @@ FAULTS = [
     ("places + first + c", "places + c", None),
     ("dot_left(brought, B_t)", "dot_left(brought.to(tl.bfloat16).to(tl.float32), B_t)", None),
     ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
-    ("scratch + first * stride_U_c", "scratch + b * stride_U_c", None),
+    ("at_U = scratch + first * stride_U_c", "at_U = scratch + b * stride_U_c", None),
     ("tl.exp(G)[:, None] * from_state", "from_state", None),
     ("n < N)\n            scores +=", "n < N - 1)\n            scores +=", None),
-    ("for p0 in range(0, P, BLOCK_P)", "for p0 in range(0, P - BLOCK_P + 1, BLOCK_P)", None),
+    ("h0 + tile // TILES", "h0", None),
+    ("tl.range(0, HEADS * TILES,", "tl.range(0, HEADS * TILES - 1,", None),
+    ("tl.store(at + CHUNK, step", "tl.store(at + CHUNK, G", None),
     ("mask=real[:, None] & in_p[None, :])\n", "mask=(t < tokens)[:, None] & in_p[None, :])\n", None),
     ("(c - before) * CHUNK", "c * CHUNK", "packed_chunks.py"),
     ("(before <= c) & (c < before + count)", "(before < c) & (c < before + count)", "packed_chunks.py"),
