@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import LengthError
 
+from .handover import Held, put_in, take_out
 from .layers.attention import Attention
 from .methods import Method
 from .model import Mixer, Model, head, through
@@ -84,3 +85,20 @@ class Decoder:
     def commit(self, feed: Feed, verdict: Verdict) -> None:
         """Root and accepted drafts enter every layer."""
         self.method.commit(self.pools, feed, verdict, self.operations)
+
+    def snapshot(self, slot: int, sequences: Sequences) -> Held:
+        """All that a sequence needs to go on, here or under another method."""
+        return take_out(self, slot, sequences)
+
+    def restore(self, slot: int, held: Held) -> None:
+        """A sequence into a free slot. Raises: LengthError."""
+        put_in(self, slot, held)
+
+    def fork(self, slot: int, to: int, sequences: Sequences) -> None:
+        """The sequence of a slot in another slot too; its tokens are copied."""
+        self.restore(to, self.snapshot(slot, sequences))
+        sequences.copy(slot, to)
+
+    def release(self, slot: int) -> None:
+        """A slot is free again; what it holds stays until the next sequence begins there."""
+        self.method.start(self.pools, torch.tensor([slot], device=self.model.device))

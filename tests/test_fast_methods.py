@@ -95,7 +95,20 @@ def test_an_end_inside_a_window_cuts_it(method: str) -> None:
     assert sum(len(tokens) for tokens in came) < BUDGET * len(given)
 
 
-def windows(model: Model, method: Method, drafter: Skilled, given: list[list[int]], count: int) -> tuple[Decoder, Sequences]:
+def go_on(decoder: Decoder, sequences: Sequences, rows: torch.Tensor, drafter: Skilled, count: int) -> None:
+    """Some windows of these rows."""
+    for _ in range(count):
+        proposal = drafter.propose(sequences, rows)
+        feed = decoder.feed(proposal.window, sequences)
+        verdict = Greedy()(proposal, decoder.verify(feed), sequences, BITWISE)
+        decoder.commit(feed, verdict)
+        sequences.commit(verdict)
+        drafter.observe(sequences, proposal, verdict)
+
+
+def windows(
+    model: Model, method: Method, drafter: Skilled, given: list[list[int]], count: int, settle: bool = True
+) -> tuple[Decoder, Sequences]:
     """Some windows of a batch in slots out of order, with a padding row, and what the decoder holds then."""
     decoder = Decoder(model, method, BITWISE, slots=len(given) + 2, cache=64, window=NODES)
     sequences = new_sequences(len(given) + 2, 64 + NODES, (), (), "cpu")
@@ -105,14 +118,9 @@ def windows(model: Model, method: Method, drafter: Skilled, given: list[list[int
     rows = torch.tensor([*slots[:2], -1, *slots[2:]])
     with torch.no_grad():
         decoder.prefill(given, slots)
-        for _ in range(count):
-            proposal = drafter.propose(sequences, rows)
-            feed = decoder.feed(proposal.window, sequences)
-            verdict = Greedy()(proposal, decoder.verify(feed), sequences, BITWISE)
-            decoder.commit(feed, verdict)
-            sequences.commit(verdict)
-            drafter.observe(sequences, proposal, verdict)
-        method.settle(decoder.pools, torch.tensor(slots), model, sequences, BITWISE)
+        go_on(decoder, sequences, rows, drafter, count)
+        if settle:
+            method.settle(decoder.pools, torch.tensor(slots), model, sequences, BITWISE)
     return decoder, sequences
 
 
@@ -159,6 +167,30 @@ def test_slots_outside_the_batch_stay_as_they_are(method: str) -> None:
     decoder, _ = windows(model, made, Skilled(answers(name, 5, (4, 7), 40), NODES, 0.7, tree=method == "tree"), given, 3)
     for slot in (0, 1):  # never named
         assert not any(x.any() for x in held(decoder.pools, made, slot, 64))
+
+
+@pytest.mark.parametrize("other", CHAINS)
+@pytest.mark.parametrize("method", ["joint", "activation replay", "replay buffer", "tree", "snapshots"])
+def test_a_lagging_row_is_forked_and_handed_on_to_another_method(method: str, other: str) -> None:
+    """Three windows under one method, then each sequence twice under another: all go on as plain decoding does."""
+    name = "bamba"
+    model, given = model_of(name), prompts(4, LENGTHS)
+    wanted = answers(name, 4, LENGTHS, 40)
+    first, second = CHAINS[method](), CHAINS[other]()
+    drafter = Skilled(wanted, NODES, 0.7, tree=method == "tree")
+    decoder, sequences = windows(model, first, drafter, given, 3, settle=False)
+    heir = Decoder(model, second, BITWISE, slots=6, cache=64, window=NODES)
+    with torch.no_grad():
+        for slot in (2, 3):
+            heir.restore(slot, decoder.snapshot(slot, sequences))
+        heir.fork(3, 0, sequences)
+        go_on(heir, sequences, torch.tensor([2, 0, -1, 3]), Skilled(wanted, NODES, 0.7, 1, tree=other == "tree"), 3)
+        go_on(decoder, sequences, torch.tensor([4, 5]), drafter, 2)
+    for slot in (0, 2, 3, 4, 5):
+        number = int(sequences.request[slot])
+        came = sequences.output(slot)
+        assert came == wanted[number][: len(came)]
+        assert len(came) >= 5
 
 
 def test_what_a_slot_owns_between_windows_is_counted() -> None:
