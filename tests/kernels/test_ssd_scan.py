@@ -195,7 +195,7 @@ FAULTS = [
     ("g = h // HEADS_PER_GROUP", "g = h % HEADS_PER_GROUP", None),
     ("at_x = x + b * stride_x_b", "at_x = x + b * stride_x_t", None),
     ("decay = tl.load(A + h)", "decay = tl.load(A)", None),
-    ("tl.store(at_S, tl", "tl.store(at_S + 1, tl", None),
+    ("tl.store(at_S, state", "tl.store(at_S + 1, state", None),
     ("        if WRITE_STATE:\n", "        if not WRITE_STATE:\n", None),
     ("tl.exp(steps * decay)", "tl.exp2(steps * decay)", None),
     ("            y_t = tl.sum(tl.sum(state * C_t", "            y_t = tl.sum(tl.sum(state * B_t", None),
