@@ -15,7 +15,9 @@ other shape is (n / RUN, p, RUN), in which the sum of (4) begins within a lane. 
 lanes over n / RUN, and half of the instructions are shuffles.)
 
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
-Bound by the bytes of the state: one read, and one write where it is kept.
+Bound by the bytes of the state: one read, and one write where it is kept. A token is 332 instructions for 64 states a lane,
+200 of them the products of (3) and (4): at batch 256 on an H200 (Mamba2-2.7B) the step takes 1.03 of the time of its bytes,
+5 tokens 1.16 and 10 tokens 1.4 steps, of which loads of B and C behind the stream of states are a part.
 """
 
 import torch
@@ -93,6 +95,8 @@ def tile(p: int, rows: int, t: int) -> tuple[int, int, str]:
     many = rows >= 16384
     if t == 1:
         block, warps = (16, 2) if many else (16, 1) if 256 <= rows < 1024 else (4, 1)
+    elif many and p % 32 == 0:
+        block, warps = 32, 2
     else:
         block, warps = (8 if rows < 256 else 16), 1
     return min(triton.next_power_of_2(p), block), warps, "" if many else "evict_first"
