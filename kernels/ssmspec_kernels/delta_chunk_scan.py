@@ -83,7 +83,7 @@ def delta_chunk_scan(
     block_v: int = 32,
     num_warps: int = 4,
     num_stages: int = 3,
-    join_warps: int = 4,
+    join_warps: int = 1,
 ) -> Tensor:
     """The outputs (t, h, v) of a packed run, and in S[slots] the state after each sequence: equations (1) to (5).
 

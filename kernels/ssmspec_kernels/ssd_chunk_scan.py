@@ -78,12 +78,12 @@ def ssd_chunk_scan(
     chunk: int = 64,
     block_p: int | None = None,
     block_n: int = 128,
-    heads: int = 8,
+    heads: int = 4,
     num_warps: int = 4,
     num_stages: int = 2,
-    walk_p: int = 32,
-    walk_warps: int = 4,
-    walk_stages: int = 3,
+    walk_p: int = 16,
+    walk_warps: int = 2,
+    walk_stages: int = 2,
 ) -> Tensor:
     """The outputs (t, h, p) of a packed run, and in S[slots] the state after each sequence: equations (1) to (4).
 
@@ -128,7 +128,7 @@ def ssd_chunk_scan(
     elif tuple(scratch.shape) != shape or not scratch.is_contiguous():
         raise ShapeMismatch(f"scratch came with shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
     y = torch.empty_like(x) if out is None else out
-    wide, block = max(16, triton.next_power_of_2(n)), block_p or _tile(p)
+    wide, block = max(16, triton.next_power_of_2(n)), block_p or min(max(16, triton.next_power_of_2(p)), 32)
     shared = next(k for k in range(min(heads, h // g), 0, -1) if h // g % k == 0)
     packed = {"CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences)}
     common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, **packed}
@@ -146,11 +146,6 @@ def ssd_chunk_scan(
         BLOCK_P=block, BLOCK_N=min(block_n, wide), STAGES=num_stages, num_warps=num_warps, **common,
     )  # fmt: skip
     return y
-
-
-def _tile(p: int) -> int:
-    """Channels of a tile of the outputs: the largest power of two from 16 to 64 that leaves least over."""
-    return min((64, 32, 16), key=lambda block: triton.cdiv(p, block) * block)
 
 
 @triton.jit

@@ -19,6 +19,7 @@ CASES = [
     (3, 64, 16, "float32", False),
     (17, 33, 5, "float16", True),
     (2, 300, 50, "bfloat16", False),
+    (40, 64, 5, "float32", True),
 ]
 
 
@@ -38,7 +39,7 @@ def f64(x: torch.Tensor) -> np.ndarray:
 def judge(kernel, m: int, k: int, o: int, dtype: str, bias: bool) -> eb.Comparison:
     x, W, b = draw(m, k, o, dtype, bias)
     out = torch.full((m, o), float("nan"), dtype=x.dtype)
-    kernel.linear_rows(x, W, b, out=out, block_o=16, block_k=32)
+    kernel.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
     layer = Linear(f64(W), None if b is None else f64(b))
     contract = NumericContract(io=TYPES[dtype])
     expected = eb.linear(eb.exact(f64(x), contract), layer).store(TYPES[dtype])
@@ -54,15 +55,15 @@ def test_the_product_lies_within_the_bound_of_its_contract(case) -> None:
 def test_products_of_small_integers_are_exact() -> None:
     x = torch.tensor(np.random.default_rng(1).integers(-3, 4, (5, 90))).bfloat16()
     W = torch.tensor(np.random.default_rng(2).integers(-2, 3, (21, 90))).bfloat16()
-    out = module.linear_rows(x, W, out=torch.empty(5, 21), block_o=16, block_k=32)
+    out = module.linear_rows(x, W, out=torch.empty(5, 21), block_o=16, block_k=64)
     assert torch.equal(out.double(), x.double() @ W.double().T)
 
 
-@pytest.mark.parametrize("m", [1, 2, 7, 16, 40])
+@pytest.mark.parametrize("m", [1, 2, 7, 16, 17, 40, 128])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(m: int) -> None:
     x, W, b = draw(m, 130, 35, "bfloat16", True)
-    together = module.linear_rows(x, W, b, block_o=16, block_k=32)
-    alone = torch.cat([module.linear_rows(row[None], W, b, block_o=16, block_k=32) for row in x])
+    together = module.linear_rows(x, W, b, block_o=16, block_k=64)
+    alone = torch.cat([module.linear_rows(row[None], W, b, block_o=16, block_k=64) for row in x])
     assert torch.equal(together, alone)
 
 
@@ -72,7 +73,7 @@ def test_bytes_are_the_closed_form_and_the_weights_are_read_once(m: int, k: int,
     out = torch.empty(m, o, dtype=torch.bfloat16)
     named = {"x": x, "W": W, "out": out} | ({} if b is None else {"bias": b})
     with watch(**named) as seen:
-        module.linear_rows(x, W, b, out=out, block_o=16, block_k=32)
+        module.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
     assert seen.distinct_bytes() == module.traffic_bytes(m, k, o, bias=bias)
     assert seen.loaded("W").requested == 2 * o * k
     assert seen.outside == seen.races == []
@@ -103,16 +104,19 @@ def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change,
 
 
 MUTANTS = {
-    "inputs past the end": ("(outs < o)[:, None] & (ks < K)[None, :], other=0.0", "(outs < o)[:, None], other=0.0"),
-    "last block lost": ("for k0 in range(0, K, BLOCK_K):", "for k0 in range(0, K - BLOCK_K + 1, BLOCK_K):"),
+    "inputs past the end": ("else inside & (k0 + k < K)", "else inside"),
+    "last block lost": ("for k0 in tl.range(0, K, BLOCK_K", "for k0 in tl.range(0, K - BLOCK_K + 1, BLOCK_K"),
     "sum started anew": ("tl.dot(w, v, acc=acc,", "tl.dot(w, v,"),
-    "bias by row": ("bias + outs, mask=outs < o", "bias + rows, mask=rows < m"),
+    "a slice lost": ("return low + high", "return low"),
+    "slices overlap": ("slices = SLICE * tl.arange(0, 4)", "slices = (SLICE - 1) * tl.arange(0, 4)"),
+    "bias by row": ("bias + out, mask=out < o", "bias + row, mask=row < m"),
     "bias left out": ("acc += tl.load(bias", "acc = acc + 0.0 * tl.load(bias"),
-    "rows off by one": ("x + rows[None, :] * stride_x", "x + (rows[None, :] - 1) * stride_x"),
+    "rows off by one": ("row[None, None, :] * stride_x", "(row[None, None, :] - 1) * stride_x"),
+    "rows of another block": ("tl.program_id(0) * BLOCK_M", "0 * BLOCK_M"),
     "tf32": ('input_precision="ieee"', 'input_precision="tf32"'),
     "outputs unwritten": (
-        "mask=(rows < m)[None, :] & (outs < o)[:, None]",
-        "mask=(rows < m)[None, :] & (outs < o - 1)[:, None]",
+        "mask=(row < m)[None, :] & (out < o)[:, None]",
+        "mask=(row < m)[None, :] & (out < o - 1)[:, None]",
     ),
 }
 
