@@ -1,6 +1,7 @@
 """Small models of every family, drawn without a folder or transformers, and the oracle's model of the same tensors."""
 
 import zlib
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,15 @@ def to_reference(model: Model) -> reference.Model:
         blocks.append(reference.Block(rms(block.norm), to_layer(block.mixers[0]), rms(block.mlp_norm), made))
     head = linear.Linear(array(model.head))
     return reference.Model(array(model.embedding), tuple(blocks), rms(model.norm), head)
+
+
+def to_device(x: Any, device: str) -> Any:
+    """A model with all its tensors on a device."""
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, tuple):
+        moved = [to_device(value, device) for value in x]
+        return type(x)(*moved) if hasattr(x, "_fields") else tuple(moved)
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{f.name: to_device(getattr(x, f.name), device) for f in fields(x)})
+    return x

@@ -1,0 +1,106 @@
+"""The engine over the Triton kernels, on a GPU or in the repaired interpreter; triton chooses when it is imported.
+
+    python tests/fast_on_kernels.py [--device cuda] [--methods NAME,..] [--budget 4] [--nodes 3] [--plant] [FAMILY ..]
+
+For each family, prints one line of JSON: `float64`, the largest relative difference of the fast and of the bitwise kernels'
+logits to float64 PyTorch (prefill, then single tokens); `methods`, for each method whether bitwise windows over the kernels
+emit what the same kernels emit token by token; `fast`, the same for the fast kernels. `--plant` forgets D on the way.
+"""
+
+import argparse
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+
+def logits(model: Any, prompt: list[int], operations: Any, at: int) -> Any:
+    """After a prefill of `at` tokens, the logits at the others, one by one."""
+    import torch
+
+    from ssmspec_fast.decoder import Decoder
+    from ssmspec_fast.draft.nothing import Nothing
+    from ssmspec_fast.methods.plain import Plain
+    from ssmspec_fast.sequences import new_sequences
+
+    decoder = Decoder(model, Plain(), operations, slots=2, cache=32)
+    sequences = new_sequences(2, 33, (), (), model.device)
+    sequences.add(1, prompt[:at], 20, 0)
+    decoder.prefill([prompt[:at]], [1])
+    found = []
+    for token in prompt[at:]:
+        feed = decoder.feed(Nothing().propose(sequences, torch.tensor([1], device=model.device)).window, sequences)
+        found.append(decoder.verify(feed)[0, 0].double().cpu())
+        decoder.pools.length[1] += 1
+        sequences.tokens[1, sequences.length[1]] = token
+        sequences.length[1] += 1
+    return torch.stack(found)
+
+
+def judge(name: str, device: str, budget: int, nodes: int, chosen: list[str]) -> dict[str, Any]:
+    import torch
+
+    from ssmspec_fast.engine import Engine, Settings
+    from ssmspec_fast.operations.torch_ops import TorchOperations
+    from ssmspec_fast.operations.triton_ops import TritonOperations
+    from tests.fast_drafters import Skilled
+    from tests.fast_models import drawn, prompts, to_device
+    from tests.test_fast_methods import CHAINS
+
+    prompt = prompts(8, (7,))[0]
+    wanted = logits(drawn(name, torch.float64), prompt, TorchOperations(), 6)
+    model, errors, methods, fast = to_device(drawn(name), device), [], {}, {}
+    for bitwise, found in ((False, fast), (True, methods)):
+        operations = TritonOperations(bitwise)
+        came = logits(model, prompt, operations, 6)
+        errors.append(float((came - wanted).abs().max() / wanted.abs().max()))
+        if not chosen:
+            continue
+        given = prompts(9, (5, 2))
+        build: dict[str, Any] = {"operations": operations, "slots": 2, "cache": 48}
+        plain = [r.tokens for r in Engine(model, **build).generate(given, Settings(budget))]
+        for method in chosen:
+            drafter = Skilled(plain, nodes, 0.7, tree=method == "tree")
+            spoken = [r.tokens for r in Engine(model, drafter, CHAINS[method](), **build).generate(given, Settings(budget))]
+            found[method] = spoken == plain
+    return {"name": name, "float64": errors, "methods": methods, "fast": fast}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--methods")
+    parser.add_argument("--plant", action="store_true")
+    parser.add_argument("--budget", type=int, default=4)
+    parser.add_argument("--nodes", type=int, default=3)
+    given = parser.parse_args()
+    if given.device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    from tests.fast_models import ONE_OF_EACH
+
+    if given.device == "cpu":
+        from conformance.interpreter.faithful import faithful
+    else:
+        faithful = nullcontext
+    import torch
+
+    from tests.test_fast_methods import CHAINS
+
+    if given.plant:
+        from ssmspec_fast.operations import triton_recurrences
+
+        whole = triton_recurrences.named
+        triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+    chosen = list(CHAINS) if given.methods is None else [name for name in given.methods.split(",") if name]
+    with faithful(), torch.no_grad():
+        for name in given.names or ONE_OF_EACH:
+            print(json.dumps(judge(name, given.device, given.budget, given.nodes, chosen)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
