@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ssmspec_fast import kernel_windows
 from ssmspec_kernels.contract import CONTRACT
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
@@ -34,6 +35,8 @@ from ssmspec_ref.shapes import Array
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
+INTERPRETED = ("fp32", "bf16")
+"""In the interpreter, where one case of many windows takes a second, these are judged in one format."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Kernels:
         def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
             pool, slots = self.held(S)
             y = kernel(
-                pool, *self._ssd_inputs(window, params), slots=slots, live=self.exact(live), **self._ssd_rest(window, params)
+                pool, *self.ssd_inputs(window, params), slots=slots, live=self.exact(live), **self.ssd_rest(window, params)
             )
             return self.back(y, pool, slots)
 
@@ -115,15 +118,15 @@ class Kernels:
 
     def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
-        inputs = (*self._ssd_inputs(window, params), self.exact(ancestors))
-        y = ssd_tree_scan(pool, *inputs, slots=slots, **self._ssd_rest(window, params))
+        inputs = (*self.ssd_inputs(window, params), self.exact(ancestors))
+        y = ssd_tree_scan(pool, *inputs, slots=slots, **self.ssd_rest(window, params))
         return self.back(y, pool, slots)[0]
 
-    def _ssd_inputs(self, window: Any, params: Any) -> list[Any]:
+    def ssd_inputs(self, window: Any, params: Any) -> list[Any]:
         x, dt, B, C = self.given(window.x, window.dt, window.B, window.C)
         return [x, dt, self.exact(params.A), B, C]
 
-    def _ssd_rest(self, window: Any, params: Any) -> dict[str, Any]:
+    def ssd_rest(self, window: Any, params: Any) -> dict[str, Any]:
         return {
             "D": self.exact(params.D),
             "z": self.given(window.z)[0],
@@ -152,25 +155,22 @@ class Kernels:
 
     def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
-        inputs = (
-            *self.given(window.q, window.k, window.v),
-            self.exact(window.g),
-            self.exact(window.beta),
-            self.exact(ancestors),
-        )
-        how = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
-        y = delta_tree(pool, *inputs, slots=slots, **how)
+        y = delta_tree(pool, *self.delta_inputs(window), self.exact(ancestors), slots=slots, **self.delta_rest(params))
         return self.back(y, pool, slots)[0]
 
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
         def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
             pool, slots = self.held(S)
-            inputs = (*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta))
-            how = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
-            y = kernel(pool, *inputs, slots=slots, live=self.exact(live), **how)
-            return self.back(y, pool, slots)
+            inputs, how = self.delta_inputs(window), self.delta_rest(params)
+            return self.back(kernel(pool, *inputs, slots=slots, live=self.exact(live), **how), pool, slots)
 
         return scan
+
+    def delta_inputs(self, window: Any) -> list[Any]:
+        return [*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta)]
+
+    def delta_rest(self, params: Any) -> dict[str, Any]:
+        return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
 def _parents(ancestors: Array) -> Array:
@@ -238,5 +238,6 @@ def adapter(device: str = "cuda") -> Adapter:
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
+            *(kernel_windows.subjects(kernels, contract) if device != "cpu" or (state, io) == INTERPRETED else ()),
         ]  # fmt: skip
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

@@ -56,10 +56,18 @@ OPERATIONS: dict[str, str] = {
     "ssd.scan": "ssd.scan(S, window, params) -> y, S",
     "ssd.scan_masked": "ssd.scan(S, window, params, live) -> y, S",
     "ssd.verify_tree": "ssd_tree.scan(S, window, ancestors, params) -> y",
+    "ssd.verify_snapshots": "windows verified with a state kept for every token, one of which is restored",
+    "ssd.verify_replay": "windows and trees verified, each behind the replay of what was accepted before",
+    "ssd.buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
+    "ssd.buffered_step": "single tokens decoded from a checkpoint and a ring",
     "delta.step": "delta.step(S, token, params) -> y, S",
     "delta.scan": "delta.scan(S, window, params) -> y, S",
     "delta.scan_masked": "delta.scan(S, window, params, live) -> y, S",
     "delta.verify_tree": "delta_tree.scan(S, window, ancestors, params) -> y",
+    "delta.verify_snapshots": "windows verified with a state kept for every token, one of which is restored",
+    "delta.verify_replay": "windows and trees verified, each behind the replay of what was accepted before",
+    "delta.buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
+    "delta.buffered_step": "single tokens decoded from a checkpoint and a ring",
     "layer.prefill": "a prompt",
     "layer.step": "a prompt, then single tokens from the cache",
     "layer.continue": "a prompt, then several tokens at once from the cache",
@@ -187,7 +195,8 @@ class Capability:
 
     A pure operation is called as `OPERATIONS` says and returns what it says, in that order. A `layer.` operation is
     `run(layer, rows) -> Layer`: given a record of `ssmspec_ref.layer`, a layer with those weights that has seen nothing. A
-    `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.mixer`.
+    `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.mixer`. `verify_snapshots`,
+    `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with those of the recurrence.
     """
 
     run: Callable[..., Any]
@@ -253,4 +262,20 @@ class Speculation(Protocol):
 
     def state(self) -> tuple[Array, Array]:
         """M and S after what was accepted, as plain decoding would hold them."""
+        ...
+
+
+class Windows(Protocol):
+    """A recurrence alone (`ssmspec_ref.ssd`, `ssmspec_ref.delta`), decoding window after window from a given state."""
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        """The outputs at every token of a window, a chain or a tree. Single tokens (`buffered_step`) are windows of one."""
+        ...
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        """Accept, row by row, the first `advanced` tokens of `path`; 0: the row took no part. A single token is accepted."""
+        ...
+
+    def state(self) -> Array:
+        """S after what was accepted, as plain decoding would hold it: what waits is replayed, what is held is flushed."""
         ...

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import arithmetic, conduct, layers, reach, speculation
+from conformance.faults import arithmetic, conduct, layers, reach, speculation, windows
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
@@ -98,6 +98,15 @@ def test_a_layer_that_is_wrong_out_there_only_fails(build: Any) -> None:
 def test_speculation_that_is_wrong_out_there_only_fails(build: Any) -> None:
     for operation in ("speculate.chain", "speculate.tree"):
         assert failing(speculation.subject(build), operation, "mamba2")
+
+
+@pytest.mark.parametrize("rule", ["ssd", "delta"])
+@pytest.mark.parametrize(("operation", "build"), windows.WRONG, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_windows_that_are_lost_or_kept_wrongly_fail(operation: str, build: Any, rule: str) -> None:
+    failed = failing(windows.subject(operation, build, rule), f"{rule}.{operation}")
+    beyond = [j for j in failed if j.kind == "bound"]
+    assert beyond
+    assert all(" window " in j.message for j in beyond), "no window is named"
 
 
 def smoke_of_one_kind(subject: Subject) -> list[Job]:

@@ -9,8 +9,9 @@ from .selective import SPECIFICATIONS as SELECTIVE
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
+from .windows import SPECIFICATIONS as WINDOWS
 
-SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *LAYERS, *SPECULATE)
+SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *WINDOWS, *LAYERS, *SPECULATE)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

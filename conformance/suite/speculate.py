@@ -64,24 +64,29 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
     draw = Draw(draw.case, draw.contract, t=1) if varied else draw
     count, tokens = draw.shape("b t")
     pre = draw.array(f"pre {number}", (count, tokens, layer.conv.weight.shape[0]))
-    rng, parents = draw.rng(f"accept {number}"), None
-    if "tree" in draw.options:
-        parents = draw.parents(f"parents {number}")
+    parents = draw.parents(f"parents {number}") if "tree" in draw.options else None
+    advanced, path = accepted(draw, f"accept {number}", number, parents)
+    read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
+    return Round(MixerInputs(pre, _gates(draw, number)), parents, advanced, path, read)
+
+
+def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> tuple[Lengths, Path]:
+    """What is accepted of a window: how many tokens of each row, and which; of a tree, the path to a node of a draw."""
+    count, tokens = draw.sizes["b"], draw.sizes.get("t", 1) if parents is None else parents.shape[1]
+    rng, full = draw.rng(stream), [np.arange(tokens)] * count
+    if parents is not None:
         ancestors = tree.ancestors(parents)
         ends = [int(rng.integers(0, size)) for size in tree.sizes(parents)]
         full = [np.flatnonzero(ancestors[b, end]) for b, end in enumerate(ends)]
-    else:
-        full = [np.arange(tokens)] * count
     most = np.array([len(way) for way in full])
     ways = {"part": rng.integers(1, most + 1), "none": np.zeros_like(most), "all": most, "root": np.ones_like(most)}
     turn = (number + np.arange(count)) % 4 if number < 3 else rng.integers(0, 4, count)
     mixed = np.choose(turn, list(ways.values()))
-    advanced = ways.get(draw.options["accept"], mixed)
+    advanced = ways.get(draw.options.get("accept", "all"), mixed)
     path = np.full((count, tokens), -1, dtype=np.int64)
-    for b, count in enumerate(advanced):
-        path[b, :count] = full[b][:count]
-    read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
-    return Round(MixerInputs(pre, _gates(draw, number)), parents, advanced.astype(np.int64), path, read)
+    for b, length in enumerate(advanced):
+        path[b, :length] = full[b][:length]
+    return advanced.astype(np.int64), path
 
 
 def _gates(draw: Draw, number: int) -> SSDGates | DeltaGates | SelectiveGates:
@@ -118,7 +123,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
     for number, each in enumerate(rounds):
         tokens = each.inputs.pre.shape[1]
         whole = each.inputs if number == 0 else concat(seen, each.inputs)
-        ancestors = _behind(counted, each.parents, tokens)
+        ancestors = behind(counted, each.parents, tokens)
         y, error = _outputs(layer, state, whole, ancestors, tokens, contract)
         live = np.einsum("btt -> bt", ancestors)[:, -tokens:]
         axes = "b t d" if y.ndim == 3 else "b t h v" if hasattr(layer, "key_heads") else "b t h p"
@@ -131,7 +136,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
     return found
 
 
-def _behind(counted: Mask, parents: Parents | None, tokens: int) -> Ancestors:
+def behind(counted: Mask, parents: Parents | None, tokens: int) -> Ancestors:
     """The ancestors in a run of accepted tokens with a window behind it; what was not accepted is padding."""
     count, before = counted.shape
     mask = np.zeros((count, before + tokens, before + tokens), dtype=bool)
@@ -151,7 +156,7 @@ def _outputs(
 
     The bound is that of the closed form over the whole run and, because a path may be stepped as well, of its steps.
     """
-    row, path = _paths(ancestors, tokens)
+    row, path = paths(ancestors, tokens)
     run, live, begin = along(rows(whole, row), path), path >= 0, rows(state, row)
 
     def at_nodes(y: Array) -> Array:
@@ -168,7 +173,7 @@ def _outputs(
     return at_nodes(mixer.scan(begin, run, layer, live)[0]), allowed(errors, contract)
 
 
-def _paths(ancestors: Ancestors, tokens: int) -> tuple[Array, Path]:
+def paths(ancestors: Ancestors, tokens: int) -> tuple[Array, Path]:
     """The path of each of the last `tokens` nodes as a row of its own, and the sequence of that row."""
     nodes = ancestors[:, -tokens:].reshape(-1, ancestors.shape[2])
     path = np.full((len(nodes), max(1, int(nodes.sum(axis=1).max()))), -1, dtype=np.int64)

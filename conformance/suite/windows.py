@@ -1,0 +1,190 @@
+"""Recurrences that decode window after window: with a state for every token, by replay, from a checkpoint and a ring.
+
+    verify_snapshots    a state is kept for every token of a window; the one of the last accepted token is restored
+    verify_replay       the state waits; what was accepted is replayed before the next window, chain or path of a tree
+    buffered_verify     a checkpoint and a ring of accepted tokens, flushed into the checkpoint where the ring is full
+    buffered_step       the same for single tokens, all of which are accepted
+
+What is judged: the outputs at every token or node of every window, and the state behind each commit, against plain decoding
+of what was accepted, as in `speculate`, but without the convolution. To read the state is to replay, or to flush by hand;
+with `read=last` nothing does so before the end. Sizes: t tokens of a window, or nodes of a tree; j windows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import tree
+from ssmspec_ref.contract import Capability, NumericContract
+from ssmspec_ref.records import along, concat, rows
+from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
+
+from ..cases import Case
+from ..draw import Draw, poisoned
+from . import delta, ssd
+from .recurrence import Recurrence
+from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, divides, oracles, orders
+from .speculate import ACCEPT, RUN, accepted, behind, paths
+
+
+@dataclass(frozen=True)
+class Round:
+    """One window, what is accepted of it, and whether the state is read behind it."""
+
+    window: Any
+    parents: Parents | None
+    advanced: Lengths
+    path: Path
+    read: bool = True
+
+
+class Numbered(Draw):
+    """The inputs of one window: other streams for each."""
+
+    def __init__(self, draw: Draw, number: int, **sizes: int) -> None:
+        super().__init__(draw.case, draw.contract, **sizes)
+        self.number = number
+
+    def rng(self, name: str) -> np.random.Generator:
+        return super().rng(f"{name} {self.number}")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One recurrence, decoding window after window."""
+
+    of: Recurrence
+
+    def draw(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        rounds = tuple(self.round(draw, number) for number in range(case.sizes["j"]))
+        return draw.state("S", self.of.state), self.of.params(draw), rounds
+
+    def round(self, draw: Draw, number: int) -> Round:
+        short = draw.options.get("lengths") == "varied" and number % 3 == 1
+        draw = Numbered(draw, number, t=1 if short else draw.sizes.get("t", 1))
+        parents = draw.parents() if draw.options.get("tree", "none") != "none" else None
+        advanced, path = accepted(draw, "accept", number, parents)
+        window = self.of.window(draw)
+        if parents is not None:
+            window = poisoned(window, tree.live(tree.ancestors(parents)))
+        read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
+        return Round(window, parents, advanced, path, read)
+
+    def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        """Plain decoding from the first state: of the accepted tokens, and of each path behind them."""
+        S, params, rounds = arguments
+        seen, counted = rounds[0].window, np.zeros((len(S), 0), dtype=bool)
+        found: list[Expected] = []
+        for number, each in enumerate(rounds):
+            tokens = each.path.shape[1]
+            whole = each.window if number == 0 else concat(seen, each.window)
+            ancestors = behind(counted, each.parents, tokens)
+            y, error = self.outputs(S, whole, ancestors, params, tokens, contract)
+            name, axes = self.of.output
+            judged = self.of.judged(tree.live(ancestors)[:, -tokens:])
+            found.append(Expected(f"{name} of window {number}", axes, y, error, judged=judged))
+            taken = along(each.window, each.path)
+            seen, counted = (
+                taken if number == 0 else concat(seen, taken),
+                np.concatenate([counted, each.path >= 0], axis=1),
+            )
+            found += [self.state(S, seen, counted, params, contract, number)] if each.read else []
+        return found
+
+    def outputs(
+        self, S: Array, whole: Any, ancestors: Ancestors, params: Any, tokens: int, contract: NumericContract
+    ) -> tuple[Array, Array]:
+        """What comes out at the last `tokens` nodes, each at the end of its own path, and its bound.
+
+        The bound is that of the closed form over the whole run and, because a path may be stepped as well, of its steps.
+        """
+        row, path = paths(ancestors, tokens)
+        run, live, begin = along(rows(whole, row), path), path >= 0, S[row]
+
+        def at_nodes(y: Array) -> Array:
+            ends = y[np.arange(len(row)), live.sum(axis=1) - 1]
+            reached = live.any(axis=1).reshape((-1,) + (1,) * (ends.ndim - 1))
+            return np.where(reached, ends, 0.0).reshape(-1, tokens, *ends.shape[1:])
+
+        errors = []
+        for c in (*orders(contract), *oracles(contract)):
+            if c.order == "sequential":
+                errors.append(at_nodes(self.of.bounds.scan(begin, run, params, c, live)[0].error))
+            else:
+                errors.append(self.of.bounds.tree(S, whole, ancestors, params, c).error[:, -tokens:])
+        return at_nodes(self.of.definition.scan(begin, run, params, live)[0]), allowed(errors, contract)
+
+    def state(self, S: Array, seen: Any, counted: Mask, params: Any, contract: NumericContract, number: int) -> Expected:
+        held = self.of.definition.scan(S, seen, params, counted)[1]
+        contracts = (*orders(contract), *oracles(contract))
+        errors = [self.of.bounds.scan(S, seen, params, c, counted)[1].error for c in contracts]
+        return Expected(
+            f"S after window {number}", self.of.state, held, allowed(errors, contract), state=True, recurrent=True
+        )
+
+    def specifications(
+        self,
+        base: Mapping[str, int],
+        more: tuple[Mapping[str, int], ...],
+        options: Mapping[str, tuple[str, ...]],
+        sources: Mapping[str, str],
+    ) -> tuple[Specification, ...]:
+        """The four operations."""
+        shared: dict[str, Any] = {"families": ("gentle", "normal"), "draw": self.draw, "expect": self.expect, "run": run}
+        shared |= {"ok": divides("h", "g"), "sources": {**sources, **SOURCES}}
+        sizes = {**base, "t": 4, "j": 3}
+        table = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
+        single = {axis: size for axis, size in sizes.items() if axis != "t"} | {"j": 7}
+
+        def made(operation: str, **given: Any) -> Specification:
+            return Specification(operation=f"{self.of.name}.{operation}", **{"base": sizes, "rows": table} | shared | given)
+
+        chain = {**ACCEPT, **RUN, **options}
+        return (
+            made("verify_snapshots", options=chain, further=FURTHER),
+            made("verify_replay", options={**TREE, **chain}, further=(*CHAINS, *FURTHER, TALL)),
+            made("buffered_verify", options=chain, further=FURTHER),
+            made(
+                "buffered_step",
+                base=single,
+                rows=({"j": 1}, {"b": 1, "j": 17}, *more),
+                further=(({"b": 3, "j": 40}, {}, "gentle"),),
+                options={"read": RUN["read"], **options},
+            ),
+        )
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """Outputs of every window, and S after every commit that it is read behind; copies, since buffers may be used again."""
+    S, params, rounds = arguments
+    subject, came = capability.run(S, params), []
+    for each in rounds:
+        came.append(copied(subject.verify(each.window, each.parents)))
+        subject.commit(each.advanced, each.path)
+        came += [copied(subject.state())] if each.read else []
+    return Came(tuple(came))
+
+
+TREE = {"tree": ("branch", "star", "vine", "none"), "ragged": ("on", "off")}
+"""Where there is no tree, the window is a chain."""
+FURTHER: tuple[Further, ...] = (
+    ({"b": 3, "j": 12, "t": 3}, {"lengths": "varied", "read": "last"}, "gentle"),
+    ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
+    ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
+    ({"b": 2, "j": 9}, {"accept": "all", "lengths": "varied", "read": "last"}, "gentle"),
+)
+"""Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; flushes that nobody asked for."""
+CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
+TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
+SOURCES = {
+    "": "ReplaySSM, algorithms 2 to 6; Snakes and Ladders, section 3.1",
+    "accept": "vllm-project/vllm#50272",
+    "tree": "STree, section 3",
+}
+SPECIFICATIONS: tuple[Specification, ...] = (
+    *Windows(ssd.RECURRENCE).specifications(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
+    *Windows(delta.RECURRENCE).specifications(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),
+)

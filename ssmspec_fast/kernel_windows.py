@@ -1,0 +1,221 @@
+"""The kernels that decode window after window, as the suite sees them: `verify`, `commit`, `state` (`contract.Windows`).
+
+States lie in a pool, in slots out of order, as in `kernel_adapter`. `state` works on copies, so that to read it changes
+nothing of what comes after.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_kernels import delta_ring, ssd_ring
+from ssmspec_kernels.cursors import commit_flush, commit_step, commit_window
+from ssmspec_kernels.delta_buffered import delta_buffered
+from ssmspec_kernels.delta_buffered_step import delta_buffered_step
+from ssmspec_kernels.delta_flush import delta_flush
+from ssmspec_kernels.delta_snapshots import delta_snapshots
+from ssmspec_kernels.halves import commit_halves
+from ssmspec_kernels.ssd_buffered import ssd_buffered
+from ssmspec_kernels.ssd_buffered_step import ssd_buffered_step
+from ssmspec_kernels.ssd_flush import ssd_flush
+from ssmspec_kernels.ssd_replay_scan import Cache, ssd_replay_scan
+from ssmspec_kernels.ssd_snapshots import ssd_snapshots
+from ssmspec_kernels.tree_mask import tree_mask
+from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+LONGEST, CAPACITY = 8, 20
+"""Tokens of a window of the rings, and their entries: two windows of four are held, a third makes a row due."""
+STEPS = 5
+"""Entries of the rings of single tokens."""
+REPLAYED = 64
+"""Tokens of half a cache."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A recurrence: how its kernels are called, and what its rings hold. `kernels` is `kernel_adapter.Kernels`."""
+
+    kernels: Any
+    name: str
+    snapshots: Callable[..., Tensor]
+    buffered: Callable[..., Tensor]
+    step: Callable[..., Tensor]
+
+    def call(
+        self, kernel: Callable[..., Tensor], pool: Tensor, between: tuple[Any, ...], tokens: Any, params: Any, **more: Any
+    ) -> Tensor:
+        """A kernel over some tokens; `between` stands behind the pool."""
+        k = self.kernels
+        if self.name == "ssd":
+            x, dt, A, B, C = k.ssd_inputs(tokens, params)
+            return kernel(pool, *between, x, dt, A, B, C, **k.ssd_rest(tokens, params), **more)
+        return kernel(pool, *between, *k.delta_inputs(tokens), **k.delta_rest(params), **more)
+
+    def ring(self, pool: Tensor, window: Any, capacity: int) -> Any:
+        """An empty ring, NaN in every entry, each origin somewhere else."""
+        io, slots, device = self.kernels.io, len(pool), pool.device
+        cursors = (
+            (torch.arange(slots, device=device, dtype=torch.int32) * 3) % capacity,
+            torch.zeros(slots, device=device).int(),
+        )
+
+        def blank(a: Array, dtype: torch.dtype) -> Tensor:
+            return torch.full((slots, capacity, *a.shape[2:]), float("nan"), dtype=dtype, device=device)
+
+        if self.name == "ssd":
+            return ssd_ring.Ring(blank(window.x, io), blank(window.dt, torch.float32), blank(window.B, io), *cursors)
+        return delta_ring.Ring(blank(window.v, io), blank(window.k, io), blank(window.g, torch.float32), *cursors)
+
+    def flush(self, pool: Tensor, ring: Any, params: Any, slots: Tensor) -> None:
+        if self.name == "ssd":
+            ssd_flush(pool, ring, self.kernels.exact(params.A), len(slots), slots=slots)
+        else:
+            delta_flush(pool, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
+
+
+class Decoding:
+    """The rows of a batch, their pool, and the tokens of one window."""
+
+    def __init__(self, rule: Rule, S: Array, params: Any) -> None:
+        self.rule, self.params = rule, params
+        self.pool, self.slots = rule.kernels.held(S)
+
+    def run(self, kernel: Callable[..., Tensor], tokens: Any, *between: Any, **more: Any) -> Array:
+        y = self.rule.call(kernel, self.pool, between, tokens, self.params, slots=self.slots, **more)
+        return y.double().cpu().numpy()
+
+    def index(self, array: Any) -> Tensor:
+        return torch.tensor(array, device=self.pool.device, dtype=torch.int32)
+
+    def state(self) -> Array:
+        return self.pool[self.slots.long()].double().cpu().numpy()
+
+
+class Snapshots(Decoding):
+    """A state in a slot of its own for every token; a commit names one of them the row's."""
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        b, t = len(self.slots), next(iter(vars(window).values())).shape[1]
+        used, room = len(self.pool), self.pool.new_full((b * t, *self.pool.shape[1:]), float("nan"))
+        self.pool = torch.cat([self.pool, room])
+        self.places = torch.arange(used, used + b * t, device=self.pool.device).flip(0).view(b, t)
+        return self.run(self.rule.snapshots, window, places=self.places)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        for row, count in enumerate(advanced):
+            self.slots[row] = self.places[row, count - 1] if count else self.slots[row]
+
+
+class Buffered(Decoding):
+    """A checkpoint and a ring; windows of up to LONGEST tokens."""
+
+    capacity = CAPACITY
+    ring: Any = None
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        self.ring = self.ring or self.rule.ring(self.pool, window, self.capacity)
+        return self.decode(window)
+
+    def decode(self, window: Any) -> Array:
+        return self.run(self.rule.buffered, window, self.ring, window=LONGEST)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        cursors = self.ring.origin, self.ring.held
+        commit_window(*cursors, self.index(advanced), capacity=self.capacity, window=LONGEST, slots=self.slots)
+
+    def state(self) -> Array:
+        """After a flush by hand of copies: rings are read only, cursors are moved."""
+        copy, ring = self.pool.clone(), replace(self.ring, origin=self.ring.origin.clone(), held=self.ring.held.clone())
+        self.rule.flush(copy, ring, self.params, self.slots)
+        commit_flush(ring.origin, ring.held, capacity=self.capacity, rows=len(self.slots), slots=self.slots)
+        assert not ring.held[self.slots.long()].any()
+        return copy[self.slots.long()].double().cpu().numpy()
+
+
+class Steps(Buffered):
+    """Single tokens, by one of two routes."""
+
+    capacity = STEPS
+
+    def __init__(self, output_only: bool, rule: Rule, S: Array, params: Any) -> None:
+        super().__init__(rule, S, params)
+        self.output_only = output_only
+
+    def decode(self, window: Any) -> Array:
+        return self.run(self.rule.step, window, self.ring, output_only=self.output_only)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        cursors = self.ring.origin, self.ring.held
+        commit_step(*cursors, capacity=self.capacity, rows=len(self.slots), slots=self.slots)
+
+
+class Replay(Decoding):
+    """The state before the last window, and the tokens of that window in a cache of two halves."""
+
+    cache: Cache | None = None
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        if self.cache is None:
+            self.cache, self.accepted = self.blank(window), {"advanced": self.index([0] * len(self.slots))}
+        self.last, self.branching = window, parents is not None
+        tree = {"ancestors": tree_mask(self.index(parents))[0]} if parents is not None else {}
+        y = self.run(ssd_replay_scan, window, self.cache, self.accepted["advanced"], **tree, **self.path())
+        commit_halves(self.cache.half, rows=len(self.slots), slots=self.slots)
+        return y
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self.accepted = {"advanced": self.index(advanced)} | ({"path": self.index(path)} if self.branching else {})
+
+    def path(self) -> dict[str, Tensor]:
+        return {name: x for name, x in self.accepted.items() if name == "path"}
+
+    def state(self) -> Array:
+        """After one token more of copies, before which what was accepted is replayed."""
+        held, cache = self.pool, self.cache
+        assert cache is not None
+        try:
+            self.pool, copy = held.clone(), Cache(*(x.clone() for x in (cache.x, cache.dt, cache.B, cache.half)))
+            self.run(ssd_replay_scan, _first(self.last), copy, self.accepted["advanced"], **self.path())
+            return super().state()
+        finally:
+            self.pool = held
+
+    def blank(self, window: Any) -> Cache:
+        io, slots, device = self.rule.kernels.io, len(self.pool), self.pool.device
+        kept = (
+            torch.full((slots, 2 * REPLAYED, *a.shape[2:]), float("nan"), dtype=io, device=device)
+            for a in (window.x, window.dt, window.B)
+        )
+        return Cache(*kept, torch.arange(slots, device=device, dtype=torch.int32) % 2)
+
+
+def _first(window: Any) -> Any:
+    """The first token of a window, as a window."""
+    return type(window)(**{name: None if a is None else a[:, :1] for name, a in vars(window).items()})
+
+
+def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
+    """The kernels with one storage of the state and of the activations."""
+    ssd = Rule(kernels, "ssd", ssd_snapshots, ssd_buffered, ssd_buffered_step)
+    delta = Rule(kernels, "delta", delta_snapshots, delta_buffered, delta_buffered_step)
+    at_once = replace(contract, order="output_only")
+    ringed = replace(at_once, ring=contract.io)
+    windows = Limits(sizes={"t": (1, LONGEST)}, reason=f"rings for windows of {LONGEST} tokens")
+    cached = Limits(sizes={"t": (1, REPLAYED)}, reason=f"half a cache holds {REPLAYED} tokens")
+    made = []
+    for rule, window in ((ssd, at_once), (delta, ringed)):
+        name = rule.name
+        made += [
+            Subject(f"{name}_snapshots", {f"{name}.verify_snapshots": Capability(partial(Snapshots, rule), contract)}),
+            Subject(f"{name}_buffered", {f"{name}.buffered_verify": Capability(partial(Buffered, rule), window, windows)}),
+        ]
+        made += [
+            Subject(f"{name}_buffered_step{how}", {f"{name}.buffered_step": Capability(partial(Steps, route, rule), window)})
+            for route, how in ((True, ""), (False, ", state"))
+        ]
+    return [*made, Subject("ssd_replay_scan", {"ssd.verify_replay": Capability(partial(Replay, ssd), at_once, cached)})]
