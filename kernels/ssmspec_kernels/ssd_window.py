@@ -146,7 +146,7 @@ def _tile(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, i
         return block, block, 1, 4, 1
     if t <= 16 and p % 64:
         return 16, triton.cdiv(p, 16) * 16, _heads(rows, heads, 8, 8), 1, 3
-    most = 20 if t <= 16 else 16 if p % 64 == 0 else 8
+    most = (20 if t > 8 or rows < 8192 else 8) if t <= 16 else 16 if p % 64 == 0 else 8
     return 64, triton.cdiv(p, 64) * 64, _heads(rows, heads, 2, most), 4, 3 if t <= 16 else 2
 
 
