@@ -12,9 +12,15 @@ With S_0 the checkpoint, j the tokens held since it and s, t those of the window
 The outputs of every row come from the old checkpoint; (5) folds committed tokens only, never the window, which may yet be
 rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule.
 
-A program owns v channels of one value head of one row, with all of k. S_0 (s, h, k, v) is read once, and written on the rows
-that are due, in its own type: with an fp32 checkpoint nothing in between is rounded to less than fp32, but for u as the ring
-stores it. Bound by the bytes of the state and of the ring's live entries.
+A program owns v channels of one value head of one row, with all of k. Queries and keys of the window are the rows of one
+matrix, so that the state is cut into parts for one product instead of two. The state streams, some rows of k at a time, and
+is multiplied as it comes: nothing in the product waits for the ring, whose entries arrive meanwhile. (1) (2) (3) are one
+system, o and u the unknowns; its inverse, T steps on a matrix of twice the window, does not wait for the state either, and
+is applied once. A flush asks for the tile again, a few microseconds after it was read, and so of the level-2 cache. Channel
+gates, and a k or v that the tile does not divide, keep the whole tile in registers instead.
+
+S_0 (s, h, k, v) is written on the rows that are due, in its own type: with an fp32 checkpoint nothing in between is rounded
+to less than fp32, but for u as the ring stores it. Bound by the bytes of the state and of the ring's live entries.
 
 Source: ReplaySSM, algorithm 8; the exact fp32 products, the one path for all rows, and the gate per key channel are ours.
 """
@@ -27,11 +33,12 @@ import triton.language as tl
 from torch import Tensor
 
 from .cursors import check_window
-from .delta_inputs import check_inputs, load_gate_params
+from .delta_buffered_step import load_tile, store_tile
+from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, place
 from .delta_scan import traffic_bytes as scan_bytes
-from .delta_window import carried, check_one_type, from_state, load_window, norms, scores, substituted
-from .dots import dot_both
+from .delta_window import carried, check_one_type, from_state, norms, scores
+from .dots import dot_both, dot_right, split3
 from .launch import FLOATS, INDICES, strides
 
 
@@ -80,7 +87,9 @@ def delta_buffered(
     lengths: Tensor | None = None,
     out: Tensor | None = None,
     block_v: int | None = None,
-    num_warps: int | None = None,
+    rows: int = 32,
+    stages: int = 3,
+    num_warps: int = 4,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, v): (1) to (5).
 
@@ -98,23 +107,19 @@ def delta_buffered(
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     o = torch.empty_like(v) if out is None else out
-    block, warps = tile(axes["v"])
-    block, warps = block_v or block, num_warps or warps
+    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 128 if b * h >= 512 else 64))
+    whole = max(16, triton.next_power_of_2(axes["k"]))
+    streams = g.dim() == 3 and axes["k"] == whole and axes["v"] % block == 0
     _delta_buffered_kernel[(triton.cdiv(axes["v"], block), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
         *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3), *strides(o, 3),
         *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        SPLIT=q.dtype == torch.bfloat16, CAPACITY=ring.capacity, WINDOW=window,
-        BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity - window)),
-        BLOCK_K=max(16, triton.next_power_of_2(axes["k"])), BLOCK_V=block, num_warps=warps,
+        SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, WINDOW=window,
+        BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity - window)),
+        BLOCK_K=whole, BLOCK_V=block, ROWS=min(rows, whole) if streams else whole, STAGES=stages, num_warps=num_warps,
     )  # fmt: skip
     return o
-
-
-def tile(v: int) -> tuple[int, int]:
-    """Value channels and warps of a program."""
-    return max(16, min(triton.next_power_of_2(v), 32)), 8
 
 
 @triton.jit
@@ -127,7 +132,8 @@ def _delta_buffered_kernel(
     stride_bias_h, scale, eps,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
     L2_NORM: tl.constexpr, SPLIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, DENSE: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -136,15 +142,44 @@ def _delta_buffered_kernel(
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
         group = h // HEADS_PER_KEY
-        t = tl.arange(0, BLOCK_T).to(tl.int64)
-        i = tl.arange(0, BLOCK_K).to(tl.int64)
-        j = tl.program_id(0).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V)
+        i, l = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_L)
+        j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
         in_k, in_v = i < K, j < V
-        inside = in_k[:, None] & in_v[None, :]
-        at_S = S + slot * stride_S_s + h * stride_S_h + i[:, None] * stride_S_k + j[None, :]
-        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
+        WHOLE: tl.constexpr = K % BLOCK_K == 0 and V % BLOCK_V == 0
+        STREAM: tl.constexpr = ROWS < BLOCK_K
+        row_stride = V if DENSE else stride_S_k
+        at_head = S + slot * stride_S_s + h * stride_S_h + j[None, :]
+        at_S, inside = at_head + i[:, None].to(tl.int64) * row_stride, in_k[:, None] & in_v[None, :]
+        if not STREAM:
+            state = load_tile(at_S, inside, WHOLE)
+            tl.debug_barrier()  # The state is asked for before the cursors, which the ring waits for, are waited for.
         first = tl.load(origin + slot).to(tl.int32)
         count = tl.load(held + slot).to(tl.int32)
+        length = T
+        if lengths is not None:
+            length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+        # The rows of the window: its queries, then its keys.
+        row = tl.arange(0, 2 * BLOCK_T)
+        is_key = row >= BLOCK_T
+        t = tl.where(is_key, row - BLOCK_T, row)
+        real = t < length
+        at_t = t.to(tl.int64)
+        at_q = q + b * stride_q_b + group * stride_q_g + at_t[:, None] * stride_q_t
+        at_k = k + b * stride_k_b + group * stride_k_g + at_t[:, None] * stride_k_t
+        from_q, from_k = (real & ~is_key)[:, None], (real & is_key)[:, None]
+        x = tl.load(at_q + i[None, :], mask=from_q & in_k[None, :], other=0.0)
+        x = tl.load(at_k + i[None, :], mask=from_k & in_k[None, :], other=x)
+        at_v = v + b * stride_v_b + h * stride_v_h + at_t[:, None] * stride_v_t + j[None, :]
+        v_x = tl.load(at_v, mask=from_k & in_v[None, :], other=0.0)
+        beta_x = tl.load(beta + b * stride_beta_b + h * stride_beta_h + at_t * stride_beta_t, mask=real, other=0.0).to(
+            tl.float32
+        )
+        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
+        at_g, of_k = g + b * stride_g_b + h * stride_g_h, real[:, None] & in_k[None, :]
+        if CHANNEL:
+            g_x = tl.load(at_g + at_t[:, None] * stride_g_t + i[None, :], mask=of_k, other=0.0).to(tl.float32)
+        else:
+            g_x = tl.load(at_g + at_t * stride_g_t, mask=real, other=0.0).to(tl.float32)
         at_u = ring_u + slot * stride_ring_u_s + h * stride_ring_u_h
         at_kept = ring_k + slot * stride_ring_k_s + group * stride_ring_k_g
         at_decay = ring_g + slot * stride_ring_g_s + h * stride_ring_g_h
@@ -152,37 +187,76 @@ def _delta_buffered_kernel(
             at_u, at_kept, at_decay, first, count, stride_ring_u_l, stride_ring_k_l, stride_ring_g_l, i, j, in_k, in_v,
             CAPACITY, BLOCK_L, CHANNEL,
         )  # fmt: skip
-        length = T
-        if lengths is not None:
-            length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
-        real = t < length
-        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
-        q_t, k_t, v_t, g_t, beta_t = load_window(
-            q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g,
-            v + b * stride_v_b + h * stride_v_h, g + b * stride_g_b + h * stride_g_h,
-            beta + b * stride_beta_b + h * stride_beta_h, A, decay, bias, real, t,
-            stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t, i, j, in_k, in_v, CHANNEL,
-        )  # fmt: skip
-        total = tl.sum(g_l, axis=0)
-        G_l = tl.cumsum(g_l, axis=0)
-        G = (total[None, :] if CHANNEL else total) + tl.cumsum(g_t, axis=0)
-        r_q, r_k, r_l = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM), norms(k_l, 1.0, eps, L2_NORM)
-        before, up_to = t[:, None] > t[None, :], t[:, None] >= t[None, :]
-        all_past = (t >= 0)[:, None] & (tl.arange(0, BLOCK_L) < count)[None, :]
-        to_key = scores(k_t, r_k, G, k_l, r_l, G_l, all_past, CAPACITY - WINDOW, CHANNEL)
-        to_query = scores(q_t, r_q, G, k_l, r_l, G_l, all_past, CAPACITY - WINDOW, CHANNEL)
-        U = v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT) - dot_history(to_key, u_l, SPLIT)
-        coupling = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, before, T, CHANNEL)
-        U = substituted(coupling, beta_t[:, None] * U, T)  # (1) (2)
-        o_t = from_state(q_t, r_q, G, state, CHANNEL, SPLIT) + dot_history(to_query, u_l, SPLIT)
-        o_t += dot_both(scores(q_t, r_q, G, k_t, r_k, G, up_to, T, CHANNEL), U, SPLIT)  # (3)
-        at_o = o + b * stride_o_b + t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
-        tl.store(at_o, o_t.to(o.dtype.element_ty), mask=(t < T)[:, None] & in_v[None, :])
+        if STREAM:
+            tl.debug_barrier()  # What the ring holds arrives while the state streams.
+            Y = tl.zeros([2 * BLOCK_T, BLOCK_V], tl.float32)
+            r = tl.arange(0, ROWS)
+            at_r = at_head + r[:, None].to(tl.int64) * row_stride
+            for _ in tl.range(0, K // ROWS, num_stages=STAGES):
+                part = tl.load(at_r).to(tl.float32)
+                q_r = tl.load(at_q + r[None, :], mask=from_q, other=0.0)
+                k_r = tl.load(at_k + r[None, :], mask=from_k, other=0.0)
+                x_r = tl.where(is_key[:, None], k_r, q_r)
+                r += ROWS
+                at_r += ROWS * row_stride
+                if SPLIT:
+                    hi, mid, lo = split3(part)
+                    Y = tl.dot(x_r, lo, acc=Y)
+                    Y = tl.dot(x_r, mid, acc=Y)
+                    Y = tl.dot(x_r, hi, acc=Y)
+                else:
+                    Y += dot_right(x_r, part)
+        g_x, beta_x = gates(g_x, beta_x, decay, bias, A)
+        total, G_l = tl.sum(g_l, axis=0), tl.cumsum(g_l, axis=0)
+        if CHANNEL:
+            g_x = tl.where(of_k, g_x, 0.0)
+            of_queries = tl.cumsum(tl.where(is_key[:, None], 0.0, g_x), axis=0)
+            of_keys = tl.cumsum(tl.where(is_key[:, None], g_x, 0.0), axis=0)
+            G_x = total[None, :] + tl.where(is_key[:, None], of_keys, of_queries)
+        else:
+            g_x = tl.where(real, g_x, 0.0)
+            upto = (row[None, :] <= t[:, None]) & (row < BLOCK_T)[None, :]
+            G_x = total + tl.sum(tl.where(upto, g_x[None, :], 0.0), axis=1)
+        r_x, r_l = norms(x, tl.where(is_key, 1.0, scale), eps, L2_NORM), norms(k_l, 1.0, eps, L2_NORM)
+        held_l = (row >= 0)[:, None] & (l < count)[None, :]
+        past = dot_history(scores(x, r_x, G_x, k_l, r_l, G_l, held_l, CAPACITY - WINDOW, CHANNEL), u_l, SPLIT)
+        sees = is_key[None, :] & ((t[:, None] > t[None, :]) | ((t[:, None] == t[None, :]) & ~is_key[:, None]))
+        coupling = tl.where(is_key, beta_x, -1.0)[:, None] * scores(x, r_x, G_x, x, r_x, G_x, sees, 2 * BLOCK_T, CHANNEL)
+        inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0)
+        for s in tl.static_range(T):
+            column = tl.sum(tl.where((row == BLOCK_T + s)[None, :], coupling, 0.0), axis=1)
+            line = tl.sum(tl.where((row == BLOCK_T + s)[:, None], inverse, 0.0), axis=0)
+            inverse -= column[:, None] * line[None, :]
+        Y = (r_x * tl.exp(G_x))[:, None] * Y if STREAM else from_state(x, r_x, G_x, state, CHANNEL, SPLIT)
+        Y += past
+        # (1) in the rows of keys, what (3) has of the past in the rows of queries; the inverse makes u and o of them.
+        R = tl.where(is_key[:, None], beta_x[:, None] * (v_x.to(tl.float32) - Y), Y)
+        Z = dot_both(inverse, R, SPLIT)
+        at_o = o + b * stride_o_b + at_t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
+        tl.store(at_o, Z.to(o.dtype.element_ty), mask=(~is_key & (t < T))[:, None] & in_v[None, :])
         owns_g = tl.program_id(0) == 0
         append(
-            at_u, at_kept, at_decay, place(first + count + t, CAPACITY), real, U, k_t, g_t, stride_ring_u_l,
+            at_u, at_kept, at_decay, place(first + count + t, CAPACITY), real & is_key, Z, x, g_x, stride_ring_u_l,
             stride_ring_k_l, stride_ring_g_l, i, j, in_k, in_v, owns_g & (h % HEADS_PER_KEY == 0), owns_g, CHANNEL,
         )  # fmt: skip
         if (count + 2 * WINDOW > CAPACITY) & (length > 0):
-            state = carried(state, k_l, r_l, G_l, total, u_l.to(tl.float32), CHANNEL, SPLIT)  # (5)
-            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)
+            if STREAM:
+                r, at_l = tl.arange(0, ROWS), place(first + l, CAPACITY)
+                U = (r_l * tl.exp(total - G_l))[:, None] * u_l.to(tl.float32)
+                hi, mid, lo = split3(U)
+                at_r, of_l = at_head + r[:, None].to(tl.int64) * row_stride, (l < count)[:, None]
+                for _ in tl.range(0, K // ROWS, num_stages=STAGES):
+                    part = tl.exp(total) * tl.load(at_r).to(tl.float32)
+                    keys = tl.trans(tl.load(at_kept + at_l[:, None] * stride_ring_k_l + r[None, :], mask=of_l, other=0.0))
+                    if SPLIT:
+                        part = tl.dot(keys, lo, acc=part)
+                        part = tl.dot(keys, mid, acc=part)
+                        part = tl.dot(keys, hi, acc=part)
+                    else:
+                        part += dot_right(keys, U)
+                    tl.store(at_r, part.to(S.dtype.element_ty))  # (5)
+                    r += ROWS
+                    at_r += ROWS * row_stride
+            else:
+                state = carried(state, k_l, r_l, G_l, total, u_l.to(tl.float32), CHANNEL, SPLIT)
+                store_tile(at_S, state, inside, WHOLE)  # (5)

@@ -23,6 +23,8 @@ STEPS = [
     (Options(t=1, io="bf16", l2_norm=False, scale=0.6, k=6, v=9, seed=1), 5, "bf16"),
     (Options(t=1, channel=True, io="bf16", g=1, h=2, k=5, v=18, raw=True, bias=True, seed=2), 4, "fp32"),
     (Options(t=1, state="bf16", io="fp16", g=1, h=3, k=6, v=9, seed=4, poison=-2.0), 1, "fp32"),
+    (Options(t=1, io="bf16", g=1, h=2, b=2, k=32, v=32, seed=5, poison=3.0), 3, "bf16"),
+    (Options(t=1, g=1, h=2, b=2, k=64, v=32, gentle=True, seed=6), 4, "fp32"),
 ]
 
 
@@ -71,13 +73,18 @@ def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: boo
     cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
     sizes = {"io": case.q.element_size(), "channel": o.channel}
     assert seen.distinct_bytes() - cursor == module.traffic_bytes([held] * o.b, o.g, o.h, o.k, o.v, capacity=5, **sizes)
+    states = o.b * o.h * o.k * o.v * 4
+    streams = output_only and not o.channel and o.k == 32  # a flush asks the level-2 cache for a tile that was streamed
+    assert seen.loaded("S").requested == states * (2 if streams and held == 4 else 1)
     assert seen.stored("S").requested == (o.b * o.h * o.k * o.v * 4 if held == 4 else 0)
     assert seen.outside == seen.races == []
 
 
 @pytest.mark.parametrize("output_only", [True, False])
 @pytest.mark.parametrize("held", [0, 3, 4])
-@pytest.mark.parametrize("o", [Options(t=1, v=33), Options(t=1, channel=True, io="bf16", g=1)], ids=str)
+@pytest.mark.parametrize(
+    "o", [Options(t=1, v=33), Options(t=1, channel=True, io="bf16", g=1), Options(t=1, io="bf16", k=32, v=64)], ids=str
+)
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_step_bytes(kernel, o, held, output_only)
 
@@ -93,20 +100,24 @@ def test_several_tokens_are_refused_and_nothing_is_written() -> None:
 STEP_FAULTS = [
     ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY", None),
     ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real", None),
-    ("new = real & (count + 1 < CAPACITY)", "new = real & (count < CAPACITY)", None),
-    ("new = real & (count + 1 < CAPACITY)", "new = count + 1 < CAPACITY", None),
-    (" + tl.sum(k_t * q_t, axis=0) * u", "", None),
-    ("G = tl.sum(g_l, axis=0) + g_t", "G = tl.sum(g_l, axis=0)", None),
-    ("SPLIT) + k_t[:, None] * u[None, :]", "SPLIT)", None),
-    ("tl.store(at_kept + at * stride_ring_k_l + i, raw", "tl.store(at_kept + at * stride_ring_k_l + i, k_t", None),
-    ("            state += k_t[:, None] * u[None, :]", "            pass", None),
+    ("real & (count + 1 < CAPACITY)", "real & (count < CAPACITY)", None),
+    ("real & (count + 1 < CAPACITY)", "(count + 1 < CAPACITY)", None),
+    (" + tl.sum(k_t * q_t, axis=0) * (r_k * u)", "", None),
+    ("total = tl.sum(g_l, axis=0) + g_t", "total = tl.sum(g_l, axis=0)", None),
+    ("part = left * part + k_new[:, None] * (r_k * u)[None, :]", "part = left * part", None),
+    ("part = left * part + k_new", "part = part + k_new", None),
+    ("for n in range(count):", "for n in range(count - 1):", None),
+    ("tl.store(at_kept + at * stride_ring_k_l + i, raw", "tl.store(at_kept + at * stride_ring_k_l + i, k_t * r_k", None),
+    ("read_key = pairs(left * sum_k + ", "read_key = pairs(sum_k + ", None),
+    ("sum_q += fours(part * x_q[:, None])", "sum_q += fours(part * x_k[:, None])", None),
+    ("            state += k_t[:, None] * (r_k * u)[None, :]\n            o_t", "            o_t", None),
 ]
 
 
 def check_all_steps(module: ModuleType) -> None:
     for output_only in (True, False):
         check_step_bytes(module, Options(t=1, v=9), 4, output_only)
-        for i, tokens in ((0, 5), (3, 2), (2, 5), (1, 5)):
+        for i, tokens in ((0, 5), (3, 2), (2, 5), (1, 5), (4, 5)):
             check_steps(module, *STEPS[i], output_only, tokens=tokens)
 
 

@@ -1,0 +1,148 @@
+"""Time the delta rule's replay buffers over whole flush cycles, the cursors moving on the device.
+
+A run is what a model does: layers that share their cursors, each with its own states and rings, one launch a layer and step,
+one launch of the cursors for all layers of a model. All steps of a cycle lie in one CUDA graph, and a replay brings the
+cursors back to where they began, so that every flush is paid as often as it comes. Rows are aligned (all flush in the same
+step) or staggered (as many in every step). Times are per launch of a layer, the cursors' launches left out of the count but
+not of the time; ratios are taken against the plain step of the same run.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from perf_gates.clock import copies_for, graph_us
+
+from .kernels import DELTA, bf16, kernel
+
+LAYERS = 24
+"""Layers of one model that share their cursors (Qwen3.5-4B)."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Windows of `tokens` with `advanced` of them accepted in a ring of `capacity`; one token is standard decode."""
+
+    tokens: int
+    advanced: int
+    capacity: int
+
+    @property
+    def held(self) -> list[int]:
+        """The entries held before each step of the cycle."""
+        if self.tokens == 1:
+            return list(range(self.capacity))
+        last = self.capacity - 2 * self.tokens
+        return [n * self.advanced for n in range(1, last // self.advanced + 2)]
+
+
+@dataclass
+class Model:
+    """States, rings and inputs of some layers; all with the same inputs."""
+
+    states: torch.Tensor
+    layers: list[Any]
+    inputs: tuple[torch.Tensor, ...]
+    slots: torch.Tensor
+    out: torch.Tensor
+
+
+def rings(shape: str, batch: int, cycle: Cycle, u: torch.dtype, copies: int, staggered: bool) -> list[Any]:
+    """One ring for each layer; the layers of a model share their cursors."""
+    g, h, k, v = DELTA[shape]
+    ring, L = kernel("delta_ring", "Ring"), cycle.capacity
+    found, cursors = [], ()
+    for n in range(copies):
+        if n % LAYERS == 0:
+            phase = torch.arange(batch, device="cuda") * staggered % len(cycle.held)
+            held = torch.tensor(cycle.held, device="cuda", dtype=torch.int32)[phase]
+            cursors = torch.arange(batch, device="cuda", dtype=torch.int32) * 5 % L, held
+        entries = torch.randn(batch, L, h, v, device="cuda").to(u), bf16(batch, L, g, k)
+        found.append(ring(*entries, -0.1 * torch.rand(batch, L, h, device="cuda"), *cursors))
+    return found
+
+
+def model(shape: str, batch: int, cycle: Cycle, u: torch.dtype, copies: int, staggered: bool) -> Model:
+    g, h, k, v = DELTA[shape]
+    gates = -0.1 * torch.rand(batch, cycle.tokens, h, device="cuda"), torch.rand(batch, cycle.tokens, h, device="cuda")
+    given = bf16(batch, cycle.tokens, g, k), bf16(batch, cycle.tokens, g, k), bf16(batch, cycle.tokens, h, v)
+    slots = torch.randperm(batch, device="cuda").int()
+    states = torch.randn(copies, batch, h, k, v, device="cuda")
+    out = torch.full_like(given[2], float("nan"))
+    return Model(states, rings(shape, batch, cycle, u, copies, staggered), (*given, *gates), slots, out)
+
+
+def launches(m: Model, cycle: Cycle, **tile: Any) -> Iterator[Callable[[], object]]:
+    """All launches of one cycle, in order."""
+    batch, origin_of = len(m.slots), kernel("cursors", "commit_step" if cycle.tokens == 1 else "commit_window")
+    step = kernel("delta_buffered_step" if cycle.tokens == 1 else "delta_buffered")
+    took = torch.full((batch,), cycle.advanced, device="cuda", dtype=torch.int32)
+    more: dict[str, Any] = {"rows": batch} if cycle.tokens == 1 else {"advanced": took, "window": cycle.tokens}
+    for _ in cycle.held:
+        for n, ring in enumerate(m.layers):
+            yield lambda S=m.states[n], r=ring: step(S, r, *m.inputs, slots=m.slots, out=m.out, **tile)  # type: ignore[misc]
+            if n % LAYERS == LAYERS - 1 or n == len(m.layers) - 1:
+                yield lambda r=ring: origin_of(r.origin, r.held, capacity=cycle.capacity, slots=m.slots, **more)  # type: ignore[misc]
+
+
+def cycle_us(shape: str, batch: int, cycle: Cycle, u: torch.dtype, staggered: bool, **tile: Any) -> float:
+    """The time of one launch of a layer, averaged over the flush cycle."""
+    m = model(shape, batch, cycle, u, copies_for(step_bytes(shape, batch) // 2), staggered)
+    before = m.layers[0].held.clone()
+    sequence = list(launches(m, cycle, **tile))
+    for launch in sequence:
+        launch()
+    torch.cuda.synchronize()
+    if not bool(m.out.isfinite().all()) or not torch.equal(before, m.layers[0].held):
+        raise RuntimeError("an output was not written or is not finite, or a cycle did not close; nothing is timed")
+    return graph_us(sequence, replays=7) * len(sequence) / (len(cycle.held) * len(m.layers))
+
+
+def step_bytes(shape: str, batch: int) -> int:
+    g, h, k, v = DELTA[shape]
+    return int(kernel("delta_scan", "traffic_bytes")(batch, 1, g, h, k, v))
+
+
+def cycle_bytes(shape: str, batch: int, cycle: Cycle, u: int) -> float:
+    """The mean of `traffic_bytes` over the cycle."""
+    g, h, k, v = DELTA[shape]
+    if cycle.tokens == 1:
+        of = kernel("delta_buffered_step", "traffic_bytes")
+        each = [of([n] * batch, g, h, k, v, capacity=cycle.capacity, u=u) for n in cycle.held]
+    else:
+        of, t = kernel("delta_buffered", "traffic_bytes"), cycle.tokens
+        each = [of([n] * batch, t, g, h, k, v, capacity=cycle.capacity, window=t, u=u) for n in cycle.held]
+    return sum(each) / len(each)
+
+
+def plain_us(shape: str, batch: int, **tile: Any) -> float:
+    """The plain step: one token, the state read and written."""
+    g, h, k, v = DELTA[shape]
+    states = torch.randn(copies_for(step_bytes(shape, batch)), batch, h, k, v, device="cuda")
+    gates = -torch.rand(batch, 1, h, device="cuda"), torch.rand(batch, 1, h, device="cuda")
+    given = (bf16(batch, 1, g, k), bf16(batch, 1, g, k), bf16(batch, 1, h, v), *gates)
+    scan, out, slots = kernel("delta_scan"), torch.empty_like(given[2]), torch.arange(batch, device="cuda", dtype=torch.int32)
+    return graph_us([lambda S=S: scan(S, *given, slots=slots, out=out, **tile) for S in states])  # type: ignore[misc]
+
+
+CYCLES = {
+    "standard decode, L = 16": Cycle(1, 1, 16),
+    "verification of 6, 4 advanced, L = 32": Cycle(6, 4, 32),
+    "verification of 6, 4 advanced, L = 22": Cycle(6, 4, 22),
+    "verification of 6, 6 advanced, L = 22": Cycle(6, 6, 22),
+}
+
+
+def buffered_delta(shape: str, batch: int) -> list[tuple[str, float, int]]:
+    """Every cycle, u in bf16 and in fp32, rows aligned and staggered: name, microseconds, mean bytes."""
+    found = []
+    for name, cycle in CYCLES.items():
+        for u in (torch.bfloat16, torch.float32):
+            for staggered in (False, True) if batch > 1 else (False,):
+                us = cycle_us(shape, batch, cycle, u, staggered)
+                rows = "staggered" if staggered else "aligned"
+                label = f"{name}, u {'bf16' if u == torch.bfloat16 else 'fp32'}, {rows}"
+                found.append((label, us, int(cycle_bytes(shape, batch, cycle, u.itemsize))))
+    return found
