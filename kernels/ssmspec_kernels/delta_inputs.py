@@ -111,16 +111,25 @@ def load_token(
 
 @triton.jit
 def advance(state, real, q, k, v, g, beta, scale, eps, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr):
-    """One token on a tile (k, v) of the state: its output and the state after it."""
+    """One token on a tile (run, part, v) of the state, k cut into parts of a run: its output and the state after it.
+
+    The output is taken from the state before the token, o = S-^T q^ + (q^ k^) u, beside the product of (4): its sum over k
+    does not wait for u.
+    """
     a = tl.exp(tl.where(real, g, 0.0))
     if L2_NORM:
-        q *= tl.rsqrt(tl.sum(q * q, axis=0) + eps)
-        k *= tl.rsqrt(tl.sum(k * k, axis=0) + eps)  # (2)
+        q *= tl.rsqrt(total(q * q) + eps)
+        k *= tl.rsqrt(total(k * k) + eps)  # (2)
     q *= scale
     if CHANNEL:
-        state *= a[:, None]
-    else:
-        state *= a  # (3)
-    u = tl.where(real, beta, 0.0) * (v - tl.sum(state * k[:, None], axis=0))  # (4)
-    state += k[:, None] * u[None, :]
-    return tl.sum(state * q[:, None], axis=0), state  # (5)
+        state *= a[:, :, None]  # (3)
+        a = 1.0
+    u = tl.where(real, beta, 0.0) * (v - a * total(state * k[:, :, None]))  # (4)
+    o = a * total(state * q[:, :, None]) + total(q * k) * u
+    return o, a * state + k[:, :, None] * u[None, None, :]  # (5)
+
+
+@triton.jit
+def total(x):
+    """The sum over runs, then parts: first in a lane, then across lanes."""
+    return tl.sum(tl.sum(x, axis=0), axis=0)

@@ -48,8 +48,7 @@ def delta_snapshots(
     slots: Tensor | None = None,
     live: Tensor | None = None,
     out: Tensor | None = None,
-    block_v: int | None = None,
-    num_warps: int | None = None,
+    tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Scan a window from S[slots], keep the state after token t in S[places[b, t]], and return the outputs (b, t, h, v).
 
@@ -62,13 +61,12 @@ def delta_snapshots(
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
-    block, warps = tile(axes["v"])
-    block, warps = block_v or block, num_warps or warps
+    run, block, warps = tiles or tile(axes["k"], axes["v"], t, b * h)
     delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
-        *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
+        *strides(S, 2), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
         *strides(o, 3), *strides(live, 2), *strides(places, 2), *strides(dt_bias, 1), scale, eps,
-        T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        WRITE_STATE=False, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
+        T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
+        WRITE_STATE=False, RUN=run, PARTS=triton.next_power_of_2(triton.cdiv(axes["k"], run)), BLOCK_V=block, num_warps=warps,
     )  # fmt: skip
     return o

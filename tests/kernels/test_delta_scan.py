@@ -154,11 +154,12 @@ FAULTS = [
     ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),
     ("u = tl.where(real, beta, 0.0) *", "u = beta *", "delta_inputs.py"),
     ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "delta_inputs.py"),
-    ("        state *= a[:, None]", "        state *= tl.sum(a, axis=0)", "delta_inputs.py"),
-    ("        state *= a  # (3)", "        pass", "delta_inputs.py"),
-    ("tl.sum(state * q[:, None], axis=0), state", "tl.sum(state * k[:, None], axis=0), state", "delta_inputs.py"),
+    ("        state *= a[:, :, None]", "        state *= tl.sum(a, axis=0)[None, :, None]", "delta_inputs.py"),
+    ("o, a * state + k", "o, state + k", "delta_inputs.py"),
+    ("a * total(state * q[", "a * total(state * k[", "delta_inputs.py"),
+    ("total(q * k) * u", "total(q * q) * u", "delta_inputs.py"),
     ("    q *= scale", "    k *= scale", "delta_inputs.py"),
-    ("(v - tl.sum(state", "(v + tl.sum(state", "delta_inputs.py"),
+    ("(v - a * total(state", "(v + a * total(state", "delta_inputs.py"),
     ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "delta_inputs.py"),
     ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "delta_inputs.py"),
     ("state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)",
@@ -175,8 +176,9 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
 
 def test_planted_arithmetic_across_tokens_is_caught_by_single_steps() -> None:
     """A state rounded to bf16 between the tokens of a window: less than a bf16 output shows, but not the same bits."""
-    mutant = mutated(kernel, "state += k[:, None] * u[None, :]",
-                     "state = (state + k[:, None] * u[None, :]) * (1.0 + 2.0**-23)", file="delta_inputs.py")  # fmt: skip
+    mutant = mutated(kernel, "return o, a * state + k[:, :, None] * u[None, None, :]",
+                     "return o, (a * state + k[:, :, None] * u[None, None, :]) * (1.0 + 2.0**-23)",
+                     file="delta_inputs.py")  # fmt: skip
     check_single_steps(mutant, Options(t=3))
     with pytest.raises(AssertionError):
         check_exact(mutant.delta_scan, Options(t=7))
