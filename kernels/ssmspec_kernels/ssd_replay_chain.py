@@ -16,9 +16,9 @@ from .ssd_inputs import step_size
 from .ssd_scan import element
 
 
-def walk_tile(p: int, rows: int, tokens: int) -> tuple[int, int]:
-    """Channels and warps of a program; `rows` counts heads of rows. Many tokens want many states a lane."""
-    if tokens <= 4 or rows < 256:
+def walk_tile(p: int, tokens: int) -> tuple[int, int]:
+    """Channels and warps of a program: many tokens want many states a lane. As for `ssd_scan`, whatever the rows."""
+    if tokens <= 4:
         return min(triton.next_power_of_2(p), 8), 1
     return (32 if p % 32 == 0 else min(triton.next_power_of_2(p), 16)), 1
 
@@ -131,7 +131,7 @@ def ssd_replay_chain_kernel(
             state = tl.fma(state, element(decays, i, t), step_x[:, None][None, :, :] * B_t[:, None, :])  # (2)
             y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)
             if D is not None:
-                y_t += skip * x_f
+                y_t = tl.fma(skip, x_f, y_t)
             if z is not None:
                 y_t *= silu(z_t)
             at_t = tl.cast(t, tl.int64)

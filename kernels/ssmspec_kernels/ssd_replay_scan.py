@@ -126,7 +126,7 @@ def ssd_replay_scan(
         raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
     y = x.new_empty(x.shape) if out is None else out
     if ancestors is None and max(t, replayed) <= WALKED:
-        block, warps = walk_tile(p, b * h, t + replayed)
+        block, warps = walk_tile(p, t + replayed)
         block, warps, run = block_p or block, num_warps or warps, min(32, triton.next_power_of_2(n))
         ssd_replay_chain_kernel[(triton.cdiv(p, block), h, b)](
             S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, advanced, path, cache.x, cache.dt, cache.B, cache.half, y,

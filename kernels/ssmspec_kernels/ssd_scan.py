@@ -15,9 +15,9 @@ other shape is (n / RUN, p, RUN), in which the sum of (4) begins within a lane. 
 lanes over n / RUN, and half of the instructions are shuffles.)
 
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
-Bound by the bytes of the state: one read, and one write where it is kept. A token is 332 instructions for 64 states a lane,
-200 of them the products of (3) and (4): at batch 256 on an H200 (Mamba2-2.7B) the step takes 1.03 of the time of its bytes,
-5 tokens 1.16 and 10 tokens 1.4 steps, of which loads of B and C behind the stream of states are a part.
+Bound by the bytes of the state: one read, and one write where it is kept. The state is marked to leave the caches first, which
+leaves them to B, C and the writes of others. A token is 332 instructions for 64 states a lane, 200 of them the products of
+(3) and (4).
 """
 
 import torch
@@ -73,7 +73,7 @@ def ssd_scan(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     y = torch.empty_like(x) if out is None else out
-    block, warps, evict = tile(p, b * h, t)
+    block, warps = tile(p, t)
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y,
@@ -81,25 +81,18 @@ def ssd_scan(
         *strides(live, 2), *strides(None, 2), *strides(None, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
-        RUN=min(run, triton.next_power_of_2(n)), EVICT=evict, num_warps=warps,
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
     )  # fmt: skip
     return y
 
 
-def tile(p: int, rows: int, t: int) -> tuple[int, int, str]:
-    """Channels and warps of a program, and what becomes of its state in the caches; as measured on an H200 for t of 1, 5, 10.
+def tile(p: int, t: int) -> tuple[int, int]:
+    """Channels and warps of a program, as measured on an H200 for t of 1, 5 and 10.
 
-    `rows` counts heads of rows. No bit depends on the choice: each channel's sum keeps its order. A state of few rows that
-    leaves the caches first makes room for the writes of others; many rows fill them anyway.
+    The number of rows has no say: another tile is another compilation, which may fuse another product of (4) into its sum, so
+    that the bits of a row would depend on the batch.
     """
-    many = rows >= 16384
-    if t == 1:
-        block, warps = (16, 2) if many else (16, 1) if 256 <= rows < 1024 else (4, 1)
-    elif many and p % 32 == 0:
-        block, warps = 32, 2
-    else:
-        block, warps = (8 if rows < 256 else 16), 1
-    return min(triton.next_power_of_2(p), block), warps, "" if many else "evict_first"
+    return min(triton.next_power_of_2(p), 4 if t == 1 else 16), 1
 
 
 @triton.jit
@@ -111,7 +104,7 @@ def ssd_scan_kernel(
     stride_kept_s, stride_kept_h, stride_kept_p, stride_D_h, stride_D_p, low, high,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr, RUN: tl.constexpr, EVICT: tl.constexpr,
+    BLOCK_N: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -152,7 +145,7 @@ def ssd_scan_kernel(
         col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
         inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
         at_S = S + slot * stride_S_s + h * stride_S_h + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
-        state = tl.load(at_S, mask=inside, other=0.0, eviction_policy=EVICT).to(tl.float32)
+        state = tl.load(at_S, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
         state = tl.reshape(state, (runs, BLOCK_P, RUN))
         at_y = y + b * stride_y_b + h * stride_y_h + p
         steps = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
@@ -170,7 +163,7 @@ def ssd_scan_kernel(
             state = tl.fma(state, element(decays, i, t), update)  # (3)
             y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)  # (4)
             if D is not None:
-                y_t += skip * x_t
+                y_t = tl.fma(skip, x_t, y_t)
             if z is not None:
                 y_t *= silu(z_t)
             tl.store(at_y + tl.cast(t, tl.int64) * stride_y_t, y_t.to(y.dtype.element_ty), mask=in_p)
@@ -183,7 +176,7 @@ def ssd_scan_kernel(
             x_t, B_t, C_t, z_t = x_next, B_next, C_next, z_next
         if WRITE_STATE:
             state = tl.reshape(state, (runs * BLOCK_P, RUN))
-            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside, eviction_policy=EVICT)
+            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
 @triton.jit

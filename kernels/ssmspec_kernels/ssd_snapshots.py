@@ -64,7 +64,7 @@ def ssd_snapshots(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     y = torch.empty_like(x) if out is None else out
-    block, warps, evict = tile(p, b * h, t)
+    block, warps = tile(p, t)
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y,
@@ -72,6 +72,6 @@ def ssd_snapshots(
         *strides(live, 2), *strides(places, 2), *strides(kept, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=False, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
-        RUN=min(run, triton.next_power_of_2(n)), EVICT=evict, num_warps=warps,
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
     )  # fmt: skip
     return y

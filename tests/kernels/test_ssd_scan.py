@@ -199,7 +199,7 @@ FAULTS = [
     ("        if WRITE_STATE:\n", "        if not WRITE_STATE:\n", None),
     ("tl.exp(steps * decay)", "tl.exp2(steps * decay)", None),
     ("            y_t = tl.sum(tl.sum(state * C_t", "            y_t = tl.sum(tl.sum(state * B_t", None),
-    ("y_t += skip * x_t", "y_t += skip * x_t * step", None),
+    ("tl.fma(skip, x_t, y_t)", "tl.fma(skip, x_t * step, y_t)", None),
     ("        in_n &= real\n", "", None),
     ("h * stride_S_h + (row_p.", "h * stride_S_h + ((row_p // 2 * 2).", None),
     ("tl.minimum(t + 1, T - 1)", "t", None),
