@@ -15,8 +15,8 @@ other shape is (n / RUN, p, RUN), in which the sum of (4) begins within a lane. 
 lanes over n / RUN, and half of the instructions are shuffles.)
 
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
-Bound by the bytes of the state: one read, and one write where it is kept. The state is marked to leave the caches first, which
-leaves them to B, C and the writes of others. A token is 332 instructions for 64 states a lane, 200 of them the products of
+Bound by the bytes of the state: one read, and one write where it is kept. The state is marked to leave the caches first,
+which leaves room for B, C and others' writes. A token is 332 instructions for 64 states a lane, 200 of them the products of
 (3) and (4).
 """
 
