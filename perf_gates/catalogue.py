@@ -135,7 +135,7 @@ def ssd_prefill(shape: str) -> Iterator[Entry]:
         given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         args = (meta(b, h, p, n, dtype=FP32), *run)
         quick = (90,) if (shape, b) == ("mamba2-2.7b", 8) else ()
-        yield entry("ssd_chunk_scan", f"B={b} T={t}", shape, args, given, stores="S scratch y", wide="S scratch", quick=quick)
+        yield entry("ssd_chunk_scan", f"B={b} T={t}", shape, args, given, stores="S scratch y", wide="S", quick=quick)
 
 
 def delta(shape: str) -> Iterator[Entry]:
@@ -153,7 +153,7 @@ def delta(shape: str) -> Iterator[Entry]:
         args = meta(b, h, k, v, dtype=FP32), keys, keys, meta(4096, h, v), gates, gates, meta(b + 1, dtype=I32)
         given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         stores, quick = "S scratch o", (90,) if b == 8 else ()
-        yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S scratch", quick=quick)
+        yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S", quick=quick)
     for t in (13, 63):
         mask = meta(64, t, t, dtype=BOOL)
         yield at("delta_tree", f"T={t}", 64, t, mask, stores="o", quick=(90,) if t == 13 else ())

@@ -46,7 +46,7 @@ def causal_attention(
     block_t: int = 64,
     block_l: int = 64,
     num_warps: int = 4,
-    num_stages: int = 3,
+    num_stages: int = 2,
 ) -> Tensor:
     """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
 
