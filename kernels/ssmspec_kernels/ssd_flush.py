@@ -15,10 +15,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from .dots import dot_left
 from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from .ssd_inputs import load_rows
-from .ssd_ring import Ring, entry_bytes, place
+from .ssd_ring import Ring, entry_bytes, fold, place
 
 
 def traffic_bytes(held: Sequence[int], h: int, p: int, n: int, g: int, *, state: int = 4, io: int = 2) -> int:
@@ -48,23 +47,24 @@ def ssd_flush(
         raise ParameterError(f"rows came as {rows}; give the number of slots, at least 1")
     check_pool(axes["s"], rows, slots)
     ring.check_types(ring.x, ring.B, ring.B)
-    block = block_p or max(16, min(triton.next_power_of_2(p), 32))
+    block = block_p or 16
     _ssd_flush_kernel[(triton.cdiv(p, block), h, rows)](
         S, A, slots, ring.x, ring.dt, ring.B, ring.origin, ring.held,
         *strides(S, 3), *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3),
         P=p, N=n, HEADS_PER_GROUP=h // axes["g"], CAPACITY=ring.capacity,
         BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=max(16, triton.next_power_of_2(n)),
-        BLOCK_P=block, num_warps=num_warps or 4,
+        BLOCK_P=block, num_warps=num_warps or 1,
     )  # fmt: skip
 
 
 @triton.jit
 def _ssd_flush_kernel(
-    S, A, slots, ring_x, ring_dt, ring_B, origin, held, stride_S_s, stride_S_h, stride_S_p,
-    stride_ring_x_s, stride_ring_x_l, stride_ring_x_h, stride_ring_dt_s, stride_ring_dt_l, stride_ring_dt_h,
-    stride_ring_B_s, stride_ring_B_l, stride_ring_B_g,
-    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    S, A, slots, ring_x, ring_dt, ring_B, origin, held, stride_S_s: tl.constexpr, stride_S_h: tl.constexpr,
+    stride_S_p: tl.constexpr, stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr, stride_ring_x_h: tl.constexpr,
+    stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr, stride_ring_dt_h: tl.constexpr,
+    stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, P: tl.constexpr,
+    N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -74,19 +74,17 @@ def _ssd_flush_kernel(
         l, n = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_N)
         p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
         in_p, in_n = p < P, n < N
-        past = l < tl.load(held + slot).to(tl.int32)
-        at = place(tl.load(origin + slot).to(tl.int32) + l, CAPACITY)
+        first, count = tl.load(origin + slot).to(tl.int32), tl.load(held + slot).to(tl.int32)
+        past, at = l < count, place(first + l, CAPACITY)
         at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
-        step = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
+        ld = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0) * tl.load(A + h)
         at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
-        x_l = load_rows(at_x, at * stride_ring_x_l, p, past, in_p)
         at_B = ring_B + slot * stride_ring_B_s + (h // HEADS_PER_GROUP) * stride_ring_B_g
-        B_l = load_rows(at_B, at * stride_ring_B_l, n, past, in_n)
-        ld = step * tl.load(A + h)
-        total = tl.sum(ld, axis=0)
-        weight = tl.exp(total - tl.cumsum(ld, axis=0)) * step
         at_S = S + slot * stride_S_s + h * stride_S_h
         state = load_rows(at_S, p * stride_S_p, n, in_p, in_n).to(tl.float32)
-        state = tl.exp(total) * state + dot_left(tl.trans(weight[:, None] * x_l.to(tl.float32)), B_l)
+        state = fold(
+            state, tl.sum(ld, axis=0), tl.load(A + h), at_x, at_dt, at_B, stride_ring_x_l, stride_ring_dt_l, stride_ring_B_l,
+            first, count, p, n, in_p, in_n, CAPACITY,
+        )  # fmt: skip
         at_tile = at_S + p[:, None] * stride_S_p + n[None, :]
         tl.store(at_tile, state.to(S.dtype.element_ty), mask=in_p[:, None] & in_n[None, :])

@@ -7,6 +7,10 @@ B is held once for all heads of a group.
 
 History is read from the ring and the window from its own tensors, so that no program reads what another one appends: the
 entries of (1) do not meet while held + T <= L.
+
+    S' = exp(G_h) S + sum_{l < held} exp(G_h - G_l) dt_l x_l B_l^T        G the sum of dt A since S             (2)
+
+goes through the history from its end, 16 entries at a time: the exponents are sums of what lies between, nothing cancels.
 """
 
 from dataclasses import dataclass
@@ -15,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, float32
 
+from .dots import dot_onto
 from .launch import FLOATS, INDICES, Argument
-from .ssd_inputs import check_one_type
+from .ssd_inputs import check_one_type, load_rows
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,23 @@ def entry_bytes(h: int, p: int, n: int, g: int, *, io: int = 2) -> int:
 def place(at, CAPACITY: tl.constexpr):
     """at mod L, for 0 <= at < 2 L (1)."""
     return tl.where(at >= CAPACITY, at - CAPACITY, at).to(tl.int64)
+
+
+@triton.jit
+def fold(
+    state, total, decay, ring_x, ring_dt, ring_B, stride_x: tl.constexpr, stride_dt: tl.constexpr, stride_B: tl.constexpr,
+    first, count, p, n, in_p, in_n, CAPACITY: tl.constexpr,
+):  # fmt: skip
+    """A tile (p, n) of S advanced by the history (2); `total` is G_h, the pointers are those of the row, head and group."""
+    state = tl.exp(total) * state
+    since = 0.0
+    for start in tl.range(0, count, 16, num_stages=1):
+        l = count - 1 - start - tl.arange(0, 16)
+        at = place(first + l, CAPACITY)
+        step = tl.load(ring_dt + at * stride_dt, mask=l >= 0, other=0.0)
+        x = load_rows(ring_x, at * stride_x, p, l >= 0, in_p)
+        B = load_rows(ring_B, at * stride_B, n, l >= 0, in_n)
+        weight = tl.exp(since + tl.cumsum(step * decay, axis=0) - step * decay) * step
+        state = dot_onto(state, tl.trans(weight[:, None] * x.to(tl.float32)), B)
+        since += tl.sum(step * decay, axis=0)
+    return state

@@ -115,11 +115,11 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capa
     check_windows(kernel, o, capacity)
 
 
-@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 64, 3), (32, 32, 2)], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
-    block, program, stages = tiles
+@pytest.mark.parametrize("tiles", [(16, 1, False), (16, 3, True), (32, 2, True)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, bool]) -> None:
+    block, each, apart = tiles
     o = Options(b=2, t=3, p=50, h=2, io="bf16", z=True, D="channel")
-    check_windows(kernel, o, 7, 4, block_p=block, program_p=program, stages=stages)
+    check_windows(kernel, o, 7, 4, block_p=block, tiles=each, apart=apart)
 
 
 @pytest.mark.parametrize("capacity", [4, 5, 7])
@@ -168,7 +168,8 @@ def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
 @pytest.mark.parametrize("o", [Options(b=2, h=2, z=True), Options(b=1, t=2, io="bf16", g=1, p=33)], ids=str)
 def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_appends(o: Options, held: int) -> None:
     check_bytes(kernel, o, held)
-    check_bytes(kernel, o, held, block_p=16, program_p=16)
+    check_bytes(kernel, o, held, tiles=1, apart=False)
+    check_bytes(kernel, o, held, heads=2, tiles=3, apart=True)
 
 
 REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
@@ -215,30 +216,38 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
 RING = "ssd_ring.py"
 FAULTS = [
     ("due = (count + 2 * WINDOW > CAPACITY)", "due = (count + WINDOW > CAPACITY)", None),
-    (" & (length > 0)\n", "\n", None),
-    ("W_l = weights(total + G,", "W_l = weights(G,", None),
-    ("from_state = tl.exp(total + G)", "from_state = tl.exp(G)", None),
-    ("place(first + count + i, CAPACITY)", "place(first + i, CAPACITY)", None),
-    ("real = i < length", "real = i < T", None),
-    (" + dot_left(W_l, x_l)", "", None),
-    ("(owns & (h % HEADS_PER_GROUP == 0))", "(owns & (h < 0))", None),
-    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", None),
-    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", None),
+    ("> CAPACITY) & (length > 0)\n", "> CAPACITY)\n", None),
+    ("(due == (ROWS == \"due\"))", "(ROWS == \"open\")", None),
+    ("if due:", "if due | (ROWS == \"all\"):", None),
+    ("G_t[None, :] - G[:, None]", "G_t[None, :] - G_h - G[:, None]", None),
+    ("y_t = tl.exp(G_t)[None, :] *", "y_t = tl.exp(G_t - G_h)[None, :] *", None),
+    ("place(first + count + t, CAPACITY)", "place(first + t, CAPACITY)", None),
+    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", None),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", None),
+    (" + dot_right(tl.trans(x_e), W)", "", None),
+    ("live = index < HEADS_PER_GROUP", "live = index <= HEADS_PER_GROUP", None),
+    ("inside = real[:, None] & in_n[None, :]", "inside = (t < 0)[:, None] & in_n[None, :]", None),
+    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", None),
+    ("new & live & (part == 0)", "new & live", None),
     ("state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
-    ("tl.trans(to_state[:, None] * x_l.to(tl.float32))", "tl.trans((to_state[:, None] * x_l).to(x_l.dtype) * 1.0)", None),
-    ("to_state = tl.exp(total - G_l)", "to_state = tl.exp(G_l)", None),
-    ("past = l < count", "past = l <= count", None),
-    ("past = l < count", "past = l < count - 1", None),
-    ("stride_ring_dt_l, step,", "stride_ring_dt_l, raw.to(tl.float32),", None),
-    ("* stride_ring_x_l + p[None, :], x_t, mask=new)", "* stride_ring_x_l + p[None, :], x_t, mask=in_p[None, :])", None),
+    ("state, G_h, decay, at_x", "state, G_h + decay, decay, at_x", None),
+    ("past, new, real = i < 0", "past, new, real = i < -1", None),
+    ("h = g * HEADS_PER_GROUP + index", "h = g * HEADS_PER_GROUP", None),
+    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
+    ("weight[:, None] * x.to(tl.float32)", "(weight[:, None] * x.to(tl.float32)).to(x.dtype).to(tl.float32)", RING),
+    ("since += tl.sum(step * decay, axis=0)", "since += 0.0 * decay", RING),
+    (" - step * decay) * step", ") * step", RING),
+    ("l = count - 1 - start", "l = count - 2 - start", RING),
 ]  # fmt: skip
 
 
 def check_all(module: ModuleType) -> None:
-    check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, block_p=16, program_p=16)
+    check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, tiles=1)
+    check_bytes(module, Options(b=1, t=2, h=6, g=2), 3, heads=2, tiles=2)
     check_windows(module, replace(WINDOWS[2][0], b=2, h=4), 5, windows=4)
-    check_windows(module, WINDOWS[0][0], 8, windows=4)
+    check_windows(module, WINDOWS[0][0], 8, windows=4, apart=True)
+    check_windows(module, Options(b=1, io="bf16", t=9, h=1, g=1, p=3, n=5, gentle=True), 36, windows=5)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
@@ -249,9 +258,9 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
 
 
 FLUSH_FAULTS = [
-    ("past = l < tl.load(held + slot)", "past = l <= tl.load(held + slot)"),
-    ("weight = tl.exp(total - tl.cumsum(ld, axis=0)) * step", "weight = tl.exp(total - tl.cumsum(ld, axis=0))"),
-    ("state = tl.exp(total) * state", "state = state"),
+    ("past, at = l < count", "past, at = l < count - 1"),
+    ("tl.sum(ld, axis=0)", "0.0 * tl.sum(ld, axis=0)"),
+    ("first, count, p, n,", "first, count - 1, p, n,"),
     ("(h // HEADS_PER_GROUP)", "(h % HEADS_PER_GROUP)"),
     ("in_p, in_n = p < P, n < N", "in_p, in_n = p < P - 1, n < N"),
     ("if slot >= 0:", "if slot > 0:"),

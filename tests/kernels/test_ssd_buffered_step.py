@@ -105,15 +105,17 @@ def test_standard_decode_equals_plain_decoding_within_the_bound(o: Options, capa
 
 @pytest.mark.parametrize("capacity", [17, 64])
 def test_long_rings_of_any_size_lie_within_the_bound(capacity: int) -> None:
-    check_steps(kernel, Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True), capacity, True, tokens=capacity + 10)
+    check_steps(
+        kernel, Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True), capacity, True, tokens=3 * capacity // 2 + 4
+    )
 
 
-@pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 64, 3), (32, 32, 2)], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int]) -> None:
-    block, program, stages = tiles
+@pytest.mark.parametrize("tiles", [(16, 1, 16, False), (16, 3, 8, True), (32, 2, 32, True)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool]) -> None:
+    block, each, run, apart = tiles
     o = Options(b=2, t=1, p=50, h=2, io="bf16", z=True, D="channel")
     for output_only in (True, False):
-        check_steps(kernel, o, 2, output_only, 4, block_p=block, program_p=program, stages=stages)
+        check_steps(kernel, o, 2, output_only, 4, block_p=block, tiles=each, run=run, apart=apart)
 
 
 @pytest.mark.parametrize("output_only", [True, False])
@@ -127,7 +129,8 @@ def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
 @pytest.mark.parametrize("o", [Options(b=2, t=1, h=2, z=True), Options(b=1, t=1, io="bf16", g=1, p=33)], ids=str)
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_bytes(kernel, o, held, output_only)
-    check_bytes(kernel, o, held, output_only, block_p=16, program_p=16)
+    check_bytes(kernel, o, held, output_only, tiles=1, apart=False)
+    check_bytes(kernel, o, held, output_only, tiles=3, apart=True)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -161,28 +164,34 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
 FAULTS = [
     ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY"),
     ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real"),
-    ("new = (count + 1 < CAPACITY) & real", "new = (count < CAPACITY) & real"),
-    ("new = (count + 1 < CAPACITY) & real", "new = count + 1 < CAPACITY"),
+    ("(full == (ROWS == \"full\"))", "(ROWS == \"open\")"),
+    ("kept = (count + 1 < CAPACITY) & real", "kept = (count < CAPACITY) & real"),
+    ("kept = (count + 1 < CAPACITY) & real", "kept = count + 1 < CAPACITY"),
     ("place(first + count, CAPACITY)", "place(first, CAPACITY)"),
-    (" + read_t * x_t\n", "\n"),
-    ("axis=0) + step * decay", "axis=0)"),
-    ("x_l, B_l, step * x_t, B_t)\n                    tl.store", "x_l, B_l, x_t, B_t)\n                    tl.store"),
-    ("x_l, B_l, step * x_t, B_t)\n                y_t", "x_l, B_l, x_t, B_t)\n                y_t"),
-    ("mask=inside & full)", "mask=inside)"),
-    ("past = l < count", "past = l < count - 1"),
-    ("read_l = weight_l * ", "read_l = step_l * "),
-    ("owns = new & (tl.program_id(0) == 0)", "owns = new & (tl.program_id(0) >= 0)"),
-    ("in_n & owns & (h % HEADS_PER_GROUP == 0)", "in_n & owns"),
-    ("+ p, held_x, mask=in_p & new)", "+ p, x_t, mask=new)"),
-    ("past = dot_left(tl.trans(weight_l[:, None] * x_l.to(tl.float32)), B_l)",
-     "past = tl.dot(tl.trans((weight_l[:, None] * x_l.to(tl.float32)).to(B_l.dtype)), B_l)"),
+    ("past, new = l < count, l == count", "past, new = l < count, l > count"),
+    ("past, new = l < count, l == count", "past, new = l < count - 1, l == count"),
+    ("step_l = tl.where(new, step, step_l)\n", "step_l = tl.where(new, decay, step_l)\n"),
+    ("y_t = tl.exp(G) *", "y_t = tl.exp(G - step * decay) *"),
+    ("G - step * decay, decay, at_x", "G, decay, at_x"),
+    ("tl.exp(step * decay) * flat_state + update", "tl.exp(step * decay) * flat_state"),
+    ("(step * x_t.to(tl.float32))[:, None]", "x_t.to(tl.float32)[:, None]"),
+    ("in_flat[None, :] & full\n", "in_flat[None, :]\n"),
+    ("weight_l = tl.exp(G - G_l) * step_l", "weight_l = tl.exp(G - G_l)"),
+    ("in_flat & kept & (tl.program_id(0) == 0)", "in_flat & kept"),
+    ("kept & live & (index % across == 0)", "kept & live"),
+    ("index < HEADS_PER_GROUP * across", "index < HEADS_PER_GROUP * across + 1"),
+    ("index // across", "index // across * 0"),
+    ("x_t, mask=in_p & kept)", "x_t, mask=kept)"),
+    ("flat_state.to(S.dtype.element_ty)", "flat_state.to(tl.bfloat16).to(S.dtype.element_ty)"),
 ]  # fmt: skip
 
 
 def check_all(module: ModuleType) -> None:
-    check_bytes(module, Options(b=1, t=1, g=2), 2, True, block_p=16, program_p=16)
+    check_bytes(module, Options(b=1, t=1, g=2), 2, True, tiles=1)
+    check_bytes(module, Options(b=1, t=1, h=6, g=2), 2, True, tiles=3, apart=True)
     for output_only in (True, False):
-        check_steps(module, STEPS[1][0], 4, output_only, 6)
+        check_steps(module, STEPS[1][0], 4, output_only, 6, apart=output_only)
+    check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=5, gentle=True), 19, True, 27)
 
 
 @pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])

@@ -1,0 +1,180 @@
+"""Time buffered decoding of SSD on a GPU: `python -m perf_gates.gpu.buffered --out perf_gates/results/buffered.json`.
+
+A measurement is a whole cycle of flushes in one CUDA graph: every layer of a model in turn, then one commit of the cursors
+that they share, again and again until the cursors stand as at the start. They move on the device, and the checkpoints with
+them. The time of one layer's step holds its share of the commit; bytes are averages over the cycle. Rows flush in the same
+step (aligned), or as many in each as in any other (staggered).
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perf_gates.clock import copies_for, copy_bytes_per_us, empty_launch_us, graph_us
+from perf_gates.gpu.kernels import BATCHES, SSD, Timing, bf16, kernel, timed
+from perf_gates.machine import fingerprint
+
+LAYERS = {"mamba2-2.7b": 64, "nemotron-3-nano-4b": 21}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Windows of `window` tokens over rings of `capacity`, `advanced` accepted of each; window 0: standard decode."""
+
+    capacity: int
+    window: int = 0
+    advanced: int = 1
+    staggered: bool = False
+    output_only: bool = True
+
+    @property
+    def cycle(self) -> list[int]:
+        """What a ring holds at each step between two flushes."""
+        if not self.window:
+            return list(range(self.capacity))
+        last = next(h for h in range(self.advanced, self.capacity + 1, self.advanced) if h + 2 * self.window > self.capacity)
+        return list(range(self.advanced, last + 1, self.advanced))
+
+    @property
+    def name(self) -> str:
+        phases = "staggered" if self.staggered else "aligned"
+        if not self.window:
+            return f"buffered L={self.capacity} {'output only' if self.output_only else 'state and output'}, {phases}"
+        return f"verify {self.window}, {self.advanced} advanced, L={self.capacity}, {phases}"
+
+
+def plans() -> Iterator[Plan]:
+    """What the table of the package names."""
+    yield Plan(16)
+    yield Plan(16, staggered=True)
+    yield Plan(16, output_only=False)
+    for staggered in (False, True):
+        yield Plan(32, 6, 4, staggered)
+        yield Plan(22, 6, 4, staggered)
+    yield Plan(22, 6, 6)
+
+
+class Model:
+    """The layers of a model over one pool of cursors, for as many groups of rows as no cache can hold."""
+
+    def __init__(self, model: str, batch: int, capacity: int) -> None:
+        self.sizes, self.batch, self.layers = SSD[model], batch, LAYERS[model]
+        h, p, n, g = self.sizes
+        self.groups = ceil(copies_for(batch * h * p * n * 4) / self.layers)
+        rows = self.groups * batch
+        self.origin, self.held = (torch.zeros(rows, device="cuda", dtype=torch.int32) for _ in range(2))
+        ring = kernel("ssd_ring", "Ring")
+        self.pools = [
+            (
+                torch.randn(rows, h, p, n, device="cuda"),
+                ring(
+                    bf16(rows, capacity, h, p),
+                    torch.rand(rows, capacity, h, device="cuda"),
+                    bf16(rows, capacity, g, n),
+                    self.origin,
+                    self.held,
+                ),
+            )
+            for _ in range(self.layers)
+        ]
+        self.A, self.D, self.bias = (
+            -torch.rand(h, device="cuda"),
+            torch.randn(h, device="cuda"),
+            torch.randn(h, device="cuda"),
+        )
+        self.slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(self.groups)]
+
+
+def buffered(model: Model, plan: Plan) -> tuple[float, int]:
+    """The time of one layer's step and its bytes, averaged over a cycle."""
+    h, p, n, g = model.sizes
+    batch, cycle, t = model.batch, plan.cycle, max(1, plan.window)
+    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
+    phases = [cycle[i % len(cycle) if plan.staggered else 0] for i in range(batch)]
+    model.held.copy_(torch.tensor(phases * model.groups, dtype=torch.int32))
+    launcher = kernel("ssd_buffered") if plan.window else kernel("ssd_buffered_step")
+    route: dict[str, Any] = {} if plan.window else {"output_only": plan.output_only}
+    advanced = torch.full((batch,), plan.advanced, device="cuda", dtype=torch.int32)
+    out = torch.full_like(x, float("nan"))
+
+    def layer(S: torch.Tensor, ring: Any, slots: torch.Tensor) -> Callable[[], object]:
+        return lambda: launcher(S, ring, x, dt, model.A, B, C, D=model.D, dt_bias=model.bias, slots=slots, out=out, **route)
+
+    def commit(slots: torch.Tensor) -> Callable[[], object]:
+        cursors, capacity = (model.origin, model.held), plan.capacity
+        if plan.window:
+            window = {"capacity": capacity, "window": plan.window, "slots": slots}
+            return lambda: kernel("cursors", "commit_window")(*cursors, advanced, **window)
+        return lambda: kernel("cursors", "commit_step")(*cursors, capacity=capacity, rows=batch, slots=slots)
+
+    step: list[Callable[[], object]] = []
+    for slots in model.slots:
+        step += [*(layer(S, ring, slots) for S, ring in model.pools), commit(slots)]
+    step[0]()
+    if not bool(out.isfinite().all()):
+        raise RuntimeError("an output was not written, or is not finite; nothing is timed")
+    us = graph_us(step * len(cycle), replays=7)
+    if model.held.tolist() != phases * model.groups:
+        raise RuntimeError("the cursors did not come back to where the cycle began; nothing is measured")
+    sizes: dict[str, Any] = {"capacity": plan.capacity}
+    if plan.window:
+        bytes_of = kernel("ssd_buffered", "traffic_bytes")
+        bytes_ = bytes_of(cycle, t, h, p, n, g, window=plan.window, **sizes)
+    else:
+        bytes_ = kernel("ssd_buffered_step", "traffic_bytes")(cycle, h, p, n, g, **sizes)
+    return us * (1 + 1 / model.layers), bytes_ * batch // len(cycle)
+
+
+def ssd(name: str, batch: int) -> list[tuple[str, float, int]]:
+    """The plain step, and every plan."""
+    found = [("step", *_plain(name, batch))]
+    for capacity in sorted({plan.capacity for plan in plans()}):
+        model = Model(name, batch, capacity)
+        found += [(plan.name, *buffered(model, plan)) for plan in plans() if plan.capacity == capacity]
+        del model
+        torch.cuda.empty_cache()
+    return found
+
+
+def _plain(name: str, batch: int) -> tuple[float, int]:
+    h, p, n, g = SSD[name]
+    bytes_ = kernel("ssd_scan", "traffic_bytes")(batch, 1, h, p, n, g)
+    pool = torch.randn(batch * copies_for(bytes_), h, p, n, device="cuda")
+    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    x, dt, B, C = bf16(batch, 1, h, p), bf16(batch, 1, h), bf16(batch, 1, g, n), bf16(batch, 1, g, n)
+    out = torch.empty_like(x)
+    launch = lambda s: kernel("ssd_scan")(pool, x, dt, A, B, C, D=D, dt_bias=bias, slots=s, out=out)  # noqa: E731
+    return timed(launch, batch, bytes_, out), bytes_
+
+
+def measure(models: tuple[str, ...], batches: tuple[int, ...]) -> dict[str, Any]:
+    copy, timings = copy_bytes_per_us(), []
+    for batch in batches:
+        for model in models:
+            found = ssd(model, batch)
+            for name, us, bytes_ in found:
+                timings.append(Timing(model, name, batch, us, bytes_, bytes_ / us / copy, us / found[0][1]))
+                ratio = f"{us / found[0][1]:6.3f} steps, gain {found[0][1] / us:5.2f}"
+                print(f"{model:20s} {batch:4d} {name:42s} {us:8.2f} us {bytes_ / us / copy:5.2f} of copy {ratio}", flush=True)
+    head = fingerprint() | {"copy_bytes_per_us": copy, "empty_launch_us": empty_launch_us()}
+    return {"machine": head, "timings": [asdict(t) for t in timings]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
+    parser.add_argument("--models", nargs="*", default=list(SSD))
+    arguments = parser.parse_args()
+    found = measure(tuple(arguments.models), tuple(arguments.batches))
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
