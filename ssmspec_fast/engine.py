@@ -29,7 +29,7 @@ from .operations import Operations
 from .operations.torch_ops import TorchOperations
 from .sequences import Sequences, new_sequences
 
-Finish = Literal["eos", "stop", "length"]
+Finish = Literal["eos", "stop", "length", "failed"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ class Engine:
         for slot in done:
             request = running.pop(slot)
             output = sequences.output(slot)
-            result = Result(output, finish(output, settings), Statistics(tuple(request.advanced)))
+            failed = request.advanced[-1:] == [0]  # its logits were no numbers
+            ending: Finish = "failed" if failed else finish(output, settings)
+            result = Result(output, ending, Statistics(tuple(request.advanced)))
             yield request.number, result
         if done:
             self.drafter.release(self.rows(done))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .operations.slots import stand_in
 from .window import Verdict
 
 
@@ -24,7 +25,7 @@ class Sequences:
     ended: Tensor
     request: Tensor
     eos: Tensor
-    stop: tuple[tuple[int, ...], ...] = ()
+    stop: tuple[Tensor, ...] = ()
 
     def roots(self, slots: Tensor) -> Tensor:
         """The last token of each row (b); token 0 for padding."""
@@ -41,17 +42,16 @@ class Sequences:
 
     def commit(self, verdict: Verdict) -> None:
         """Enter what was emitted: tokens, lengths, budgets, ends."""
-        run, slots = verdict.run, verdict.slots
-        at, real = slots.clamp_min(0).long(), slots >= 0
-        steps = torch.arange(run.tokens.shape[1], device=slots.device)
-        places = self.length[at][:, None] + steps
-        new = real[:, None] & (steps < run.advanced[:, None])
-        owner = at[:, None].expand_as(places)
-        self.tokens[owner[new], places[new]] = run.tokens[new].to(self.tokens.dtype)
-        live = at[real]
-        self.length[live] += run.advanced[real].to(self.length.dtype)
-        self.budget[live] -= run.advanced[real].to(self.budget.dtype)
-        self.ended[live] |= run.ended[real]
+        run = verdict.run
+        slots, (tokens, advanced, ended), some = stand_in(verdict.slots, run.tokens, run.advanced, run.ended)
+        advanced = torch.where(some, advanced, 0)
+        steps = torch.arange(tokens.shape[1], device=slots.device)
+        there = slots[:, None], self.length[slots][:, None] + steps
+        new = torch.where(steps < advanced[:, None], tokens.to(self.tokens.dtype), self.tokens[there])
+        self.tokens.index_put_(there, new)
+        self.length.index_copy_(0, slots, self.length[slots] + advanced)
+        self.budget.index_copy_(0, slots, self.budget[slots] - advanced)
+        self.ended.index_copy_(0, slots, self.ended[slots] | (ended & some))
 
     def output(self, slot: int) -> tuple[int, ...]:
         """What a sequence has emitted."""
@@ -74,4 +74,5 @@ def new_sequences(
 
     ends = torch.tensor(eos, dtype=torch.int64, device=device)
     ended = torch.ones(slots, dtype=torch.bool, device=device)
-    return Sequences(zeros(slots, length), zeros(slots), zeros(slots), zeros(slots), ended, zeros(slots), ends, stop)
+    stops = tuple(torch.tensor(run, dtype=torch.int64, device=device) for run in stop)
+    return Sequences(zeros(slots, length), zeros(slots), zeros(slots), zeros(slots), ended, zeros(slots), ends, stops)

@@ -123,6 +123,18 @@ def test_a_stop_sequence_may_not_begin_in_the_prompt() -> None:
     assert len(engine.generate(given, Settings(4, stop=(across,)))[0].tokens) > 1 or across == first[:2]
 
 
+@pytest.mark.parametrize("name", ["mamba2", "bamba"])  # whose head is not the embedding
+def test_a_failing_row_does_not_harm_the_others(name: str) -> None:
+    """One token's embedding is NaN: its prompt fails, by name, and its slot serves the next prompt as ever."""
+    model, given = drawn(name), prompts(2, LENGTHS)
+    wanted = [result.tokens for result in Engine(model, slots=2, cache=32, operations=BITWISE).generate(given, Settings(5))]
+    spare = next(token for token in range(61) if token not in {t for p in (*given, *wanted) for t in p})
+    model.embedding[spare] = float("nan")
+    found = Engine(model, slots=2, cache=32, operations=BITWISE).generate([[1, spare, 2], *given], Settings(5))
+    assert (found[0].tokens, found[0].finish) == ((), "failed")
+    assert [result.tokens for result in found[1:]] == wanted
+
+
 def test_statistics_count_every_emitted_token() -> None:
     engine = Engine(drawn("mamba"), slots=2, cache=32)
     for result in engine.generate(prompts(7, LENGTHS), Settings(6)):

@@ -5,7 +5,7 @@ from torch import Tensor
 from ..operations import Operations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict
-from .walk import best, cut, walk
+from .walk import best, broken, cut, walk
 
 
 class Greedy:
@@ -14,4 +14,4 @@ class Greedy:
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
         window = proposal.window
         emitted, path = walk(window.tokens, window.tree(), logits.argmax(-1))
-        return cut(*best(emitted, path, window), sequences, window.sequences)
+        return cut(*best(emitted, path, window), sequences, window.sequences, broken(logits, window))

@@ -46,18 +46,29 @@ def ends(emitted: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
         places = sequences.length[at][:, None] - back + torch.arange(back, device=slots.device)
         before = torch.where(places >= sequences.prompt[at][:, None], sequences.tokens[at[:, None], places.clamp_min(0)], -1)
         run = torch.cat([before, emitted], dim=1)
-        wanted = torch.tensor(stop, dtype=run.dtype, device=run.device)
-        found |= (run.unfold(1, len(stop), 1) == wanted).all(2)[:, :t]
+        found |= (run.unfold(1, len(stop), 1) == stop).all(2)[:, :t]
     return found
 
 
-def cut(row: Tensor, emitted: Tensor, path: Tensor, sequences: Sequences, slots: Tensor) -> Verdict:
-    """The runs as far as they are emitted (3); padding and sequences that have ended emit nothing."""
+def broken(logits: Tensor, window: Window) -> Tensor:
+    """The sequences (n) with a NaN among the logits of their real nodes."""
+    rows = (logits.isnan().any(-1) & window.live()).any(1)
+    return rows.view(-1, window.drafts).any(1)
+
+
+def cut(
+    row: Tensor, emitted: Tensor, path: Tensor, sequences: Sequences, slots: Tensor, failed: Tensor | None = None
+) -> Verdict:
+    """The runs as far as they are emitted (3); padding and sequences that have ended emit nothing.
+
+    A sequence that failed (n) emits nothing and has ended: that it advanced by 0 tells it from all others.
+    """
     at, t = slots.clamp_min(0).long(), emitted.shape[1]
     steps = torch.arange(t, device=slots.device)
     hit = ends(emitted, sequences, slots)
     first = torch.where(hit.any(1), hit.long().argmax(1) + 1, t)
     active = (slots >= 0) & ~sequences.ended[at]
+    active = active if failed is None else active & ~failed
     budget = torch.where(active, sequences.budget[at], 0)
     advanced = torch.minimum(torch.minimum((path >= 0).sum(1), first), budget)
     kept = steps < advanced[:, None]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
@@ -12,7 +13,7 @@ from ..operations import Operations
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window, plain_feed
-from .windows import advance, attend, recurrence
+from .windows import advance, attend, place, recurrence
 
 
 class Plain:
@@ -33,7 +34,7 @@ class Plain:
         return slots
 
     def start(self, pools: Pools, slots: Tensor) -> None:
-        pools.length[slots[slots >= 0].long()] = 0
+        place(pools.length, slots, torch.zeros_like(slots))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         return plain_feed(window, pools.length, operations)

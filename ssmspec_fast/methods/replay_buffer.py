@@ -19,7 +19,7 @@ from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import each, index, take
+from ..operations.slots import each, stand_in, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
@@ -100,11 +100,11 @@ class ReplayBuffer(Plain):
         t = inputs[0].shape[1]
         first = at(pools.kept[ORIGIN], slots) + at(pools.kept[HELD], slots)
         to = (first[:, None] + torch.arange(t, device=slots.device)) % self.length
-        real = (slots >= 0)[:, None].expand_as(to)
-        owner = index(slots)[:, None].expand_as(to)
         for ring, new in zip(pools.kept[RING][layer], for_replay(inputs), strict=True):
             if ring is not None:
-                ring[owner[real], to[real]] = new[real]
+                owner, (rows, places), some = stand_in(slots, new, to)
+                there = owner[:, None], places
+                ring.index_put_(there, torch.where(some, rows, ring[there]))
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, advanced = verdict.slots, verdict.run.advanced

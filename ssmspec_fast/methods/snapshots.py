@@ -17,6 +17,7 @@ from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
+from ..operations.slots import put
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
 from .plain import Plain
@@ -87,7 +88,7 @@ class Snapshots(Plain):
 
     def copy(self, pools: Pools, slots: Tensor, current: Tensor) -> None:
         """The accepted states into place 0 of their slots."""
-        real = slots[slots >= 0].long() * self.room
+        home = torch.where(slots >= 0, slots * self.room, -1)
         for state in pools.layers:
             if isinstance(state, RecurrentState):
-                state.S[real] = state.S[real + current[slots >= 0]]
+                put(state.S, home, state.S[home.clamp_min(0) + current])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..layers.attention import Attention
 from ..operations import Operations
+from ..operations.slots import put
 from ..state import Cache, Pools
 from ..window import Feed, Verdict, Window
 
@@ -55,14 +56,12 @@ def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operat
 
 def advance(pools: Pools, verdict: Verdict) -> None:
     """The lengths, by as many tokens as entered the states."""
-    real = verdict.slots >= 0
-    pools.length[verdict.slots[real].long()] += verdict.run.advanced[real].to(pools.length.dtype)
+    place(pools.length, verdict.slots, at(pools.length, verdict.slots) + verdict.run.advanced)
 
 
 def place(cursor: Tensor, slots: Tensor, values: Tensor) -> None:
     """Write a cursor of the live slots."""
-    real = slots >= 0
-    cursor[slots[real].long()] = values[real].to(cursor.dtype)
+    put(cursor, slots, values)
 
 
 def at(cursor: Tensor, slots: Tensor) -> Tensor:

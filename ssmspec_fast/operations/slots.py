@@ -18,10 +18,21 @@ def take(pool: Tensor, slots: Tensor) -> Tensor:
     return torch.where(expand(slots >= 0, read), read, read.new_zeros(()))
 
 
+def stand_in(slots: Tensor, *rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """Slots and rows in which padding repeats the first live row, and whether there is one.
+
+    So rows can be written by index, and padding writes what is written anyway: no mask has to be counted, and nothing waits.
+    """
+    real = slots >= 0
+    first = real.long().argmax()[None]
+    index = torch.where(real, torch.arange(len(slots), device=slots.device), first)
+    return slots[index].clamp_min(0).long(), tuple(x[index] for x in rows), real.any()
+
+
 def put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
     """Write the rows back, in place, but for padding."""
-    real = slots >= 0
-    pool[slots[real].long()] = rows[real].to(pool.dtype)
+    owner, (new,), some = stand_in(slots, rows)
+    pool.index_copy_(0, owner, torch.where(some, new.to(pool.dtype), pool[owner]))
 
 
 def expand(mask: Tensor, like: Tensor) -> Tensor:

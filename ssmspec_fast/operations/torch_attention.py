@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .arithmetic import Arithmetic, exact
-from .slots import index, take
+from .slots import index, stand_in, take
 
 QUERIES = 32
 """Queries whose products with all keys are held at once."""
@@ -69,7 +69,7 @@ class CacheAttention:
         slots: Tensor,
     ) -> Tensor:
         committed, t = length[index(slots)].long(), q.shape[1]
-        held = int(committed.max())
+        held = reach(committed, K.shape[1])
         cache = [torch.cat([take(X, slots)[:, :held], x.to(X.dtype)], dim=1) for X, x in ((K, k), (V, v))]
         places, seen = self.places(committed, held, t, ancestors, q.device)
         rows = torch.arange(len(slots), device=q.device)
@@ -100,11 +100,13 @@ class CacheAttention:
     @staticmethod
     def append(K: Tensor, V: Tensor, k: Tensor, v: Tensor, length: Tensor, *, slots: Tensor) -> None:
         """Keys and values of node i to the place T + i, as far as the cache reaches."""
-        at = length[index(slots)].long()[:, None] + torch.arange(k.shape[1], device=k.device)
-        real = (slots >= 0)[:, None] & (at < K.shape[1])
-        owner = index(slots)[:, None].expand_as(at)
-        for pool, new in ((K, k), (V, v)):
-            pool[owner[real], at[real]] = new[real].to(pool.dtype)
+        owner, (keys, values), some = stand_in(slots, k, v)
+        at = length[owner].long()[:, None] + torch.arange(k.shape[1], device=k.device)
+        inside = at < K.shape[1]
+        at = torch.where(inside, at, at[:, :1])  # what does not fit repeats the first
+        for pool, new in ((K, keys), (V, values)):
+            fits = torch.where(inside[..., None, None], new, new[:, :1]).to(pool.dtype)
+            pool.index_put_((owner[:, None], at), torch.where(some, fits, pool[owner[:, None], at]))
 
     def packed(
         self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
@@ -137,10 +139,14 @@ class CacheAttention:
     @staticmethod
     def compact(K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
         """K[T + m] <- K[T + path_m], read before anything is written."""
-        T = length[index(slots)].long()[:, None]
-        to = T + torch.arange(path.shape[1], device=path.device)
-        real = (path >= 0) & (slots >= 0)[:, None] & (to < K.shape[1])
-        owner, source = index(slots)[:, None].expand_as(to), T + path.clamp_min(0).long()
+        owner, (nodes,), some = stand_in(slots, path)
+        T = length[owner].long()[:, None]
+        to = (T + torch.arange(path.shape[1], device=path.device)).clamp_max(K.shape[1] - 1)
+        source = torch.where(some & (nodes >= 0), (T + nodes.clamp_min(0).long()).clamp_max(K.shape[1] - 1), to)
         for pool in (K, V):
-            moved = pool[owner[real], source[real]]
-            pool[owner[real], to[real]] = moved
+            pool.index_put_((owner[:, None], to), pool[owner[:, None], source])
+
+
+def reach(committed: Tensor, capacity: int) -> int:
+    """How much of the caches is read: on a GPU all of it, so that the host need not wait for the lengths."""
+    return capacity if committed.is_cuda else int(committed.max())
