@@ -77,7 +77,7 @@ def ssd_chunk_scan(
     scratch: Tensor | None = None,
     chunk: int = 64,
     block_p: int | None = None,
-    block_n: int = 128,
+    block_n: int = 64,
     heads: int = 4,
     num_warps: int = 4,
     num_stages: int = 2,
