@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_fast import kernel_windows
+from ssmspec_fast import kernel_acceptance, kernel_windows
 from ssmspec_kernels.contract import CONTRACT
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
@@ -240,4 +240,5 @@ def adapter(device: str = "cuda") -> Adapter:
             }),
             *(kernel_windows.subjects(kernels, contract) if device != "cpu" or (state, io) == INTERPRETED else ()),
         ]  # fmt: skip
+    subjects += kernel_acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

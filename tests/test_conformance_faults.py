@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import arithmetic, conduct, layers, reach, speculation, windows
+from conformance.faults import acceptance, arithmetic, conduct, layers, reach, speculation, windows
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
@@ -107,6 +107,13 @@ def test_windows_that_are_lost_or_kept_wrongly_fail(operation: str, build: Any, 
     beyond = [j for j in failed if j.kind == "bound"]
     assert beyond
     assert all(" window " in j.message for j in beyond), "no window is named"
+
+
+@pytest.mark.parametrize(("operation", "run"), [(o, run) for o, runs in acceptance.WRONG.items() for run in runs])
+def test_wrong_acceptance_fails(operation: str, run: Any) -> None:
+    failed = failing(acceptance.subject(operation, run), operation)
+    assert len(failed) > 1, "caught by luck of a case"
+    assert {j.kind for j in failed} == {"bound"}
 
 
 def smoke_of_one_kind(subject: Subject) -> list[Job]:

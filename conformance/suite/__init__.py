@@ -2,6 +2,7 @@
 
 from ..cases import Case
 from ..errors import UnknownCase
+from .acceptance import SPECIFICATIONS as ACCEPTANCE
 from .conv import SPECIFICATIONS as CONV
 from .delta import SPECIFICATIONS as DELTA
 from .layers import SPECIFICATIONS as LAYERS
@@ -11,7 +12,7 @@ from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
 from .windows import SPECIFICATIONS as WINDOWS
 
-SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *WINDOWS, *LAYERS, *SPECULATE)
+SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *WINDOWS, *ACCEPTANCE, *LAYERS, *SPECULATE)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

@@ -1,0 +1,176 @@
+"""Acceptance: which path of a tree of drafts stands, and what is emitted, decided from the noise that is given.
+
+Everything is an integer and is compared with ==. The laws are multiples of 2^-24 that sum to one, so that they are exact in
+fp32 and as fractions. A row is judged where no decision of the exact rule lies within 2^-16 of where it turns: an
+implementation may add in any order, and in fp32.
+
+Sizes: b rows, t nodes, i tokens of the vocabulary.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
+from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
+from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.contract import Capability, NumericContract
+from ssmspec_ref.shapes import Array
+
+from ..cases import Case
+from ..draw import Draw
+from .specification import Arguments, Came, Expected, Specification
+
+GRID = 2**24
+NEAR = Fraction(1, 2**16)
+OUTPUTS = (("tokens", "b t"), ("path", "b t"), ("advanced", "b"), ("ended", "b"))
+
+
+def draw_rows(draw: Draw) -> tuple[Array, Array, Array, tuple[int, ...]]:
+    """Trees of tokens, budgets of which every third ends the run, and the tokens that end a sequence."""
+    rng, (b, t, i) = draw.rng("rows"), draw.shape("b t i")
+    parents = draw.parents()
+    budget = np.where(np.arange(b) % 3 == 1, rng.integers(1, 3, b), t + 1)
+    eos = {"none": (), "some": (0, i // 2)}[draw.options["eos"]]
+    return rng.integers(0, i, (b, t)), parents, budget, eos
+
+
+def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
+    """Choices that agree with some child at two nodes in three."""
+    draw = Draw(case, contract)
+    tokens, parents, budget, eos = draw_rows(draw)
+    rng = draw.rng("choice")
+    choice = rng.integers(0, draw.sizes["i"], tokens.shape)
+    agree = rng.random(tokens.shape) < 0.67
+    for b, row in enumerate(parents):
+        for node, parent in enumerate(row):
+            if parent >= 0 and agree[b, node]:
+                choice[b, parent] = tokens[b, node]
+    return tokens, parents, choice, budget, eos
+
+
+def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
+    """Drafts drawn from q, targets near it, and noise on the grid of fp32."""
+    draw = Draw(case, contract)
+    tokens, parents, budget, eos = draw_rows(draw)
+    rng, shape = draw.rng("laws"), draw.shape("b t i")
+    q = on_grid(rng.gamma(0.7, size=shape) + 1e-3)
+    p = on_grid(q * rng.choice([0.1, 0.5, 1.2, 1.5, 3.0], shape) + 1e-3 * rng.random(shape))
+    for b, row in enumerate(parents):
+        for node in range(1, shape[1]):
+            if row[node] >= 0:
+                left = q[b, row[node]].copy()
+                if case.options["law"] == "without_replacement":
+                    left[tokens[b, 1:node][row[1:node] == row[node]]] *= 1e-6
+                tokens[b, node] = rng.choice(shape[2], p=left / left.sum())
+    coins, picks = (rng.integers(0, GRID, tokens.shape) / GRID for _ in range(2))
+    return tokens, parents, p, q, coins, picks, budget, eos, case.options["law"]
+
+
+def on_grid(weight: Array) -> Array:
+    """The laws of some weights over the last axis, as multiples of 2^-24 that sum to one."""
+    counts = np.floor(weight / weight.sum(axis=2, keepdims=True) * GRID)
+    most = counts.argmax(axis=2)[..., None]
+    missing = GRID - counts.sum(axis=2, keepdims=True)
+    np.put_along_axis(counts, most, np.take_along_axis(counts, most, axis=2) + missing, axis=2)
+    return counts / GRID
+
+
+class Measuring(UniformDice):
+    """Dice that note how near a decision came to where it turns."""
+
+    nearest = Fraction(1)
+
+    def bern(self, p: Any, node: int) -> bool:
+        self.nearest = min(self.nearest, abs(Fraction(p) - self.coins[node]) if 0 < p < 1 else Fraction(1))
+        return super().bern(p, node)
+
+    def pick(self, weights: Any, node: int) -> int:
+        edges = np.cumsum([Fraction(w) for w in weights])[:-1]
+        self.nearest = min([self.nearest, *(abs(edge - self.picks[node]) for edge in edges)])
+        return super().pick(weights, node)
+
+
+def expect_greedy(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    tokens, parents, choice, budget, eos = arguments
+    trees = [unpadded(*row) for row in zip(tokens, parents, strict=True)]
+    runs = [greedy.walk(tree, choice[b, : len(tree)].tolist()) for b, tree in enumerate(trees)]
+    return emitted(runs, tokens.shape[1], budget, eos, np.ones(len(runs), dtype=bool))
+
+
+def expect_sampled(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    tokens, parents, p, q, coins, picks, budget, eos, law = arguments
+    runs, clear = [], []
+    for b, row in enumerate(zip(tokens, parents, strict=True)):
+        tree = unpadded(*row)
+        dice = Measuring(*([Fraction(float(u)) for u in noise[b, : len(tree)]] for noise in (coins, picks)))
+        runs.append(exact_run(tree, law, *(fractions(x[b, : len(tree)]) for x in (p, q)), dice))
+        clear.append(dice.nearest > NEAR)
+    return emitted(runs, tokens.shape[1], budget, eos, np.array(clear))
+
+
+def exact_run(tree: DraftTree, law: str, p: Any, q: Any, dice: UniformDice) -> Emitted:
+    """The rule of a law, in fractions."""
+    if law == "naive":
+        return naive.naive(tree, p, dice)
+    laws = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
+    drawn = laws[law](tree, q) if law in laws else proposals.point_masses(tree, len(p[0]))
+    return multi_step.multi_step(tree, p, drawn, dice)
+
+
+def fractions(rows: Array) -> list[list[Fraction]]:
+    return [[Fraction(float(x)) for x in row] for row in rows]
+
+
+def emitted(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...], clear: Array) -> list[Expected]:
+    """The runs as they are cut, padded with -1."""
+    cuts = [stop.cut(run, (), stop.Stop(frozenset(eos)), int(left)) for run, left in zip(runs, budget, strict=True)]
+    values = [np.full((len(runs), nodes), -1.0), np.full((len(runs), nodes), -1.0), np.zeros(len(runs)), np.zeros(len(runs))]
+    for b, (run, finish) in enumerate(cuts):
+        values[0][b, : len(run.tokens)], values[1][b, : len(run.path)] = run.tokens, run.path
+        values[2][b], values[3][b] = len(run.tokens), finish is not None
+    masks = [clear[:, None], clear[:, None], clear, clear]
+    return [
+        Expected(name, axes, value, np.zeros_like(value), judged=np.broadcast_to(mask, value.shape))
+        for (name, axes), value, mask in zip(OUTPUTS, values, masks, strict=True)
+    ]
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """Integers and flags, judged as numbers."""
+
+    def number(a: Any) -> Any:
+        return a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype.kind in "iub" else a
+
+    return Came(tuple(map(number, capability.run(*arguments))))
+
+
+BASE = {"b": 6, "t": 7, "i": 11}
+ROWS = ({"t": 1}, {"b": 2, "t": 24, "i": 5}, {"b": 1, "t": 33}, {"b": 3, "i": 300}, {"b": 17, "t": 4})
+OPTIONS = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off"), "eos": ("none", "some")}
+SOURCES = {
+    "": "SpecInfer (arXiv:2305.09781), section 4.3; arXiv:2211.17192, algorithm 1",
+    "tree": "STree, section 5",
+    "eos": "bug class STOP",
+}
+
+
+LAWS = ("without_replacement", "iid", "point_mass", "naive")
+SIBLINGS = tuple(
+    ({"b": 60, "t": t, "i": i}, {"tree": "star", "ragged": "off", "law": law}, "normal")
+    for law in LAWS
+    for t, i in ((6, 4), (5, 9), (8, 6))
+)
+"""Many rejections with siblings behind them, over few tokens: what one takes from the next is large."""
+
+
+def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
+    shared = {"base": BASE, "rows": ROWS, "options": OPTIONS, "families": ("normal",), "sources": SOURCES, "run": run}
+    return Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
+
+
+SPECIFICATIONS = (
+    _specification("greedy", draw_greedy, expect_greedy),
+    _specification("sampled", draw_sampled, expect_sampled, options={**OPTIONS, "law": LAWS}, further=SIBLINGS),
+)
