@@ -1,15 +1,33 @@
-"""Drafters of every skill: they know what plain decoding says, and err where they choose to."""
+"""The methods under test, and drafters of every skill: they know what plain decoding says, and err where they choose to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ssmspec_fast.methods import Method
+from ssmspec_fast.methods.activation_replay import ActivationReplay
+from ssmspec_fast.methods.joint import Joint
+from ssmspec_fast.methods.replay_buffer import ReplayBuffer
+from ssmspec_fast.methods.snapshots import Snapshots
+from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.sequences import Sequences
 from ssmspec_fast.window import Proposal, Verdict, Window
 
 from .fast_models import VOCABULARY
+
+NODES = 4
+"""Tokens of a window, the root included."""
+CHAINS: dict[str, Callable[[], Method]] = {
+    "snapshots": Snapshots,
+    "snapshots-eager": lambda: Snapshots(eager=True),
+    "joint": Joint,
+    "activation replay": ActivationReplay,
+    "replay buffer": ReplayBuffer,
+    "replay buffer of two windows": lambda: ReplayBuffer(2 * NODES),
+    "tree": Tree,
+}
 
 
 class Skilled:
@@ -54,10 +72,10 @@ class Skilled:
                 depth[t] = depth[parents[r, t]] + 1
                 tokens[r, t] = self.perhaps(right[depth[t] - 1])
             parents[r, 0] = -1
-        drawn = torch.as_tensor(tokens)
+        drawn = torch.as_tensor(tokens).to(slots.device)
         drawn[:, 0] = roots
-        shape = torch.as_tensor(parents) if self.tree else None
-        count = None if self.tree else torch.as_tensor(lengths)
+        shape = torch.as_tensor(parents).to(slots.device) if self.tree else None
+        count = None if self.tree else torch.as_tensor(lengths).to(slots.device)
         return Proposal(Window(drawn, rows, count, shape, self.drafts))
 
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:

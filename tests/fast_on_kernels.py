@@ -4,7 +4,9 @@
 
 For each family, prints one line of JSON: `float64`, the largest relative difference of the fast and of the bitwise kernels'
 logits to float64 PyTorch (prefill, then single tokens); `methods`, for each method whether bitwise windows over the kernels
-emit what the same kernels emit token by token; `fast`, the same for the fast kernels. `--plant` forgets D on the way.
+emit what the same kernels emit token by token; `fast`, the same for the fast kernels. `--plant` forgets D on the way. With
+`--settled`, instead, the largest relative difference of the states that each method leaves behind some windows, padding rows
+among them, to those of float32 PyTorch.
 """
 
 import argparse
@@ -47,9 +49,8 @@ def judge(name: str, device: str, budget: int, nodes: int, chosen: list[str]) ->
     from ssmspec_fast.engine import Engine, Settings
     from ssmspec_fast.operations.torch_ops import TorchOperations
     from ssmspec_fast.operations.triton_ops import TritonOperations
-    from tests.fast_drafters import Skilled
+    from tests.fast_drafters import CHAINS, Skilled
     from tests.fast_models import drawn, prompts, to_device
-    from tests.test_fast_methods import CHAINS
 
     prompt = prompts(8, (7,))[0]
     wanted = logits(drawn(name, torch.float64), prompt, TorchOperations(), 6)
@@ -70,11 +71,52 @@ def judge(name: str, device: str, budget: int, nodes: int, chosen: list[str]) ->
     return {"name": name, "float64": errors, "methods": methods, "fast": fast}
 
 
+def settled(name: str, device: str, nodes: int, method: str) -> dict[str, Any]:
+    """Windows of two sequences in slots out of order over the fast kernels; then each is taken out."""
+    import torch
+
+    from ssmspec_fast.accept.greedy import Greedy
+    from ssmspec_fast.decoder import Decoder
+    from ssmspec_fast.engine import Engine, Settings
+    from ssmspec_fast.methods.plain import Plain
+    from ssmspec_fast.operations.torch_ops import TorchOperations
+    from ssmspec_fast.operations.triton_ops import TritonOperations
+    from ssmspec_fast.sequences import new_sequences
+    from tests.fast_drafters import CHAINS, Skilled
+    from tests.fast_models import drawn, prompts, to_device
+
+    model, given, plain = to_device(drawn(name), device), prompts(9, (5, 2)), TorchOperations()
+    wanted = [r.tokens for r in Engine(model, slots=2, cache=48, operations=plain).generate(given, Settings(20))]
+    operations, drafter = TritonOperations(), Skilled(wanted, nodes, 0.7, tree=method == "tree")
+    decoder = Decoder(model, CHAINS[method](), operations, slots=4, cache=48, window=nodes)
+    sequences, slots = new_sequences(4, 60, (), (), model.device), torch.tensor([3, -1, 1], device=model.device)
+    for number, (slot, prompt) in enumerate(zip((3, 1), given, strict=True)):
+        sequences.add(slot, prompt, 20, number)
+    decoder.prefill(given, [3, 1])
+    for _ in range(3):
+        proposal = drafter.propose(sequences, slots)
+        feed = decoder.feed(proposal.window, sequences)
+        verdict = Greedy()(proposal, decoder.verify(feed), sequences, operations)
+        decoder.commit(feed, verdict)
+        sequences.commit(verdict)
+    worst = 0.0
+    for number, slot in enumerate((3, 1)):
+        tokens = [*given[number], *sequences.output(slot)]
+        other = Decoder(model, Plain(), plain, slots=1, cache=48)
+        other.prefill([tokens], [0])
+        came, right = decoder.snapshot(slot, sequences), other.snapshot(0, sequences)
+        assert came.length == right.length == len(tokens) - 1
+        pairs = [pair for a, b in zip(came.layers, right.layers, strict=True) for pair in zip(a, b, strict=True)]
+        worst = max(worst, *(float((a - b).abs().max() / b.abs().max()) for a, b in pairs))
+    return {"name": name, "method": method, "settled": worst}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods")
+    parser.add_argument("--settled", action="store_true")
     parser.add_argument("--plant", action="store_true")
     parser.add_argument("--budget", type=int, default=4)
     parser.add_argument("--nodes", type=int, default=3)
@@ -89,16 +131,20 @@ def main() -> None:
         faithful = nullcontext
     import torch
 
-    from tests.test_fast_methods import CHAINS
-
     if given.plant:
         from ssmspec_fast.operations import triton_recurrences
 
         whole = triton_recurrences.named
         triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+    from tests.fast_drafters import CHAINS
+
     chosen = list(CHAINS) if given.methods is None else [name for name in given.methods.split(",") if name]
     with faithful(), torch.no_grad():
         for name in given.names or ONE_OF_EACH:
+            for method in chosen if given.settled else ():
+                print(json.dumps(settled(name, given.device, given.nodes, method)), flush=True)
+            if given.settled:
+                continue
             print(json.dumps(judge(name, given.device, given.budget, given.nodes, chosen)), flush=True)
 
 

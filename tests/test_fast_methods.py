@@ -23,20 +23,11 @@ from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
 from ssmspec_ref.errors import RingOverflow, Unsupported
 
-from .fast_drafters import Skilled
+from .fast_drafters import CHAINS, NODES, Skilled
 from .fast_models import ONE_OF_EACH, drawn, prompts
 
 BITWISE = TorchOperations(bitwise=True)
-LENGTHS, BUDGET, NODES = (1, 6, 3, 11), 12, 4
-CHAINS: dict[str, Callable[[], Method]] = {
-    "snapshots": Snapshots,
-    "snapshots-eager": lambda: Snapshots(eager=True),
-    "joint": Joint,
-    "activation replay": ActivationReplay,
-    "replay buffer": ReplayBuffer,
-    "replay buffer of two windows": lambda: ReplayBuffer(2 * NODES),
-    "tree": Tree,
-}
+LENGTHS, BUDGET = (1, 6, 3, 11), 12
 SEVERAL: dict[str, Callable[[int], Method]] = {
     "snapshots": lambda drafts: Snapshots(drafts),
     "joint": lambda drafts: Joint(drafts),

@@ -19,8 +19,8 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal, Window
 
+from .fast_drafters import CHAINS, NODES
 from .fast_models import ONE_OF_EACH, drawn, prompts
-from .test_fast_methods import CHAINS, NODES
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "repeat_interleave.Tensor")
 

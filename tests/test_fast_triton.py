@@ -42,3 +42,8 @@ def test_trees_over_the_kernels_of_attention_emit_plain_tokens() -> None:
 def test_a_planted_forgotten_argument_is_caught() -> None:
     (found,) = judged("--methods=", "--plant", "mamba")
     assert min(found["float64"]) > 100 * RELATIVE
+
+
+def test_states_behind_fused_windows_are_those_of_plain_decoding() -> None:
+    for found in judged("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"):
+        assert found["settled"] <= RELATIVE

@@ -6,6 +6,7 @@
 
 The convolution replays its own inputs in the same way. The cached values behind the convolution may be used again, because an
 accepted token saw accepted tokens only. A tree is the same with the accepted path for the first tokens of (1).
+In the fast mode, where there is a kernel for it, (1), (2) and (3) are one launch, over a cache of two windows (`half`).
 Source: Snakes and Ladders, algorithm 2; STree, section 3, for trees.
 """
 
@@ -17,16 +18,16 @@ from torch import Tensor
 from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, SSDInputs
 from ..operations.slots import each, put, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
-from .cached import along, for_replay, new_inputs, whole
+from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
 from .windows import advance, at, draft_number, keep_accepted, place, recurrence
 
-ADVANCED, PATH, CHOSEN, CACHE = "advanced", "path", "chosen", "cache"
+ADVANCED, PATH, CHOSEN, CACHE, HALF = "advanced", "path", "chosen", "cache", "half"
 
 
 class ActivationReplay(Plain):
@@ -48,12 +49,23 @@ class ActivationReplay(Plain):
         pools.kept[ADVANCED] = torch.zeros_like(pools.length)
         pools.kept[CHOSEN] = torch.zeros_like(pools.length)
         pools.kept[PATH] = torch.full((slots, window), -1, dtype=torch.int64, device=pools.length.device)
+        pools.kept[HALF] = torch.zeros_like(pools.length)
         pools.kept[CACHE] = {
-            layer: new_inputs(mixer, slots * self.drafts, window, model, pools.length.device)
+            layer: self.new_cache(mixer, slots, window, model, pools, operations)
             for layer, mixer in enumerate(model.mixers)
             if isinstance(pools.layers[layer], RecurrentState)
         }
         return pools
+
+    def new_cache(
+        self, mixer: Any, slots: int, window: int, model: Model, pools: Pools, operations: Operations
+    ) -> tuple[Tensor, Any]:
+        """Room for the inputs of the convolution, and for those of the recurrence: a record, or the cache of a kernel."""
+        device, scan = pools.length.device, fused(operations, mixer, "replay")
+        pre, inputs = new_inputs(mixer, slots * self.drafts, window, model, device)
+        if scan is None or self.drafts > 1:
+            return pre, inputs
+        return pre, scan.new_cache(new_inputs(mixer, slots, 2 * window, model, device)[1], pools.kept[HALF])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
@@ -66,6 +78,8 @@ class ActivationReplay(Plain):
         if self.trees != (feed.parents is not None):
             came, needed = ("a tree", "tree") if feed.parents is not None else ("a chain", "activation replay")
             raise Unsupported(f"the method {self.name} was given {came}; use the method {needed} for it")
+        if hasattr(pools.kept[CACHE][layer][1], "half"):
+            return self.launch(pools, layer, mixer, pre, gates, feed, operations)
         state, scan = pools.recurrent(layer), recurrence(operations, mixer)
         self.replay(pools, layer, mixer, feed.window.sequences, operations)
         if feed.parents is None or feed.ancestors is None:
@@ -79,15 +93,42 @@ class ActivationReplay(Plain):
         self.cache(pools, layer, pre, inputs, feed)
         return y
 
+    def launch(
+        self, pools: Pools, layer: int, mixer: Any, pre: Tensor, gates: Any, feed: Feed, operations: Operations
+    ) -> Tensor:
+        """(1) to (3) in one launch, the convolution's in another."""
+        state, (held, cache), slots = pools.recurrent(layer), pools.kept[CACHE][layer], feed.slots
+        advanced, path = at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots) if self.trees else None
+        replay: dict[str, Any] = {"previous": take(held, slots), "slots": slots, "keep": "committed"}
+        replay |= {"path": path} if self.trees else {"advanced": advanced}
+        if feed.parents is None:
+            c = operations.conv_window(state.M, pre, mixer.taps, live=feed.live, **replay)
+        else:
+            c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, **replay)
+        inputs, lengths = mixer.project(c, gates, operations), feed.window.lengths
+        more = {"path": path, "ancestors": feed.ancestors, "slots": slots, "lengths": lengths}
+        y = recurrence(operations, mixer).replay(state.S, cache, advanced, inputs, mixer.params, **more)
+        put(held[:, : pre.shape[1]], slots, pre)
+        return y
+
+    def accepted(self, pools: Pools, layer: int, slots: Tensor, path: Tensor) -> tuple[Tensor, Any]:
+        """The cached inputs of each slot along its path."""
+        pre, cached = pools.kept[CACHE][layer]
+        if hasattr(cached, "half"):
+            place = path.clamp_min(0) + (at(cached.half, slots) * (cached.x.shape[1] // 2))[:, None]
+            found = (along(take(x, slots), place) for x in (cached.x, cached.dt, cached.B))
+            x, dt, B = found
+            return along(take(pre, slots), path), SSDInputs(x, dt, B, B)
+        entries = torch.where(slots >= 0, slots * self.drafts + at(pools.kept[CHOSEN], slots), -1)
+        return along(take(pre, entries), path), whole(each(cached, lambda x: along(take(x, entries), path)))
+
     def replay(self, pools: Pools, layer: int, mixer: Recurrent, slots: Tensor, operations: Operations) -> None:
         """What was accepted of the cached windows enters the states (1), in the order of the path."""
-        state, (pre, cached) = pools.recurrent(layer), pools.kept[CACHE][layer]
-        path, count = at(pools.kept[PATH], slots), at(pools.kept[ADVANCED], slots)
-        entries = torch.where(slots >= 0, slots * self.drafts + at(pools.kept[CHOSEN], slots), -1)
-        ordered = each(cached, lambda x: along(take(x, entries), path))
+        state, path, count = pools.recurrent(layer), at(pools.kept[PATH], slots), at(pools.kept[ADVANCED], slots)
+        pre, ordered = self.accepted(pools, layer, slots, path)
         live = torch.arange(path.shape[1], device=path.device) < count[:, None]
-        recurrence(operations, mixer).scan(state.S, whole(ordered), mixer.params, slots=slots, live=live)
-        operations.conv_commit(state.M, along(take(pre, entries), path), advanced=count, slots=slots)
+        recurrence(operations, mixer).scan(state.S, ordered, mixer.params, slots=slots, live=live)
+        operations.conv_commit(state.M, pre, advanced=count, slots=slots)
 
     def cache(self, pools: Pools, layer: int, pre: Tensor, inputs: Any, feed: Feed) -> None:
         """(3)."""
@@ -105,6 +146,7 @@ class ActivationReplay(Plain):
         path[:, : run.path.shape[1]] = run.path
         place(pools.kept[ADVANCED], slots, run.advanced)
         place(pools.kept[PATH], slots, path)
+        place(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
         place(pools.kept[CHOSEN], slots, verdict.row % feed.window.drafts)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..model import Model
+from ..operations import Operations
 
 
 def for_replay(inputs: Any) -> Any:
@@ -22,6 +23,12 @@ def along(x: Tensor, path: Tensor) -> Tensor:
     """The tokens of each row on its path (b, k), in order; behind it, where the path is -1, its token 0."""
     read = path.clamp_min(0).view(*path.shape, *(1,) * (x.dim() - 2)).expand(*path.shape, *x.shape[2:])
     return torch.gather(x, 1, read)
+
+
+def fused(operations: Operations, mixer: Any, what: str) -> Any:
+    """The recurrence of a layer where it offers `what` in one launch, in the fast mode; None elsewhere."""
+    scan = getattr(operations, mixer.kind)
+    return scan if not operations.bitwise and hasattr(scan, what) else None
 
 
 def new_inputs(mixer: Any, entries: int, tokens: int, model: Model, device: Any) -> tuple[Tensor, Any]:

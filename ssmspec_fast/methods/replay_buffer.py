@@ -6,7 +6,8 @@
     held = advanced where flushed, else held + advanced;  origin moves to the first held one      (4)
 
 T is the longest window, L the entries of the ring, L >= 2 T; so held + T <= L at every window. Rejected tokens are written
-over. Here (1) replays the ring token by token: the bits are plain decoding's. The output-only form is the kernels'.
+over. Here (1) replays the ring token by token: the bits are plain decoding's. In the fast mode, where there is a kernel for
+it, (1) to (3) are one launch, and the ring holds what the kernel needs.
 Source: ReplaySSM, algorithms 4 and 8.
 """
 
@@ -23,7 +24,7 @@ from ..operations.slots import each, stand_in, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
-from .cached import along, for_replay, new_inputs, whole
+from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
 from .windows import advance, at, keep_accepted, place, recurrence
 
@@ -57,11 +58,17 @@ class ReplayBuffer(Plain):
         pools = new_pools(model, slots, cache + window, device=device)
         pools.kept[ORIGIN], pools.kept[HELD] = torch.zeros_like(pools.length), torch.zeros_like(pools.length)
         pools.kept[RING] = {
-            layer: new_inputs(mixer, slots, self.length, model, pools.length.device)[1]
+            layer: self.new_ring(mixer, slots, model, pools, operations)
             for layer, mixer in enumerate(model.mixers)
             if isinstance(pools.layers[layer], RecurrentState)
         }
         return pools
+
+    def new_ring(self, mixer: Any, slots: int, model: Model, pools: Pools, operations: Operations) -> Any:
+        """Room for the inputs of so many tokens: a record, or the ring of a kernel."""
+        room = new_inputs(mixer, slots, self.length, model, pools.length.device)[1]
+        scan = fused(operations, mixer, "buffered")
+        return room if scan is None else scan.new_ring(room, pools.kept[ORIGIN], pools.kept[HELD])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
@@ -77,6 +84,9 @@ class ReplayBuffer(Plain):
         pools.kept.setdefault(INPUTS, {})[layer] = pre
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
+        if hasattr(pools.kept[RING][layer], "origin"):
+            given = {"window": self.window, "slots": slots, "lengths": feed.window.lengths}
+            return scan.buffered(state.S, pools.kept[RING][layer], inputs, mixer.params, **given)
         held, live = self.history(pools, layer, slots)
         both = joined(held, inputs)
         y = scan.scan(state.S, both, mixer.params, slots=slots, live=torch.cat([live, feed.live], 1), write_state=False)
@@ -121,10 +131,17 @@ class ReplayBuffer(Plain):
         """The rings into the checkpoints, and empty."""
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[RING]:
-                held, live = self.history(pools, layer, slots)
-                scan = recurrence(operations, mixer)
-                scan.scan(pools.recurrent(layer).S, held, mixer.params, slots=slots, live=live)  # type: ignore[union-attr]
+                self.flush(pools, layer, mixer, slots, operations)
         place(pools.kept[HELD], slots, torch.zeros_like(slots))
+
+    def flush(self, pools: Pools, layer: int, mixer: Any, slots: Tensor, operations: Operations) -> None:
+        """One layer's ring into its checkpoint."""
+        S, scan = pools.recurrent(layer).S, recurrence(operations, mixer)
+        if hasattr(pools.kept[RING][layer], "origin"):
+            scan.flush(S, pools.kept[RING][layer], mixer.params, slots=slots)
+            return
+        held, live = self.history(pools, layer, slots)
+        scan.scan(S, held, mixer.params, slots=slots, live=live)
 
 
 def joined(held: Any, inputs: Any) -> Any:

@@ -11,13 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmspec_kernels import ssd_replay_scan as replay
+from ssmspec_kernels.delta_buffered import delta_buffered
 from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
+from ssmspec_kernels.delta_flush import delta_flush
+from ssmspec_kernels.delta_ring import Ring as DeltaRing
 from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_kernels.delta_snapshots import delta_snapshots
 from ssmspec_kernels.delta_tree import delta_tree
 from ssmspec_kernels.selective_scan import selective_scan
 from ssmspec_kernels.selective_tree import selective_tree
+from ssmspec_kernels.ssd_buffered import ssd_buffered
 from ssmspec_kernels.ssd_chunk_scan import ssd_chunk_scan
+from ssmspec_kernels.ssd_flush import ssd_flush
+from ssmspec_kernels.ssd_ring import Ring as SSDRing
 from ssmspec_kernels.ssd_scan import ssd_scan
 from ssmspec_kernels.ssd_snapshots import ssd_snapshots
 from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
@@ -119,6 +126,48 @@ class SSD(Launched):
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return ssd_tree_scan(S, *leading(inputs, params), ancestors, **named(inputs, params), slots=slots)
 
+    def new_cache(self, room: SSDInputs, half: Tensor) -> replay.Cache:
+        """Two windows of x, dt and B for each slot."""
+        return replay.Cache(room.x, room.dt, room.B, half)
+
+    def replay(
+        self,
+        S: Tensor,
+        cache: replay.Cache,
+        advanced: Tensor,
+        inputs: SSDInputs,
+        params: SSDParams,
+        *,
+        path: Tensor | None,
+        ancestors: Tensor | None,
+        slots: Tensor,
+        lengths: Tensor | None,
+    ) -> Tensor:
+        """What was accepted of the cached window, then the new one, in one launch."""
+        given = named(inputs, params) | {"path": path, "ancestors": ancestors, "slots": slots, "lengths": lengths}
+        return replay.ssd_replay_scan(S, cache, advanced, *leading(inputs, params), **given)
+
+    def new_ring(self, room: SSDInputs, origin: Tensor, held: Tensor) -> SSDRing:
+        return SSDRing(room.x, room.dt.float(), room.B, origin, held)
+
+    def buffered(
+        self,
+        S: Tensor,
+        ring: SSDRing,
+        inputs: SSDInputs,
+        params: SSDParams,
+        *,
+        window: int,
+        slots: Tensor,
+        lengths: Tensor | None,
+    ) -> Tensor:
+        """A window behind the ring's history, and the flush of the rows that are due."""
+        given = named(inputs, params)
+        return ssd_buffered(S, ring, *leading(inputs, params), **given, window=window, slots=slots, lengths=lengths)
+
+    def flush(self, S: Tensor, ring: SSDRing, params: SSDParams, *, slots: Tensor) -> None:
+        ssd_flush(S, ring, params.A, len(slots), slots=slots)
+
 
 class Delta(Launched):
     """The gated delta rule."""
@@ -147,6 +196,28 @@ class Delta(Launched):
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         nodes: DeltaInputs = inputs
         return delta_tree(S, *nodes, ancestors, **params._asdict(), slots=slots)
+
+    def new_ring(self, room: DeltaInputs, origin: Tensor, held: Tensor) -> DeltaRing:
+        """What a token writes is held in fp32."""
+        return DeltaRing(room.v.float(), room.k, room.g.float(), origin, held)
+
+    def buffered(
+        self,
+        S: Tensor,
+        ring: DeltaRing,
+        inputs: DeltaInputs,
+        params: DeltaParams,
+        *,
+        window: int,
+        slots: Tensor,
+        lengths: Tensor | None,
+    ) -> Tensor:
+        """A window behind the ring's history, and the flush of the rows that are due."""
+        given = params._asdict()
+        return delta_buffered(S, ring, *inputs, **given, window=window, slots=slots, lengths=lengths)
+
+    def flush(self, S: Tensor, ring: DeltaRing, params: DeltaParams, *, slots: Tensor) -> None:
+        delta_flush(S, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
 
 
 class Selective(Launched):
