@@ -16,8 +16,8 @@ A program owns v channels of one value head of one row, with all of k. Queries a
 matrix, so that the state is cut into parts for one product instead of two. The state streams, some rows of k at a time, and
 is multiplied as it comes: nothing in the product waits for the ring, whose entries arrive meanwhile. (1) (2) (3) are one
 system, o and u the unknowns; its inverse, T steps on a matrix of twice the window, does not wait for the state either, and
-is applied once. A flush asks for the tile again, a few microseconds after it was read, and so of the level-2 cache. Channel
-gates, and a k or v that the tile does not divide, keep the whole tile in registers instead.
+is applied once. A flush asks for the tile again, a few microseconds after it was read; that the level-2 cache serves it is
+expected, not measured. Channel gates, and a k or v that the tile does not divide, keep the whole tile in registers instead.
 
 S_0 (s, h, k, v) is written on the rows that are due, in its own type: with an fp32 checkpoint nothing in between is rounded
 to less than fp32, but for u as the ring stores it. Bound by the bytes of the state and of the ring's live entries.

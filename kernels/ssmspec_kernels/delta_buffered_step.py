@@ -13,12 +13,14 @@ for it: L is the flush period. The cursors are moved afterwards, once for all la
 
 A program owns v channels of one value head of one row, with all of k. By (1) (2) it streams the state, some rows of k at a
 time: nothing in the sums over S_0 waits for the ring, whose entries arrive meanwhile, and the state needs no registers while
-it is on its way. The step that flushes asks for its tile again, a few microseconds after it was read, and so of the level-2
-cache. Channel gates, (3) (4), and a k or v that the tile does not divide keep the whole tile in registers instead. S_0 is
-written once in L tokens, in its own type; nothing is rounded to less than fp32, but for u as the ring stores it. The sums
-of (1) are taken in one order whatever the tile: on an H200 o and u, as bf16, were the same bits for 32, 64 and 128 channels;
-a flushed state was not. Bound by the bytes of the state and of the ring's live entries, and by latency
-where few rows leave most of the device idle. Source: ReplaySSM, algorithms 2 and 6.
+it is on its way. The step that flushes asks for its tile again, a few microseconds after it was read; that the level-2 cache
+serves it is expected, not measured. Channel gates, (3) (4), and a k or v that the tile does not divide keep the whole tile in
+registers instead. S_0 is written once in L tokens, in its own type; nothing is rounded to less than fp32, but for u as the
+ring stores it. The sums of (1) are taken in one order whatever the tile: on an H200 o and u, as bf16, were the same bits for
+32, 64 and 128 channels; a flushed state was not. Bound by the bytes of the state and of the ring's live entries, and by
+latency where few rows leave most of the device idle.
+
+Source: ReplaySSM, algorithms 2 and 6.
 """
 
 from collections.abc import Sequence
