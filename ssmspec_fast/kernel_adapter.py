@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_fast import kernel_acceptance, kernel_windows
+from ssmspec_fast import kernel_acceptance, kernel_attention, kernel_windows
 from ssmspec_kernels.contract import CONTRACT
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
@@ -155,7 +155,8 @@ class Kernels:
 
     def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
-        y = delta_tree(pool, *self.delta_inputs(window), self.exact(ancestors), slots=slots, **self.delta_rest(params))
+        inputs = (*self.delta_inputs(window), self.exact(ancestors))
+        y = delta_tree(pool, *inputs, slots=slots, **self.delta_rest(params))
         return self.back(y, pool, slots)[0]
 
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -238,6 +239,7 @@ def adapter(device: str = "cuda") -> Adapter:
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
+            *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
             *(kernel_windows.subjects(kernels, contract) if device != "cpu" or (state, io) == INTERPRETED else ()),
         ]  # fmt: skip
     subjects += kernel_acceptance.subjects(device, CONTRACT)

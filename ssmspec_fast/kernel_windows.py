@@ -179,7 +179,7 @@ class Replay(Decoding):
         held, cache = self.pool, self.cache
         assert cache is not None
         try:
-            self.pool, copy = held.clone(), Cache(*(x.clone() for x in (cache.x, cache.dt, cache.B, cache.half)))
+            self.pool, copy = held.clone(), Cache(cache.x.clone(), cache.dt.clone(), cache.B.clone(), cache.half.clone())
             self.run(ssd_replay_scan, _first(self.last), copy, self.accepted["advanced"], **self.path())
             return super().state()
         finally:
@@ -187,11 +187,9 @@ class Replay(Decoding):
 
     def blank(self, window: Any) -> Cache:
         io, slots, device = self.rule.kernels.io, len(self.pool), self.pool.device
-        kept = (
-            torch.full((slots, 2 * REPLAYED, *a.shape[2:]), float("nan"), dtype=io, device=device)
-            for a in (window.x, window.dt, window.B)
-        )
-        return Cache(*kept, torch.arange(slots, device=device, dtype=torch.int32) % 2)
+        sizes = ((slots, 2 * REPLAYED, *a.shape[2:]) for a in (window.x, window.dt, window.B))
+        x, dt, B = (torch.full(size, float("nan"), dtype=io, device=device) for size in sizes)
+        return Cache(x, dt, B, torch.arange(slots, device=device).int() % 2)
 
 
 def _first(window: Any) -> Any:

@@ -68,6 +68,8 @@ OPERATIONS: dict[str, str] = {
     "delta.verify_replay": "windows and trees verified, each behind the replay of what was accepted before",
     "delta.buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
     "delta.buffered_step": "single tokens decoded from a checkpoint and a ring",
+    "attention.verify_tree": "verify(K, V, length, q, k, v, ancestors, scale) -> y: what turned queries read",
+    "attention.compact": "compact(K, V, length, path) -> K, V",
     "acceptance.greedy": "greedy(tokens, parents, choice, budget, eos) -> tokens, path, advanced, ended",
     "acceptance.sampled": "sampled(tokens, parents, p, q, coins, picks, budget, eos, law) -> tokens, path, advanced, ended",
     "layer.prefill": "a prompt",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import acceptance, arithmetic, conduct, layers, reach, speculation, windows
+from conformance.faults import acceptance, arithmetic, attention, conduct, layers, reach, speculation, windows
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
@@ -109,8 +109,11 @@ def test_windows_that_are_lost_or_kept_wrongly_fail(operation: str, build: Any, 
     assert all(" window " in j.message for j in beyond), "no window is named"
 
 
-@pytest.mark.parametrize(("operation", "run"), [(o, run) for o, runs in acceptance.WRONG.items() for run in runs])
-def test_wrong_acceptance_fails(operation: str, run: Any) -> None:
+DECISIONS = acceptance.WRONG | attention.WRONG
+
+
+@pytest.mark.parametrize(("operation", "run"), [(o, run) for o, runs in DECISIONS.items() for run in runs])
+def test_wrong_acceptance_and_wrong_attention_fail(operation: str, run: Any) -> None:
     failed = failing(acceptance.subject(operation, run), operation)
     assert len(failed) > 1, "caught by luck of a case"
     assert {j.kind for j in failed} == {"bound"}

@@ -56,7 +56,7 @@ def padded(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...])
 
 
 def subject() -> Subject:
-    rules = {"greedy": accept_greedy, "sampled": accept_sampled}
+    rules: dict[str, Any] = {"greedy": accept_greedy, "sampled": accept_sampled}
     return Subject(
         "acceptance",
         {f"acceptance.{name}": Capability(rule, FLOAT64) for name, rule in rules.items()},

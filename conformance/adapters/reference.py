@@ -21,7 +21,7 @@ from ssmspec_ref.selective import SelectiveWindow
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDWindow
 
-from . import acceptance, backtracking, torch_fp32, windows
+from . import acceptance, attention, backtracking, torch_fp32, windows
 
 CHUNK = 4
 """Tokens of a chunk: short, so that short cases cross its edges."""
@@ -87,7 +87,7 @@ def adapter(device: str = "cpu") -> Adapter:
         recurrence("selective", selective_chunked, selective_tree, SelectiveWindow),
         recurrence("delta", delta_chunked, delta_tree, DeltaWindow),
     )
-    paths = (acceptance.subject(), *windows.subjects(), *backtracking.subjects())
+    paths = (attention.subject(), acceptance.subject(), *windows.subjects(), *backtracking.subjects())
     return Adapter("reference", version(), (conv, *recurrences, *paths, *torch_fp32.subjects(device)))
 
 

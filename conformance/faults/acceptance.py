@@ -40,8 +40,9 @@ def path_without_root(tokens: Array, parents: Array, choice: Array, budget: Arra
 
 def independent_siblings(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
     """Siblings drawn without replacement are judged as if each came from q."""
-    *noise, law = rest
-    return accept_sampled(tokens, parents, p, q, *noise, "iid" if law == "without_replacement" else law)
+    coins, picks, budget, eos, law = rest
+    law = "iid" if law == "without_replacement" else law
+    return accept_sampled(tokens, parents, p, q, coins, picks, budget, eos, law)
 
 
 def picks_from_the_target(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:

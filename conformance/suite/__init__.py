@@ -3,6 +3,7 @@
 from ..cases import Case
 from ..errors import UnknownCase
 from .acceptance import SPECIFICATIONS as ACCEPTANCE
+from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV
 from .delta import SPECIFICATIONS as DELTA
 from .layers import SPECIFICATIONS as LAYERS
@@ -12,7 +13,17 @@ from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
 from .windows import SPECIFICATIONS as WINDOWS
 
-SPECIFICATIONS: tuple[Specification, ...] = (*CONV, *SELECTIVE, *SSD, *DELTA, *WINDOWS, *ACCEPTANCE, *LAYERS, *SPECULATE)
+SPECIFICATIONS: tuple[Specification, ...] = (
+    *CONV,
+    *SELECTIVE,
+    *SSD,
+    *DELTA,
+    *WINDOWS,
+    *ATTENTION,
+    *ACCEPTANCE,
+    *LAYERS,
+    *SPECULATE,
+)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

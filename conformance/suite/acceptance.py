@@ -83,12 +83,12 @@ class Measuring(UniformDice):
     nearest = Fraction(1)
 
     def bern(self, p: Any, node: int) -> bool:
-        self.nearest = min(self.nearest, abs(Fraction(p) - self.coins[node]) if 0 < p < 1 else Fraction(1))
+        self.nearest = min(self.nearest, abs(Fraction(p) - Fraction(self.coins[node])) if 0 < p < 1 else Fraction(1))
         return super().bern(p, node)
 
     def pick(self, weights: Any, node: int) -> int:
         edges = np.cumsum([Fraction(w) for w in weights])[:-1]
-        self.nearest = min([self.nearest, *(abs(edge - self.picks[node]) for edge in edges)])
+        self.nearest = min([self.nearest, *(abs(edge - Fraction(self.picks[node])) for edge in edges)])
         return super().pick(weights, node)
 
 
@@ -105,7 +105,7 @@ def expect_sampled(arguments: Arguments, contract: NumericContract, used: Any) -
     for b, row in enumerate(zip(tokens, parents, strict=True)):
         tree = unpadded(*row)
         dice = Measuring(*([Fraction(float(u)) for u in noise[b, : len(tree)]] for noise in (coins, picks)))
-        runs.append(exact_run(tree, law, *(fractions(x[b, : len(tree)]) for x in (p, q)), dice))
+        runs.append(exact_run(tree, law, fractions(p[b, : len(tree)]), fractions(q[b, : len(tree)]), dice))
         clear.append(dice.nearest > NEAR)
     return emitted(runs, tokens.shape[1], budget, eos, np.array(clear))
 
@@ -166,7 +166,14 @@ SIBLINGS = tuple(
 
 
 def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
-    shared = {"base": BASE, "rows": ROWS, "options": OPTIONS, "families": ("normal",), "sources": SOURCES, "run": run}
+    shared: dict[str, Any] = {
+        "base": BASE,
+        "rows": ROWS,
+        "options": OPTIONS,
+        "families": ("normal",),
+        "sources": SOURCES,
+        "run": run,
+    }
     return Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
 
 

@@ -1,0 +1,137 @@
+"""Attention of a window over a cache: a tree or a chain of nodes behind what is committed, and the move of what was accepted.
+
+    verify_tree   softmax(scale q K^T) V over the committed slots and a node's ancestors; keys come turned already
+    compact       the accepted nodes' keys and values, moved to the end of what is committed: bit for bit
+
+Sizes: b rows, t nodes, l slots of the cache before the window, h query heads, g key heads, e channels.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import attention, error_bounds, tree
+from ssmspec_ref.attention import AttentionParams, KVState
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.shapes import Ancestors, Array, Lengths
+
+from ..cases import Case
+from ..draw import POISON, Draw, poisoned
+from .specification import Arguments, Expected, Specification, allowed, divides, oracles, pure
+from .speculate import accepted
+
+BLOCK = 16
+"""Slots of the shortest block by which an online softmax may walk the cache."""
+
+
+def drawn(draw: Draw) -> tuple[Array, Array, Lengths, Array]:
+    """A cache with room for the window, poison behind what is committed; one row has nothing, one all slots."""
+    b, t, slots = draw.shape("b t l")
+    length = draw.rng("length").integers(0, slots + 1, b)
+    length[0], length[-1] = slots, 0 if b > 1 else slots
+    room = {**draw.sizes, "l": slots + t}
+    K, V = (Draw(draw.case, draw.contract, **room).normal(name, "b l g e") for name in "KV")
+    return K, V, length, np.arange(slots + t) >= length[:, None]
+
+
+def draw_verify(case: Case, contract: NumericContract) -> Arguments:
+    draw = Draw(case, contract)
+    K, V, length, dead = drawn(draw)
+    K, V = (np.where(dead[..., None, None], POISON, x) for x in (K, V))
+    ancestors = tree.ancestors(draw.parents())
+    size = {"gentle": 1.0, "sharp": 4.0}[case.family]
+    q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
+    q, k, v = (poisoned(x, tree.live(ancestors)) for x in (q, k, v))
+    scale = None if draw.options["scale"] == "default" else 0.375
+    return K, V, length, q, k, v, ancestors, scale
+
+
+def verify(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any) -> Array:
+    """The oracle: the window appended, then read node by node."""
+    state = attention.append(KVState(K, V, length), k, v, tree.live(ancestors))
+    return attention.read(q, state, ancestors, AttentionParams(scale=scale))
+
+
+def expect_verify(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    K, V, length, q, k, v, ancestors, scale = arguments
+    live, slots = tree.live(ancestors), K.shape[1]
+    state = attention.append(KVState(K, V, length), k, v, live)
+    seen = np.zeros((*ancestors.shape[:2], slots), dtype=bool)
+    for b, T in enumerate(length):
+        seen[b, :, T : T + ancestors.shape[2]] = ancestors[b]
+        seen[b, :, :T] |= live[b, :, None]
+    seen[~live, 0] = True  # what has nothing to read is not judged
+    blocks = -(-slots // BLOCK) + -(-ancestors.shape[1] // BLOCK) + 2
+    size = q.shape[3] ** -0.5 if scale is None else scale
+    errors = []
+    for c in (contract, *oracles(contract)):
+        pairs = error_bounds.exact(q, c), error_bounds.exact(state.K, c), error_bounds.exact(state.V, c)
+        errors.append(error_bounds.attention(*pairs, seen, size, blocks).store(c.io).error)
+    y = verify(*arguments)
+    judged = np.broadcast_to(live[..., None, None], y.shape)
+    bound = np.where(judged, allowed(errors, contract), 0.0)
+    return [Expected("y", "b t h e", y, bound, judged=judged)]
+
+
+def draw_compact(case: Case, contract: NumericContract) -> Arguments:
+    """A cache with a window behind what is committed, and an accepted path."""
+    draw = Draw(case, contract)
+    K, V, length, _ = drawn(draw)
+    _, path = accepted(draw, f"accept {draw.options['tree']} {draw.options['ragged']}", 0, draw.parents())
+    return K, V, length, path
+
+
+def expect_compact(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    K, V, length, path = arguments
+    after = attention.compact(KVState(K, V, length), path)
+    judged = (np.arange(K.shape[1]) < after.length[:, None])[..., None, None]
+    zero = np.zeros_like(after.K)
+    return [
+        Expected(name, "b l g e", x, zero, judged=np.broadcast_to(judged, x.shape))
+        for name, x in (("K", after.K), ("V", after.V))
+    ]
+
+
+BASE = {"b": 3, "t": 7, "l": 20, "h": 4, "g": 2, "e": 6}
+ROWS = (
+    {"t": 1},
+    {"b": 1, "l": 70, "e": 33},
+    {"h": 3, "g": 1, "t": 24},
+    {"h": 3, "g": 3, "l": 1},
+    {"b": 2, "t": 65, "e": 16},
+    {"b": 17, "t": 2},
+)
+TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
+SOURCES = {"": "STree, section 3; arXiv:2205.14135, algorithm 1", "tree": "SpecInfer (arXiv:2305.09781), section 4.2"}
+
+
+def without_queries(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {axis: size for axis, size in sizes.items() if axis != "h"}
+
+
+SPECIFICATIONS = (
+    Specification(
+        operation="attention.verify_tree",
+        base=BASE,
+        rows=ROWS,
+        options={**TREE, "scale": ("default", "given")},
+        families=("gentle", "sharp"),
+        sources=SOURCES,
+        draw=draw_verify,
+        expect=expect_verify,
+        run=pure,
+        ok=divides("h", "g"),
+    ),
+    Specification(
+        operation="attention.compact",
+        base=without_queries(BASE),
+        rows=tuple(map(without_queries, ROWS)),
+        options={**TREE, "accept": ("mixed", "all", "root", "none")},
+        families=("gentle",),
+        sources=SOURCES,
+        draw=draw_compact,
+        expect=expect_compact,
+        run=pure,
+    ),
+)
