@@ -37,8 +37,8 @@ from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, wind
 MOST_TOKENS = 128
 SMS = 132
 WGMMA = (
-    "tiles of {block} channels with {warps} warps, for {t} tokens: wrong values or reads outside memory were measured there, of "
-    "what Triton 3.6 compiled for an H200; give tiles of 64 channels and 4 warps, or fewer warps"
+    "tiles of {block} channels with {warps} warps, for {t} tokens: there, what Triton 3.6 compiled for an H200 gave wrong "
+    "values or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
 )
 """Beyond 32 tokens with 4 warps, tiles under 64 channels gave wrong values, the same in every run; combinations with 8 warps
 read outside memory. What they share are products in a chain whose shapes differ, as wgmma. The cause was not found: racecheck
