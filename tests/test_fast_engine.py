@@ -7,6 +7,7 @@ import torch
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations.arithmetic import Arithmetic
@@ -166,6 +167,10 @@ def test_wrong_requests_are_refused_by_name_before_any_work() -> None:
             engine.generate(given, settings)
     with pytest.raises(BudgetError):
         Settings(-1)
+    needed = engine.target.pools.bytes
+    with pytest.raises(MemoryRefused, match=f"{needed:,} bytes, but {needed - 1:,} are allowed"):
+        Engine(engine.model, slots=1, cache=8, memory=needed - 1)
+    assert Engine(engine.model, slots=1, cache=8, memory=needed).target.pools.bytes == needed
     with pytest.raises(Unsupported, match="plain decoding takes windows of 1 token"):
         Decoder(engine.model, Plain(), BITWISE, slots=1, cache=8, window=3)
 

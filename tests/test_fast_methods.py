@@ -4,8 +4,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.decoder import Decoder
@@ -60,6 +62,34 @@ def test_speculative_greedy_output_is_bit_identical_to_plain(name: str, method: 
     drafter = Skilled(wanted, NODES, skill=0.7, tree=method == "tree")
     assert spoken(model, CHAINS[method](), drafter, given) == wanted
     assert drafter.seen == {"none", "some", "all"}
+
+
+@pytest.mark.parametrize("method", CHAINS)
+@pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5"])
+def test_weights_in_bfloat16_change_nothing_of_that(name: str, method: str) -> None:
+    model, given = drawn(name, torch.bfloat16), prompts(7, (3, 8))
+    wanted = [r.tokens for r in Engine(model, slots=2, cache=64, operations=BITWISE).generate(given, Settings(BUDGET))]
+    assert spoken(model, CHAINS[method](), Skilled(wanted, NODES, 0.7, tree=method == "tree"), given) == wanted
+
+
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=15)
+@hypothesis.given(
+    seed=st.integers(0, 2**31),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    nodes=st.integers(1, 7),
+    skill=st.floats(0.0, 1.0),
+    method=st.sampled_from(sorted(CHAINS)),
+    name=st.sampled_from(["mamba2", "bamba", "qwen3_5"]),
+)
+def test_any_windows_of_any_skill_emit_plain_tokens(
+    seed: int, lengths: list[int], nodes: int, skill: float, method: str, name: str
+) -> None:
+    model, given = model_of(name), prompts(seed, tuple(lengths))
+    wanted = answers(name, seed, tuple(lengths), 9)
+    made = ReplayBuffer() if method == "replay buffer of two windows" else CHAINS[method]()
+    drafter = Skilled(wanted, nodes, skill, seed, tree=method == "tree")
+    engine = Engine(model, drafter, made, slots=2, cache=64, operations=BITWISE)
+    assert [result.tokens for result in engine.generate(given, Settings(9))] == wanted
 
 
 @pytest.mark.parametrize("drafts", [2, 4])
