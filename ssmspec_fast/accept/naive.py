@@ -1,0 +1,40 @@
+"""Naive sampling: a token of the target's at every node, and the drafts stand that agree with it.
+
+    t_n = pick(p_n, u at the position after n);  go to the first child of n that holds it    (1)
+
+The pick is named by its position, so that what is emitted is a function of request, seed and target alone: what plain sampled
+decoding emits. Rows of one sequence share their picks, and the longest run may be taken as under greedy acceptance.
+Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
+"""
+
+from torch import Tensor
+
+from ..operations import Operations
+from ..sequences import Sequences
+from ..window import Proposal, Verdict
+from .multi_step import pick
+from .processors import ORDERED
+from .sampled import Sampled
+from .walk import walk
+
+
+class Naive(Sampled):
+    """Any drafts: chains, trees, several rows; q is not read."""
+
+    name = "naive"
+    several = True
+
+    def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
+        window = proposal.window
+        p = self.law(window, logits, sequences, operations)
+        picks = self.picks(window, sequences, operations)
+        rule = getattr(operations, "accept_sampled", None)
+        tree = window.tokens, window.tree()
+        found = self.by_kernel(rule, proposal, *tree, p, None, picks) if rule else walk(*tree, choices(p, picks))
+        return self.decided(*found, window, logits, p, sequences)
+
+
+def choices(p: Tensor, picks: Tensor) -> Tensor:
+    """The target's token after every node (b, t)."""
+    wide = p.double()
+    return pick(wide, ORDERED.sum(wide), picks.double())

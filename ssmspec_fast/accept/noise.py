@@ -1,0 +1,58 @@
+"""Noise by name: one uniform for each (seed, request, position, node, stream), whatever the row, the batch or the device.
+
+    (w_0, .., w_3) = Philox4x32-10(counter = (request, position, node, stream), key = (seed low, seed high))    (1)
+    u              = floor(w_0 / 2^8) / 2^24    in [0, 1), a number of fp32                                     (2)
+
+stream   position                                             node                      decides
+COIN     tokens of the sequence, its root included             the draft that is judged  whether it stands
+PICK     tokens before the one that is emitted                 0                         the token that the target emits
+DRAW     as COIN                                               the draft that is drawn   which token it is
+
+A window emits at least one token, so that its length names it and no coin or draw is used twice; a position is emitted once.
+Picks are named by position alone: naive sampling emits what plain sampled decoding emits, whatever is drafted.
+
+Only sums and products of integers below 2^49, shifts and masks: the same bits wherever int64 exists.
+Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), section 3.3; its known answers are tests.
+"""
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+COIN, PICK, DRAW = 0, 1, 2
+MASK, HALF = 0xFFFFFFFF, 0xFFFF
+MULTIPLIERS, BUMPS, ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
+
+Words = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def check_seed(seed: int) -> None:
+    """Raises: ParameterError for a seed that is no number of 64 bits."""
+    if not 0 <= seed < 2**64:
+        raise ParameterError(f"seed came as {seed}; give 0 to 2^64 - 1")
+
+
+def uniforms(seed: int, request: Tensor, position: Tensor, node: Tensor | int, stream: int) -> Tensor:
+    """(2), broadcast over request, position and node; fp32."""
+    nodes = torch.as_tensor(node, dtype=torch.int64, device=request.device)
+    zero = torch.zeros_like(request + position + nodes)
+    request, position, nodes = request + zero, position + zero, nodes + zero
+    words = philox((request, position, nodes, zero + stream), (seed & MASK, seed >> 32))
+    return (words[0] >> 8).float() * 2.0**-24
+
+
+def philox(counter: Words, key: tuple[int, int]) -> Words:
+    """(1): ten rounds over four words of 32 bits, held in int64."""
+    a, b, c, d = (x & MASK for x in counter)
+    for i in range(ROUNDS):
+        k, m = ((word + i * bump) & MASK for word, bump in zip(key, BUMPS, strict=True))
+        (high_a, low_a), (high_c, low_c) = (product(n, x) for n, x in zip(MULTIPLIERS, (a, c), strict=True))
+        a, b, c, d = high_c ^ b ^ k, low_c, high_a ^ d ^ m, low_a
+    return a, b, c, d
+
+
+def product(n: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The upper and lower word of n x, by halves of x."""
+    low, high = n * (x & HALF), n * (x >> 16)
+    return (high + (low >> 16)) >> 16, (((high & HALF) << 16) + low) & MASK
