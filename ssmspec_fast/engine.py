@@ -72,7 +72,10 @@ class Result:
 
 @dataclass
 class Request:
+    """`number` is the prompt's place among those given; `key` names the request's noise."""
+
     number: int
+    key: int
     prompt: list[int]
     advanced: list[int] = field(default_factory=list)
 
@@ -110,20 +113,29 @@ class Engine:
         )
         self.slots, self.cache = slots, cache
 
-    def generate(self, prompts: Sequence[Sequence[int]], settings: Settings) -> list[Result]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
+    ) -> list[Result]:
         """The results of all prompts, in their order.
+
+        `keys` name the requests (None: 0, 1, ..): the noise of sampling follows the key, not the row or the batch.
 
         Raises: EmptyWindow, ParameterError, LengthError, before any work.
         """
-        found: dict[int, Result] = dict(self.stream(prompts, settings))
+        found: dict[int, Result] = dict(self.stream(prompts, settings, keys))
         return [found[number] for number in range(len(prompts))]
 
     @torch.no_grad()
-    def stream(self, prompts: Sequence[Sequence[int]], settings: Settings) -> Iterator[tuple[int, Result]]:
+    def stream(
+        self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Result]]:
         """The number of a prompt and its result, as they end. Raises: as `generate`."""
         self.check(prompts, settings)
         sequences = new_sequences(self.slots, self.cache + self.target.window, settings.eos, settings.stop, self.model.device)
-        waiting = [Request(number, list(prompt)) for number, prompt in enumerate(prompts)]
+        names = range(len(prompts)) if keys is None else keys
+        if len(names) != len(prompts):
+            raise ParameterError(f"{len(prompts)} prompts came with {len(names)} keys; give one for each, or none")
+        waiting = [Request(n, key, list(prompt)) for n, (key, prompt) in enumerate(zip(names, prompts, strict=True))]
         running: dict[int, Request] = {}
         while waiting or running:
             self.join(waiting, running, sequences, settings)
@@ -140,7 +152,7 @@ class Engine:
         joining = [waiting.pop(0) for _ in free]
         for slot, request in zip(free, joining, strict=True):
             running[slot] = request
-            sequences.add(slot, request.prompt, settings.budget, request.number)
+            sequences.add(slot, request.prompt, settings.budget, request.key)
         self.target.prefill([request.prompt for request in joining], free)
         self.drafter.start(sequences, self.rows(free))
 

@@ -12,7 +12,7 @@ from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations.arithmetic import Arithmetic
 from ssmspec_fast.operations.torch_ops import TorchOperations
-from ssmspec_fast.sequences import new_sequences
+from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Pools, RecurrentState, tensors
 from ssmspec_ref import decode
 from ssmspec_ref import model as reference
@@ -134,6 +134,24 @@ def test_a_failing_row_does_not_harm_the_others(name: str) -> None:
     found = Engine(model, slots=2, cache=32, operations=BITWISE).generate([[1, spare, 2], *given], Settings(5))
     assert (found[0].tokens, found[0].finish) == ((), "failed")
     assert [result.tokens for result in found[1:]] == wanted
+
+
+def test_a_key_names_a_request_whatever_its_place() -> None:
+    """The noise of sampling reads it; the results stay in the order of the prompts."""
+    engine, given, seen = Engine(drawn("mamba2"), slots=2, cache=32), prompts(8, (3, 5, 2)), {}
+    add = Sequences.add
+
+    def noted(self: Sequences, slot: int, prompt: list[int], budget: int, request: int) -> None:
+        seen[request] = prompt
+        add(self, slot, prompt, budget, request)
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Sequences, "add", noted)
+        named = engine.generate(given, Settings(3), keys=(70, 5, 11))
+    assert seen == dict(zip((70, 5, 11), given, strict=True))
+    assert named == engine.generate(given, Settings(3))
+    with pytest.raises(ParameterError, match="3 prompts came with 1 keys"):
+        engine.generate(given, Settings(3), keys=(4,))
 
 
 def test_statistics_count_every_emitted_token() -> None:

@@ -41,7 +41,12 @@ class Convolution:
         keep: Keep = "final",
     ) -> Tensor:
         held, w = self.replayed(M, slots, previous, advanced, path), M.shape[-1]
-        every = torch.ones(u.shape[:2], dtype=torch.bool, device=u.device) if live is None else live
+        if live is None:
+            ext = torch.cat([held, u.transpose(1, 2).to(exact(u))], dim=2)
+            if keep != "none":
+                put(M, slots, ext[..., -w:] if keep == "final" else held)
+            return self.read(ext.unfold(2, w, 1)[:, :, 1:].transpose(1, 2), taps, u.dtype)
+        every = live
         order = torch.argsort((~every).long(), dim=1, stable=True)  # live inputs first
         moved = torch.gather(u, 1, order[..., None].expand_as(u))
         moved = torch.where(torch.gather(every, 1, order)[..., None], moved, moved.new_zeros(()))
