@@ -20,11 +20,13 @@ from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
 from ssmspec_kernels.conv_tree import conv_tree
 from ssmspec_kernels.conv_window import conv_window
+from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
 from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_kernels.delta_tree import delta_tree
 from ssmspec_kernels.selective_scan import selective_scan
 from ssmspec_kernels.selective_tree import selective_tree
+from ssmspec_kernels.ssd_chunk_scan import ssd_chunk_scan
 from ssmspec_kernels.ssd_scan import ssd_scan
 from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd_window import ssd_window
@@ -135,6 +137,22 @@ class Kernels:
             "dt_limit": params.dt_limit,
         }
 
+    def packed(self, kernel: Callable[..., Tensor], rule: str) -> Callable[..., Any]:
+        """A run of sequences; its arrays have one row."""
+
+        def scan(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+            pool, slots = self.held(S)
+            tokens = _One(run)
+            inputs, rest = (
+                (self.ssd_inputs(tokens, params), self.ssd_rest(tokens, params))
+                if rule == "ssd"
+                else (self.delta_inputs(tokens), self.delta_rest(params))
+            )
+            y = kernel(pool, *inputs, self.exact(bounds), fresh=self.exact(fresh), slots=slots, **rest)
+            return self.back(y[None], pool, slots)
+
+        return scan
+
     def selective(self, S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
         pool, slots = self.held(S)
         x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
@@ -190,6 +208,14 @@ class _Wide:
             setattr(self, name, None if array is None else array[:, None])
 
 
+class _One:
+    """A record of one row, each array without it."""
+
+    def __init__(self, run: Any) -> None:
+        for name, array in vars(run).items():
+            setattr(self, name, None if array is None else array[0])
+
+
 def _step(scan: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
         y, S_next = scan(S, _Wide(token), params)
@@ -212,6 +238,14 @@ def adapter(device: str = "cuda") -> Adapter:
             sizes = {"w": (2, 8)} | ({"t": (1, longest)} if longest else {})
             return Capability(run, how, Limits(sizes=sizes, reason="what one launch takes"))
 
+        def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
+            return replace(of, order="chunked", chunk=tokens)
+
+        here = device != "cpu" or (state, io) == INTERPRETED
+        prompts = (
+            Subject("ssd_chunk_scan", {"ssd.scan_packed": may(kernels.packed(ssd_chunk_scan, "ssd"), chunked(64))}),
+            Subject("delta_chunk_scan", {"delta.scan_packed": may(kernels.packed(delta_chunk_scan, "delta"), chunked(32))}),
+        )
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
         rule, solved = kernels.delta(delta_scan), kernels.delta(delta_chunked)
         subjects += [
@@ -239,8 +273,9 @@ def adapter(device: str = "cuda") -> Adapter:
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
+            *(prompts if here else ()),
             *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
-            *(kernel_windows.subjects(kernels, contract) if device != "cpu" or (state, io) == INTERPRETED else ()),
+            *(kernel_windows.subjects(kernels, contract) if here else ()),
         ]  # fmt: skip
     subjects += kernel_acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

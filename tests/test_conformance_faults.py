@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import acceptance, arithmetic, attention, conduct, layers, reach, speculation, windows
+from conformance.faults import acceptance, arithmetic, attention, conduct, layers, packed, reach, speculation, windows
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
@@ -107,6 +107,15 @@ def test_windows_that_are_lost_or_kept_wrongly_fail(operation: str, build: Any, 
     beyond = [j for j in failed if j.kind == "bound"]
     assert beyond
     assert all(" window " in j.message for j in beyond), "no window is named"
+
+
+@pytest.mark.parametrize("rule", packed.RULES)
+@pytest.mark.parametrize("run", packed.WRONG, ids=lambda run: run.__name__)
+def test_prompts_that_are_not_kept_apart_fail(rule: str, run: Any) -> None:
+    failed = failing(packed.subject(rule, run), f"{rule}.scan_packed")
+    assert len(failed) > 3, "caught by luck of a case"
+    assert {j.kind for j in failed} == {"bound"}
+    assert not failing(packed.subject(rule, packed.right), f"{rule}.scan_packed")
 
 
 DECISIONS = acceptance.WRONG | attention.WRONG

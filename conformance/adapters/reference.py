@@ -4,11 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ssmspec_ref import (
     conv_filter,
     conv_tree,
     delta_chunked,
     delta_tree,
+    packed,
     selective_chunked,
     selective_tree,
     ssd_chunked,
@@ -45,6 +48,18 @@ def chunked(module: Any) -> Operation:
     return lambda S, window, params, live=None: module.scan(S, window, params, live, chunk=CHUNK)
 
 
+def packed_scan(module: Any) -> Operation:
+    """A packed run as padded rows, by chunks."""
+
+    def run(S: Array, window: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+        rows, live = packed.unpack(window, np.diff(bounds))
+        begin = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S)
+        y, S_next = module.scan(begin, rows, params, live, chunk=CHUNK)
+        return packed.pack(y, live), S_next
+
+    return run
+
+
 def step(module: Any, kind: type) -> Operation:
     """One token as a run of one."""
 
@@ -65,7 +80,8 @@ def recurrence(name: str, module: Any, tree: Any, window: type) -> Subject:
             f"{name}.scan": Capability(chunked(module), CHUNKED),
             f"{name}.scan_masked": Capability(chunked(module), CHUNKED),
             f"{name}.verify_tree": Capability(tree.scan, AT_ONCE),
-        },
+        }
+        | ({} if name == "selective" else {f"{name}.scan_packed": Capability(packed_scan(module), CHUNKED)}),
         absent={"": "another part of the reference", "layer": "the second derivations have no layers"},
     )
 

@@ -7,23 +7,15 @@ from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV
 from .delta import SPECIFICATIONS as DELTA
 from .layers import SPECIFICATIONS as LAYERS
+from .packed import SPECIFICATIONS as PACKED
 from .selective import SPECIFICATIONS as SELECTIVE
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
 from .windows import SPECIFICATIONS as WINDOWS
 
-SPECIFICATIONS: tuple[Specification, ...] = (
-    *CONV,
-    *SELECTIVE,
-    *SSD,
-    *DELTA,
-    *WINDOWS,
-    *ATTENTION,
-    *ACCEPTANCE,
-    *LAYERS,
-    *SPECULATE,
-)
+PURE = (*CONV, *SELECTIVE, *SSD, *DELTA, *PACKED, *WINDOWS, *ATTENTION, *ACCEPTANCE)
+SPECIFICATIONS: tuple[Specification, ...] = (*PURE, *LAYERS, *SPECULATE)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

@@ -1,0 +1,91 @@
+"""Prompts of many lengths as one run: each from the state of its own sequence, or from none, and never from another's.
+
+`scan_packed(S, run, bounds, fresh, params) -> y, S`: the run has one row, and sequence b the tokens bounds[b] ..
+bounds[b + 1] - 1 of it; it starts from S[b], or from zeros where `fresh`. An empty sequence keeps its state.
+
+Sizes: b sequences, of t tokens, 1, about t / 2, none, and so on in turn.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.records import each
+from ssmspec_ref.shapes import Array
+
+from ..cases import Case
+from ..draw import Draw
+from . import delta, ssd
+from .recurrence import Recurrence
+from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
+
+
+def lengths(sequences: int, tokens: int) -> Array:
+    """The tokens of each sequence; they depend on sizes only."""
+    return np.array([(tokens, 1, tokens // 2 + 1, 0)[b % 4] for b in range(sequences)])
+
+
+class Packed:
+    """One recurrence over packed runs."""
+
+    def __init__(self, of: Recurrence) -> None:
+        self.of = of
+
+    def draw(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        counts = lengths(*draw.shape("b t"))
+        S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
+        fresh = (np.arange(len(counts)) % 3 == 1) & (counts > 0) & (draw.options["fresh"] == "some")
+        run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
+        return S, run, bounds, fresh, self.of.params(draw)
+
+    def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        """Every sequence by itself."""
+        S, run, bounds, fresh, params = arguments
+        contracts = (contract, *oracles(contract))
+        after, wrong = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S), np.zeros_like(S)
+        outputs, errors = [], []
+        for b, window in sequences(run, bounds):
+            begin = after[b : b + 1]
+            y, S_next = self.of.definition.scan(begin, window, params)
+            pairs = [self.of.bounds.scan(begin, window, params, c) for c in contracts]
+            outputs.append(y)
+            errors.append(allowed([pair[0].error for pair in pairs], contract))
+            after[b], wrong[b] = S_next[0], allowed([pair[1].error for pair in pairs], contract)[0]
+        (name, axes), y, error = self.of.output, np.concatenate(outputs, axis=1), np.concatenate(errors, axis=1)
+        return [Expected(name, axes, y, error), Expected("S", self.of.state, after, wrong, state=True, recurrent=True)]
+
+    def specification(
+        self, base: Mapping[str, int], rows: tuple[Mapping[str, int], ...], options: Any, sources: Any
+    ) -> Specification:
+        return Specification(
+            operation=f"{self.of.name}.scan_packed",
+            base={**base, "b": 5},
+            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *rows),
+            options={"fresh": ("some", "none"), **options},
+            families=("gentle", "normal", "strong"),
+            sources={**sources, "fresh": "bug class SLOT-SCOPE"},
+            draw=self.draw,
+            expect=self.expect,
+            run=pure,
+            ok=divides("h", "g"),
+            further=FURTHER,
+        )
+
+
+def sequences(run: Any, bounds: Array) -> Iterator[tuple[int, Any]]:
+    """Number and window of every sequence that has tokens."""
+    for b, (start, end) in enumerate(pairwise(bounds)):
+        if end > start:
+            yield b, each(lambda a, cut=slice(int(start), int(end)): a[:, cut], run)
+
+
+FURTHER: tuple[Further, ...] = (({"b": 2, "t": 150}, {}, "gentle"), ({"b": 17, "t": 9}, {}, "gentle"))
+"""More than two chunks; many sequences."""
+SPECIFICATIONS = (
+    Packed(ssd.RECURRENCE).specification(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
+    Packed(delta.RECURRENCE).specification(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),
+)
