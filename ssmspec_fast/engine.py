@@ -83,7 +83,7 @@ class Request:
 class Engine:
     """A target, how it drafts, verifies and accepts, and room for `slots` sequences of `cache` tokens.
 
-    Raises: Unsupported, MemoryRefused.
+    Raises: Unsupported, ParameterError, MemoryRefused.
     """
 
     def __init__(
@@ -102,6 +102,9 @@ class Engine:
         self.operations: Operations = TorchOperations() if operations is None else operations
         self.drafter: Drafter = Nothing() if drafter is None else drafter
         self.acceptance: Acceptance = Greedy() if acceptance is None else acceptance
+        for part, other in ((self.acceptance, self.drafter), (self.drafter, model)):
+            if check := getattr(part, "check", None):  # whether a rule can judge the drafts, a drafter serve the model
+                check(other)
         self.target = Decoder(
             model,
             Plain() if method is None else method,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ssmspec_kernels.accept_sampled import accept_sampled
 from ssmspec_kernels.causal_attention import causal_attention
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_packed import conv_packed
@@ -39,6 +40,7 @@ class TritonOperations:
         self.layer_norm, self.act, self.rotate = plain.layer_norm, plain.act, plain.rotate
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
+        self.accept_sampled = accept_sampled
 
     def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])

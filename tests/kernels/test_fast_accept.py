@@ -9,10 +9,11 @@ import torch
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.operations.torch_ops import TorchOperations
-from ssmspec_kernels.accept_sampled import accept_sampled
+from ssmspec_fast.operations.triton_ops import TritonOperations
 from tests.test_fast_accept import proposal_of, sequences_of
 
 OPERATIONS = TorchOperations()
+OVER_KERNELS = SimpleNamespace(tree_mask=OPERATIONS.tree_mask, accept_sampled=TritonOperations().accept_sampled)
 
 
 @pytest.mark.parametrize("law", ["iid", "without_replacement", "point_mass", "naive"])
@@ -23,7 +24,7 @@ def test_the_kernel_and_the_torch_rule_decide_alike(law: str) -> None:
     given = proposal_of(3, 4, 6, 5, "iid" if law == "naive" else law)
     logits = torch.from_numpy(np.random.default_rng(4).normal(size=(4, 6, 5))).float()
     found = []
-    for operations in (OPERATIONS, SimpleNamespace(tree_mask=OPERATIONS.tree_mask, accept_sampled=accept_sampled)):
+    for operations in (OPERATIONS, OVER_KERNELS):
         sequences = sequences_of([0, 1, 2, 3], [2, 3, 4, 5], budget=3, stop=((2, 1),))
         found.append(rule(seed=2)(given, logits, sequences, operations).run)  # type: ignore[arg-type]
     assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
