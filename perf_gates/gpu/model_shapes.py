@@ -145,6 +145,29 @@ def table(found: list[Verdict]) -> str:
     return "\n".join(rows)
 
 
+def merged(parts: list[Path]) -> dict[str, Any]:
+    """Runs of one machine and of the same kernels, in one; a check that had no time left in one part is another's.
+
+    Raises: ValueError for parts of other kernels or of another machine.
+    """
+    reports = [json.loads(part.read_text()) for part in parts]
+    if any(report["machine"] != reports[0]["machine"] for report in reports):
+        raise ValueError("the parts were made on other machines, with other versions, or with other kernels; run them again")
+    ran = [v for report in reports for v in report["verdicts"] if not v["message"].startswith("not run")]
+    ran.sort(key=lambda v: (v["kernel"], v["model"], v["batch"], v["variant"]))
+    return {"machine": reports[0]["machine"], "verdicts": ran}
+
+
+def finish(report: dict[str, Any], out: Path) -> None:
+    """Write the report, print its table, and exit with 1 if a check failed or none was run."""
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    found = [Verdict(**v) for v in report["verdicts"]]
+    failed = sum(not v.passed for v in found)
+    print(table(found))
+    print(f"{len(found)} checks, {failed} failed")
+    sys.exit(1 if failed or not found else 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -154,8 +177,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a pattern over kernel/model/variant/bN")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="parts of one run, to write as one")
     parser.add_argument("--no-guards", action="store_true", help="tensors end where their memory ends")
     a = parser.parse_args()
+    if a.merge:
+        finish(merged(a.merge), a.out)
     from perf_gates.machine import fingerprint
 
     plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
@@ -165,12 +191,7 @@ def main() -> None:
         if not verdict.passed:
             print(f"FAIL {verdict.kernel}/{verdict.model}/{verdict.variant}/b{verdict.batch}: {verdict.message}", flush=True)
     found.sort(key=lambda v: (v.kernel, v.model, v.batch, v.variant))
-    report: dict[str, Any] = {"machine": fingerprint(), "verdicts": [asdict(v) for v in found]}
-    a.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(table(found))
-    failed = sum(not v.passed for v in found)
-    print(f"{len(found)} checks, {failed} failed")
-    sys.exit(1 if failed or not found else 0)
+    finish({"machine": fingerprint(), "verdicts": [asdict(v) for v in found]}, a.out)
 
 
 if __name__ == "__main__":

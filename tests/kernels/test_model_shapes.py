@@ -1,7 +1,9 @@
 """The checks at the shapes of models, tried in the interpreter at sizes that it can take, and what they must catch."""
 
+import json
 import re
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -115,6 +117,20 @@ def test_what_fails_counts_in_the_table_and_in_the_exit_code(monkeypatch: pytest
     with pytest.raises(SystemExit, match="1"):
         model_shapes.main()
     assert "T=2" in (tmp_path / "x.json").read_text()
+
+
+def test_parts_of_a_run_are_merged_and_parts_of_other_kernels_are_not(tmp_path: Any) -> None:
+    lost = asdict(Verdict("a", "m", "T=1", 1, False, None, "not run: no time left"))
+    ran = asdict(Verdict("a", "m", "T=1", 1, True, 0.5))
+    for name, machine, verdicts in (
+        ("x", {"kernels": "1"}, [lost]),
+        ("y", {"kernels": "1"}, [ran]),
+        ("z", {"kernels": "2"}, []),
+    ):
+        (tmp_path / name).write_text(json.dumps({"machine": machine, "verdicts": verdicts}))
+    assert model_shapes.merged([tmp_path / "x", tmp_path / "y"])["verdicts"] == [ran]
+    with pytest.raises(ValueError, match="other kernels"):
+        model_shapes.merged([tmp_path / "x", tmp_path / "z"])
 
 
 def test_a_check_that_has_no_time_left_is_no_pass() -> None:
