@@ -1,6 +1,7 @@
 """Time on a GPU: a launch inside a CUDA graph, over states that no cache can hold, against the run's own copy bandwidth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 
 import torch
@@ -10,14 +11,40 @@ L2_BYTES = 60 * 2**20
 
 Launch = Callable[[], object]
 
+_compiling = False
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Launch what is timed in this block once, over little memory, so that it is compiled; no time is taken."""
+    global _compiling
+    _compiling = True
+    try:
+        yield
+    finally:
+        _compiling = False
+
+
+def is_compiling() -> bool:
+    return _compiling
+
+
+def layers_of(count: int) -> int:
+    """How many layers of a model are made."""
+    return 1 if _compiling else count
+
 
 def copies_for(bytes_per_launch: int, least: int = 8, most: int = 512) -> int:
     """How many sets of arguments a measurement rotates through, so that their footprint is far beyond the cache."""
-    return max(least, min(most, -(-8 * L2_BYTES // max(1, bytes_per_launch))))
+    return 2 if _compiling else max(least, min(most, -(-8 * L2_BYTES // max(1, bytes_per_launch))))
 
 
 def graph_us(launches: Sequence[Launch], replays: int = 15) -> float:
     """The median time of one launch, in microseconds: all of them captured in one CUDA graph, replayed."""
+    if _compiling:
+        for launch in (*launches[:2], launches[-1]):
+            launch()
+        return 1.0
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,8 +1,11 @@
-"""What a measurement was made on and with: the GPU, the versions, and the sources of the kernels."""
+"""What a measurement was made on and with: the GPU, the versions, and the code of the kernels."""
 
+import ast
 import hashlib
 import importlib.util
+import os
 import platform
+import subprocess
 from pathlib import Path
 
 import torch
@@ -10,23 +13,41 @@ import triton
 
 
 def fingerprint() -> dict[str, str]:
-    """GPU, driver-visible versions, and a hash of the kernels' sources."""
+    """GPU, driver, versions, the commit where it is known, and a hash of the kernels' code."""
     return {
         "gpu": torch.cuda.get_device_name(),
+        "driver": _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
+        "commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]),
         "kernels": kernels_hash(),
     }
 
 
+def _said(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip().split("\n")[0]
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
 def kernels_hash() -> str:
-    """A hash over the sources of `ssmspec_kernels`, so that a result can be told from those of other kernels."""
+    """A hash over the sources of `ssmspec_kernels` without docstrings: a result can be told from those of other kernels."""
     spec = importlib.util.find_spec("ssmspec_kernels")
     assert spec is not None
     assert spec.origin is not None
     digest = hashlib.sha256()
     for file in sorted(Path(spec.origin).parent.glob("*.py")):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        digest.update(f"{file.name}\0{code(file.read_text())}".encode())
     return digest.hexdigest()[:16]
+
+
+def code(source: str) -> str:
+    """A source without the lines of strings that stand alone, which say what is done and do nothing."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+    return "\n".join(line for line in lines if line.strip())

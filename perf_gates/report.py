@@ -1,47 +1,139 @@
-"""Results as a table: `python -m perf_gates.report perf_gates/results/h200-kernels.json`."""
+"""The table of a run on a GPU: `python -m perf_gates.report perf_gates/results --write` puts it into README.md beside this.
+
+Exits with 1 if the results are not whole: a cell without its measurement, a part of other kernels than those that stand, or
+one with a fault. A target that is missed is no fault of the results; it is said.
+"""
 
 import argparse
-import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .machine import kernels_hash
+from .measured import PARTS, Missing, Results
+from .targets import Cell, cells
 
-def table(results: dict[str, Any]) -> str:
-    """Markdown: a row for each model and operation, a column for each batch: microseconds, and plain steps or copy."""
-    timings = results["timings"]
-    batches = sorted({t["batch"] for t in timings})
-    rows: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    for t in timings:
-        operation = t["operation"].rsplit(",", 1)[0] if "rows" in t["operation"] else t["operation"]
-        rows.setdefault((t["model"], operation), {})[t["batch"]] = t
-    lines = [
-        f"| | | {' | '.join(map(str, batches))} |",
-        f"|---|---|{'---|' * len(batches)}",
-        *(
-            f"| {model} | {operation} | {' | '.join(_cell(found.get(b)) for b in batches)} |"
-            for (model, operation), found in rows.items()
-        ),
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+
+
+def faults(results: Results, kernels: str) -> Iterator[str]:
+    """What keeps the results from being those of one whole run of these kernels."""
+    for part in PARTS:
+        if part not in results.parts:
+            yield f"{part}: no file"
+            continue
+        found = results.parts[part]
+        if found["machine"]["kernels"] != kernels:
+            yield f"{part}: measured on kernels {found['machine']['kernels']}, but these are {kernels}; run it again"
+        yield from (f"{part}: {error}" for error in found.get("errors", []))
+        if not found.get("complete", "verdicts" in found):
+            yield f"{part}: ended before its end"
+        failed = [v for v in found.get("verdicts", []) if not v["passed"]]
+        yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in failed)
+    for cell in cells():
+        try:
+            cell.reached(results)
+            shown(cell, results)
+        except Missing as missing:
+            yield str(missing)
+
+
+def line(cell: Cell, results: Results) -> str:
+    """A row of the table; a dash for what is missing."""
+    sign = ">=" if cell.least else "<="
+    try:
+        value = cell.reached(results)
+        reached, verdict = f"{value:.2f}", "reached" if cell.holds(value) else "**missed**"
+    except Missing:
+        reached, verdict = "-", "-"
+    try:
+        best = shown(cell, results)
+    except Missing:
+        best = "-"
+    columns = cell.what, cell.shape, cell.batch, f"{sign} {cell.target}", reached, cell.floor, best, verdict
+    return f"| {' | '.join(map(str, columns))} |"
+
+
+def shown(cell: Cell, results: Results) -> str:
+    """The peer's figure. Raises: Missing."""
+    figure = cell.best if isinstance(cell.best, str) else f"{cell.best(results):.2f}"
+    return f"{figure} {cell.peer}".strip()
+
+
+def speed(results: Results) -> Iterator[str]:
+    """The table of targets."""
+    yield "| what | shape | batch | target | reached | floor | best peer | verdict |"
+    yield "|---|---|---|---|---|---|---|---|"
+    yield from (line(cell, results) for cell in cells())
+
+
+def conformance(verdicts: list[dict[str, Any]]) -> Iterator[str]:
+    """A row for each kernel and shape."""
+    yield "| kernel | shape | checks | largest share of a bound | failed |"
+    yield "|---|---|---|---|---|"
+    for kernel, model in dict.fromkeys((v["kernel"], v["model"]) for v in verdicts):
+        own = [v for v in verdicts if (v["kernel"], v["model"]) == (kernel, model)]
+        used = [v["utilisation"] for v in own if v["utilisation"] is not None]
+        most = f"{max(used):.2f}" if used else "bits"
+        yield f"| {kernel} | {model} | {len(own)} | {most} | {sum(not v['passed'] for v in own)} |"
+
+
+def machine(results: Results) -> str:
+    """What it was measured on; the copy bandwidth of each part is its own."""
+    heads = [found["machine"] for found in results.parts.values()]
+    m = heads[0]
+    copies = [h["copy_bytes_per_us"] / 1e6 for h in heads if "copy_bytes_per_us" in h]
+    launches = [h["empty_launch_us"] for h in heads if "empty_launch_us" in h]
+    return (
+        f"{m['gpu']}, driver {m['driver']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']} at commit "
+        f"{m['commit'][:7]}; copy {min(copies):.2f} to {max(copies):.2f} TB/s, an empty launch "
+        f"{min(launches):.2f} to {max(launches):.2f} us."
+    )
+
+
+def text(results: Results) -> str:
+    """Everything between the markers."""
+    found = [(cell, line(cell, results)) for cell in cells()]
+    reached = sum(row.endswith("| reached |") for _, row in found)
+    verdicts = results.parts.get("model_shapes", {}).get("verdicts", [])
+    parts = [
+        machine(results),
+        f"{reached} of {len(found)} cells reach their target.",
+        "\n".join(speed(results)),
+        f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
+        "\n".join(conformance(verdicts)),
     ]
-    return "\n".join(lines)
+    return "\n\n".join(parts)
 
 
-def _cell(timing: dict[str, Any] | None) -> str:
-    if timing is None:
-        return ""
-    plain = timing["operation"] == "step" or timing["of_step"] is None
-    beside = f"{timing['of_copy']:.2f} copy" if plain else f"{timing['of_step']:.2f} steps"
-    return f"{timing['us']:.2f}, {beside}"
+def inserted(page: str, table: str) -> str:
+    """The page with the table between its markers.
+
+    Raises: ValueError for a page that does not hold each marker once.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
+    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.report", description=__doc__)
     parser.add_argument("results", type=Path)
-    results = json.loads(parser.parse_args().results.read_text())
-    machine = results["machine"]
-    print(f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}, kernels {machine['kernels']},", end=" ")
-    print(f"copy {machine['copy_bytes_per_us'] / 1e6:.2f} TB/s, empty launch {machine['empty_launch_us']:.2f} us\n")
-    print(table(results))
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--missed", action="store_true", help="print only the cells that miss their target")
+    options = parser.parse_args(argv)
+    results = Results(options.results)
+    if not results.parts:
+        parser.error(f"{options.results} holds no part of a run")
+    print("\n".join(r for r in speed(results) if "reached |" not in r) if options.missed else text(results))
+    wrong = list(faults(results, kernels_hash()))
+    if options.write:
+        README.write_text(inserted(README.read_text(), text(results)))
+    print("\n".join(wrong) or "\nall parts are whole", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

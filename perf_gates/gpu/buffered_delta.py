@@ -1,4 +1,4 @@
-"""Time the delta rule's replay buffers over whole flush cycles, the cursors moving on the device.
+"""Buffered decoding of the delta rule over whole flush cycles, the cursors moving on the device.
 
 A run is what a model does: layers that share their cursors, each with its own states and rings, one launch a layer and step,
 one launch of the cursors for all layers of a model. All steps of a cycle lie in one CUDA graph, and a replay brings the
@@ -15,7 +15,7 @@ import torch
 
 from perf_gates.clock import copies_for, graph_us
 
-from .kernels import DELTA, bf16, kernel
+from .steps import BATCHES, DELTA, Timing, bf16, kernel
 
 LAYERS = 24
 """Layers of one model that share their cursors (Qwen3.5-4B)."""
@@ -128,21 +128,28 @@ def plain_us(shape: str, batch: int, **tile: Any) -> float:
 
 
 CYCLES = {
-    "standard decode, L = 16": Cycle(1, 1, 16),
-    "verification of 6, 4 advanced, L = 32": Cycle(6, 4, 32),
-    "verification of 6, 4 advanced, L = 22": Cycle(6, 4, 22),
-    "verification of 6, 6 advanced, L = 22": Cycle(6, 6, 22),
+    "buffered L=16 output only": Cycle(1, 1, 16),
+    "verify 6, 4 advanced, L=32": Cycle(6, 4, 32),
+    "verify 6, 4 advanced, L=22": Cycle(6, 4, 22),
+    "verify 6, 6 advanced, L=22": Cycle(6, 6, 22),
 }
 
 
-def buffered_delta(shape: str, batch: int) -> list[tuple[str, float, int]]:
-    """Every cycle, u in bf16 and in fp32, rows aligned and staggered: name, microseconds, mean bytes."""
-    found = []
+def timings(shape: str, batch: int) -> list[Timing]:
+    """The plain step; every cycle with u in bf16, rows aligned and staggered, and with u in fp32, aligned."""
+    found = [Timing(shape, "step", batch, plain_us(shape, batch), step_bytes(shape, batch))]
     for name, cycle in CYCLES.items():
-        for u in (torch.bfloat16, torch.float32):
-            for staggered in (False, True) if batch > 1 else (False,):
-                us = cycle_us(shape, batch, cycle, u, staggered)
-                rows = "staggered" if staggered else "aligned"
-                label = f"{name}, u {'bf16' if u == torch.bfloat16 else 'fp32'}, {rows}"
-                found.append((label, us, int(cycle_bytes(shape, batch, cycle, u.itemsize))))
+        for u, staggered in ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)):
+            if staggered and batch == 1:
+                continue
+            us = cycle_us(shape, batch, cycle, u, staggered)
+            stored = "" if u == torch.bfloat16 else ", u fp32"
+            label = f"{name}, {'staggered' if staggered else 'aligned'}{stored}"
+            found.append(Timing(shape, label, batch, us, int(cycle_bytes(shape, batch, cycle, u.itemsize))))
+            torch.cuda.empty_cache()
     return found
+
+
+def cases() -> Iterator[tuple[str, int]]:
+    """Models and batches, the largest first."""
+    yield from ((shape, batch) for batch in reversed(BATCHES) for shape in DELTA)

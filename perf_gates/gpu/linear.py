@@ -1,36 +1,35 @@
-"""Time all linear layers of Mamba2-2.7B in one CUDA graph: `python -m perf_gates.gpu.linear --out FILE`.
+"""All linear layers of Mamba2-2.7B in one CUDA graph, for a few numbers of rows.
 
-64 layers with their own weights and the head, one launch after the other, for a few numbers of rows; cuBLAS beside it. Each
-row must have the same bits alone and in its batch, and differ from the float64 product by no more than bf16 rounds.
+64 layers with their own weights and the head, one launch after the other; cuBLAS beside it. Each row must have the same bits
+alone and in its batch, and differ from the float64 product by no more than bf16 rounds.
 """
 
-import argparse
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from perf_gates.clock import copy_bytes_per_us, graph_us
-from perf_gates.machine import fingerprint
-from ssmspec_kernels.linear_rows import linear_rows, traffic_bytes
+from perf_gates.clock import graph_us, layers_of
 
-LAYERS = 64
+from .steps import Timing, kernel
+
+MODEL, LAYERS = "mamba2-2.7b", 64
 IN, OUT, HEAD = (10576, 2560), (2560, 5120), (50288, 2560)
 ROWS = (1, 2, 6, 13, 16, 32, 64, 128)
 
 
+@lru_cache
 def weights() -> list[Tensor]:
     """All weights, in the order in which a token meets them."""
-    shapes = [shape for _ in range(LAYERS) for shape in (IN, OUT)] + [HEAD]
+    shapes = [shape for _ in range(layers_of(LAYERS)) for shape in (IN, OUT)] + [HEAD]
     return [(torch.randn(shape, device="cuda") / shape[1] ** 0.5).bfloat16() for shape in shapes]
 
 
 def faults(rows: int, W: Tensor) -> list[str]:
     """What is wrong with the product of so many rows."""
     x = torch.randn(rows, W.shape[1], device="cuda").bfloat16()
+    linear_rows = kernel("linear_rows")
     y, exact = linear_rows(x, W), x.double() @ W.double().T
     alone = torch.cat([linear_rows(row[None], W) for row in x])
     wrong = [] if torch.equal(y, alone) else [f"{tuple(W.shape)}, {rows} rows: a row has other bits alone"]
@@ -46,35 +45,23 @@ def timed(product: Callable[[Tensor, Tensor, Tensor], object], rows: int, Ws: li
     return graph_us(launches, replays=9) * len(launches)
 
 
-def measure() -> dict[str, Any]:
-    Ws, copy, timings = weights(), copy_bytes_per_us(), []
-    wrong = [fault for rows in ROWS for W in (Ws[0], Ws[1], Ws[-1]) for fault in faults(rows, W)]
-    first = None
-    for rows in ROWS:
-        ours = timed(lambda x, W, y: linear_rows(x, W, out=y), rows, Ws)
-        apart = timed(lambda x, W, y: linear_rows(x, W, out=y, overlap=False), rows, Ws)
-        theirs = timed(lambda x, W, y: torch.mm(x, W.T, out=y), rows, Ws)
-        bytes_ = sum(traffic_bytes(rows, W.shape[1], W.shape[0]) for W in Ws)
-        first = first or ours
-        found = {"rows": rows, "us": ours, "without_overlap_us": apart, "cublas_us": theirs, "bytes": bytes_}
-        timings.append(found | {"of_copy": bytes_ / ours / copy, "of_one_row": ours / first})
-        print(
-            f"{rows:4d} rows {ours:8.1f} us, {bytes_ / ours / copy:.3f} of copy, {ours / first:.3f} of one row; "
-            f"without overlap {apart:8.1f}, cuBLAS {theirs:8.1f}",
-            flush=True,
-        )
-    print("\n".join(wrong) or "every row has the same bits alone and in its batch")
-    return {"machine": fingerprint() | {"copy_bytes_per_us": copy}, "timings": timings, "faults": wrong}
+def timings(rows: int) -> list[Timing]:
+    """Ours, ours without overlap with the launch before, and cuBLAS.
+
+    Raises: RuntimeError for a product that is not what it should be; nothing is timed then.
+    """
+    Ws, linear_rows, bytes_of = weights(), kernel("linear_rows"), kernel("linear_rows", "traffic_bytes")
+    if wrong := [fault for W in (Ws[0], Ws[1], Ws[-1]) for fault in faults(rows, W)]:
+        raise RuntimeError("; ".join(wrong))
+    bytes_ = sum(bytes_of(rows, W.shape[1], W.shape[0]) for W in Ws)
+    products: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+        "linear_rows": lambda x, W, y: linear_rows(x, W, out=y),
+        "linear_rows without overlap": lambda x, W, y: linear_rows(x, W, out=y, overlap=False),
+        "cuBLAS": lambda x, W, y: torch.mm(x, W.T, out=y),
+    }
+    return [Timing(MODEL, name, rows, timed(product, rows, Ws), bytes_) for name, product in products.items()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    results = measure()
-    if options.out is not None:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def cases() -> Iterator[tuple[int]]:
+    """Numbers of rows."""
+    yield from ((rows,) for rows in ROWS)

@@ -1,4 +1,4 @@
-"""Time kernels of other projects beside ours: `python -m perf_gates.gpu.peers --peers .peers --out FILE`.
+"""Kernels of other projects beside ours.
 
 Peers are Triton sources only, and no part of this repository: the folder holds what their wheels and archives hold,
 unpacked (`fla` and `einops`; `mamba_ssm/ops/triton` and `mamba_ssm/utils`; `vllm/model_executor/layers/mamba/ops`). They are
@@ -10,16 +10,10 @@ not there is named, and the rest goes on. What a peer computes is compared with 
     chunks      mamba-ssm `mamba_chunk_scan_combined`, fla `chunk_gated_delta_rule`: timed by `prefill`
 """
 
-import argparse
 import importlib
-import json
-import os
 import sys
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,9 +26,9 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
 
-from perf_gates.clock import copies_for, copy_bytes_per_us, graph_us
-from perf_gates.gpu.kernels import BATCHES, DELTA, SSD, Timing, bf16, kernel
-from perf_gates.machine import fingerprint
+from perf_gates.clock import copies_for, graph_us
+
+from .steps import BATCHES, DELTA, SCANS, SSD, Timing, bf16, kernel
 
 NAMES = {
     "vllm": "vllm.model_executor.layers.mamba.ops.mamba_ssm",
@@ -43,25 +37,32 @@ NAMES = {
 }
 APART = 0.03
 """The largest difference, in parts of the largest number, between two that compute the same from bf16."""
+WINDOW = 6
 ROOM = 40 * 2**30
 """Bytes that the rotating states of one measurement may take."""
 
 Peers = dict[str, ModuleType]
-Found = list[tuple[str, float, int]]
 
 
-def load(folder: Path | None) -> Peers:
-    """The peers that the folder holds, by the names of `NAMES`; the others are named."""
-    if folder is not None:
-        sys.path.append(str(folder))
-        _stand_in(folder)
-    found = {}
+_loaded: Peers = {}
+
+
+def peers() -> Peers:
+    """The peers that were loaded."""
+    return _loaded
+
+
+def load(folder: Path | None) -> None:
+    """Import the peers that the folder holds, by the names of `NAMES`; the others are named."""
+    if folder is None:
+        return
+    sys.path.append(str(folder))
+    _stand_in(folder)
     for name, module in NAMES.items():
         try:
-            found[name] = importlib.import_module(module)
+            _loaded[name] = importlib.import_module(module)
         except ImportError as error:
-            print(f"no {name}: {error}")
-    return found
+            print(f"no {name}: {error}", flush=True)
 
 
 def _stand_in(folder: Path) -> None:
@@ -88,24 +89,22 @@ def _stand_in(folder: Path) -> None:
     module("vllm.v1.attention.backends.utils", NULL_BLOCK_ID=0)
 
 
-def compile_first(work: Callable[[Path | None], object], folder: Path | None, jobs: int) -> None:
-    """Run `work` in processes that each compile a share of the autotuned configurations into Triton's cache on disk."""
-    if jobs < 2:
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done in [pool.submit(_compile_share, work, folder, i, jobs) for i in range(jobs)]:
-            done.result()
+@contextmanager
+def compiled_apart(share: int, shares: int) -> Iterator[None]:
+    """Compile a share of the configurations of every autotuned kernel that is launched, and time none of them."""
+    run = Autotuner.run
 
-
-def _compile_share(work: Callable[[Path | None], object], folder: Path | None, share: int, shares: int) -> None:
-    def every(self: Autotuner, *args: Any, **named: Any) -> None:
+    def each(self: Autotuner, *args: Any, **named: Any) -> None:
         for config in self.configs[share::shares]:
             with suppress(OutOfResources, CompilationError):
                 self.fn.run(*args, **named, **config.all_kwargs())
 
-    Autotuner.run = every
-    with open(os.devnull, "w") as sys.stdout:
-        work(folder)
+    Autotuner.run = each
+    try:
+        with suppress(RuntimeError):  # of `same`: what such a launch leaves is not compared with ours
+            yield
+    finally:
+        Autotuner.run = run
 
 
 def same(name: str, ours: Tensor, theirs: Tensor) -> None:
@@ -120,7 +119,7 @@ def rotated(launch: Callable[[int], object], copies: int) -> float:
     return graph_us([lambda i=i: launch(i) for i in range(copies)])  # type: ignore[misc]
 
 
-def ssd(peers: Peers, model: str, batch: int, t: int) -> Found:
+def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     """A plain step (t = 1), or a window with the state after every token: ours, then vLLM's. Slot 0 is vLLM's padding."""
     h, p, n, g = SSD[model]
     module, name = ("ssd_scan", "step") if t == 1 else ("ssd_snapshots", f"snapshots of {t}")
@@ -159,20 +158,20 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> Found:
         theirs(0)
         same("vLLM's output", out, peer_out)
         same("vLLM's state", after, pool[: 1 + states])
-    found = [(f"{name}, ours", rotated(ours, copies), bytes_)]
+    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies), bytes_)]
     if "vllm" in peers:
-        found.append((f"{name}, vLLM", rotated(theirs, copies), bytes_))
+        found.append(Timing(model, f"{name}, vLLM", batch, rotated(theirs, copies), bytes_))
     return found
 
 
-def delta(peers: Peers, model: str, batch: int) -> Found:
-    """A plain step: ours, then fla's, which writes a new state and leaves the old one."""
-    g, h, k, v = DELTA[model]
-    launcher, bytes_ = kernel("delta_scan"), kernel("delta_scan", "traffic_bytes")(batch, 1, g, h, k, v)
+def delta(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
+    """A plain step (t = 1) or a fused scan: ours, then fla's, which writes a new state and leaves the old one."""
+    (g, h, k, v), name = DELTA[model], "step" if t == 1 else f"scan of {t}"
+    launcher, bytes_ = kernel("delta_scan"), kernel("delta_scan", "traffic_bytes")(batch, t, g, h, k, v)
     copies = max(2, min(copies_for(bytes_), ROOM // (4 * batch * h * k * v)))
     pool = torch.randn(copies, batch, h, k, v, device="cuda")
-    q, key, value = bf16(batch, 1, g, k), bf16(batch, 1, g, k), bf16(batch, 1, h, v)
-    gate, beta = -torch.rand(batch, 1, h, device="cuda"), torch.rand(batch, 1, h, device="cuda")
+    q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
+    gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
     out = torch.full_like(value, float("nan"))
 
     def ours(i: int) -> None:
@@ -189,44 +188,18 @@ def delta(peers: Peers, model: str, batch: int) -> Found:
     if peer is not None:
         same("fla's output", out, peer[0])
         same("fla's state", pool[0], peer[1])
-    found = [("step, ours", rotated(ours, copies), bytes_)]
+    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies), bytes_)]
     if peer is not None:
-        found.append(("step, fla", rotated(theirs, copies), bytes_))
+        found.append(Timing(model, f"{name}, fla", batch, rotated(theirs, copies), bytes_))
     return found
 
 
-def measure(peers: Peers, batches: tuple[int, ...], window: int = 6) -> dict[str, Any]:
-    """Every model, batch and operation; `of_step` is the time in plain steps of ours."""
-    copy = copy_bytes_per_us()
-    timings: list[Timing] = []
-    for batch in batches:
-        for model in (*SSD, *DELTA):
-            found = (
-                delta(peers, model, batch)
-                if model in DELTA
-                else ssd(peers, model, batch, 1) + ssd(peers, model, batch, window)
-            )
-            step = found[0][1]
-            for name, us, bytes_ in found:
-                timings.append(Timing(model, name, batch, us, bytes_, bytes_ / us / copy, us / step))
-                of_copy = bytes_ / us / copy
-                print(
-                    f"{model:20s} {batch:4d} {name:20s} {us:9.2f} us {of_copy:5.2f} of copy {us / step:6.2f} steps",
-                    flush=True,
-                )
-    return {"machine": fingerprint() | {"copy_bytes_per_us": copy}, "timings": [asdict(t) for t in timings]}
+def cases() -> Iterator[tuple[str, int, int]]:
+    """Models, batches and tokens."""
+    for batch in BATCHES:
+        yield from ((model, batch, t) for model in SSD for t in (1, WINDOW))
+        yield from ((model, batch, t) for model in DELTA for t in (1, *SCANS))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
-    options = parser.parse_args()
-    results = measure(load(options.peers), tuple(options.batches))
-    if options.out is not None:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def timings(model: str, batch: int, t: int) -> list[Timing]:
+    return (delta if model in DELTA else ssd)(peers(), model, batch, t)

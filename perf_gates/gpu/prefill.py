@@ -1,23 +1,19 @@
-"""Time the kernels of prompts beside their peers: `python -m perf_gates.gpu.prefill --peers .peers --out FILE`.
+"""The kernels of prompts beside their peers.
 
 One packed sequence of 4096 tokens from an initial state. What we compute is compared with a recurrence in float64, token by
 token; peers are compared with ours. mamba-ssm keeps the states between chunks in bf16; ours are fp32 throughout.
 """
 
-import argparse
-import json
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perf_gates.clock import copy_bytes_per_us, graph_us
-from perf_gates.gpu.kernels import DELTA, SSD, bf16, kernel
-from perf_gates.gpu.peers import Peers, compile_first, load, same
-from perf_gates.machine import fingerprint
+from perf_gates.clock import graph_us
+
+from .peers import Peers, compiled_apart, peers, same
+from .steps import DELTA, SSD, Timing, bf16, kernel
 
 TOKENS = 4096
 CHUNK = {"mamba2-2.7b": 256, "nemotron-3-nano-4b": 128}
@@ -131,42 +127,25 @@ def _near(ours: Tensor, exact: Tensor) -> None:
         raise RuntimeError(f"a result of ours differs from float64 by {apart:.2g} of the largest")
 
 
-WORK: list[tuple[str, str, Callable[[Peers, str, bool], Found]]] = [
-    *(("ssd_chunk_scan", model, ssd) for model in SSD),
-    *(("delta_chunk_scan", model, delta) for model in DELTA),
-    *(("causal_attention", model, attention) for model in ATTENTION),
-]
+WORK: dict[str, tuple[Callable[[Peers, str, bool], Found], tuple[str, ...]]] = {
+    "ssd_chunk_scan": (ssd, tuple(SSD)),
+    "delta_chunk_scan": (delta, tuple(DELTA)),
+    "causal_attention": (attention, tuple(ATTENTION)),
+}
 
 
-def measure(peers: Peers) -> dict[str, Any]:
-    """Microseconds, by kernel and model."""
-    timings = []
-    for name, model, timed in WORK:
-        found = timed(peers, model, True)
-        timings += [{"kernel": name, "model": model, "tokens": TOKENS, "by": by, "us": us} for by, us in found.items()]
-        print(f"{name:18s} {model:20s}", *(f"{by} {us:.1f} us" for by, us in found.items()), flush=True)
-    return {"machine": fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us()}, "timings": timings}
+def cases() -> Iterator[tuple[str, str]]:
+    """Kernels and models."""
+    yield from ((name, model) for name, (_, models) in WORK.items() for model in models)
 
 
-def compile_all(folder: Path | None) -> None:
-    """Launch what `measure` times, once; nothing is compared with float64, and a peer may come out wrong."""
-    peers = load(folder)
-    for _, model, timed in WORK:
-        with suppress(RuntimeError):
-            timed(peers, model, False)
+def timings(name: str, model: str) -> list[Timing]:
+    """Ours, which must be the recurrence in float64, and the peers'."""
+    timed, _ = WORK[name]
+    return [Timing(model, f"{name}, {by}", 1, us) for by, us in timed(peers(), model, True).items()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--jobs", type=int, default=1, help="processes that compile the peers' configurations first")
-    options = parser.parse_args()
-    compile_first(compile_all, options.peers, options.jobs)
-    results = measure(load(options.peers))
-    if options.out is not None:
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def compile_case(name: str, model: str, share: int, shares: int) -> None:
+    """Compile ours, and a share of the peers' autotuned configurations: what comes out of those may be wrong."""
+    with compiled_apart(share, shares):
+        WORK[name][0](peers(), model, False)

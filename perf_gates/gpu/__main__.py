@@ -1,0 +1,178 @@
+"""The speed table and the conformance at the shapes of models, in parts: `python -m perf_gates.gpu --out DIR --peers DIR`.
+
+Everything is compiled first, by as many processes as there are cores. Then each part runs in a process of its own, so that a
+kernel that breaks the GPU's context ends its part only, and keeps what it has in DIR/PART.json. A part that is complete, for
+the kernels that stand, is not run again. `python -m perf_gates.report DIR` makes the table.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from perf_gates.clock import compiling, copy_bytes_per_us, empty_launch_us
+from perf_gates.gpu import peers
+from perf_gates.machine import fingerprint, kernels_hash
+from perf_gates.measured import PARTS
+
+COMPILE_S, PART_S, SHAPES_S = 120, 90, 150
+"""Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
+
+
+def module(part: str) -> Any:
+    return importlib.import_module(f"perf_gates.gpu.{part}")
+
+
+def complete(file: Path) -> bool:
+    """Whether a part needs no other run: of these kernels, to its end, without a fault."""
+    if not file.exists():
+        return False
+    found = json.loads(file.read_text())
+    same = found["machine"]["kernels"] == kernels_hash()
+    if "verdicts" in found:
+        return same and bool(found["verdicts"]) and all(v["passed"] for v in found["verdicts"])
+    return same and found["complete"] and not found["errors"]
+
+
+# --- compilation ---
+
+
+def tasks(parts: list[str], shares: int) -> list[tuple[str, tuple[Any, ...]]]:
+    """The cases of the parts; of one with autotuned peers, each share of their configurations."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for part in parts:
+        for case in module(part).cases():
+            apart = hasattr(module(part), "compile_case")
+            found += [(part, (*case, i, shares)) for i in range(shares)] if apart else [(part, case)]
+    return found
+
+
+def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
+    """Launch one case without timing it; what is wrong with it will be said when it is measured."""
+    part, case = task
+    try:
+        with compiling(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            getattr(module(part), "compile_case", module(part).timings)(*case)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception as error:
+        return f"{part} {case}: {type(error).__name__}: {error}".split("\n")[0][:200]
+    return ""
+
+
+def compile_all(parts: list[str], folder: Path | None, jobs: int) -> None:
+    work = tasks(parts, max(1, jobs - 2))
+    work.sort(key=lambda task: task[0] != "prefill")
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=peers.load, initargs=(folder,)) as pool:
+        for said in pool.map(compile_task, work):
+            if said:
+                print(f"not compiled: {said}", flush=True)
+
+
+# --- measurement ---
+
+
+def measure(part: str, out: Path, folder: Path | None) -> None:
+    """Every case of a part; the file is written after each."""
+    if part in ("prefill", "peers"):
+        peers.load(folder)
+    head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
+    found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "timings": []}
+    for case in module(part).cases():
+        try:
+            timings = module(part).timings(*case)
+        except Exception as error:
+            found["errors"].append(f"{case}: {type(error).__name__}: {error}".split("\n")[0][:400])
+            print(found["errors"][-1], flush=True)
+            write(out, found)
+            if "CUDA error" in found["errors"][-1]:
+                return
+            continue
+        finally:
+            torch.cuda.empty_cache()
+        found["timings"] += [asdict(t) for t in timings]
+        print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
+        write(out, found)
+    write(out, found | {"complete": True})
+
+
+def write(out: Path, found: dict[str, Any]) -> None:
+    """One line a timing."""
+    rows = ",\n".join(f"  {json.dumps(t)}" for t in found["timings"])
+    head = json.dumps({name: value for name, value in found.items() if name != "timings"}, indent=1)
+    out.write_text(f'{head[:-2]},\n "timings": [\n{rows}\n ]\n}}\n')
+
+
+# --- stages ---
+
+
+def stage(arguments: list[str], seconds: float) -> bool:
+    """Run Python on arguments; whether it came to a good end in time. What it started ends with it."""
+    child = subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True)
+    try:
+        return child.wait(timeout=seconds) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{' '.join(arguments)}: ended after {seconds:.0f} s", flush=True)
+        return False
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
+    a = parser.parse_args(argv)
+    if a.stage == "compile":
+        compile_all(a.only, a.peers, a.jobs)
+        return 0
+    if a.stage == "measure":
+        measure(a.only[0], a.out / f"{a.only[0]}.json", a.peers)
+        return 0
+    a.out.mkdir(parents=True, exist_ok=True)
+    given = ["--out", str(a.out), "--jobs", str(a.jobs), *(["--peers", str(a.peers)] if a.peers else [])]
+    todo = [part for part in PARTS if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
+    if timed := [part for part in todo if part != "model_shapes"]:
+        run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
+    failed = []
+    for part in todo:
+        file = a.out / f"{part}.json"
+        file.unlink(missing_ok=True)
+        if part == "model_shapes":
+            judged = ["--out", str(file), "--jobs", str(a.jobs), "--seconds", str(SHAPES_S)]
+            run(part, ["perf_gates.gpu.model_shapes", *judged], SHAPES_S + 20)
+        else:
+            run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], PART_S)
+        if not complete(file):
+            failed.append(part)
+    print(f"failed: {', '.join(failed)}" if failed else "all parts are complete", flush=True)
+    return 1 if failed else 0
+
+
+def run(name: str, arguments: list[str], seconds: float) -> None:
+    start = monotonic()
+    print(f"--- {name}", flush=True)
+    stage(arguments, seconds)
+    print(f"--- {name}: {monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

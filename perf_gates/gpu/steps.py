@@ -1,0 +1,125 @@
+"""Plain steps, fused scans, windows without a write, and trees, of SSD and of the delta rule.
+
+Each launch runs inside a CUDA graph over distinct states; outputs are filled with NaN before and must be finite after. Times
+are medians of one run.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from perf_gates.clock import copies_for, graph_us
+
+BATCHES = (1, 4, 16, 64, 256)
+SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-3-nano-4b": (96, 80, 128, 8)}  # heads, channels, state, groups
+DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}  # key heads, value heads, key and value channels
+SCANS, WINDOW, TREES = (5, 10), 5, (13, 15, 63)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One measurement; for `linear_rows` the batch is the number of rows. Units: microseconds, bytes (0: not counted)."""
+
+    model: str
+    operation: str
+    batch: int
+    us: float
+    bytes: int = 0
+
+
+def kernel(name: str, function: str | None = None) -> Any:
+    """A launcher of ours, by name."""
+    return getattr(importlib.import_module(f"ssmspec_kernels.{name}"), function or name)
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda").bfloat16()
+
+
+def ladder(nodes: int, batch: int) -> torch.Tensor:
+    """The ancestors of a full binary tree of `nodes` nodes, for each row."""
+    mask = torch.eye(nodes, dtype=torch.bool)
+    for i in range(1, nodes):
+        mask[i] |= mask[(i - 1) // 2]
+    return mask.expand(batch, nodes, nodes).contiguous().cuda()
+
+
+def timed(launch: Callable[[torch.Tensor], object], batch: int, bytes_: int, out: torch.Tensor) -> float:
+    """The time of one launch over rotating slots; the outputs must have been written."""
+    count = copies_for(bytes_)
+    slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(count)]
+    out.fill_(float("nan"))
+    launch(slots[0])
+    torch.cuda.synchronize()
+    if not bool(out.isfinite().all()):
+        raise RuntimeError("an output was not written, or is not finite; nothing is timed")
+    return graph_us([lambda s=s: launch(s) for s in slots])  # type: ignore[misc]
+
+
+def ssd(model: str, batch: int) -> list[Timing]:
+    """In registers (`ssd_scan`), by products (`ssd_window`), and trees (`ssd_tree_scan`)."""
+    h, p, n, g = SSD[model]
+    scan, window, tree = kernel("ssd_scan"), kernel("ssd_window"), kernel("ssd_tree_scan")
+    scan_bytes, tree_bytes = kernel("ssd_scan", "traffic_bytes"), kernel("ssd_tree_scan", "traffic_bytes")
+    pool = torch.randn(batch * copies_for(scan_bytes(batch, 1, h, p, n, g)), h, p, n, device="cuda")
+    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+
+    def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
+        x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
+        mask = () if ancestors is None else (ancestors,)
+        out = torch.empty_like(x)
+        launch = lambda s: launcher(pool, x, dt, A, B, C, *mask, D=D, dt_bias=bias, slots=s, out=out, **rest)  # noqa: E731
+        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
+
+    found: list[Timing] = []
+    run("step", scan, 1, scan_bytes(batch, 1, h, p, n, g))
+    for t in SCANS:
+        bytes_ = scan_bytes(batch, t, h, p, n, g)
+        run(f"scan of {t}, in registers", scan, t, bytes_)
+        run(f"scan of {t}, by products", window, t, bytes_)
+    unwritten = scan_bytes(batch, WINDOW, h, p, n, g, write_state=False)
+    run(f"window of {WINDOW}, in registers", scan, WINDOW, unwritten, write_state=False)
+    run(f"window of {WINDOW}, by products", window, WINDOW, unwritten, write_state=False)
+    for nodes in TREES:
+        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, h, p, n, g), ladder(nodes, batch))
+    return found
+
+
+def delta(model: str, batch: int) -> list[Timing]:
+    """In registers (`delta_scan`), by the triangular solve (`delta_chunked`), and trees (`delta_tree`)."""
+    g, h, k, v = DELTA[model]
+    scan, solve, bytes_of = kernel("delta_scan"), kernel("delta_chunked"), kernel("delta_scan", "traffic_bytes")
+    tree, tree_bytes = kernel("delta_tree"), kernel("delta_tree", "traffic_bytes")
+    pool = torch.randn(batch * copies_for(bytes_of(batch, 1, g, h, k, v)), h, k, v, device="cuda")
+
+    def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
+        q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
+        gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+        mask = () if ancestors is None else (ancestors,)
+        out = torch.empty_like(value)
+        launch = lambda s: launcher(pool, q, key, value, gate, beta, *mask, slots=s, out=out, **rest)  # noqa: E731
+        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
+
+    found: list[Timing] = []
+    run("step", scan, 1, bytes_of(batch, 1, g, h, k, v))
+    for t in SCANS:
+        run(f"scan of {t}, in registers", scan, t, bytes_of(batch, t, g, h, k, v))
+        run(f"scan of {t}, by products", solve, t, bytes_of(batch, t, g, h, k, v))
+    unwritten = bytes_of(batch, WINDOW, g, h, k, v, write_state=False)
+    run(f"window of {WINDOW}, in registers", scan, WINDOW, unwritten, write_state=False)
+    run(f"window of {WINDOW}, by products", solve, WINDOW, unwritten, write_state=False)
+    for nodes in TREES:
+        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, g, h, k, v), ladder(nodes, batch))
+    return found
+
+
+def cases() -> Iterator[tuple[str, int]]:
+    """Models and batches."""
+    yield from ((model, batch) for batch in BATCHES for model in (*SSD, *DELTA))
+
+
+def timings(model: str, batch: int) -> list[Timing]:
+    return delta(model, batch) if model in DELTA else ssd(model, batch)

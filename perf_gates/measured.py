@@ -1,0 +1,86 @@
+"""The parts of a run on a GPU as they were written, and figures read from them."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
+
+
+class Missing(LookupError):
+    """A measurement that the results do not hold."""
+
+
+@dataclass(frozen=True)
+class At:
+    """Names one measurement; for `linear_rows` the batch is the number of rows."""
+
+    part: str
+    shape: str
+    operation: str
+    batch: int
+
+
+class Results:
+    """What the folder of a run holds, by part."""
+
+    def __init__(self, folder: Path) -> None:
+        files = {part: folder / f"{part}.json" for part in PARTS}
+        self.parts: dict[str, dict[str, Any]] = {p: json.loads(f.read_text()) for p, f in files.items() if f.exists()}
+        self.timings = {
+            At(part, t["model"], t["operation"], t["batch"]): t
+            for part, found in self.parts.items()
+            for t in found.get("timings", [])
+        }
+
+    def timing(self, at: At) -> dict[str, Any]:
+        """Raises: Missing."""
+        if at not in self.timings:
+            raise Missing(f"{at.part}: no {at.operation!r} of {at.shape} at {at.batch}")
+        return self.timings[at]
+
+    def us(self, at: At) -> float:
+        return float(self.timing(at)["us"])
+
+    def copy_us(self, at: At) -> float:
+        """What the run's copy bandwidth makes of the bytes."""
+        return float(self.timing(at)["bytes"] / self.parts[at.part]["machine"]["copy_bytes_per_us"])
+
+    def launch_us(self, part: str) -> float:
+        return float(self.parts[part]["machine"]["empty_launch_us"])
+
+
+Figure = Callable[[Results], float]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A time over a time; of several, the shortest."""
+
+    over: tuple[At, ...]
+    under: tuple[At, ...]
+
+    def __call__(self, results: Results) -> float:
+        return min(map(results.us, self.over)) / min(map(results.us, self.under))
+
+
+@dataclass(frozen=True)
+class OfCopy:
+    """Bytes over time, in parts of the run's copy bandwidth."""
+
+    at: At
+
+    def __call__(self, results: Results) -> float:
+        return results.copy_us(self.at) / results.us(self.at)
+
+
+@dataclass(frozen=True)
+class OverFloor:
+    """Time over the time of the bytes and one launch."""
+
+    at: At
+
+    def __call__(self, results: Results) -> float:
+        return results.us(self.at) / (results.copy_us(self.at) + results.launch_us(self.at.part))

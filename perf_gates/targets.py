@@ -1,0 +1,163 @@
+"""What the kernels are to reach on an H200, and how it is read from the parts of a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .measured import At, Figure, OfCopy, OverFloor, Ratio
+
+SSD, DELTA = ("mamba2-2.7b", "nemotron-3-nano-4b"), ("qwen3.5-4b",)
+SHAPES = (*SSD, *DELTA)
+BATCHES = (1, 4, 16, 64, 256)
+ROUTES = ("in registers", "by products")
+"""Two kernels compute a fused scan; the faster counts."""
+PREFILL = (
+    ("ssd_chunk_scan", "mamba2-2.7b", "mamba-ssm"),
+    ("ssd_chunk_scan", "nemotron-3-nano-4b", "mamba-ssm"),
+    ("delta_chunk_scan", "qwen3.5-4b", "fla"),
+    ("causal_attention", "nemotron-3-nano-4b", "torch"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of the table. `least`: the target is a lower limit. `best` is the peer's figure in the same units: measured
+    in the same run, or as published. `row` is the line of the table of targets that it belongs to."""
+
+    row: str
+    what: str
+    shape: str
+    batch: int
+    reached: Figure
+    target: float
+    least: bool = False
+    floor: str = ""
+    peer: str = ""
+    best: Figure | str = ""
+
+    def holds(self, value: float) -> bool:
+        return value >= self.target if self.least else value <= self.target
+
+
+def cells() -> Iterator[Cell]:
+    """The table, row after row."""
+    for row in (plain, scans, standard, verification, small_trees, large_trees):
+        for shape in SHAPES:
+            yield from row(shape)
+    yield from unrolled()
+    yield from linears()
+    yield from prompts()
+
+
+def plain(shape: str) -> Iterator[Cell]:
+    """Bytes over time where rows are many; where they are few, time over that of the bytes and one launch."""
+    row, peer = "plain step", "fla" if shape in DELTA else "vLLM"
+    for b in BATCHES:
+        ours, theirs = At("steps", shape, "step", b), At("peers", shape, f"step, {peer}", b)
+        if b < 64:
+            what, figures = f"{row}, over bytes and one launch", (OverFloor(ours), OverFloor(theirs))
+            yield Cell(row, what, shape, b, figures[0], 1.3, floor="1", peer=peer, best=figures[1])
+        else:
+            limit = {64: 0.91, 256: 0.95}[b] if shape in DELTA else 0.92
+            what, of_copy = f"{row}, bytes / time in copy", OfCopy(theirs)
+            yield Cell(row, what, shape, b, OfCopy(ours), limit, True, floor="0.98", peer=peer, best=of_copy)
+
+
+def scans(shape: str) -> Iterator[Cell]:
+    limits = {5: 1.15, 10: 1.40} if shape in DELTA else {5: 1.08, 10: 1.20}
+    for t, published, floor in ((5, "1.11", "1.02"), (10, "1.72", "1.04")):
+        for b in (16, 64, 256):
+            routes = tuple(At("steps", shape, f"scan of {t}, {route}", b) for route in ROUTES)
+            ours = Ratio(routes, (At("steps", shape, "step", b),))
+            peer, best = ("Snakes and Ladders, published", published)
+            if shape in DELTA:
+                scan, step = (At("peers", shape, name, b) for name in (f"scan of {t}, fla", "step, ours"))
+                peer, best = "fla", Ratio((scan,), (step,))
+            what = f"fused scan of {t}, over a step"
+            yield Cell("fused scan", what, shape, b, ours, limits[t], floor=floor, peer=peer, best=best)
+
+
+def standard(shape: str) -> Iterator[Cell]:
+    """The gain over the faster of our plain step and vLLM's, and the bandwidth that is reached."""
+    delta, row = shape in DELTA, "buffered standard"
+    limits = {1: 1.1, 4: 1.25, 16: 1.5, 64: 1.65, 256: 1.65} if delta else {1: 1.1, 4: 1.35, 16: 1.5, 64: 1.7, 256: 1.7}
+    published = {1: "0.64", 4: "1.01", 16: "1.23", 64: "1.57", 256: "1.65"}
+    floors = {1: "1.31", 4: "1.58", 16: "1.74", 64: "1.82", 256: "1.82"}
+    part = "buffered_delta" if delta else "buffered"
+    for phase, b in phases():
+        ours = At(part, shape, f"buffered L=16 output only, {phase}", b)
+        steps = (At(part, shape, "step", b), *(() if delta else (At("peers", shape, "step, vLLM", b),)))
+        what, peer = f"{row}, L = 16, {phase}", "ReplaySSM, published"
+        gain = Ratio(steps, (ours,))
+        named = f"{what}: gain over a step"
+        yield Cell(
+            row, named, shape, b, gain, limits[b], True, floors[b], "" if delta else peer, "" if delta else published[b]
+        )
+        if b >= 64:
+            yield Cell(row, f"{what}: bytes / time in copy", shape, b, OfCopy(ours), 0.88, True, "0.98")
+
+
+def verification(shape: str) -> Iterator[Cell]:
+    """Windows of 6, averaged over flushes."""
+    delta = shape in DELTA
+    part, large = ("buffered_delta", {64: 0.85, 256: 0.85}) if delta else ("buffered", {64: 0.75, 256: 0.75})
+    rows = [(4, 32, large if delta else large | {16: 0.85, 4: 1.0, 1: 1.5}, "0.65")]
+    rows += [] if delta else [(4, 22, {64: 0.80, 256: 0.80}, "0.72")]
+    rows += [(6, 22, {64: 0.88, 256: 0.88}, "0.72")]
+    seen = {64: "1.17", 256: "1.10"} if delta else {1: "4.4", 4: "2.3", 16: "1.6", 64: "1.06"}
+    for advanced, L, limits, floor in rows:
+        for phase, b in phases():
+            if b in limits:
+                name = f"verify 6, {advanced} advanced, L={L}, {phase}"
+                ours = Ratio((At(part, shape, name, b),), (At(part, shape, "step", b),))
+                best = seen.get(b, "") if advanced == 4 else ""
+                peer = "ReplaySSM, published" if best else ""
+                what = f"verification of 6, {advanced} advanced, L = {L}, {phase}: over a step"
+                yield Cell("verification", what, shape, b, ours, limits[b], floor=floor, peer=peer, best=best)
+
+
+def small_trees(shape: str) -> Iterator[Cell]:
+    limit, floor = (1.25, "1.09") if shape in DELTA else (1.15, "1.06")
+    for b in BATCHES:
+        chains = tuple(At("steps", shape, f"window of 5, {route}", b) for route in ROUTES)
+        ours, what = Ratio((At("steps", shape, "tree of 13", b),), chains), "tree of 13 over a scan of 5 without state write"
+        yield Cell("tree of 13", what, shape, b, ours, limit, floor=floor, peer="STree, published", best="1.49")
+
+
+def large_trees(shape: str) -> Iterator[Cell]:
+    limit, floor = (2.5, "1.48") if shape in DELTA else (1.8, "1.35")
+    for b in BATCHES:
+        large, small = (At("steps", shape, f"tree of {nodes}", b) for nodes in (63, 15))
+        yield Cell("tree of 63", "tree of 63 over a tree of 15", shape, b, Ratio((large,), (small,)), limit, floor=floor)
+
+
+def unrolled() -> Iterator[Cell]:
+    """One tree against a row for each of its leaves."""
+    for name, limit in (("a row and a state for each leaf", 10.0), ("a row for each leaf, one state", 1.4)):
+        for shape in SSD:
+            for b in BATCHES[:-1]:
+                gain = Ratio((At("unrolled", shape, name, b),), (At("unrolled", shape, "packed tree", b),))
+                yield Cell("packed tree", f"packed tree of 63 against {name}", shape, b, gain, limit, True)
+
+
+def linears() -> Iterator[Cell]:
+    """All linear layers for a token; that the bits of a row are its own is demanded before anything is timed."""
+    shape, row = SSD[0], "linear_rows"
+    for b in (1, 2, 6, 13, 16):
+        ours, theirs = (OfCopy(At("linear", shape, name, b)) for name in (row, "cuBLAS"))
+        yield Cell(row, f"{row}, bytes / time in copy", shape, b, ours, 0.80, True, "0.92", "cuBLAS", theirs)
+    for b, limit in ((16, 1.03), (32, 1.06)):
+        over, best = (Ratio((At("linear", shape, n, b),), (At("linear", shape, n, 1),)) for n in (row, "cuBLAS"))
+        yield Cell(row, f"{row}, over 1 row", shape, b, over, limit, floor="1", peer="cuBLAS", best=best)
+
+
+def prompts() -> Iterator[Cell]:
+    for kernel, shape, peer in PREFILL:
+        ours, theirs = (At("prefill", shape, f"{kernel}, {by}", 1) for by in ("ours", peer))
+        what = f"prefill of 4096 tokens, {kernel}, over the peer's"
+        yield Cell("prefill", what, shape, 1, Ratio((ours,), (theirs,)), 1.0, peer=peer, best="1")
+
+
+def phases() -> Iterator[tuple[str, int]]:
+    """Rows that flush together, and rows that flush one after the other."""
+    yield from (("aligned", b) for b in BATCHES)
+    yield from (("staggered", b) for b in BATCHES if b > 1)

@@ -1,0 +1,283 @@
+"""The measurements on a GPU as far as a CPU can try them: every case launches its kernels, the report reads what it must."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from triton.runtime.interpreter import GridExecutor
+
+from perf_gates import clock, machine, report, targets
+from perf_gates.gpu import __main__ as gpu
+from perf_gates.gpu import buffered, buffered_delta, linear, peers, prefill, steps, unrolled
+from perf_gates.measured import PARTS, At, OverFloor, Results
+
+pytestmark = pytest.mark.interpreter
+
+MODULES = {"steps": steps, "buffered": buffered, "buffered_delta": buffered_delta, "unrolled": unrolled, "linear": linear}
+MODULES |= {"prefill": prefill, "peers": peers}
+ROWS = {
+    "plain step",
+    "fused scan",
+    "buffered standard",
+    "verification",
+    "tree of 13",
+    "tree of 63",
+    "packed tree",
+    "linear_rows",
+    "prefill",
+}
+
+
+class OnTheCPU(TorchFunctionMode):
+    """Tensors of the GPU are made on the CPU; all are finite, for no kernel writes them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") == "cuda":
+            kwargs["device"] = "cpu"
+        if func is torch.Tensor.isfinite:
+            return torch.ones_like(args[0], dtype=torch.bool)
+        return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Models of a few channels, on the CPU. Launchers check what they are given; the names of their kernels are kept, and
+    none is run, for what they compute is judged elsewhere."""
+    names: list[str] = []
+    monkeypatch.setattr(GridExecutor, "__call__", lambda grid, *_, **__: names.append(grid.fn.__name__))
+    monkeypatch.setattr(linear, "faults", lambda *_: [])
+    for name in ("_near", "same"):
+        monkeypatch.setattr(prefill, name, lambda *_: None)
+    for model in steps.SSD:
+        monkeypatch.setitem(steps.SSD, model, (2, 16, 16, 1))
+    monkeypatch.setitem(steps.DELTA, "qwen3.5-4b", (1, 2, 16, 16))
+    monkeypatch.setitem(prefill.ATTENTION, "nemotron-3-nano-4b", (2, 1, 16))
+    monkeypatch.setattr(prefill, "TOKENS", 20)
+    for name, shape in (("IN", (24, 16)), ("OUT", (16, 32)), ("HEAD", (40, 16))):
+        monkeypatch.setattr(linear, name, shape)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    linear.weights.cache_clear()
+    with OnTheCPU(), clock.compiling():
+        yield names
+    linear.weights.cache_clear()
+
+
+def few(part: str) -> list[tuple[Any, ...]]:
+    """One case of each model, of two rows where there are so many."""
+    cases = list(MODULES[part].cases())
+    return [case for case in cases if case[1:2] in ((1,), (4,)) or len(case) == 1 or isinstance(case[-1], str)]
+
+
+KERNELS = {
+    "steps": {"ssd_scan_kernel", "ssd_window_kernel", "delta_scan_kernel", "delta_window_kernel", "_delta_tree_kernel"},
+    "buffered": {"ssd_scan_kernel", "_ssd_buffered_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
+    "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
+    "unrolled": {"ssd_window_kernel"},
+    "linear": {"_linear_rows_kernel"},
+    "prefill": set(),
+    "peers": {"ssd_scan_kernel", "delta_scan_kernel"},
+}
+
+
+@pytest.mark.parametrize("part", MODULES)
+def test_every_measurement_launches_what_it_times(part: str, launched: list[str]) -> None:
+    for case in few(part):
+        assert MODULES[part].timings(*case)
+    assert KERNELS[part] <= set(launched)
+
+
+@pytest.mark.parametrize("part", MODULES)
+def test_no_case_comes_twice(part: str) -> None:
+    cases = list(MODULES[part].cases())
+    assert len(set(cases)) == len(cases) > 0
+
+
+def test_ours_is_timed_where_a_peer_is_not_there(launched: list[str]) -> None:
+    assert [t.operation for t in peers.timings("qwen3.5-4b", 1, 5)] == ["scan of 5, ours"]
+    assert [t.operation for t in peers.timings("mamba2-2.7b", 1, 1)] == ["step, ours"]
+
+
+# --- the report ---
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Made-up results that hold everything the table asks for."""
+    asked: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+    for at in keys():
+        asked[at.part].append({"model": at.shape, "operation": at.operation, "batch": at.batch, "us": 10.0, "bytes": 1000})
+    head = {"gpu": "G", "driver": "1", "torch": "2", "triton": "3", "commit": "c" * 40, "kernels": machine.kernels_hash()}
+    for part in PARTS:
+        found: dict[str, Any] = {"machine": head | {"copy_bytes_per_us": 100.0, "empty_launch_us": 1.0}}
+        if part == "model_shapes":
+            verdict = {
+                "kernel": "k",
+                "model": "m",
+                "variant": "v",
+                "batch": 1,
+                "passed": True,
+                "utilisation": 0.5,
+                "message": "",
+            }
+            found["verdicts"] = [verdict]
+        else:
+            found |= {"complete": True, "errors": [], "timings": asked[part]}
+        (tmp_path / f"{part}.json").write_text(json.dumps(found))
+    return tmp_path
+
+
+def keys() -> set[At]:
+    """Every measurement that some cell reads."""
+    found: set[At] = set()
+    for cell in targets.cells():
+        for figure in (cell.reached, cell.best):
+            if not isinstance(figure, str):
+                found |= {getattr(figure, "at", None), *getattr(figure, "over", ()), *getattr(figure, "under", ())} - {None}
+    return found
+
+
+def change(folder: Path, part: str, edit: Callable[[dict[str, Any]], None]) -> None:
+    file = folder / f"{part}.json"
+    found = json.loads(file.read_text())
+    edit(found)
+    file.write_text(json.dumps(found))
+
+
+def test_the_report_names_every_row_and_whole_results_have_no_fault(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert {cell.row for cell in targets.cells()} == ROWS
+    for cell in targets.cells():
+        assert f"| {cell.what} | {cell.shape} | {cell.batch} |" in printed
+    assert " | - | " not in printed
+    assert "| k | m | 1 | 0.50 | 0 |" in printed
+
+
+def test_what_the_table_reads_is_what_the_measurements_write(launched: list[str]) -> None:
+    """Names and batches, by the modules that measure."""
+    written = {(part, t.model, t.operation) for part in ("steps", "buffered_delta", "linear") for c in few(part)
+               for t in MODULES[part].timings(*c)}  # fmt: skip
+    written |= {("buffered", model, plan.name) for model in steps.SSD for plan in buffered.plans()}
+    written |= {("buffered", model, "step") for model in steps.SSD}
+    written |= {("unrolled", model, name) for model in steps.SSD for name in unrolled.NAMES}
+    written |= {("prefill", model, f"{k}, {by}") for k, model, peer in targets.PREFILL for by in ("ours", peer)}
+    written |= {("peers", model, f"step, {by}") for model in steps.SSD for by in ("ours", "vLLM")}
+    names = [f"{what}, {by}" for what in ("step", *(f"scan of {t}" for t in steps.SCANS)) for by in ("ours", "fla")]
+    written |= {("peers", model, name) for model in steps.DELTA for name in names}
+    assert {(at.part, at.shape, at.operation) for at in keys()} <= written
+    for part in ("steps", "buffered", "buffered_delta", "unrolled"):
+        asked = {(at.shape, at.batch) for at in keys() if at.part == part}
+        assert asked <= set(MODULES[part].cases())
+    assert {at.batch for at in keys() if at.part == "linear"} <= set(linear.ROWS)
+
+
+def test_missing_cell_is_a_fault_and_a_dash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(folder, "steps", lambda found: found["timings"].pop(0))
+    assert report.main([str(folder)]) == 1
+    printed = capsys.readouterr()
+    assert "steps: no " in printed.err
+    assert "| - |" in printed.out
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_part_that_is_not_there_or_of_other_kernels_is_a_fault(part: str, folder: Path) -> None:
+    change(folder, part, lambda found: found["machine"].update(kernels="other"))
+    (wrong,) = report.faults(Results(folder), machine.kernels_hash())
+    assert wrong.startswith(f"{part}: measured on kernels other")
+    (folder / f"{part}.json").unlink()
+    assert f"{part}: no file" in list(report.faults(Results(folder), machine.kernels_hash()))
+
+
+@pytest.mark.parametrize(
+    ("part", "edit"),
+    [
+        ("peers", lambda found: found.update(complete=False)),
+        ("peers", lambda found: found["errors"].append("one")),
+        ("model_shapes", lambda found: found["verdicts"][0].update(passed=False)),
+    ],
+)
+def test_part_with_a_fault_is_a_fault_and_is_run_again(part: str, edit: Any, folder: Path) -> None:
+    assert gpu.complete(folder / f"{part}.json")
+    change(folder, part, edit)
+    assert len(list(report.faults(Results(folder), machine.kernels_hash()))) == 1
+    assert not gpu.complete(folder / f"{part}.json")
+
+
+def test_target_that_is_missed_is_said_and_is_no_fault(folder: Path) -> None:
+    def slow(found: dict[str, Any]) -> None:
+        for t in found["timings"]:
+            t["us"] *= 3 if t["operation"].startswith("linear_rows") and t["batch"] > 16 else 1
+
+    change(folder, "linear", slow)
+    results = Results(folder)
+    (cell,) = [c for c in targets.cells() if c.what == "linear_rows, over 1 row" and c.batch == 32]
+    assert report.line(cell, results).endswith("| <= 1.06 | 3.00 | 1 | 1.00 cuBLAS | **missed** |")
+    assert list(report.faults(results, machine.kernels_hash())) == []
+    assert not cell.holds(float("nan"))
+
+
+def test_time_over_bytes_and_a_launch(folder: Path) -> None:
+    (cell,) = [c for c in targets.cells() if c.row == "plain step" and c.batch == 1 and c.shape == "mamba2-2.7b"]
+    assert isinstance(cell.reached, OverFloor)
+    assert cell.reached(Results(folder)) == 10.0 / (1000 / 100.0 + 1.0)
+
+
+def test_table_goes_between_the_markers_of_the_page() -> None:
+    page = f"a\n{report.BEGIN}\nold\n{report.END}\nb\n"
+    assert report.inserted(page, "new") == f"a\n{report.BEGIN}\n\nnew\n\n{report.END}\nb\n"
+    with pytest.raises(ValueError, match="once each"):
+        report.inserted("no markers", "new")
+    report.inserted(report.README.read_text(), "new")
+
+
+def test_hash_of_kernels_is_that_of_their_code() -> None:
+    source = '"""Says."""\n\ndef f():\n    """Says.\n\n    More."""\n    return "x"\n'
+    assert machine.code(source) == machine.code(source.replace("Says", "Said")) == 'def f():\n    return "x"'
+    assert machine.code(source) != machine.code(source.replace('"x"', '"y"'))
+
+
+# --- the runner ---
+
+
+def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+    monkeypatch.setattr(gpu, "stage", lambda arguments, _: ran.append(arguments) or False)
+    assert gpu.main(["--out", str(folder)]) == 0
+    assert ran == []
+    (folder / "linear.json").unlink()
+    (folder / "model_shapes.json").unlink()
+    assert gpu.main(["--out", str(folder), "--peers", "p"]) == 1
+    assert [a[a.index("--only") + 1 :] for a in ran[:2]] == [["linear"], ["linear"]]
+    assert ran[2][0] == "perf_gates.gpu.model_shapes"
+    assert gpu.main(["--out", str(folder), "--only", "steps", "--again"]) == 1
+
+
+def test_case_that_fails_is_an_error_of_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def timings(rows: int) -> list[steps.Timing]:
+        if rows == 2:
+            raise ValueError("no")
+        return [steps.Timing("m", "o", rows, 1.0)]
+
+    monkeypatch.setattr(linear, "timings", timings)
+    monkeypatch.setattr(linear, "cases", lambda: iter([(1,), (2,), (3,)]))
+    monkeypatch.setattr(gpu, "fingerprint", lambda: {"kernels": machine.kernels_hash()})
+    monkeypatch.setattr(gpu, "copy_bytes_per_us", lambda: 1.0)
+    monkeypatch.setattr(gpu, "empty_launch_us", lambda: 1.0)
+    gpu.measure("linear", tmp_path / "linear.json", None)
+    found = json.loads((tmp_path / "linear.json").read_text())
+    assert [t["batch"] for t in found["timings"]] == [1, 3]
+    assert found["errors"] == ["(2,): ValueError: no"]
+    assert found["complete"]
+    assert not gpu.complete(tmp_path / "linear.json")
+
+
+def test_stage_that_takes_too_long_ends_with_what_it_started() -> None:
+    assert not gpu.stage(["timeit", "-n", "1", "-r", "1", "import time; time.sleep(30)"], 1.5)
+    assert gpu.stage(["timeit", "-n", "1", "-r", "1", "pass"], 30)
