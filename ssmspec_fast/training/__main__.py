@@ -1,7 +1,9 @@
-"""`python -m ssmspec_fast.training --out FOLDER [--only NAME] [--steps N]`: train the small checkpoints, or some of them."""
+"""`python -m ssmspec_fast.training --out FOLDER [--only NAME] [--steps N]`: train the small checkpoints, or some of them.
+
+Beside them it writes the log, the prompts, the model card and the picture of the losses.
+"""
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
@@ -10,8 +12,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from . import corpus, tokens
-from .loop import train
+from . import card, corpus, curves, log, prompts, tokens
+from .loop import stage_name, train
 from .recipes import RECIPES
 
 
@@ -33,7 +35,7 @@ def main() -> None:
     text = corpus.read()
     merged = tokens.merged(_texts(text.train)) if "bpe-drafter" in arguments.only else tokens.bytes_only()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    log = arguments.out / "training.jsonl"
+    prompts.write(arguments.out, text.held_out)
     for recipe in RECIPES:
         if recipe.name not in arguments.only:
             continue
@@ -43,11 +45,16 @@ def main() -> None:
             data, unseen = (_encoded(merged, part) for part in (data, unseen))
         began = time.monotonic()
         found = train(recipe, data, unseen, arguments.out, arguments.device, arguments.steps)
-        tokens.save(tokenizer, arguments.out / recipe.name)
+        for part in recipe.stages:
+            tokens.save(tokenizer, arguments.out / stage_name(recipe, part))
         found |= {"seconds": round(time.monotonic() - began), "corpus": text.sha256, "python": platform.python_version()}
-        with log.open("a") as lines:
-            lines.write(json.dumps(found) + "\n")
+        log.add(arguments.out, found)
         print(f"{recipe.name}: {found['held_out']:.4f} nats a token on held-out files, {found['seconds']} s", flush=True)
+    card.write(arguments.out)
+    try:
+        curves.draw(arguments.out)
+    except ModuleNotFoundError as missing:
+        print(f"{missing.name} is not installed: draw the losses elsewhere, by python -m ssmspec_fast.training.curves FOLDER")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def train(
             each = 1000 * (time.monotonic() - began) / i
             print(f"{recipe.name:16s} step {i:6d} of {steps}  loss {float(loss):.4f} nats  {each:.1f} ms a step", flush=True)
         if i in kept:
-            _save(model, folder / _stage_name(recipe, kept[i]))
+            _save(model, folder / stage_name(recipe, kept[i]))
     return {"name": recipe.name, "curve": curve, "held_out": _held_out_loss(model, unseen, recipe, device)}
 
 
@@ -161,7 +161,8 @@ def _teacher(recipe: Recipe, folder: Path, device: str) -> Any:
     return teacher.to(device).eval()
 
 
-def _stage_name(recipe: Recipe, part: float) -> str:
+def stage_name(recipe: Recipe, part: float) -> str:
+    """The folder of the checkpoint that is kept after this part of a run."""
     return recipe.name if part == 1.0 else f"{recipe.name}-{round(100 * part):02d}"
 
 
