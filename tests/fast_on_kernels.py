@@ -85,7 +85,7 @@ def settled(name: str, device: str, nodes: int, method: str) -> dict[str, Any]:
     from tests.fast_drafters import CHAINS, Skilled
     from tests.fast_models import drawn, prompts, to_device
 
-    model, given, plain = to_device(drawn(name), device), prompts(9, (5, 2)), TorchOperations()
+    model, given, plain = to_device(drawn(name), device), prompts(9, (3, 1)), TorchOperations()
     wanted = [r.tokens for r in Engine(model, slots=2, cache=48, operations=plain).generate(given, Settings(20))]
     operations, drafter = TritonOperations(), Skilled(wanted, nodes, 0.7, tree=method == "tree")
     decoder = Decoder(model, CHAINS[method](), operations, slots=4, cache=48, window=nodes)
@@ -111,7 +111,7 @@ def settled(name: str, device: str, nodes: int, method: str) -> dict[str, Any]:
     return {"name": name, "method": method, "settled": worst}
 
 
-def main() -> None:
+def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--device", default="cpu")
@@ -120,33 +120,44 @@ def main() -> None:
     parser.add_argument("--plant", action="store_true")
     parser.add_argument("--budget", type=int, default=4)
     parser.add_argument("--nodes", type=int, default=3)
-    given = parser.parse_args()
-    if given.device == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
+    return parser.parse_args(arguments)
+
+
+def plant() -> None:
+    from ssmspec_fast.operations import triton_recurrences
+
+    whole = triton_recurrences.named
+    triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+
+
+def run(given: argparse.Namespace) -> None:
+    from tests.fast_drafters import CHAINS
     from tests.fast_models import ONE_OF_EACH
 
-    if given.device == "cpu":
+    if given.plant:
+        plant()
+    chosen = list(CHAINS) if given.methods is None else [name for name in given.methods.split(",") if name]
+    for name in given.names or ONE_OF_EACH:
+        for method in chosen if given.settled else ():
+            print(json.dumps(settled(name, given.device, given.nodes, method)), flush=True)
+        if not given.settled:
+            print(json.dumps(judge(name, given.device, given.budget, given.nodes, chosen)), flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    """One run, or several between plus signs."""
+    runs = [parsed(part.split("|")) for part in "|".join(arguments).split("|+|")]
+    if runs[0].device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
         from conformance.interpreter.faithful import faithful
     else:
         faithful = nullcontext
     import torch
 
-    if given.plant:
-        from ssmspec_fast.operations import triton_recurrences
-
-        whole = triton_recurrences.named
-        triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
-    from tests.fast_drafters import CHAINS
-
-    chosen = list(CHAINS) if given.methods is None else [name for name in given.methods.split(",") if name]
     with faithful(), torch.no_grad():
-        for name in given.names or ONE_OF_EACH:
-            for method in chosen if given.settled else ():
-                print(json.dumps(settled(name, given.device, given.nodes, method)), flush=True)
-            if given.settled:
-                continue
-            print(json.dumps(judge(name, given.device, given.budget, given.nodes, chosen)), flush=True)
+        for given in runs:
+            run(given)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

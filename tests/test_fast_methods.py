@@ -65,7 +65,7 @@ def test_speculative_greedy_output_is_bit_identical_to_plain(name: str, method: 
 
 
 @pytest.mark.parametrize("method", CHAINS)
-@pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5"])
+@pytest.mark.parametrize("name", ["bamba"])
 def test_weights_in_bfloat16_change_nothing_of_that(name: str, method: str) -> None:
     model, given = drawn(name, torch.bfloat16), prompts(7, (3, 8))
     wanted = [r.tokens for r in Engine(model, slots=2, cache=64, operations=BITWISE).generate(given, Settings(BUDGET))]
@@ -158,7 +158,7 @@ def held(pools: Pools, method: Method, slot: int, length: int) -> list[torch.Ten
 
 
 @pytest.mark.parametrize("method", CHAINS)
-@pytest.mark.parametrize("name", ["mamba", "falcon_h1", "qwen3_5"])
+@pytest.mark.parametrize("name", ["falcon_h1", "qwen3_5"])
 def test_settled_states_are_those_of_plain_decoding(name: str, method: str) -> None:
     """After any number of windows: convolution, state, keys and values, bit for bit."""
     model, given = model_of(name), prompts(4, LENGTHS)
@@ -190,8 +190,8 @@ def test_slots_outside_the_batch_stay_as_they_are(method: str) -> None:
         assert not any(x.any() for x in held(decoder.pools, made, slot, 64))
 
 
-@pytest.mark.parametrize("other", CHAINS)
-@pytest.mark.parametrize("method", ["joint", "activation replay", "replay buffer", "tree", "snapshots"])
+@pytest.mark.parametrize("other", ["snapshots", "joint", "replay buffer", "tree"])
+@pytest.mark.parametrize("method", ["joint", "activation replay", "tree"])
 def test_a_lagging_row_is_forked_and_handed_on_to_another_method(method: str, other: str) -> None:
     """Three windows under one method, then each sequence twice under another: all go on as plain decoding does."""
     name = "bamba"

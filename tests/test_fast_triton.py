@@ -18,32 +18,44 @@ pytest.importorskip("triton")
 RELATIVE = 1e-4
 
 
-def judged(*arguments: str) -> list[dict[str, Any]]:
+RUNS = (
+    ("--methods=", "mamba2", "qwen3_5"),
+    ("--methods=tree", "--budget=3", "llama"),
+    ("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"),
+    ("--methods=", "--plant", "mamba"),
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What the script prints for all runs, by family and kind, from one process: the planted fault is its last run."""
     script = Path(__file__).with_name("fast_on_kernels.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
-    command = [sys.executable, str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    arguments = [argument for run in RUNS for argument in ("+", *run)][1:]
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments], capture_output=True, text=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {f"{line['name']}, {line.get('method', 'logits')}": line for line in lines}
 
 
-def test_logits_over_the_kernels_equal_those_of_float64() -> None:
-    for found in judged("--methods=", "mamba2", "qwen3_5"):
-        fast, bitwise = found["float64"]
-        assert fast <= RELATIVE
-        assert bitwise <= RELATIVE
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
+def test_logits_over_the_kernels_equal_those_of_float64(found: dict[str, Any], name: str) -> None:
+    fast, bitwise = found[f"{name}, logits"]["float64"]
+    assert fast <= RELATIVE
+    assert bitwise <= RELATIVE
 
 
-def test_trees_over_the_kernels_of_attention_emit_plain_tokens() -> None:
-    (found,) = judged("--methods=tree", "--budget=3", "llama")
-    assert found["methods"] == found["fast"] == {"tree": True}
+def test_trees_over_the_kernels_of_attention_emit_plain_tokens(found: dict[str, Any]) -> None:
+    line = found["llama, logits"]
+    assert line["methods"] == line["fast"] == {"tree": True}
 
 
-def test_a_planted_forgotten_argument_is_caught() -> None:
-    (found,) = judged("--methods=", "--plant", "mamba")
-    assert min(found["float64"]) > 100 * RELATIVE
+@pytest.mark.parametrize("method", ["activation replay", "replay buffer of two windows"])
+def test_states_behind_fused_windows_are_those_of_plain_decoding(found: dict[str, Any], method: str) -> None:
+    assert found[f"mamba2, {method}"]["settled"] <= RELATIVE
 
 
-def test_states_behind_fused_windows_are_those_of_plain_decoding() -> None:
-    for found in judged("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"):
-        assert found["settled"] <= RELATIVE
+def test_a_planted_forgotten_argument_is_caught(found: dict[str, Any]) -> None:
+    assert min(found["mamba, logits"]["float64"]) > 100 * RELATIVE
