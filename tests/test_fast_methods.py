@@ -236,6 +236,17 @@ def test_what_a_slot_owns_between_windows_is_counted() -> None:
         assert sum(x.numel() for x in tensors(rest)) == 7 * 3 * kept
 
 
+@pytest.mark.parametrize("method", [name for name in CHAINS if name != "replay buffer of two windows"])
+def test_one_method_serves_two_decoders(method: str) -> None:
+    """What a method needs to remember lies in the pools, so that windows of two lengths do not disturb each other."""
+    name = "bamba"
+    model, given, made = model_of(name), prompts(1, LENGTHS), CHAINS[method]()
+    wanted, tree = answers(name, 1), method == "tree"
+    first = Engine(model, Skilled(wanted, NODES, 0.7, tree=tree), made, slots=3, cache=64, operations=BITWISE)
+    Engine(model, Skilled(wanted, NODES + 3, 0.7, tree=tree), made, slots=2, cache=64, operations=BITWISE)
+    assert [result.tokens for result in first.generate(given, Settings(BUDGET))] == wanted
+
+
 def test_what_a_method_cannot_do_is_refused_with_the_reason() -> None:
     name = "mamba2"
     model, given = model_of(name), prompts(6, (4,))

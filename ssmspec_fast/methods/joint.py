@@ -27,7 +27,7 @@ from ..window import Feed, Verdict, Window
 from .plain import Plain
 from .windows import at, draft_number, place, recurrence
 
-LAG = "lag"
+LAG, WINDOW = "lag", "window"
 
 
 class Joint(Plain):
@@ -44,8 +44,8 @@ class Joint(Plain):
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
-        self.window = window
         pools = new_pools(model, slots, cache + window, device=device)
+        pools.kept[WINDOW] = window
         pools.kept[LAG] = torch.zeros_like(pools.length)
         return pools
 
@@ -58,7 +58,7 @@ class Joint(Plain):
             raise Unsupported("joint attainment brings accepted drafts again, in rows; use the method tree for trees")
         slots, t = window.slots, window.tokens.shape[1]
         lag, start = at(pools.kept[LAG], slots), at(pools.length, slots)
-        steps = torch.arange(self.window - 1 + t, device=slots.device)
+        steps = torch.arange(pools.kept[WINDOW] - 1 + t, device=slots.device)
         own = steps - lag[:, None]
         again = torch.gather(sequences.tokens[slots.clamp_min(0).long()], 1, self.inside(start[:, None] + steps, sequences))
         fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))

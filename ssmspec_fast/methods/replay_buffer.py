@@ -29,6 +29,7 @@ from .plain import Plain
 from .windows import advance, at, keep_accepted, place, recurrence
 
 ORIGIN, HELD, RING, INPUTS = "origin", "held", "ring", "inputs of the convolution"
+ENTRIES, WINDOW = "entries of a ring", "longest window"
 
 
 class ReplayBuffer(Plain):
@@ -54,9 +55,9 @@ class ReplayBuffer(Plain):
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
-        self.length, self.window = self.capacity or 4 * window, window
         pools = new_pools(model, slots, cache + window, device=device)
         pools.kept[ORIGIN], pools.kept[HELD] = torch.zeros_like(pools.length), torch.zeros_like(pools.length)
+        pools.kept[ENTRIES], pools.kept[WINDOW] = self.capacity or 4 * window, window
         pools.kept[RING] = {
             layer: self.new_ring(mixer, slots, model, pools, operations)
             for layer, mixer in enumerate(model.mixers)
@@ -66,7 +67,7 @@ class ReplayBuffer(Plain):
 
     def new_ring(self, mixer: Any, slots: int, model: Model, pools: Pools, operations: Operations) -> Any:
         """Room for the inputs of so many tokens: a record, or the ring of a kernel."""
-        room = new_inputs(mixer, slots, self.length, model, pools.length.device)[1]
+        room = new_inputs(mixer, slots, pools.kept[ENTRIES], model, pools.length.device)[1]
         scan = fused(operations, mixer, "buffered")
         return room if scan is None else scan.new_ring(room, pools.kept[ORIGIN], pools.kept[HELD])
 
@@ -85,7 +86,7 @@ class ReplayBuffer(Plain):
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
         if hasattr(pools.kept[RING][layer], "origin"):
-            given = {"window": self.window, "slots": slots, "lengths": feed.window.lengths}
+            given = {"window": pools.kept[WINDOW], "slots": slots, "lengths": feed.window.lengths}
             return scan.buffered(state.S, pools.kept[RING][layer], inputs, mixer.params, **given)
         held, live = self.history(pools, layer, slots)
         both = joined(held, inputs)
@@ -97,19 +98,19 @@ class ReplayBuffer(Plain):
 
     def history(self, pools: Pools, layer: int, slots: Tensor) -> tuple[Any, Tensor]:
         """The held entries of each row, first ones first, and the mask of what is held."""
-        steps = torch.arange(self.length, device=slots.device)
-        order = (at(pools.kept[ORIGIN], slots)[:, None] + steps) % self.length
+        steps = torch.arange(pools.kept[ENTRIES], device=slots.device)
+        order = (at(pools.kept[ORIGIN], slots)[:, None] + steps) % pools.kept[ENTRIES]
         live = (steps < at(pools.kept[HELD], slots)[:, None]) & (slots >= 0)[:, None]
         return whole(each(pools.kept[RING][layer], lambda x: along(take(x, slots), order))), live
 
     def due(self, pools: Pools, slots: Tensor) -> Tensor:
-        return at(pools.kept[HELD], slots) + 2 * self.window > self.length
+        return at(pools.kept[HELD], slots) + 2 * pools.kept[WINDOW] > pools.kept[ENTRIES]
 
     def append(self, pools: Pools, layer: int, inputs: Any, slots: Tensor) -> None:
         """(2)."""
         t = inputs[0].shape[1]
         first = at(pools.kept[ORIGIN], slots) + at(pools.kept[HELD], slots)
-        to = (first[:, None] + torch.arange(t, device=slots.device)) % self.length
+        to = (first[:, None] + torch.arange(t, device=slots.device)) % pools.kept[ENTRIES]
         for ring, new in zip(pools.kept[RING][layer], for_replay(inputs), strict=True):
             if ring is not None:
                 owner, (rows, places), some = stand_in(slots, new, to)
@@ -122,7 +123,7 @@ class ReplayBuffer(Plain):
             operations.conv_commit(pools.recurrent(layer).M, pre, advanced=advanced, slots=slots)
         origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
         due = self.due(pools, slots)
-        place(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % self.length, origin))  # (4)
+        place(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
         place(pools.kept[HELD], slots, torch.where(due, 0, held) + advanced)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)

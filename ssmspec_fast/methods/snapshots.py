@@ -23,7 +23,7 @@ from ..window import Feed, Verdict
 from .plain import Plain
 from .windows import advance, at, draft_number, keep_accepted, place, recurrence
 
-CURRENT, INPUTS = "current", "inputs of the convolution"
+CURRENT, ROOM, INPUTS = "current", "places of a slot", "inputs of the convolution"
 
 
 class Snapshots(Plain):
@@ -40,13 +40,14 @@ class Snapshots(Plain):
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
-        self.room = 1 + self.drafts * window
-        pools = new_pools(model, slots, cache, places=slots * self.room, device=device)
+        room = 1 + self.drafts * window
+        pools = new_pools(model, slots, cache, places=slots * room, device=device)
+        pools.kept[ROOM] = room
         pools.kept[CURRENT] = torch.zeros_like(pools.length)
         return pools
 
     def places(self, pools: Pools, slots: Tensor) -> Tensor:
-        return torch.where(slots >= 0, slots * self.room + at(pools.kept[CURRENT], slots), -1)
+        return torch.where(slots >= 0, slots * pools.kept[ROOM] + at(pools.kept[CURRENT], slots), -1)
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
@@ -62,14 +63,14 @@ class Snapshots(Plain):
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
         steps = draft_number(feed.window)[:, None] * pre.shape[1] + torch.arange(pre.shape[1], device=pre.device)
-        to = slots[:, None] * self.room + self.entry(pools, slots, steps)
+        to = slots[:, None] * pools.kept[ROOM] + self.entry(pools, slots, steps)
         kept = torch.where(feed.live, to, -1)
         begin = self.places(pools, slots)
         return recurrence(operations, mixer).snapshots(state.S, inputs, mixer.params, kept, slots=begin, live=feed.live)
 
     def entry(self, pools: Pools, slots: Tensor, steps: Tensor) -> Tensor:
         """Place number of token `steps` among those of its slot (1)."""
-        return (at(pools.kept[CURRENT], slots)[:, None] + 1 + steps) % self.room
+        return (at(pools.kept[CURRENT], slots)[:, None] + 1 + steps) % pools.kept[ROOM]
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         inputs, t = pools.kept.pop(INPUTS, {}), feed.tokens.shape[1]
@@ -88,7 +89,7 @@ class Snapshots(Plain):
 
     def copy(self, pools: Pools, slots: Tensor, current: Tensor) -> None:
         """The accepted states into place 0 of their slots."""
-        home = torch.where(slots >= 0, slots * self.room, -1)
+        home = torch.where(slots >= 0, slots * pools.kept[ROOM], -1)
         for state in pools.layers:
             if isinstance(state, RecurrentState):
                 put(state.S, home, state.S[home.clamp_min(0) + current])
