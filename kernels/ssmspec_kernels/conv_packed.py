@@ -20,7 +20,7 @@ from ssmspec_ref.errors import ShapeMismatch
 from .conv_commit import commit_packed
 from .conv_taps import check_width
 from .functions import silu
-from .launch import FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 
 
 def traffic_bytes(
@@ -82,7 +82,7 @@ def conv_packed(
         M, u, bounds, weight, bias, slots, fresh, y,
         *strides(M, 2), *strides(u, 2), *strides(weight, 2), *strides(y, 2), t, sequences,
         C=c, W=w, ACTIVATION=activation, BLOCK_T=block_t, BLOCK_C=block_c, BLOCK_B=triton.next_power_of_2(sequences),
-        num_warps=num_warps,
+        num_warps=num_warps, **AS_WRITTEN,
     )  # fmt: skip
     if write_state:
         commit_packed(M, u, bounds, slots, fresh, block_c)

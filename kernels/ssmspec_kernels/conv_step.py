@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .conv_taps import check_width, columns, filters, read, tile, write
-from .launch import FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 
 
 def traffic_bytes(b: int, c: int, w: int, *, state: int = 4, io: int = 2) -> int:
@@ -62,7 +62,7 @@ def conv_step(
     block, warps = block_c or block, num_warps or warps
     _conv_step_kernel[(triton.cdiv(c, block), b)](
         M, u, weight, bias, slots, y, *strides(M, 2), *strides(u, 2), *strides(weight, 2), *strides(y, 2),
-        C=c, W=w, ACTIVATION=activation, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), num_warps=warps,
+        C=c, W=w, ACTIVATION=activation, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), num_warps=warps, **AS_WRITTEN,
     )  # fmt: skip
     return y
 

@@ -22,7 +22,7 @@ from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .conv_taps import check_replay, check_width, columns, count, filters, write
 from .functions import silu
-from .launch import FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 
 MOST = 128
 Write = Literal["committed", "none"]
@@ -104,7 +104,7 @@ def conv_tree(
         *strides(y, 2),
         T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation, COMMIT=keep == "committed",
         BLOCK_T=block_t, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest),
-        num_warps=warps,
+        num_warps=warps, **AS_WRITTEN,
     )  # fmt: skip
     return y
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .conv_taps import check_replay, check_width, columns, count, filters, read, tile, write
-from .launch import FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 
 LONGEST = 64
 Write = Literal["final", "committed", "none"]
@@ -104,6 +104,7 @@ def conv_window(
         *strides(y, 2),
         T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation, KEEP=keep,
         BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest), num_warps=warps,
+        **AS_WRITTEN,
     )  # fmt: skip
     return y
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .functions import sigmoid, silu
-from .launch import FLOATS, divides, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, divides, sizes, strides
 
 WIDEST = 65536
 
@@ -77,7 +77,7 @@ def gated_norm(
     _gated_norm_kernel[(axes["b"] * axes["t"], triton.cdiv(h, block))](
         y, z, weight, result, *_strides(y, v), *_strides(z, v), *_strides(result, v), axes["t"], 0 if heads else v, eps,
         H=h, V=v, NORM_FIRST=norm_first, SILU=gate == "silu", BLOCK_H=block, BLOCK_V=block_v,
-        num_warps=num_warps or max(1, min(16, block * block_v // 512)),
+        num_warps=num_warps or max(1, min(16, block * block_v // 512)), **AS_WRITTEN,
     )  # fmt: skip
     return result
 

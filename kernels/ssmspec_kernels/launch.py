@@ -13,6 +13,10 @@ from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 INDICES = (torch.int32, torch.int64)
 
+AS_WRITTEN = {"enable_fp_fusion": False}
+"""Option of a launch: no product is fused into a sum but where the source says so (`tl.fma`). Otherwise each compiled variant
+of a kernel (another number of tokens, other strides) may fuse others, and a token's bits depend on what came with it."""
+
 Argument = tuple[str, Tensor | None, str, tuple[torch.dtype, ...]]
 """Name, tensor, axes, storage types that are allowed."""
 

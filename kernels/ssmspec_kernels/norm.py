@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
-from .launch import FLOATS, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, sizes, strides
 
 WIDEST = 65536
 
@@ -60,7 +60,7 @@ def norm(
     block = triton.next_power_of_2(u)
     _norm_kernel[(axes.get("b", 1) * t,)](
         x, residual, weight, y, *_strides(x), *_strides(residual), *_strides(y), t, eps,
-        U=u, BLOCK_U=block, num_warps=num_warps or _warps(block),
+        U=u, BLOCK_U=block, num_warps=num_warps or _warps(block), **AS_WRITTEN,
     )  # fmt: skip
     return y
 

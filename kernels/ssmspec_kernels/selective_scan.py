@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .functions import silu, softplus
-from .launch import FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 
 UNROLLED = 32
 
@@ -86,6 +86,7 @@ def selective_scan(
         *strides(S, 2), *strides(x, 2), *strides(dt, 2), *strides(A, 2), *strides(B, 2), *strides(C, 2), *strides(z, 2),
         *strides(live, 2), *strides(y, 2), t, UNROLL=t if t <= UNROLLED else 0, DIM=d, N=n, SOFTPLUS=dt_softplus,
         WRITE_STATE=write_state, BLOCK_D=block, BLOCK_N=triton.next_power_of_2(n), num_warps=warps,
+        **AS_WRITTEN,
     )  # fmt: skip
     return y
 

@@ -61,11 +61,13 @@ def ssd_scan(
     block_p: int | None = None,
     num_warps: int | None = None,
     run: int = 32,
+    fused: bool = True,
 ) -> Tensor:
     """Advance the states S[slots] by a window of tokens, in place, and return the outputs (b, t, h, p).
 
     `slots` (b) names the state of each row (None: row b has slot b); several rows may share one if `write_state` is off.
-    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written.
+    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written. Unless
+    `fused`, products of (4) are rounded before they are summed: the bits of a token do not depend on how many came with it.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -81,7 +83,7 @@ def ssd_scan(
         *strides(live, 2), *strides(None, 2), *strides(None, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
-        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, enable_fp_fusion=fused,
     )  # fmt: skip
     return y
 

@@ -16,7 +16,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .launch import FLOATS, INDICES, d_strides, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, d_strides, strides
 from .ssd_inputs import check_inputs
 from .ssd_scan import ssd_scan_kernel, tile
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -72,6 +72,6 @@ def ssd_snapshots(
         *strides(live, 2), *strides(places, 2), *strides(kept, 3), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=False, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
-        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps,
+        RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, **AS_WRITTEN,
     )  # fmt: skip
     return y
