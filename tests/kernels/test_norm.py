@@ -7,13 +7,24 @@ import numpy as np
 import pytest
 import torch
 
-from conformance.interpreter.memory import watch
 from ssmspec_kernels import norm
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from tests.kernels.conv_cases import caught
 from tests.kernels.mutants import mutated
-from tests.kernels.tensors import BYTES, DTYPES, Kept, blank, check_bytes, check_within, contract, doubles, draw, strided
+from tests.kernels.tensors import (
+    BYTES,
+    DTYPES,
+    Kept,
+    blank,
+    check_bytes,
+    check_within,
+    contract,
+    doubles,
+    draw,
+    strided,
+    watch,
+)
 
 
 @dataclass(frozen=True)
