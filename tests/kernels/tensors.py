@@ -57,6 +57,15 @@ def blank(form: str, *shape: int) -> Tensor:
     return strided(np.full(shape, np.nan), form, gap=5)
 
 
+def far(tensor: Tensor, axis: int) -> Tensor:
+    """The tensor with a stride on one axis that puts its last entries beyond 2^31 elements; few pages of it are touched."""
+    one = [1 if k == axis else n for k, n in enumerate(tensor.shape)]
+    stride = [*torch.empty(one).stride()]
+    stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
+    room = torch.empty((tensor.shape[axis] - 1) * stride[axis] + tensor.numel(), dtype=tensor.dtype)
+    return room.as_strided(tensor.shape, stride).copy_(tensor)
+
+
 def doubles(tensor: Tensor) -> Array:
     return tensor.double().numpy()
 

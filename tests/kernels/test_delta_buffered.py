@@ -24,6 +24,7 @@ WINDOWS = [
     (Options(poison=7.0, k=6, v=9), 8, "fp32"),
     (Options(io="bf16", t=4, l2_norm=False, scale=0.6, k=6, v=9, seed=1), 11, "bf16"),
     (Options(channel=True, io="bf16", t=2, g=1, h=2, k=5, v=18, seed=2), 7, "fp32"),
+    (Options(channel=True, b=2, t=1, g=1, h=2, k=5, v=3, seed=7), 9, "fp32"),
     (Options(raw=True, bias=True, io="bf16", gentle=True, t=2, k=6, v=9, seed=3), 5, "fp32"),
     (Options(state="bf16", io="fp16", t=1, g=1, h=3, k=6, v=9, seed=4, poison=-2.0), 2, "fp16"),
     (Options(io="bf16", g=1, h=2, b=2, k=64, v=32, seed=5, poison=7.0), 7, "bf16"),

@@ -17,6 +17,7 @@ from tests.kernels import delta_rings as rings
 from tests.kernels.delta_cases import Options
 from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
 from tests.kernels.mutants import mutated
+from tests.kernels.tensors import far
 
 STEPS = [
     (Options(t=1, k=6, v=9, poison=7.0), 3, "fp32"),
@@ -87,6 +88,17 @@ def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: boo
 )
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_step_bytes(kernel, o, held, output_only)
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+def test_rows_of_a_state_beyond_2_to_the_31_elements_are_read_and_written(output_only: bool) -> None:
+    o = Options(b=1, t=1, g=1, h=1, k=6, v=9, state="bf16", spare=0)
+    (near, ring), (case, other) = ((cases.draw(o, padding=False), rings.ring_of(o, 1, torch.float32)) for _ in range(2))
+    case.S = far(near.S, 2)
+    near.call(kernel.delta_buffered_step, ring=ring, output_only=output_only)
+    case.call(kernel.delta_buffered_step, ring=other, output_only=output_only)
+    assert torch.equal(case.S, near.S)
+    assert torch.equal(case.out, near.out)
 
 
 def test_several_tokens_are_refused_and_nothing_is_written() -> None:

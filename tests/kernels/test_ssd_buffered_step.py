@@ -17,6 +17,7 @@ from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Options
+from tests.kernels.tensors import far
 
 STEPS = [
     (Options(t=1, z=True, D="channel", poison=7.0), 3),
@@ -108,6 +109,19 @@ def test_long_rings_of_any_size_lie_within_the_bound(capacity: int) -> None:
     check_steps(
         kernel, Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True), capacity, True, tokens=3 * capacity // 2 + 4
     )
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+def test_entries_beyond_2_to_the_31_elements_are_written_and_read(output_only: bool) -> None:
+    o = Options(b=1, t=1, io="bf16", g=1, h=1, p=5, n=6, spare=0)
+    (near, ring), (case, other) = ((cases.draw(o, padding=False), rings.ring_of(o, 4)) for _ in range(2))
+    other = replace(other, x=far(other.x, 1), B=far(other.B, 1))
+    for _ in range(6):
+        for drawn, of in ((near, ring), (case, other)):
+            drawn.call(kernel.ssd_buffered_step, ring=of, output_only=output_only)
+            cursors.commit_step(of.origin, of.held, capacity=4, rows=1, slots=drawn.slots)
+        assert torch.equal(case.S, near.S)
+        assert torch.equal(case.out, near.out)
 
 
 @pytest.mark.parametrize("tiles", [(16, 1, 16, False), (16, 3, 8, True), (32, 2, 32, True)], ids=str)

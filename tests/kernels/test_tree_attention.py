@@ -173,6 +173,18 @@ def bytes_fit(kernel: ModuleType, append: bool) -> bool:
     return not stray and crossed == module.traffic_bytes(b, t, h, g, e, 56, 4, append=append)
 
 
+def test_a_mask_is_read_and_nothing_beside_it() -> None:
+    b, t, h, g, e = 2, 6, 4, 2, 20
+    q, k, v, K, V = (torch.zeros(b, n, heads, e) for n, heads in ((t, h), (t, g), (t, g), (18, g), (18, g)))
+    length, mask, out = torch.tensor([9, 3]), torch.ones(b, t, t, dtype=torch.bool).tril(), torch.zeros_like(q)
+    parts = module.new_parts(b, t, h, e, 2, q.device)
+    named = {"q": q, "k": k, "v": v, "K": K, "V": V, "out": out, "length": length, **parts._asdict()}
+    with watch(**named, mask=mask) as seen:
+        module.tree_attention(q, k, v, K, V, length, ancestors=mask, out=out, parts=parts, split=16, block_l=16)
+    assert seen.outside == seen.races == []
+    assert seen.loaded("mask").distinct == b * t * t
+
+
 @pytest.mark.parametrize("append", [True, False])
 def test_bytes_are_the_closed_form_and_live_slots_are_read_once(append: bool) -> None:
     assert bytes_fit(module, append)

@@ -13,6 +13,7 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from tests.trees import SHAPES, packed, parents_of
 
 from .mutants import mutated
+from .tensors import far
 
 CASES = [(1, 0), (2, 1), (7, 2), (17, 3), (33, 4), (128, 5)]
 
@@ -46,6 +47,13 @@ def judge(kernel: ModuleType, nodes: int, seed: int) -> bool:
 @pytest.mark.parametrize(("nodes", "seed"), CASES)
 def test_mask_and_depths_equal_the_oracles_and_gaps_stay(nodes: int, seed: int) -> None:
     assert judge(module, nodes, seed)
+
+
+def test_depths_beyond_2_to_the_31_elements_are_written() -> None:
+    parents = torch.from_numpy(draw(33, 6)[:1])
+    depths = far(torch.full(parents.shape, 99, dtype=torch.int32), 1)
+    module.tree_mask(parents, depths=depths)
+    assert np.array_equal(depths.numpy(), tree.depths(parents.numpy()))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -1,0 +1,8 @@
+"""A campaign of breaks: how many of the changes that could be made to the kernels' sources their cases reject.
+
+    python -m tests.kernels.campaign.run --seed 1 --count 130 --out breaks.jsonl
+    python -m tests.kernels.campaign.table breaks.jsonl
+
+`places` finds what can be changed, `draw` chooses uniformly among it, `cases` names the tests of a kernel, `run` judges each
+break in a process of its own, `table` writes what came of it.
+"""

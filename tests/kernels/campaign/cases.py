@@ -1,0 +1,50 @@
+"""The tests of a kernel: its own, those that name its module, and those of the kernels that use it, nearest first."""
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+ELSEWHERE = {"test_compiled.py", "test_interpreter.py", "test_model_shapes.py", "test_campaign.py"}
+"""Tests of the compiler's output, of the interpreter itself, at the models' sizes, and of this."""
+NOT_CODE = {"traffic_bytes", "tile"}
+
+
+@cache
+def users(package: Path) -> dict[str, set[str]]:
+    """The kernels that import more of a module than its formula of bytes or its tile."""
+    found: dict[str, set[str]] = {file.stem: set() for file in package.glob("*.py")}
+    for file in package.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if not isinstance(node, ast.ImportFrom) or node.level != 1 or node.module not in found:
+                continue
+            if any(alias.name not in NOT_CODE for alias in node.names):
+                found[node.module].add(file.stem)
+    return found
+
+
+@cache
+def named(tests: Path) -> dict[str, set[str]]:
+    """The test files that import a kernel's module."""
+    found: dict[str, set[str]] = {}
+    for file in tests.glob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ssmspec_kernels"):
+                continue
+            _, _, module = str(node.module).partition(".")
+            for name in [module] if module else [alias.name for alias in node.names]:
+                found.setdefault(name, set()).add(file.name)
+    return {name: files - ELSEWHERE for name, files in found.items()}
+
+
+def tests_of(kernel: str, package: Path, tests: Path, seconds: Mapping[str, float]) -> list[str]:
+    """Names of test files: those of the kernel, then those of its users, of those and so on; the quick ones first."""
+    by_kernel, uses = named(tests), users(package)
+    ordered: list[str] = []
+    seen, layer = {kernel}, {kernel}
+    while layer:
+        files = {f for k in layer for f in by_kernel.get(k, ())} - set(ordered)
+        ordered += sorted(files, key=lambda f: (f != f"test_{kernel}.py", seconds.get(f, 0.0), f))
+        layer = {u for k in layer for u in uses[k]} - seen
+        seen |= layer
+    return ordered

@@ -1,0 +1,68 @@
+"""A uniform draw of places and of one break at each; the same seed gives the same breaks of the same sources."""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kernels.campaign.places import Place, apply
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place and the text that stands there instead."""
+
+    place: Place
+    text: str
+
+    @property
+    def name(self) -> str:
+        """File, bytes, and the text: what a result is found by."""
+        return f"{self.place.file}:{self.place.start}-{self.place.end}:{self.place.kind}:{self.text}"
+
+    def source(self, package: Path) -> bytes:
+        """The file, broken."""
+        return apply((package / self.place.file).read_bytes(), self.place, self.text)
+
+    def row(self, package: Path) -> dict[str, Any]:
+        """What a table says of it: the place, and the lines before and after."""
+        before = (package / self.place.file).read_bytes()
+        old = before[self.place.start : self.place.end].decode()
+        line = before.splitlines()[self.place.line - 1].decode().strip()
+        kept = {k: v for k, v in asdict(self.place).items() if k != "breaks"}
+        return {"name": self.name, **kept, "old": old, "new": self.text, "source": line}
+
+
+def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Path, void: Collection[str] = ()) -> list[Break]:
+    """The first `count` places of a shuffled list, then the next ones of every file that has fewer than `each`.
+
+    A break that is no Python, or that stands in `void` (its module cannot be imported), is passed over.
+    """
+    order = list(places)
+    rng = random.Random(seed)
+    rng.shuffle(order)
+    chosen: list[Break] = []
+    had: Counter[str] = Counter()
+    late: list[Break] = []
+    files = Counter(p.file for p in places)
+    for place in order:
+        made = Break(place, rng.choice(place.breaks))
+        full = len(chosen) >= count
+        if full and all(had[f] >= min(each, files[f]) for f in files):
+            break
+        if (full and had[place.file] >= each) or made.name in void or not _is_python(made, package):
+            continue
+        had[place.file] += 1
+        (late if full else chosen).append(made)
+    return chosen + late
+
+
+def _is_python(made: Break, package: Path) -> bool:
+    source = made.source(package)
+    try:
+        compile(source, made.place.file, "exec")
+    except SyntaxError:
+        return False
+    return source != (package / made.place.file).read_bytes()

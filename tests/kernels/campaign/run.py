@@ -1,0 +1,213 @@
+"""Judge a draw of breaks: each in a copy of the package, in a process of its own, by its kernel's tests.
+
+    python -m tests.kernels.campaign.run --seed 1 --count 130 --out breaks.jsonl
+
+The tests of all kernels are run on the unbroken package first. A break is killed when a test that passed there fails, or does
+not end. Results are lines of JSON; a run goes on where its file ends.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import Queue
+from typing import Any, Self, TypeVar
+
+from tests.kernels.campaign.cases import ELSEWHERE, tests_of
+from tests.kernels.campaign.draw import Break, draw
+from tests.kernels.campaign.places import find
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "kernels" / "ssmspec_kernels"
+TESTS = ROOT / "tests" / "kernels"
+T, R = TypeVar("T"), TypeVar("R")
+ASSERTIONS = {"AssertionError", "Failed"}
+ILL_FORMED = re.compile(r"NameError|UnboundLocalError|SyntaxError|ImportError|is not defined|not associated with a value")
+"""A break that names what is not there says nothing of the tests."""
+
+
+class Tester:
+    """A warm process (`warm`), one for each worker."""
+
+    def __init__(self) -> None:
+        settings = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "tests.kernels.campaign.warm"]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self.process.wait()
+
+    def __call__(self, files: Sequence[str], source: bytes | None, file: str, limit: float) -> dict[str, Any]:
+        """The first failure of the test files with `source` as the file of the package; None: unbroken."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with tempfile.TemporaryDirectory(prefix="ssmspec_break_") as folder:
+            package, report = Path(folder) / "ssmspec_kernels", Path(folder) / "report"
+            shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+            if source is not None:
+                (package / file).write_bytes(source)
+            report.touch()
+            began = time.monotonic()
+            order = {"folder": folder, "files": [str(TESTS / f) for f in files], "limit": limit}
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+            said = json.loads(self.process.stdout.readline())
+            events = [json.loads(line) for line in report.read_text().splitlines()]
+            seconds = round(time.monotonic() - began, 1)
+            return {**verdict(events, said["code"], said["ended"], package), "seconds": seconds}
+
+
+def each(items: Sequence[T], work: Callable[[Tester, T], R], workers: int) -> Iterator[R]:
+    """The results in order, by so many warm processes."""
+    with ExitStack() as stack:
+        free: Queue[Tester] = Queue()
+        for _ in range(min(workers, len(items))):
+            free.put(stack.enter_context(Tester()))
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+
+        def one(item: T) -> R:
+            tester = free.get()
+            try:
+                return work(tester, item)
+            finally:
+                free.put(tester)
+
+        yield from pool.map(one, items)
+
+
+def verdict(events: list[dict[str, Any]], code: int, ended: bool, package: Path) -> dict[str, Any]:
+    """What a run of pytest says: killed (by which test and what), survived, or void."""
+    if any(e["event"] == "no import" for e in events):
+        return {"result": "void", "how": next(e["text"] for e in events if e["event"] == "no import")}
+    if not any(e["event"] == "collected" and e["package"] == str(package) for e in events):
+        raise RuntimeError(f"pytest ended with {code} before the tests of the copy")
+    started = [e["test"] for e in events if e["event"] == "start"]
+    failed = [e for e in events if e["event"] == "failed"]
+    if failed:
+        first = failed[0]
+        if ILL_FORMED.search(f"{first['error']}: {first['text']}"):
+            return {"result": "void", "how": f"{first['error']}: {first['text']}"}
+        return {"result": "killed", "by": first["test"], "how": how(first), "error": first["error"], "text": first["text"]}
+    if not ended:
+        return {"result": "killed", "by": started[-1], "how": "does not end"}
+    if code < 0:
+        return {"result": "killed", "by": started[-1], "how": f"crash: signal {-code}"}
+    if code != 0:
+        raise RuntimeError(f"pytest ended with {code} and no failure")
+    return {"result": "survived", "tests": len([e for e in events if e["event"] == "passed"])}
+
+
+def how(event: dict[str, Any]) -> str:
+    """An assertion, a named error of ssmspec, or a crash in the kernel."""
+    name = event["error"].rsplit(".", 1)[-1]
+    if any(base.rsplit(".", 1)[-1] in ASSERTIONS for base in event["bases"]):
+        return "assertion"
+    return f"named error: {name}" if "ssmspec_ref.errors" in event["error"] else f"crash: {name}"
+
+
+def baseline(out: Path, workers: int) -> dict[str, float]:
+    """The seconds of every test file on the unbroken package; all must pass."""
+    kept = out.with_suffix(".baseline.json")
+    if kept.exists():
+        return json.loads(kept.read_text())
+    files = sorted(f.name for f in TESTS.glob("test_*.py") if f.name not in ELSEWHERE)
+    seconds: dict[str, float] = {}
+    results = each(files, lambda tester, file: tester([file], None, "", 900.0), workers)
+    for file, result in zip(files, results, strict=True):
+        print(f"{file}: {result}", flush=True)
+        if result["result"] == "survived":
+            seconds[file] = result["seconds"]
+    kept.write_text(json.dumps(seconds, indent=1))
+    return seconds
+
+
+def judge(tester: Tester, made: Break, seconds: dict[str, float]) -> dict[str, Any]:
+    """The verdict over one break."""
+    files = [f for f in tests_of(Path(made.place.file).stem, PACKAGE, TESTS, seconds) if f in seconds]
+    limit = 300.0 + 10.0 * sum(seconds[f] for f in files)
+    return {**made.row(PACKAGE), **tester(files, made.source(PACKAGE), made.place.file, limit), "files": len(files)}
+
+
+def commit() -> str:
+    """The commit of the checkout."""
+    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def kernels_hash() -> str:
+    """As `perf_gates.machine.kernels_hash`, of the checkout."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def said(row: dict[str, Any]) -> str:
+    """A line of progress."""
+    change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
+    return f"{row['file']}:{row['line']} {change}: {row['result']} {row.get('how', '')[:60]} {row['seconds']} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=130)
+    parser.add_argument("--each", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", nargs="*", help="names of files of kernels")
+    parser.add_argument("--again", action="store_true", help="judge the survivors of the file again")
+    settings = parser.parse_args()
+    places, left_out = find(f for f in PACKAGE.glob("*.py") if not settings.only or f.name in settings.only)
+    print(f"seed {settings.seed}; {len(places)} places in {len({p.file for p in places})} files")
+    print(*(f"left out: {count} x {reason}" for reason, count in left_out.most_common()), sep="\n", flush=True)
+    seconds = baseline(settings.out, settings.workers)
+    known = {r["name"]: r for r in map(json.loads, settings.out.read_text().splitlines())} if settings.out.exists() else {}
+    if settings.again:
+        known = {name: row for name, row in known.items() if row["result"] != "survived"}
+    while True:
+        void = {name for name, row in known.items() if row["result"] == "void"}
+        chosen = draw(places, settings.seed, settings.count, settings.each, PACKAGE, void)
+        waiting = [made for made in chosen if made.name not in known]
+        if not waiting:
+            break
+        with settings.out.open("a") as file:
+            for k, row in enumerate(each(waiting, lambda tester, made: judge(tester, made, seconds), settings.workers)):
+                known[row["name"]] = row
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(f"{k + 1}/{len(waiting)} {said(row)}", flush=True)
+    results = [known[made.name]["result"] for made in chosen]
+    header = {
+        "seed": settings.seed,
+        "count": settings.count,
+        "each": settings.each,
+        "commit": commit(),
+        "kernels": kernels_hash(),
+    }
+    counted = {"places": len(places), "left_out": dict(left_out.most_common()), "drawn": [made.name for made in chosen]}
+    settings.out.with_suffix(".header.json").write_text(json.dumps({**header, **counted}, indent=1) + "\n")
+    print(
+        f"seed {settings.seed}: {len(results)} breaks, {results.count('killed')} killed, {results.count('survived')} survived"
+    )
+
+
+if __name__ == "__main__":
+    main()

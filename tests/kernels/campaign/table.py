@@ -1,0 +1,106 @@
+"""The table of a campaign, from its results and the arguments for what survived.
+
+python -m tests.kernels.campaign.table tests/kernels/campaign/breaks.jsonl > docs/kernel-breaks.md
+"""
+
+import argparse
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+
+
+def load(results: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header, and the breaks as drawn; `first` is what came of a break before cases were added."""
+    header = json.loads(results.with_suffix(".header.json").read_text())
+    rows: dict[str, dict[str, Any]] = {}
+    for row in map(json.loads, results.read_text().splitlines()):
+        first = rows.get(row["name"], row)
+        rows[row["name"]] = {**row, "first": first.get("first", first["result"])}
+    return header, [rows[name] for name in header["drawn"]]
+
+
+def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[str, str]) -> str:
+    """Markdown: the numbers, what was left out, the survivors, every break."""
+    results = Counter(row["result"] for row in rows)
+    first = Counter(row["first"] for row in rows)
+    kinds = Counter(row["how"].split(":")[0] for row in rows if row["result"] == "killed")
+    survivors = [row for row in rows if row["result"] == "survived"]
+    unargued = [row["name"] for row in survivors if row["name"] not in arguments]
+    if unargued:
+        raise SystemExit("no argument for:\n" + "\n".join(unargued))
+    void = header.get("void", 0)
+    lines = [
+        "# Breaks of the kernels",
+        "",
+        "Made by `python -m tests.kernels.campaign.table`; how a break is drawn and judged is told in",
+        "`tests/kernels/campaign`.",
+        "",
+        f"- seed {header['seed']}, drawn uniformly from {header['places']} places; {header['count']} drawn, and the next "
+        f"ones of every file until it has {header['each']}: {len(rows)} breaks of {len({r['file'] for r in rows})} files",
+        f"- commit {header['commit']}, kernels {header['kernels']}",
+        f"- **{results['killed']} killed, {results['survived']} survived ({100 * results['survived'] / len(rows):.1f} %)**; "
+        f"{first['survived']} survived before cases were added for them",
+        f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
+        f"- passed over because the broken file names what is not there, or cannot be imported: {void}",
+        "",
+        "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
+        "",
+        "## What survived",
+        "",
+        "| place | change | why nothing changes |",
+        "|---|---|---|",
+        *(f"| {_place(r)} | {_change(r)} | {arguments[r['name']]} |" for r in survivors),
+        "",
+        "## All breaks",
+        "",
+        "`+` marks a break that survived until a case was added for it.",
+        "",
+        "| place | kind | change | what came of it | by |",
+        "|---|---|---|---|---|",
+        *(f"| {_place(r)} | {r['kind']} | {_change(r)} | {_outcome(r)} | {_by(r)} |" for r in sorted(rows, key=_order)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _order(row: dict[str, Any]) -> tuple[str, int]:
+    return row["file"], row["start"]
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f"{row['file']}:{row['line']}"
+
+
+def _change(row: dict[str, Any]) -> str:
+    return f"{_code(row['old'])} to {_code(row['new'])} in {_code(row['source'], 90)}"
+
+
+def _code(text: str, most: int = 60) -> str:
+    text = " ".join(text.split())
+    text = text if len(text) <= most else text[: most - 2] + ".."
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    return ("+ " if row["first"] != row["result"] else "") + (row["how"] if row["result"] == "killed" else "survived")
+
+
+def _by(row: dict[str, Any]) -> str:
+    return (
+        _code(row["by"].removeprefix("tests/kernels/"), 100) if row["result"] == "killed" else f"{row['tests']} tests passed"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    header, rows = load(parser.parse_args().results)
+    arguments = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    print(table(header, rows, {name: " ".join(text.split()) for name, text in arguments.items()}), end="")
+
+
+if __name__ == "__main__":
+    main()

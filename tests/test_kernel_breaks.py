@@ -1,0 +1,138 @@
+"""The campaign of breaks: it finds places, draws the same ones again, kills what changes a result and nothing else."""
+
+import ast
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.campaign import cases, run
+from tests.kernels.campaign.draw import Break, draw
+from tests.kernels.campaign.places import Place, find
+
+SOURCE = b'''"""a < b"""
+import triton.language as tl
+
+@triton.jit
+def kernel(x, y, stride_x_b, stride_x_t, N: tl.constexpr):
+    """c + d"""
+    b, t = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n = tl.arange(0, N)
+    inside = (n < N) & (t >= 0)
+    v = tl.load(x + b * stride_x_b + n, mask=inside, other=0.0)
+    for i in range(2):
+        v += tl.exp(-v)
+    tl.store(y + n, tl.where(inside, v, 0.0).to(y.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    (tmp_path / "kernel.py").write_bytes(SOURCE)
+    return tmp_path
+
+
+def breaks(package: Path) -> list[tuple[str, str, str]]:
+    places, _ = find(package.glob("*.py"))
+    return [(p.kind, SOURCE[p.start : p.end].decode(), new) for p in places for new in p.breaks]
+
+
+def test_every_kind_of_break_is_found_and_nothing_that_cannot_fail(package: Path) -> None:
+    found = breaks(package)
+    for wanted in (
+        ("comparison", "<", "<="), ("arithmetic", "*", "+"), ("term of a mask dropped", "(n < N) & (t >= 0)", "(n < N)"),
+        ("name swapped with a sibling", "stride_x_b", "stride_x_t"), ("name swapped with a sibling", "b", "t"),
+        ("value of masked lanes", "0.0", "1.0"), ("loop bound", "2", "2 - 1"), ("sign", "-v", "(v)"),
+        ("exponent", "tl.exp(-v)", "(-v)"), ("assignment removed", "v += tl.exp(-v)", "pass"),
+        ("branches swapped", "tl.where(inside, v, 0.0)", "tl.where(inside, 0.0, v)"),
+        ("cast dropped", "tl.program_id(0).to(tl.int64)", "(tl.program_id(0))"), ("constant", "0", "1"),
+    ):  # fmt: skip
+        assert wanted in found, wanted
+    assert any(kind == "statement removed" and old.startswith("tl.store") for kind, old, _ in found)
+    places, left_out = find(package.glob("*.py"))
+    assert left_out == Counter(
+        {
+            "a docstring": 2,
+            "an import": 1,
+            "a tuning choice": 1,
+            "a cast to the type of a pointer, which its store makes itself": 1,
+        }
+    )
+    assert all(p.line > 5 for p in places)
+
+
+def test_a_break_changes_the_tree_at_its_place_alone(package: Path) -> None:
+    places, _ = find(package.glob("*.py"))
+    for place in places:
+        for text in place.breaks:
+            source = Break(place, text).source(package)
+            assert source[: place.start] == SOURCE[: place.start]
+            assert source.endswith(SOURCE[place.end :])
+            assert ast.dump(ast.parse(source)) != ast.dump(ast.parse(SOURCE)), text
+
+
+def test_the_same_seed_draws_the_same_breaks_and_two_or_more_of_every_kernel() -> None:
+    places, _ = find(run.PACKAGE.glob("*.py"))
+    assert len(places) > 5000
+    drawn = draw(places, 3, 60, 2, run.PACKAGE)
+    assert drawn == draw(places, 3, 60, 2, run.PACKAGE)
+    assert drawn != draw(places, 4, 60, 2, run.PACKAGE)
+    assert len({made.place for made in drawn}) == len(drawn)
+    had = Counter(made.place.file for made in drawn)
+    assert had.keys() == {p.file for p in places}
+    assert min(had.values()) == 2
+    void = {drawn[0].name}
+    assert drawn[0] not in draw(places, 3, 60, 2, run.PACKAGE, void)
+
+
+def test_every_kernel_has_tests() -> None:
+    for file in {p.file for p in find(run.PACKAGE.glob("*.py"))[0]}:
+        assert cases.tests_of(Path(file).stem, run.PACKAGE, run.TESTS, {}), file
+
+
+def broken(old: str, new: str) -> Break:
+    source = (run.PACKAGE / "cursors.py").read_text()
+    start = len(source[: source.index(old)].encode())
+    return Break(Place("cursors.py", 1, start, start + len(old.encode()), "planted", (new,)), new)
+
+
+def test_a_planted_break_is_killed_and_one_that_changes_nothing_survives() -> None:
+    seconds = {"test_cursors.py": 10.0}
+    made = [
+        broken("past + 2 * WINDOW > CAPACITY", "past + 2 * WINDOW >= CAPACITY"),
+        broken("past + 2 * WINDOW > CAPACITY", "past + WINDOW + WINDOW > CAPACITY"),
+    ]
+    row, other = run.each(made, lambda tester, one: run.judge(tester, one, seconds), 1)
+    assert (row["result"], row["how"]) == ("killed", "assertion")
+    assert "test_the_cursors_follow_the_rule" in row["by"]
+    assert other["result"] == "survived"
+    assert other["tests"] == 6
+
+
+def event(error: str, *bases: str) -> dict[str, object]:
+    return {"event": "failed", "test": "t", "error": error, "bases": [error, *bases], "text": ""}
+
+
+def test_what_killed_a_break_is_told_apart(tmp_path: Path) -> None:
+    begun = [{"event": "collected", "package": str(tmp_path)}, {"event": "start", "test": "t"}]
+    for failed, code, ended, result, how in (
+        ([event("builtins.AssertionError")], 1, True, "killed", "assertion"),
+        ([event("ssmspec_ref.errors.ShapeMismatch")], 1, True, "killed", "named error: ShapeMismatch"),
+        ([event("builtins.IndexError")], 1, True, "killed", "crash: IndexError"),
+        ([event("builtins.NameError")], 1, True, "void", None),
+        ([], -11, True, "killed", "crash: signal 11"),
+        ([], -9, False, "killed", "does not end"),
+        ([], 0, True, "survived", None),
+    ):
+        said = run.verdict([*begun, *failed], code, ended, tmp_path)
+        assert said["result"] == result
+        assert how is None or said["how"] == how
+    assert run.verdict([{"event": "no import", "text": "SyntaxError"}], 2, True, tmp_path)["result"] == "void"
+    with pytest.raises(RuntimeError, match="before the tests of the copy"):
+        run.verdict([{**begun[0], "package": "elsewhere"}], 0, True, tmp_path)
+
+
+def test_a_place_is_named_by_file_bytes_kind_and_text() -> None:
+    place = Place("a.py", 3, 5, 7, "sign", ("x",))
+    assert Break(place, "x").name != Break(replace(place, start=6), "x").name
