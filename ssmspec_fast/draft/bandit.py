@@ -1,0 +1,95 @@
+"""A bandit over trees: which shape is drafted in the next window.
+
+    arm    = argmax_k mean_k + exploration sqrt(2 ln t / n_k), an arm never played first, the lowest of equals     (1)
+    reward = the mean over the rows of -(verify_k + steps_k draft) / emitted                                       (2)
+
+All rows of a window share its shape. A round is known one round late: its counts are read on the host when the next one has
+been launched, so that nothing waits. Costs come from a table, in plain steps of the target; the tokens of a request therefore
+depend on the batch, their law does not.
+Source: Mamba Drafters, equations 1 and 2, with the mean as a mean; Auer 2002, UCB1.
+"""
+
+from collections.abc import Sequence
+from math import inf, log, sqrt
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from ..accept.processors import Sampling
+from ..model import Model
+from ..operations import Operations
+from ..sequences import Sequences
+from ..window import Proposal, Verdict
+from .model import ModelDrafter
+
+
+class BanditDrafter(ModelDrafter):
+    """`several` trees by their parents. `verify` (None: 1 each) is what verifying each costs, `draft` a step of the drafter.
+
+    Raises: ParameterError (no tree, a number below 0, not one cost for each tree), and as `ModelDrafter`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        several: Sequence[Sequence[int]],
+        operations: Operations | None = None,
+        *,
+        exploration: float = 1.0,
+        verify: Sequence[float] | None = None,
+        draft: float = 0.1,
+        choose: str = "top",
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        slots: int = 8,
+        cache: int = 2048,
+        memory: int | None = None,
+    ) -> None:
+        verify = [1.0] * len(several) if verify is None else list(verify)
+        if not several or len(verify) != len(several):
+            raise ParameterError(
+                f"{len(several)} trees came with {len(verify)} costs; give at least one tree, and one cost for each"
+            )
+        for name, value in (("exploration", exploration), ("draft", draft), *(("verify", cost) for cost in verify)):
+            if not 0 <= value < inf:
+                raise ParameterError(f"{name} came as {value}; give a finite number of at least 0")
+        self.prepare(model, several, operations, choose, sampling, seed, True, slots, cache, memory)
+        self.exploration = exploration
+        self.costs = [cost + draft * len(shape.levels) for cost, shape in zip(verify, self.shapes, strict=True)]
+        self.plays, self.rewards = [0] * len(several), [0.0] * len(several)
+        self.arm = 0
+        self.unread: tuple[int, Tensor, Tensor] | None = None
+
+    def choice(self) -> int:
+        """(1)."""
+        t = sum(self.plays)
+        bounds = [
+            inf if n == 0 else total / n + self.exploration * sqrt(2 * log(t) / n)
+            for n, total in zip(self.plays, self.rewards, strict=True)
+        ]
+        return bounds.index(max(bounds))
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        self.arm = self.choice()
+        self.shape = self.shapes[self.arm]
+        return super().propose(sequences, slots)
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
+        """The round before this one is read; this one is kept for the next."""
+        advanced = verdict.run.advanced
+        took = (verdict.slots >= 0) & (advanced > 0)
+        total = torch.where(took, -self.costs[self.arm] / advanced.clamp_min(1).double(), 0.0).sum()
+        self.read()
+        self.unread = self.arm, total, took.sum()
+
+    def read(self) -> None:
+        """(2), of the round that is known by now."""
+        if self.unread is None:
+            return
+        arm, total, rows = self.unread
+        self.unread = None
+        if int(rows):
+            self.plays[arm] += 1
+            self.rewards[arm] += float(total) / int(rows)

@@ -1,0 +1,156 @@
+"""A model that drafts: a chain or a tree of fixed shape, one forward for each level.
+
+    level 0: the law after the root, from the state of the sequence                          (1)
+    level d: each node from a copy of its parent's state                                     (2)
+    children of a node: the most probable tokens, or draws from its law, in their order      (3)
+
+choose                law                  children
+top                   point_mass           the most probable, the lowest of equals first
+iid                   iid                  independent draws
+without_replacement   without_replacement  draws one after the other, each leaving the law
+
+Logits become laws as the target's do (`accept.processors`); draws are named by request, position and node (`accept.noise`).
+Source: Mamba Drafters, section 3.1 (a batch that grows: `shapes.branches`); STree, section 5.2 and figure 4a.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from ..accept.multi_step import pick
+from ..accept.noise import DRAW, check_seed, uniforms
+from ..accept.processors import ORDERED, Past, Sampling, past, process
+from ..errors import TokenizerMismatch
+from ..model import Model
+from ..operations import Operations
+from ..operations.torch_ops import TorchOperations
+from ..sequences import Sequences
+from ..window import Proposal, Verdict, Window
+from .rows import Rows
+from .shapes import Level, Shape
+
+CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_replacement"}
+
+
+class ModelDrafter:
+    """`parents` is the tree (`shapes.chain`, `.branches`, `.TREE_A`); `slots` and `cache` as the engine's, or more.
+
+    A tree with one path is proposed as a chain, unless `trees` says otherwise.
+
+    Units: `memory` is the bytes that states and caches may take.
+    Raises: NotTopological, ParameterError (a choice that is none, more children than tokens), MemoryRefused.
+    """
+
+    drafts = 1
+
+    def __init__(
+        self,
+        model: Model,
+        parents: Sequence[int],
+        operations: Operations | None = None,
+        *,
+        choose: str = "top",
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        trees: bool | None = None,
+        slots: int = 8,
+        cache: int = 2048,
+        memory: int | None = None,
+    ) -> None:
+        self.prepare(model, [parents], operations, choose, sampling, seed, trees, slots, cache, memory)
+
+    def prepare(
+        self, model: Model, several: Sequence[Sequence[int]], operations: Operations | None, choose: str,
+        sampling: Sampling | None, seed: int, trees: bool | None, slots: int, cache: int, memory: int | None,
+    ) -> None:  # fmt: skip
+        """Rows for the widest and deepest of some trees."""
+        check_seed(seed)
+        if choose not in CHOICES:
+            raise ParameterError(f"choose came as {choose!r}; give one of {', '.join(CHOICES)}")
+        self.shapes = [Shape(tuple(parents)) for parents in several]
+        most = max(len(shape.below(i)) for shape in self.shapes for i in range(len(shape.parents)))
+        if most > model.config.vocabulary and choose != "iid":
+            raise ParameterError(f"{most} children were asked for, but only {model.config.vocabulary} tokens can follow")
+        self.model, self.choose, self.law, self.seed = model, choose, CHOICES[choose], seed
+        self.sampling = Sampling() if sampling is None else sampling
+        self.shape, self.trees = self.shapes[0], not all(s.chain for s in self.shapes) if trees is None else trees
+        if not (self.trees or all(s.chain for s in self.shapes)):
+            raise ParameterError("trees came as False with a tree that has branches; give a chain")
+        self.nodes = max(len(shape.parents) for shape in self.shapes)
+        self.rows = Rows(
+            model, TorchOperations() if operations is None else operations, slots=slots,
+            width=max(s.width for s in self.shapes), cache=cache, window=1 + max(max(s.depths) for s in self.shapes),
+            memory=memory,
+        )  # fmt: skip
+        self.decoder = self.rows.decoder
+
+    def check(self, model: Model) -> None:
+        """Raises: TokenizerMismatch for a target with another number of tokens."""
+        ours, theirs = self.model.config.vocabulary, model.config.vocabulary
+        if ours != theirs:
+            raise TokenizerMismatch(
+                f"the drafter has {ours} tokens, the target {theirs}; draft through text for another tokenizer"
+            )
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None:
+        self.rows.start(sequences, slots)
+
+    def release(self, slots: Tensor) -> None: ...
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        shape, b = self.shape, len(slots)
+        tokens = torch.zeros((b, len(shape.parents)), dtype=torch.int64, device=slots.device)
+        tokens[:, 0] = sequences.roots(slots)
+        vocabulary = self.model.config.vocabulary
+        q = None if self.law == "point_mass" else torch.zeros((*tokens.shape, vocabulary), device=slots.device)
+        for depth, level in enumerate(shape.levels):
+            nodes = list(level.nodes)
+            logits = self.forward(depth, level, tokens, sequences, slots)
+            law = process(logits, self.sampling, self.past(sequences, slots, tokens, nodes))
+            if q is not None:
+                q[:, nodes] = law
+            self.fill(tokens, law, level, sequences, slots)  # (3)
+        parents = torch.tensor(shape.parents, device=slots.device).expand(b, -1) if self.trees else None
+        return Proposal(Window(tokens, slots, None, parents), q, self.law)
+
+    def forward(self, depth: int, level: Level, tokens: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
+        """The logits after the nodes of a level (b, w, i)."""
+        if depth == 0:
+            return self.rows.catch_up(sequences, slots)[:, None]  # (1)
+        rows = self.rows.beside(slots, len(level.nodes))
+        if depth == 1:
+            self.rows.copy(slots[:, None].expand_as(rows), rows)
+        elif level.above != tuple(range(len(level.nodes))):
+            above = torch.tensor(level.above, device=slots.device)
+            self.rows.copy(self.rows.beside(slots, self.rows.width)[:, above], rows)
+        return self.rows.step(tokens[:, list(level.nodes)], rows)  # (2)
+
+    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, nodes: list[int]) -> Past | None:
+        """What penalties read of these nodes."""
+        if not self.sampling.remembers:
+            return None
+        ancestors = torch.tensor(self.shape.ancestors, device=slots.device)[nodes].expand(len(slots), -1, -1)
+        return past(sequences, slots, tokens, ancestors, self.model.config.vocabulary)
+
+    def fill(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
+        """(3), in place."""
+        if self.choose == "top":
+            most = max(map(len, level.children))
+            order = torch.argsort(law, dim=-1, descending=True, stable=True)[..., :most]
+            for row, children in enumerate(level.children):
+                tokens[:, list(children)] = order[:, row, : len(children)]
+            return
+        at = slots.clamp_min(0).long()
+        for row, children in enumerate(level.children):
+            left = law[:, row].double()
+            for node in children:
+                u = uniforms(self.seed, sequences.request[at], sequences.length[at], node, DRAW).double()
+                tokens[:, node] = drawn = pick(left, ORDERED.sum(left), u)
+                if self.choose == "without_replacement":
+                    rest = left.scatter(1, drawn[:, None], 0.0)
+                    left = torch.where((rest > 0).any(1, keepdim=True), rest, left)

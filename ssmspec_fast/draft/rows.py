@@ -1,0 +1,115 @@
+"""A draft model's sequences, and rows beside them to draft in.
+
+A slot of the drafter is a slot of the target, and holds the state behind all that was committed:
+
+    state = scan(state, what was emitted since), live tokens only; its last law follows the root    (1)
+    row   = a copy of a state, moved on by drafts, and forgotten                                    (2)
+
+So the state follows the accepted path, whatever was drafted, and needs no verdict: the tokens of the sequences are enough.
+Source: STree's code, which keeps a verified draft state; Mamba Drafters, section 3.1, for (2).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import LengthError, ParameterError
+
+from ..decoder import Decoder
+from ..methods.plain import Plain
+from ..methods.windows import at, place, recurrence
+from ..model import Model, Recurrent, head
+from ..operations import Operations
+from ..operations.slots import put
+from ..sequences import Sequences
+from ..state import Cache, Pools, new_pools
+from ..window import Feed, Window, plain_feed
+
+
+class Live(Plain):
+    """Windows that are certain, of which each row holds so many tokens."""
+
+    name = "draft rows"
+
+    def check(self, model: Model, window: int, operations: Operations) -> None:
+        """Any model, any window that is a chain."""
+
+    def new_pools(
+        self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
+    ) -> Pools:
+        return new_pools(model, slots, cache + window, device=device)
+
+    def recur(
+        self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
+    ) -> Tensor:
+        state = pools.recurrent(layer)
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.live)
+        inputs = mixer.project(c, gates, operations)
+        return recurrence(operations, mixer).scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.live)
+
+
+class Rows:
+    """`slots` sequences of at most `cache` tokens, `width` rows beside each, windows of at most `window` tokens.
+
+    Raises: ParameterError (slots below 1), MemoryRefused.
+    """
+
+    def __init__(
+        self, model: Model, operations: Operations, *, slots: int, width: int, cache: int, window: int, memory: int | None
+    ) -> None:
+        if slots < 1 or cache < 1:
+            raise ParameterError(f"slots and cache came as {slots} and {cache}; give at least 1 of each")
+        self.model, self.operations = model, operations
+        self.slots, self.width, self.window, self.cache = slots, width, window, cache
+        self.decoder = Decoder(
+            model, Live(), operations, slots=slots * (1 + width), cache=cache + window, window=window, memory=memory
+        )
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None:
+        """Prompts into their slots. Raises: ParameterError, LengthError, before any work."""
+        count, longest = sequences.tokens.shape
+        if count > self.slots:
+            raise ParameterError(f"the engine has {count} slots, but the drafter {self.slots}; build it with slots={count}")
+        needed = int((sequences.length[slots] + sequences.budget[slots]).max()) if len(slots) else 0
+        if needed > self.cache:
+            raise LengthError(
+                f"a sequence of up to {needed} tokens came, but the drafter holds {self.cache}; build it with cache={longest}"
+            )
+        lengths = sequences.length[slots].tolist()
+        prompts = [sequences.tokens[slot, :n].tolist() for slot, n in zip(slots.tolist(), lengths, strict=True)]
+        self.decoder.prefill(prompts, slots.tolist())
+
+    def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
+        """(1): the logits after each root (b, i)."""
+        pools, owner = self.decoder.pools, slots.clamp_min(0).long()
+        held = at(pools.length, slots)
+        count = (sequences.length[owner] - held).clamp(1, self.window)
+        places = held[:, None] + torch.arange(self.window, device=slots.device)
+        tokens = sequences.tokens[owner[:, None], places.clamp_max(sequences.tokens.shape[1] - 1)]
+        feed = plain_feed(Window(tokens, slots, count), pools.length, self.operations)
+        x = self.decoder.hidden(feed)
+        last = x.gather(1, (count - 1)[:, None, None].expand(-1, 1, x.shape[2]))
+        place(pools.length, slots, held + count)
+        return head(self.model, last, self.operations)[:, 0]
+
+    def beside(self, slots: Tensor, rows: int) -> Tensor:
+        """The first `rows` rows beside each slot (b, w); negative for padding."""
+        steps = torch.arange(rows, device=slots.device)
+        return torch.where((slots >= 0)[:, None], self.slots + slots[:, None] * self.width + steps, -1)
+
+    def copy(self, source: Tensor, to: Tensor) -> None:
+        """All that rows hold into other rows (2)."""
+        pools, read, rows = self.decoder.pools, source.flatten().clamp_min(0), to.flatten()
+        for state in pools.layers:
+            for pool in (state.K, state.V) if isinstance(state, Cache) else (state.M, state.S):
+                put(pool, rows, pool[read])
+        place(pools.length, rows, pools.length[read])
+
+    def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """One token into each row (b, w): the logits after it (b, w, i)."""
+        pools, flat = self.decoder.pools, rows.flatten()
+        feed = plain_feed(Window(tokens.reshape(-1, 1), flat), pools.length, self.operations)
+        logits = self.decoder.verify(feed)
+        place(pools.length, flat, at(pools.length, flat) + 1)
+        return logits.view(*rows.shape, -1)
