@@ -8,6 +8,7 @@ SpecError
 │   ├── MissingTensor      a tensor that the config implies
 │   ├── UnknownTensor      a tensor that the config does not imply
 │   └── TensorMismatch     a tensor of another shape, or of a type that is no float
+├── TokenizerMismatch      a drafter whose tokens mean other texts than the target's
 └── MemoryRefused          more memory than there may be, counted before it is taken
 """
 
@@ -44,3 +45,7 @@ class TensorMismatch(CheckpointError):
 
 class MemoryRefused(SpecError):
     """More memory than allowed."""
+
+
+class TokenizerMismatch(SpecError):
+    """A drafter and a target whose tokens mean different texts."""
