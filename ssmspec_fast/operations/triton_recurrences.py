@@ -1,7 +1,7 @@
 """The three recurrences by the Triton kernels: launchers, and what is composed of them where there is no kernel.
 
-The scans walk a window token by token in registers, so that a window has the bits of single tokens where the state is kept in
-fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`, the trees) are the fast mode's. Bitwise, a packed
+The scans walk a window token by token in registers, and bitwise nothing is fused by the compiler, so that a window has the bits
+of single tokens where the state is kept in fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`, the trees) are the fast mode's. Bitwise, a packed
 run is a scan of padded rows, and a tree the scan of every node's path.
 """
 
@@ -97,7 +97,8 @@ class SSD(Launched):
     def walk(
         self, S: Tensor, inputs: SSDInputs, params: SSDParams, slots: Tensor, live: Tensor | None, write_state: bool
     ) -> Tensor:
-        return ssd_scan(S, *leading(inputs, params), **named(inputs, params), slots=slots, live=live, write_state=write_state)
+        given = named(inputs, params) | {"slots": slots, "live": live, "write_state": write_state}
+        return ssd_scan(S, *leading(inputs, params), **given, fused=not self.bitwise)
 
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
