@@ -1,8 +1,8 @@
 """The three recurrences by the Triton kernels: launchers, and what is composed of them where there is no kernel.
 
-The scans walk a window token by token in registers, and bitwise nothing is fused by the compiler, so that a window has the bits
-of single tokens where the state is kept in fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`, the trees) are the fast mode's. Bitwise, a packed
-run is a scan of padded rows, and a tree the scan of every node's path.
+The scans walk a window token by token in registers, and bitwise nothing is fused by the compiler, so that a window has the
+bits of single tokens where the state is kept in fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`,
+the trees) are the fast mode's. Bitwise, a packed run is a scan of padded rows, and a tree the scan of every node's path.
 """
 
 from abc import ABC, abstractmethod
