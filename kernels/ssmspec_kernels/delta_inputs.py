@@ -110,26 +110,35 @@ def load_token(
 
 
 @triton.jit
-def advance(state, real, q, k, v, g, beta, scale, eps, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr):
-    """One token on a tile (run, part, v) of the state, k cut into parts of a run: its output and the state after it.
+def advance(state, real, q, k, v, g, beta, scale, eps, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr, LANES: tl.constexpr):
+    """One token on a tile (k, v) of the state, its rows in the order of `rows`: its output and the state after it.
 
     The output is taken from the state before the token, o = S-^T q^ + (q^ k^) u, beside the product of (4): its sum over k
-    does not wait for u.
+    does not wait for u. q and k enter as they came, their norms as factors of the sums, which do not wait for them.
     """
     a = tl.exp(tl.where(real, g, 0.0))
+    r_q, r_k = scale, 1.0
     if L2_NORM:
-        q *= tl.rsqrt(total(q * q) + eps)
-        k *= tl.rsqrt(total(k * k) + eps)  # (2)
-    q *= scale
+        r_q = scale * tl.rsqrt(tl.sum(q * q, axis=0) + eps)
+        r_k = tl.rsqrt(tl.sum(k * k, axis=0) + eps)  # (2)
+    both = tl.sum(q * k, axis=0)
+    q, k = spread(q, LANES), spread(k, LANES)
     if CHANNEL:
-        state *= a[:, :, None]  # (3)
+        state *= spread(a, LANES)[:, None]  # (3)
         a = 1.0
-    u = tl.where(real, beta, 0.0) * (v - a * total(state * k[:, :, None]))  # (4)
-    o = a * total(state * q[:, :, None]) + total(q * k) * u
-    return o, a * state + k[:, :, None] * u[None, None, :]  # (5)
+    u = r_k * (tl.where(real, beta, 0.0) * (v - a * r_k * tl.sum(state * k[:, None], axis=0)))  # (4)
+    o = r_q * (a * tl.sum(state * q[:, None], axis=0) + both * u)
+    return o, tl.fma(k[:, None], u[None, :], a * state)  # (5)
 
 
 @triton.jit
-def total(x):
-    """The sum over runs, then parts: first in a lane, then across lanes."""
-    return tl.sum(tl.sum(x, axis=0), axis=0)
+def rows(BLOCK_K: tl.constexpr, LANES: tl.constexpr):
+    """The channel k of each row of a tile: LANES rows in turn, each of them the next of its run of k."""
+    row = tl.arange(0, BLOCK_K)
+    return row % LANES * (BLOCK_K // LANES) + row // LANES
+
+
+@triton.jit
+def spread(x, LANES: tl.constexpr):
+    """x (k) in the order of `rows`, so that a lane takes its run of k in few loads from shared memory."""
+    return tl.reshape(tl.trans(tl.reshape(x, (LANES, x.shape[0] // LANES))), x.shape)

@@ -6,12 +6,16 @@
     S' = S- + k^ u^T,   o = S'^T q^           (5)
 
 (5) takes o from S-, beside (4): o = S-^T q^ + (q^ k^) u, so that no sum over k waits for u. A program owns v channels of one
-value head of one row, with all of k: it reads its tile of the state once, walks the tokens
-in order, and writes it once, or not at all. So a window is the same arithmetic as single tokens, bit for bit where the state
-is kept in fp32. Everything is computed in fp32; the state is rounded to its storage type once, at the end.
+value head of one row, with all of k: it reads its tile of the state once, walks the tokens in order, and writes it once, or
+not at all. So a window is the same arithmetic as single tokens. Everything is computed in fp32; the state is rounded to its
+storage type once, at the end.
+
+A lane holds 4 neighbours in v and a run of k, one of LANES: sums over k begin within a lane and end with log2(LANES)
+shuffles. q and k, whose norms are taken where they lie, reach the lanes as runs (`delta_inputs`).
 
 Layout: S (s, h, k, v), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
-Bound by the bytes of the state: one read, and one write where it is kept.
+Bound by the bytes of the state: one read, and one write where it is kept. Each token more adds 446 instructions for 64 states
+a lane, 256 of them the products of (4) and (5): a window of 5 takes 1.26 steps, one of 10 takes 1.72 (H200, 256 rows).
 """
 
 import torch
@@ -19,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token
+from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows
 from .launch import FLOATS, strides
 
 
@@ -62,13 +66,15 @@ def delta_scan(
     live: Tensor | None = None,
     write_state: bool = True,
     out: Tensor | None = None,
+    fused: bool = True,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Advance the states S[slots] by a window of tokens, in place, and return the outputs (b, t, h, v): (1) to (5).
 
     `g` (b, t, h) or (b, t, h, k) is a log decay, `beta` (b, t, h); with `A` (h) both come as projections (`delta_inputs`).
     `slots` (b) names the state of each row (None: row b has slot b); several rows may share one if `write_state` is off.
-    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written.
+    `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not written. Unless
+    `fused`, products are rounded before they are summed: the bits of a token do not depend on how many came with it.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -76,27 +82,30 @@ def delta_scan(
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
-    run, block, warps = tiles or tile(axes["k"], axes["v"], t, b * h)
+    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused)
     delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, live, None, o,
         *strides(S, 2), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
         *strides(o, 3), *strides(live, 2), 0, 0, *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        WRITE_STATE=write_state, RUN=run,
-        PARTS=triton.next_power_of_2(triton.cdiv(axes["k"], run)), BLOCK_V=block, num_warps=warps,
+        WRITE_STATE=write_state, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
+        maxnreg=registers(axes["k"], t, fused), enable_fp_fusion=fused,
     )  # fmt: skip
     return o
 
 
-def tile(k: int, v: int, tokens: int, programs: int) -> tuple[int, int, int]:
-    """Neighbours in k that stay together, value channels, and warps of a program, as measured on an H200 at 128 x 128.
+def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int]:
+    """Lanes along k, value channels, and warps of a program, as measured on an H200 at 128 x 128.
 
-    One warp where the sums over k are taken for many tokens, each waiting for the one before: no sum crosses warps.
+    The number of rows has no say, nor that of tokens unless `fused`: other warps sum norms in another order.
     """
-    run, block, warps = (128, 16, 1)
-    if tokens == 1 and programs >= 512:
-        run, block, warps = (128, 64, 4) if programs >= 2048 else (128, 32, 2)
-    return min(run, triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
+    lanes, block, warps = ((8, 64, 4) if tokens == 1 else (8, 16, 1)) if fused else (4, 32, 1)
+    return min(lanes, triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
+
+
+def registers(k: int, tokens: int, fused: bool = True) -> int | None:
+    """The most registers of a lane: 128 let four warps share a scheduler; a window of 5 takes 333 us with them, else 391."""
+    return 128 if tokens > 1 and k <= 128 and fused else None
 
 
 @triton.jit
@@ -107,51 +116,53 @@ def delta_scan_kernel(
     stride_o_b, stride_o_t, stride_o_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
     stride_bias_h, scale, eps,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
-    L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, RUN: tl.constexpr, PARTS: tl.constexpr, BLOCK_V: tl.constexpr,
+    L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, LANES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
+    i = tl.arange(0, BLOCK_K)
+    j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_k = (i < K) | (K == BLOCK_K)
+    in_v = (j < V) | (V % BLOCK_V == 0)
+    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
+    at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g + i
+    at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g + i
+    at_v = v + b * stride_v_b + h * stride_v_h + j
+    at_o = o + b * stride_o_b + h * stride_o_h + j
+    at_g = g + b * stride_g_b + h * stride_g_h
+    if CHANNEL:
+        at_g += i
+    at_beta = beta + b * stride_beta_b + h * stride_beta_h
+    at_live = live
+    if live is not None:
+        at_live = live + b * stride_live_b
+    real, q_t, k_t, v_t, g_t, beta_t = load_token(
+        at_q, at_k, at_v, at_g, at_beta, at_live, 0, stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t,
+        stride_live_t, in_k, in_v, CHANNEL,
+    )  # fmt: skip
     if slot >= 0:
-        i = tl.arange(0, PARTS)[None, :] * RUN + tl.arange(0, RUN)[:, None]
-        j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-        in_k, in_v = i < K, j < V
-        inside = in_k[:, :, None] & in_v[None, None, :]
-        at_S = S + slot * stride_S_s + h * stride_S_h + i[:, :, None].to(tl.int64) * ROW + j[None, None, :]
+        row = rows(BLOCK_K, LANES)
+        inside = ((row < K) | (K == BLOCK_K))[:, None] & in_v[None, :]
+        at_S = S + slot * stride_S_s + h * stride_S_h + row[:, None].to(tl.int64) * ROW + j[None, :]
         state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
-        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
-        at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g + i
-        at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g + i
-        at_v = v + b * stride_v_b + h * stride_v_h + j
-        at_o = o + b * stride_o_b + h * stride_o_h + j
-        at_g = g + b * stride_g_b + h * stride_g_h
-        if CHANNEL:
-            at_g += i
-        at_beta = beta + b * stride_beta_b + h * stride_beta_h
-        at_live = live
-        if live is not None:
-            at_live = live + b * stride_live_b
-        # Each token is loaded before the outputs of the one before are stored: a load does not pass a store.
-        real, q_t, k_t, v_t, g_t, beta_t = load_token(
-            at_q, at_k, at_v, at_g, at_beta, at_live, 0, stride_q_t, stride_k_t, stride_v_t, stride_g_t, stride_beta_t,
-            stride_live_t, in_k, in_v, CHANNEL,
-        )  # fmt: skip
-        for t in tl.static_range(T):
-            if t + 1 < T:
+        for t in range(T):
+            # The next token is loaded before the output of this one is stored: a load does not pass a store.
+            real_next, q_next, k_next, v_next, g_next, beta_next = real, q_t, k_t, v_t, g_t, beta_t
+            if T > 1:
                 real_next, q_next, k_next, v_next, g_next, beta_next = load_token(
-                    at_q, at_k, at_v, at_g, at_beta, at_live, t + 1, stride_q_t, stride_k_t, stride_v_t, stride_g_t,
-                    stride_beta_t, stride_live_t, in_k, in_v, CHANNEL,
+                    at_q, at_k, at_v, at_g, at_beta, at_live, tl.minimum(t + 1, T - 1), stride_q_t, stride_k_t, stride_v_t,
+                    stride_g_t, stride_beta_t, stride_live_t, in_k, in_v, CHANNEL,
                 )  # fmt: skip
             g_t, beta_t = gates(g_t, beta_t, decay, bias, A)  # (1)
-            o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM)  # (2) to (5)
+            o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM, LANES)  # (2) to (5)
             tl.store(at_o + tl.cast(t, tl.int64) * stride_o_t, o_t.to(o.dtype.element_ty), mask=in_v)
             if places is not None:
                 place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
                 if place >= 0:
                     tl.store(at_S + (place - slot) * stride_S_s, state.to(S.dtype.element_ty), mask=inside)
-            if t + 1 < T:
-                real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
+            real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
         if WRITE_STATE:
             tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)

@@ -144,22 +144,30 @@ def check_all(module: ModuleType) -> None:
 
 
 FAULTS = [
-    ("in_k, in_v = i < K, j < V", "in_k, in_v = i < K - 1, j < V", None),
-    ("in_k, in_v = i < K, j < V", "in_k, in_v = i < K, j <= V", None),
+    ("in_k = (i < K) |", "in_k = (i < K - 1) |", None),
+    ("in_k = (i < K) |", "in_k = (i <= K) |", None),
+    ("in_v = (j < V) |", "in_v = (j <= V) |", None),
+    ("((row < K) |", "((row <= K) |", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
     ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
     ("b * stride_q_b + ", "b * stride_k_t + ", None),
     ("            tl.store(at_S, ", "            tl.store(at_S + 1, ", None),
     ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),
-    ("u = tl.where(real, beta, 0.0) *", "u = beta *", "delta_inputs.py"),
+    ("tl.minimum(t + 1, T - 1)", "tl.minimum(t, T - 1)", None),
+    ("tl.minimum(t + 1, T - 1)", "t + 1", None),
+    ("tl.where(real, beta, 0.0) *", "beta *", "delta_inputs.py"),
     ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "delta_inputs.py"),
-    ("        state *= a[:, :, None]", "        state *= tl.sum(a, axis=0)[None, :, None]", "delta_inputs.py"),
-    ("o, a * state + k", "o, state + k", "delta_inputs.py"),
-    ("a * total(state * q[", "a * total(state * k[", "delta_inputs.py"),
-    ("total(q * k) * u", "total(q * q) * u", "delta_inputs.py"),
-    ("    q *= scale", "    k *= scale", "delta_inputs.py"),
-    ("(v - a * total(state", "(v + a * total(state", "delta_inputs.py"),
+    ("        state *= spread(a, LANES)[:, None]", "        state *= a[:, None]", "delta_inputs.py"),
+    ("u[None, :], a * state)", "u[None, :], state)", "delta_inputs.py"),
+    ("a * tl.sum(state * q[", "a * tl.sum(state * k[", "delta_inputs.py"),
+    ("both = tl.sum(q * k, axis=0)", "both = tl.sum(q * q, axis=0)", "delta_inputs.py"),
+    ("spread(q, LANES), spread(k, LANES)", "q, spread(k, LANES)", "delta_inputs.py"),
+    ("r_q = scale * tl.rsqrt(", "r_q = tl.rsqrt(", "delta_inputs.py"),
+    ("(v - a * r_k *", "(v + a * r_k *", "delta_inputs.py"),
+    ("(v - a * r_k *", "(v - a *", "delta_inputs.py"),
+    ("u = r_k * (tl.where", "u = 1.0 * (tl.where", "delta_inputs.py"),
+    ("row % LANES * (BLOCK_K // LANES) + row // LANES", "row", "delta_inputs.py"),
     ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "delta_inputs.py"),
     ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "delta_inputs.py"),
     ("state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)",
@@ -176,8 +184,8 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
 
 def test_planted_arithmetic_across_tokens_is_caught_by_single_steps() -> None:
     """A state rounded to bf16 between the tokens of a window: less than a bf16 output shows, but not the same bits."""
-    mutant = mutated(kernel, "return o, a * state + k[:, :, None] * u[None, None, :]",
-                     "return o, (a * state + k[:, :, None] * u[None, None, :]) * (1.0 + 2.0**-23)",
+    mutant = mutated(kernel, "return o, tl.fma(k[:, None], u[None, :], a * state)",
+                     "return o, tl.fma(k[:, None], u[None, :], a * state) * (1.0 + 2.0**-23)",
                      file="delta_inputs.py")  # fmt: skip
     check_single_steps(mutant, Options(t=3))
     with pytest.raises(AssertionError):

@@ -120,7 +120,7 @@ FAULTS = [
     ("t * stride_places_t).to", "(t + 1) % T * stride_places_t).to", "delta_scan.py"),
     ("b * stride_places_b + ", "", "delta_scan.py"),
     ("        WRITE_STATE=False,", "        WRITE_STATE=True,", None),
-    ("state.to(S.dtype.element_ty), mask=inside)\n            if t", "state.to(S.dtype.element_ty))\n            if t",
+    ("state.to(S.dtype.element_ty), mask=inside)\n            real", "state.to(S.dtype.element_ty))\n            real",
      "delta_scan.py"),
 ]  # fmt: skip
 
