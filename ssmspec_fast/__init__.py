@@ -1,1 +1,20 @@
-"""The speculative engine."""
+"""The speculative engine: `load` a checkpoint, `generate` from prompts."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .accept.processors import Sampling
+    from .api import Completion, Generation, Generator, Piece, load
+    from .engine import Settings
+
+__all__ = ["Completion", "Generation", "Generator", "Piece", "Sampling", "Settings", "load"]
+HOMES = {"Settings": "engine", "Sampling": "accept.processors"}
+
+
+def __getattr__(name: str) -> Any:
+    """The names above when they are asked for: whoever needs one part does not wait for all."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{HOMES.get(name, 'api')}", __name__), name)

@@ -28,7 +28,8 @@ others'. A number behind a name is the part of the run, in percent, after which 
 
 Sources of the standard library of Python {python}, without encodings, idlelib, lib2to3, pydoc_data and what is no UTF-8. A
 file is held out when the first byte of the SHA-256 of its path is below {bound} (of 256). SHA-256 of the bytes that were
-trained on: `{sha}`. `{prompts}` holds {count} prompts cut from held-out files, each with its path and the byte at which it ends.
+trained on: `{sha}`. `{prompts}` holds {count} prompts cut from held-out files, each with its path and the byte at
+which it ends.
 
 ## Licence
 

@@ -1,0 +1,5 @@
+"""`python -m ssmspec_fast`: the subcommand alone, from a bare checkout."""
+
+from .cli import app
+
+app()

@@ -1,0 +1,187 @@
+"""The parts of an engine by the names that a person types."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssmspec_ref.errors import ParameterError, Unsupported
+
+from .accept import Acceptance
+from .accept.greedy import Greedy
+from .accept.multi_step import MultiStep
+from .accept.naive import Naive
+from .accept.processors import Sampling
+from .accept.rejection import Rejection
+from .draft import Drafter
+from .draft.beam import BeamDrafter
+from .draft.model import ModelDrafter
+from .draft.ngram import NGram, PromptLookup
+from .draft.nothing import Nothing
+from .draft.shapes import TREE_A, branches, chain
+from .methods import Method
+from .methods.activation_replay import ActivationReplay
+from .methods.joint import Joint
+from .methods.plain import Plain
+from .methods.replay_buffer import ReplayBuffer
+from .methods.snapshots import Snapshots
+from .methods.tree import Tree
+from .model import Model
+from .operations import Operations
+from .operations.torch_ops import TorchOperations
+
+METHODS: dict[str, Callable[[int], Method]] = {
+    "plain": lambda rows: Plain(),
+    "snapshots": Snapshots,
+    "joint": Joint,
+    "activation-replay": ActivationReplay,
+    "replay-buffer": lambda rows: ReplayBuffer(),
+    "tree": lambda rows: Tree(),
+}
+"""By the rows that a drafter proposes for each sequence."""
+SAMPLED: dict[str, Callable[[Sampling, int], Acceptance]] = {
+    "rejection": Rejection,
+    "multi-step": MultiStep,
+    "naive": Naive,
+}
+ACCEPTANCES = ("greedy", *SAMPLED)
+DRAFTERS = ("ngram", "lookup")
+MODES = ("bitwise", "fast")
+
+
+def chosen(kind: str, name: str, among: Any) -> str:
+    """The name as it is listed. Raises: ParameterError for one that is not."""
+    found = name.replace(" ", "-").replace("_", "-")
+    if found not in among:
+        raise ParameterError(f"{name!r} is no {kind}; give one of {', '.join(among)}")
+    return found
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """How much is drafted: `drafts` tokens in a chain, `rows` chains for each sequence, or a tree.
+
+    `tree` is "a" (tree A), children by level as "3,2,1", or beams and steps as "2x4"; for n-grams the chains that are merged.
+    `samples` says that drafts are drawn from the drafter's law, for a rule that judges by it.
+    """
+
+    drafts: int = 4
+    rows: int = 1
+    tree: str | None = None
+    samples: bool = False
+    sampling: Sampling | None = None
+    seed: int = 0
+    slots: int = 8
+    cache: int = 2048
+
+
+def is_folder(drafter: Any) -> bool:
+    """Whether a drafter is named by its checkpoint."""
+    return isinstance(drafter, str | Path) and str(drafter) not in DRAFTERS
+
+
+def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, operations: Operations) -> Drafter:
+    """The drafter that was given, or that of a name, or of a checkpoint's model.
+
+    Raises: ParameterError, Unsupported, and what the drafter raises.
+    """
+    if given is None:
+        found: Drafter = Nothing()
+    elif given == "lookup":
+        found = PromptLookup(drafting.drafts)
+    elif given == "ngram":
+        rows = drafting.rows if drafting.tree is None else _counts(drafting.tree)[0]
+        found = NGram(drafting.drafts, rows, trees=drafting.tree is not None)
+    elif draft is not None:
+        found = _model_drafter(draft, drafting, operations)
+    else:
+        found = given
+    check = getattr(found, "check", None)
+    if check is not None:
+        check(target)
+    return found
+
+
+def _model_drafter(draft: Model, drafting: Drafting, operations: Operations) -> Drafter:
+    if drafting.rows > 1:
+        raise Unsupported(
+            f"rows came as {drafting.rows}, but a model drafts one chain or tree for each sequence; give a tree"
+        )
+    room: dict[str, Any] = {"sampling": drafting.sampling, "slots": drafting.slots, "cache": drafting.cache}
+    if drafting.tree is not None and "x" in drafting.tree:
+        beams, steps = _counts(drafting.tree.replace("x", ","), 2)
+        return BeamDrafter(draft, beams, steps, operations, **room)
+    if drafting.tree is None:
+        parents, law = chain(drafting.drafts), "iid"
+    else:
+        parents, law = TREE_A if drafting.tree == "a" else branches(_counts(drafting.tree)), "without_replacement"
+    choose = law if drafting.samples else "top"
+    return ModelDrafter(draft, parents, operations, choose=choose, seed=drafting.seed, **room)
+
+
+def _counts(text: str, wanted: int | None = None) -> list[int]:
+    """Raises: ParameterError."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts) or wanted not in (None, len(parts)):
+        raise ParameterError(f"tree came as {text!r}; give a (tree A), children by level as 3,2,1, or beams x steps as 2x4")
+    return [int(part) for part in parts]
+
+
+def held(drafter: Any) -> int:
+    """The bytes of a drafter's own states and caches."""
+    decoder = getattr(drafter, "decoder", None)
+    return 0 if decoder is None else int(decoder.pools.bytes)
+
+
+def method(name: str | None, drafter: Drafter) -> Method:
+    """The method of a name; without one, plain without drafts, tree for trees, otherwise activation replay.
+
+    Raises: ParameterError.
+    """
+    if name is None:
+        name = "plain" if drafter.nodes == 1 else "tree" if getattr(drafter, "trees", False) else "activation-replay"
+    return METHODS[chosen("method", name, METHODS)](getattr(drafter, "drafts", 1))
+
+
+def acceptance(name: str | None, sampling: Sampling | None, seed: int = 0) -> Acceptance:
+    """The rule of a name; without one, greedy if nothing is sampled, otherwise multi-step.
+
+    Raises: ParameterError (greedy with sampling of its own, which it would not heed).
+    """
+    if name is None:
+        name = "greedy" if sampling is None else "multi-step"
+    name = chosen("acceptance rule", name, ACCEPTANCES)
+    if name != "greedy":
+        return SAMPLED[name](Sampling() if sampling is None else sampling, seed)
+    if sampling is not None:
+        raise ParameterError(f"greedy acceptance samples nothing, but {sampling} came; give {', '.join(SAMPLED)} for it")
+    return Greedy()
+
+
+def check_fit(drafter: Drafter, rule: Acceptance, made: Method) -> None:
+    """Raises: Unsupported, ParameterError where rule or method cannot take what the drafter proposes."""
+    check = getattr(rule, "check", None)
+    if check is not None:
+        check(drafter)
+    trees, drafts = getattr(drafter, "trees", False), getattr(drafter, "drafts", 1)
+    if trees and made.name != "tree":
+        raise Unsupported(f"the drafter proposes trees, but {made.name} verifies chains; use the method tree")
+    if made.name == "tree" and not trees and drafter.nodes > 1:
+        raise Unsupported("the method tree verifies trees, but the drafter proposes chains; use activation-replay")
+    if drafts != getattr(made, "drafts", 1):
+        raise Unsupported(f"the drafter proposes {drafts} rows for each sequence, which the method {made.name} does not take")
+
+
+def operations(mode: str, device: str, kernels: bool | None = None) -> Operations:
+    """The Triton kernels on a GPU, plain torch operations elsewhere, unless `kernels` says otherwise.
+
+    Raises: ParameterError.
+    """
+    bitwise = chosen("mode", mode, MODES) == "bitwise"
+    if kernels is None:
+        kernels = device.startswith("cuda")
+    if not kernels:
+        return TorchOperations(bitwise)
+    from .operations.triton_ops import TritonOperations
+
+    return TritonOperations(bitwise)
