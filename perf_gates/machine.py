@@ -1,6 +1,7 @@
 """What a measurement was made on and with: the GPU, the versions, and the code of the kernels."""
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import os
@@ -33,6 +34,7 @@ def _said(command: list[str]) -> str:
         return "unknown"
 
 
+@functools.cache
 def kernels_hash() -> str:
     """A hash over the sources of `ssmspec_kernels` without docstrings: a result can be told from those of other kernels."""
     spec = importlib.util.find_spec("ssmspec_kernels")

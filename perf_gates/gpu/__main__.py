@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from perf_gates.clock import compiling, copy_bytes_per_us, empty_launch_us
-from perf_gates.gpu import peers
+from perf_gates.gpu import peers, rehearsal
 from perf_gates.machine import fingerprint, kernels_hash
 from perf_gates.measured import PARTS
 
@@ -134,13 +134,19 @@ def stage(arguments: list[str], seconds: float) -> bool:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="the folder of the results")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rehearse", action="store_true", help="launch nothing, on any machine: see `rehearsal`")
     parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
+    if a.rehearse:
+        rehearsed(a.only)
+        return 0
+    if a.out is None:
+        parser.error("--out names the folder of the results")
     if a.stage == "compile":
         compile_all(a.only, a.peers, a.jobs)
         return 0
@@ -165,6 +171,16 @@ def main(argv: list[str] | None = None) -> int:
             failed.append(part)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are complete", flush=True)
     return 1 if failed else 0
+
+
+def rehearsed(parts: list[str]) -> None:
+    """Print what each part would time and launch, a line of JSON for each."""
+    for part in parts:
+        if part != "model_shapes":
+            cases = list(rehearsal.rehearse(part))
+            timed = [(t.model, t.operation, t.batch) for timings, _ in cases for t in timings]
+            launched = sorted({launch.name for _, launches in cases for launch in launches})
+            print(json.dumps({"part": part, "timed": timed, "launched": launched}), flush=True)
 
 
 def run(name: str, arguments: list[str], seconds: float) -> None:

@@ -26,7 +26,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
 
-from perf_gates.clock import copies_for, graph_us
+from perf_gates.clock import copies_for, graph_us, is_compiling
 
 from .steps import BATCHES, DELTA, SCANS, SSD, Timing, bf16, kernel
 
@@ -101,14 +101,15 @@ def compiled_apart(share: int, shares: int) -> Iterator[None]:
 
     Autotuner.run = each
     try:
-        with suppress(RuntimeError):  # of `same`: what such a launch leaves is not compared with ours
-            yield
+        yield
     finally:
         Autotuner.run = run
 
 
 def same(name: str, ours: Tensor, theirs: Tensor) -> None:
     """Raises: RuntimeError for a peer that does not compute what we do, or does not write all of it."""
+    if is_compiling():
+        return
     apart = float((ours.float() - theirs.float()).abs().max() / ours.float().abs().max())
     if not apart <= APART:
         raise RuntimeError(f"{name} differs from ours by {apart:.2g} of the largest; nothing is timed")

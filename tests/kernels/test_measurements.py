@@ -1,24 +1,23 @@
-"""The measurements on a GPU as far as a CPU can try them: every case launches its kernels, the report reads what it must."""
+"""Measurements on a GPU as far as a CPU can try them: launchers take what they are given, the report reads what it must."""
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.overrides import TorchFunctionMode
-from triton.runtime.interpreter import GridExecutor
 
-from perf_gates import clock, machine, report, targets
+from perf_gates import machine, report, targets
 from perf_gates.gpu import __main__ as gpu
-from perf_gates.gpu import buffered, buffered_delta, linear, peers, prefill, steps, unrolled
+from perf_gates.gpu import linear, steps
 from perf_gates.measured import PARTS, At, OverFloor, Results
 
 pytestmark = pytest.mark.interpreter
 
-MODULES = {"steps": steps, "buffered": buffered, "buffered_delta": buffered_delta, "unrolled": unrolled, "linear": linear}
-MODULES |= {"prefill": prefill, "peers": peers}
+ROOT = Path(__file__).parent.parent.parent
 ROWS = {
     "plain step",
     "fused scan",
@@ -32,74 +31,49 @@ ROWS = {
 }
 
 
-class OnTheCPU(TorchFunctionMode):
-    """Tensors of the GPU are made on the CPU; all are finite, for no kernel writes them."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("device") == "cuda":
-            kwargs["device"] = "cpu"
-        if func is torch.Tensor.isfinite:
-            return torch.ones_like(args[0], dtype=torch.bool)
-        return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Models of a few channels, on the CPU. Launchers check what they are given; the names of their kernels are kept, and
-    none is run, for what they compute is judged elsewhere."""
-    names: list[str] = []
-    monkeypatch.setattr(GridExecutor, "__call__", lambda grid, *_, **__: names.append(grid.fn.__name__))
-    monkeypatch.setattr(linear, "faults", lambda *_: [])
-    for name in ("_near", "same"):
-        monkeypatch.setattr(prefill, name, lambda *_: None)
-    for model in steps.SSD:
-        monkeypatch.setitem(steps.SSD, model, (2, 16, 16, 1))
-    monkeypatch.setitem(steps.DELTA, "qwen3.5-4b", (1, 2, 16, 16))
-    monkeypatch.setitem(prefill.ATTENTION, "nemotron-3-nano-4b", (2, 1, 16))
-    monkeypatch.setattr(prefill, "TOKENS", 20)
-    for name, shape in (("IN", (24, 16)), ("OUT", (16, 32)), ("HEAD", (40, 16))):
-        monkeypatch.setattr(linear, name, shape)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    linear.weights.cache_clear()
-    with OnTheCPU(), clock.compiling():
-        yield names
-    linear.weights.cache_clear()
-
-
-def few(part: str) -> list[tuple[Any, ...]]:
-    """One case of each model, of two rows where there are so many."""
-    cases = list(MODULES[part].cases())
-    return [case for case in cases if case[1:2] in ((1,), (4,)) or len(case) == 1 or isinstance(case[-1], str)]
-
-
 KERNELS = {
     "steps": {"ssd_scan_kernel", "ssd_window_kernel", "delta_scan_kernel", "delta_window_kernel", "_delta_tree_kernel"},
     "buffered": {"ssd_scan_kernel", "_ssd_buffered_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
     "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
     "unrolled": {"ssd_window_kernel"},
     "linear": {"_linear_rows_kernel"},
-    "prefill": set(),
+    "prefill": {"_causal_attention_kernel", "_chunk_walk_kernel", "_chunk_outputs_kernel"},
     "peers": {"ssd_scan_kernel", "delta_scan_kernel"},
 }
+THEIRS = (", vLLM", ", fla", ", mamba-ssm")
+"""Peers, which are in no package that is installed here."""
 
 
-@pytest.mark.parametrize("part", MODULES)
-def test_every_measurement_launches_what_it_times(part: str, launched: list[str]) -> None:
-    for case in few(part):
-        assert MODULES[part].timings(*case)
-    assert KERNELS[part] <= set(launched)
+@pytest.fixture(scope="module")
+def rehearsed() -> dict[str, Any]:
+    """What every part would time and launch, at the shapes of models: by a process without the interpreter."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["PYTHONPATH"] = os.pathsep.join([*(p for p in sys.path if p), str(ROOT)])
+    command = [sys.executable, "-m", "perf_gates.gpu", "--rehearse"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return {found["part"]: found for found in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("part", MODULES)
-def test_no_case_comes_twice(part: str) -> None:
-    cases = list(MODULES[part].cases())
-    assert len(set(cases)) == len(cases) > 0
+def test_every_measurement_launches_what_it_times(rehearsed: dict[str, Any]) -> None:
+    assert rehearsed.keys() == KERNELS.keys()
+    for part, kernels in KERNELS.items():
+        assert kernels <= set(rehearsed[part]["launched"]), part
 
 
-def test_ours_is_timed_where_a_peer_is_not_there(launched: list[str]) -> None:
-    assert [t.operation for t in peers.timings("qwen3.5-4b", 1, 5)] == ["scan of 5, ours"]
-    assert [t.operation for t in peers.timings("mamba2-2.7b", 1, 1)] == ["step, ours"]
+def test_no_measurement_comes_twice(rehearsed: dict[str, Any]) -> None:
+    for part, found in rehearsed.items():
+        timed = [tuple(t) for t in found["timed"]]
+        assert len(set(timed)) == len(timed) > 0, part
+
+
+def test_what_the_table_reads_is_what_the_measurements_write(rehearsed: dict[str, Any]) -> None:
+    written = {At(part, *t) for part, found in rehearsed.items() for t in found["timed"]}
+    asked = {at for at in keys() if not at.operation.endswith(THEIRS)}
+    assert len(asked) > 200
+    assert asked <= written
+    beside = {At(at.part, at.shape, at.operation.split(",")[0] + ", ours", at.batch) for at in keys() - asked}
+    assert beside <= written
 
 
 # --- the report ---
@@ -156,24 +130,6 @@ def test_the_report_names_every_row_and_whole_results_have_no_fault(folder: Path
         assert f"| {cell.what} | {cell.shape} | {cell.batch} |" in printed
     assert " | - | " not in printed
     assert "| k | m | 1 | 0.50 | 0 |" in printed
-
-
-def test_what_the_table_reads_is_what_the_measurements_write(launched: list[str]) -> None:
-    """Names and batches, by the modules that measure."""
-    written = {(part, t.model, t.operation) for part in ("steps", "buffered_delta", "linear") for c in few(part)
-               for t in MODULES[part].timings(*c)}  # fmt: skip
-    written |= {("buffered", model, plan.name) for model in steps.SSD for plan in buffered.plans()}
-    written |= {("buffered", model, "step") for model in steps.SSD}
-    written |= {("unrolled", model, name) for model in steps.SSD for name in unrolled.NAMES}
-    written |= {("prefill", model, f"{k}, {by}") for k, model, peer in targets.PREFILL for by in ("ours", peer)}
-    written |= {("peers", model, f"step, {by}") for model in steps.SSD for by in ("ours", "vLLM")}
-    names = [f"{what}, {by}" for what in ("step", *(f"scan of {t}" for t in steps.SCANS)) for by in ("ours", "fla")]
-    written |= {("peers", model, name) for model in steps.DELTA for name in names}
-    assert {(at.part, at.shape, at.operation) for at in keys()} <= written
-    for part in ("steps", "buffered", "buffered_delta", "unrolled"):
-        asked = {(at.shape, at.batch) for at in keys() if at.part == part}
-        assert asked <= set(MODULES[part].cases())
-    assert {at.batch for at in keys() if at.part == "linear"} <= set(linear.ROWS)
 
 
 def test_missing_cell_is_a_fault_and_a_dash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,48 @@
+"""Every measurement without a device, at its real shapes: `python -m perf_gates.gpu --rehearse`.
+
+Tensors of the device become meta tensors, and launches are recorded instead of made: launchers check all that they are given
+and choose their tiles. Nothing is computed, compared or timed.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from perf_gates.capture import Launch, launches_of
+from perf_gates.clock import compiling
+
+from .steps import Timing
+
+
+class OnMeta(TorchFunctionMode):
+    """Tensors of the device have no data."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") == "cuda":
+            kwargs["device"] = "meta"
+        return args[0].to("meta") if func is torch.Tensor.cuda else func(*args, **kwargs)
+
+
+def rehearse(part: str) -> Iterator[tuple[list[Timing], list[Launch]]]:
+    """What each case of a part would time, and its launches.
+
+    Raises: whatever a case raises, a note of which one it was added; RuntimeError in Triton's interpreter.
+    """
+    module = import_module(f"perf_gates.gpu.{part}")
+    for case in module.cases():
+        timings: list[Timing] = []
+
+        def call(case: tuple[Any, ...] = case, timings: list[Timing] = timings) -> None:
+            timings.extend(module.timings(*case))
+
+        try:
+            with OnMeta(), compiling():
+                launches = launches_of(call)
+        except Exception as error:
+            error.add_note(f"{part}: {case}")
+            raise
+        yield timings, launches
