@@ -8,34 +8,43 @@ With S_0 the checkpoint, j the tokens held since it, s and t those of the window
     S_0' = exp(G_h) S_0 + sum_{j held} exp(G_h - G_j) dt_j x_j B_j^T       where held + 2T > L            (3)
 
 The outputs of every row come from the old checkpoint; (3) folds committed tokens only, never the window, which may yet be
-rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule.
+rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule. The one
+token of `ssd_buffered_step` is accepted already: WINDOW = 0, the row is due where held + 1 = L, and (3) takes it in.
 
-A program owns HEADS heads of one group of one row: what only B and C enter is computed once for all of them, what dt enters
-once for a head, whose channels are then walked in tiles (p, n), the next tile on its way while one is worked on. Held tokens
-and those of the window are one block of entries; products have p for rows, so that few tokens fill them with few zeros.
-S_0 (s, h, p, n) is read once, and written on the rows that are due, in its own type. All products are as accurate as fp32
-(`dots`): what scales x and B in (3) is never rounded to their type. Where rows are many, those that are due have a launch of
-their own, in which the others end at once, and the reverse: (3) takes twice the registers of (1), and half the programs would
-be resident if one kernel held both. Strides are constants of the kernel: as arguments their 64-bit products were a third of
-all instructions.
-Bound by the bytes of the state and of the ring's live entries, where as many programs are resident as hide their prologue.
+The kernel is that of `ssd_window` with more columns: entries (e) are the held tokens and those of the window, of which only
+the last ask (t). A program owns HEADS heads of one group of one row: the scores C B^T are computed once, the sums G for all
+of its heads in one product with the mask of what is seen, and then it walks heads and tiles (p, n), the next one on its way
+from memory while this one is multiplied. S_0 (s, h, p, n) is read once, and written on the rows that are due, in its own
+type. All products are as accurate as fp32 (`dots`): what scales x and B in (3) is never rounded to their type. The exponents
+of (3) are sums of what lies between; nothing cancels.
+Where rows are many, those that are due have a launch of their own, in which the others end at once, and the reverse: one
+kernel for both holds the registers of (3) beside those of (1), and took 1.4 to 1.9 times as long on an H200. The launch of
+the rows that are due has few heads a program, as it may find few rows.
+
+Bound by the bytes of the state and of the ring's live entries, where as many programs are resident as hide their prologue;
+the launch of the rows that are due by its registers, at 0.55 to 0.8 of copy for 256 rows.
 
 Source: ReplaySSM, algorithm 4; the exact products and the one path for all rows are ours.
 """
 
 from collections.abc import Sequence
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ssmspec_ref.errors import ParameterError
+
 from .cursors import check_window
-from .dots import dot_inputs, dot_left, dot_right
+from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import INDICES, d_strides, strides
 from .ssd_inputs import check_inputs, load_rows, step_size
-from .ssd_ring import Ring, entry_bytes, fold, place
+from .ssd_ring import Ring, entry_bytes, load_entries, place
 from .ssd_scan import traffic_bytes as scan_bytes
+
+SMS = 132
 
 
 def traffic_bytes(
@@ -80,11 +89,10 @@ def ssd_buffered(
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
     out: Tensor | None = None,
-    block_p: int = 16,
-    block_k: int = 32,
+    block_p: int | None = None,
+    program_p: int | None = None,
     heads: int | None = None,
-    tiles: int | None = None,
-    num_warps: int = 1,
+    num_warps: int | None = None,
     stages: int | None = None,
     apart: bool | None = None,
 ) -> Tensor:
@@ -103,38 +111,91 @@ def ssd_buffered(
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     y = x.new_empty(x.shape) if out is None else out
-    across = triton.cdiv(p, block_p)
-    heads_, tiles_, stages_, apart_ = choice(b * h, across)
-    each = min(tiles or tiles_, across)
-    many = min(heads or heads_, h // g) if each == across else 1
-    stages, apart = stages or stages_, apart_ if apart is None else apart
+    launch(
+        axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, window,
+        (block_p, program_p, heads, num_warps, stages, apart),
+    )  # fmt: skip
+    return y
+
+
+def launch(
+    axes: dict[str, int],
+    S: Tensor,
+    ring: Ring,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+    dt_limit: tuple[float, float],
+    slots: Tensor | None,
+    lengths: Tensor | None,
+    y: Tensor,
+    window: int,
+    tiles: tuple[int | None, ...],
+) -> None:
+    """Run the kernel on arguments that were checked; `window` 0 for single tokens.
+
+    Raises: ParameterError, before anything is written.
+    """
+    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    products = x.dtype == torch.bfloat16 and n <= 128
+    *given, apart = tiles
+    if given[2] and (h // g) % given[2]:
+        raise ParameterError(f"{given[2]} heads a program do not divide the {h // g} heads of a group; give a divisor")
+    if apart is None:
+        apart = products and b * h >= few(p)
     for rows in ("open", "due") if apart else ("all",):
-        many = 1 if rows == "due" else many
-        programs = triton.cdiv(h // g, many) * triton.cdiv(across, each)
-        _ssd_buffered_kernel[(programs, g, b)](
+        default = tile(b * h, h // g, p, products, rows == "due")
+        block, program, heads, warps, stages = (one or own for one, own in zip(given, default, strict=True))
+        each = triton.cdiv(min(program, p), block)
+        ssd_buffered_kernel[(triton.cdiv(p, each * block), h // heads, b)](
             S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
             *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
             *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
             T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
             LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window, ROWS=rows,
-            BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
-            BLOCK_N=max(16, triton.next_power_of_2(n)),
-            BLOCK_K=min(block_k, max(16, triton.next_power_of_2(n))), BLOCK_P=block_p,
-            HEADS=many, TILES=each, STAGES=stages, num_warps=num_warps,
+            BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
+            BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, HEADS=heads,
+            BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
         )  # fmt: skip
-    return y
 
 
-def choice(rows: int, across: int) -> tuple[int, int, int, bool]:
-    """Heads and tiles of a program, pipeline stages, and whether rows that are due have a launch of their own; `rows` counts
-    heads of rows."""
-    if rows >= 4096:
-        return 4, across, 2, True
-    return (1, across, 2, True) if rows >= 1024 else (1, 1, 1, False)
+def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int, int, int, int, int]:
+    """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows, and `due`
+    is the launch of the rows that are due. Measured on an H200 with heads of 64 and 80 channels."""
+    if not products:
+        return 16, p, 1, 2, 1
+    if rows < few(p):
+        return 32, 32, 1, 2 if p % 64 else 4, 1
+    if p % 64:
+        return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, spread(rows, heads, 8, 6), 1, 3)
+    return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, spread(rows, heads, 2, 20), 4, 3)
+
+
+def few(p: int) -> int:
+    """Heads of rows below which one launch does all, with little work a program."""
+    return 2 * SMS if p % 64 else 1024
+
+
+def spread(rows: int, heads: int, each: int, most: int) -> int:
+    """Heads of a program, at most `most`: few whole rounds of `each` programs an SM; a start costs two heads."""
+    divisors = [k for k in range(1, most + 1) if heads % k == 0]
+    return min(divisors, key=lambda k: triton.cdiv(rows // k, each * SMS) * (k + 2))
 
 
 @triton.jit
-def _ssd_buffered_kernel(
+def pick(x, here):
+    """The column of x (r, k) where `here` (k) holds."""
+    return tl.sum(tl.where(here[None, :], x, 0.0), axis=1)
+
+
+@triton.jit
+def ssd_buffered_kernel(
     S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
     stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_t: tl.constexpr,
     stride_x_h: tl.constexpr, stride_dt_b: tl.constexpr, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr,
@@ -146,11 +207,11 @@ def _ssd_buffered_kernel(
     stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr,
     stride_D_p: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_P: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
-    g = tl.program_id(1).to(tl.int64)
+    h_0 = tl.program_id(1).to(tl.int64) * HEADS
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
@@ -158,77 +219,96 @@ def _ssd_buffered_kernel(
     if lengths is not None:
         length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
     count = tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
-    due = (count + 2 * WINDOW > CAPACITY) & (length > 0)
+    due = length > 0
+    if WINDOW > 0:
+        due &= count + 2 * WINDOW > CAPACITY
+    else:
+        due &= count + 1 == CAPACITY
     if (slot >= 0) & ((ROWS == "all") | (due == (ROWS == "due"))):
-        across: tl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-        e, t, n = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N)
-        in_n = n < N
+        g = h_0 // HEADS_PER_GROUP
+        e, t, n, k = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
+        in_n, in_h, heads = n < N, k < HEADS, h_0 + k
+        p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
+        at_S = S + slot * stride_S_s
+        if HEADS * TILES == 1:
+            early = load_rows(at_S + h_0 * stride_S_h, p * stride_S_p, n, p < P, in_n)
         first = tl.load(origin + slot).to(tl.int32)
         i = e - count
         past, new, real = i < 0, (i >= 0) & (i < length), t < length
-        is_t = i[:, None] == t[None, :]
-        sees = (i[:, None] <= t[None, :]) & (past | new)[:, None] & real[None, :]
         at, row, col = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
+        folded, kept = past, new
+        if WINDOW == 0:
+            folded, kept = past | new, new & (due == 0)
+        is_t = i[None, :] == t[:, None]
+        sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
-        at_B_t, at_C_t = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
-        scores = tl.zeros((BLOCK_L, BLOCK_T), dtype=tl.float32)
-        for part in tl.static_range(BLOCK_N // BLOCK_K):
-            k = part * BLOCK_K + tl.arange(0, BLOCK_K)
-            B_e = load_rows(at_B, at * stride_ring_B_l, k, past, k < N)
-            B_e = tl.where(past[:, None], B_e, load_rows(at_B_t, row * stride_B_t, k, new, k < N))
-            scores += dot_inputs(B_e, load_rows(at_C_t, k, col * stride_C_t, k < N, real))
-        C_t = load_rows(at_C_t, n, col * stride_C_t, in_n, real)
+        at_B_t = B + b * stride_B_b + g * stride_B_g
+        B_e = load_entries(at_B, at_B_t, at * stride_ring_B_l, row * stride_B_t, n, past, new, in_n)
+        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, col * stride_C_t, n, real, in_n)
+        at_dt = ring_dt + slot * stride_ring_dt_s
+        steps = load_rows(at_dt, at * stride_ring_dt_l, heads * stride_ring_dt_h, past, in_h)
+        raw = load_rows(dt + b * stride_dt_b, row * stride_dt_t, heads * stride_dt_h, new, in_h)
+        bias = tl.zeros((BLOCK_H,), tl.float32)
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+        decays = tl.load(A + heads, mask=in_h, other=0.0)
+        steps += step_size(raw, new[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
         if tl.program_id(0) == 0:
-            B_t = load_rows(at_B_t, col * stride_B_t, n, real, in_n)
-            at_new = place(first + count + t, CAPACITY)
-            inside = real[:, None] & in_n[None, :]
-            tl.store(at_B + at_new[:, None] * stride_ring_B_l + n[None, :], B_t, mask=inside)  # (2)
-        parts: tl.constexpr = (across + TILES - 1) // TILES
-        part = tl.program_id(0) % parts
-        for head in tl.range(0, HEADS, num_stages=1):
-            index = tl.program_id(0) // parts * HEADS + head
-            live = index < HEADS_PER_GROUP
-            h = g * HEADS_PER_GROUP + index
-            at_S = S + slot * stride_S_s + h * stride_S_h
-            at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
-            at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
-            at_x_t = x + b * stride_x_b + h * stride_x_h
-            step = tl.load(at_dt + at * stride_ring_dt_l, mask=past & live, other=0.0)
-            raw = tl.load(dt + b * stride_dt_b + row * stride_dt_t + h * stride_dt_h, mask=new & live, other=0.0)
-            decay = tl.load(A + h, mask=live, other=0.0)
-            bias = 0.0
-            if dt_bias is not None:
-                bias = tl.load(dt_bias + h, mask=live, other=0.0).to(tl.float32)
-            step += step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
-            G, G_h = tl.cumsum(step * decay, axis=0), tl.sum(tl.where(past, step * decay, 0.0), axis=0)
-            G_t = tl.sum(tl.where(is_t, G[:, None], 0.0), axis=0)
-            W = tl.exp(tl.where(sees, G_t[None, :] - G[:, None], float("-inf"))) * step[:, None] * scores
+            tl.store(
+                at_dt + at[:, None] * stride_ring_dt_l + heads[None, :] * stride_ring_dt_h, steps,
+                mask=kept[:, None] & in_h[None, :],
+            )  # fmt: skip
+            if h_0 % HEADS_PER_GROUP == 0:
+                tl.store(at_B + at[:, None] * stride_ring_B_l + n[None, :], B_e, mask=kept[:, None] & in_n[None, :])
+        lds = steps * decays[None, :]
+        G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
+        G_t = dot_right(sees.to(tl.bfloat16), lds)
+        if ROWS != "open":
+            since = dot_right(((e[:, None] < e[None, :]) & folded[None, :]).to(tl.bfloat16), lds)
+            if ROWS == "all":
+                B_f = tl.where(folded[:, None], B_e, 0.0).to(B_e.dtype)
+        scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
+        if D_HEAD:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+        for head in tl.range(0, HEADS, num_stages=STAGES):
+            h, here = h_0 + head, k == head
+            G_q, step = pick(G_t, here), pick(steps, here)
+            between = tl.where(sees, G_q[:, None] - pick(G_e, here)[None, :], float("-inf"))
+            W = tl.exp(between) * (step[None, :] * scores)
             if D_HEAD:
-                W = tl.where(is_t, W + tl.load(D + h * stride_D_h, mask=live, other=0.0).to(tl.float32), W)
-            tl.store(at_dt + at * stride_ring_dt_l, step, mask=new & live & (part == 0))  # (2)
+                W = tl.where(is_t, W + tl.sum(tl.where(here, skips, 0.0), axis=0), W)
+            at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
+            at_x_t = x + b * stride_x_b + h * stride_x_h
             for tile in tl.range(0, TILES, num_stages=STAGES):
-                p = (part * TILES + tile) * BLOCK_P + tl.arange(0, BLOCK_P)
-                in_p = (p < P) & live
-                state = load_rows(at_S, p * stride_S_p, n, in_p, in_n).to(tl.float32)
-                x_e = load_rows(at_x, at * stride_ring_x_l, p, past, in_p)
-                x_e = tl.where(past[:, None], x_e, load_rows(at_x_t, row * stride_x_t, p, new, in_p))
-                y_t = tl.exp(G_t)[None, :] * dot_left(state, C_t) + dot_right(tl.trans(x_e), W)  # (1)
-                seen = in_p[:, None] & real[None, :]
+                p_t = p + tile * BLOCK_P
+                in_p = p_t < P
+                x_e = load_entries(at_x, at_x_t, at * stride_ring_x_l, row * stride_x_t, p_t, past, new, in_p)
+                y_t = dot_left(W, x_e)
+                at_tile = at_S + h * stride_S_h
+                if HEADS * TILES > 1:
+                    early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
+                state = early.to(tl.float32)
+                y_t += tl.exp(G_q)[:, None] * dot_right(C_t, tl.trans(state))  # (1)
                 if D is not None and not D_HEAD:
-                    skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                    x_t = tl.load(at_x_t + p[:, None] + col[None, :] * stride_x_t, mask=seen, other=0.0)
-                    y_t += skip[:, None] * x_t.to(tl.float32)
+                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                    y_t += skip[None, :] * load_rows(at_x_t, col * stride_x_t, p_t, real, in_p).to(tl.float32)
                 if z is not None:
-                    at_z = z + b * stride_z_b + h * stride_z_h + p[:, None] + col[None, :] * stride_z_t
-                    y_t *= silu(tl.load(at_z, mask=seen, other=0.0).to(tl.float32))
-                at_y = y + b * stride_y_b + h * stride_y_h + p[:, None] + col[None, :] * stride_y_t
-                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_p[:, None] & (t < T)[None, :])
-                tl.store(at_x + at[:, None] * stride_ring_x_l + p[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
+                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, col * stride_z_t, p_t, real, in_p)
+                    y_t *= silu(z_t.to(tl.float32))
+                at_y = y + b * stride_y_b + h * stride_y_h + col[:, None] * stride_y_t + p_t[None, :]
+                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=(t < T)[:, None] & in_p[None, :])
+                tl.store(at_x + at[:, None] * stride_ring_x_l + p_t[None, :], x_e, mask=kept[:, None] & in_p[None, :])  # (2)
                 if ROWS != "open":  # noqa: SIM102, settled when the kernel is compiled
                     if due:
-                        state = fold(
-                            state, G_h, decay, at_x, at_dt, at_B, stride_ring_x_l, stride_ring_dt_l, stride_ring_B_l,
-                            first, count, p, n, in_p, in_n, CAPACITY,
+                        if ROWS == "due":
+                            B_f = load_entries(
+                                at_B, at_B_t, at * stride_ring_B_l, row * stride_B_t, n, past, folded & new, in_n
+                            )
+                        weight = tl.exp(pick(since, here)) * step
+                        x_f = tl.where(folded[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
+                        total = tl.sum(tl.where(here[None, :] & folded[:, None], lds, 0.0))
+                        state = dot_onto(tl.exp(total) * state, tl.trans(x_f), B_f)  # (3)
+                        tl.store(
+                            at_tile + p_t[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty),
+                            mask=in_p[:, None] & in_n[None, :],
                         )  # fmt: skip
-                        inside = in_p[:, None] & in_n[None, :]
-                        tl.store(at_S + p[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty), mask=inside)

@@ -11,12 +11,13 @@ With S_0 the checkpoint, j the tokens held since it, t the new one, and G the su
 The token is accepted already, so the L-th goes into the checkpoint with the others. The cursors are moved afterwards, once
 for all layers (`cursors.commit_step`).
 
-A program walks TILES tiles (p, n) of the heads of one group of one row: C . B is computed once for all of them. S_0 is read
-once, and written once in L tokens, in its own type; nothing is rounded to less than fp32. (1) forms no state and multiplies
-each element of the checkpoint once; n lies in registers first, so that few shuffles sum over it. Where rows are many, the
-full ones have a launch of their own: the products of (5) take more than twice the registers of (1). Few rows take one
-launch.
-Bound by the bytes of the state and of the ring's live entries; for few rows by the chain slot, cursors, ring, products.
+Where rows are many, (1) is a window of one token: the kernel of `ssd_buffered`, whose tensor cores leave the time of the
+bytes. Where they are few, and for (2), a program of this file walks TILES tiles (p, n) of the heads of one group of one row:
+fewer stages stand between the launch and the output. C . B is computed once for all of them. The two sum in different orders:
+a row's last bits may depend on which of them the number of rows chose. S_0 is read once, and written once in L tokens, in its
+own type; nothing is rounded to less than fp32. Here n lies in registers first, so that few shuffles sum over it.
+Bound by the bytes of the state and of the ring's live entries; for few rows by the chain slot, cursors, ring, products; (2)
+for many rows by the instructions of its products.
 Source: ReplaySSM, algorithms 2 and 6.
 """
 
@@ -30,9 +31,13 @@ from ssmspec_ref.errors import ParameterError
 
 from .functions import silu
 from .launch import INDICES, d_strides, strides
+from .ssd_buffered import launch
 from .ssd_inputs import check_inputs, load_rows, step_size
 from .ssd_ring import Ring, entry_bytes, fold, place
 from .ssd_scan import traffic_bytes as scan_bytes
+
+FEW = 2048
+"""Heads of rows below which (1) is taken by the kernel of few rows: measured on an H200 at 1280 and 5120."""
 
 
 def traffic_bytes(
@@ -66,17 +71,21 @@ def ssd_buffered_step(
     slots: Tensor | None = None,
     lengths: Tensor | None = None,
     out: Tensor | None = None,
-    block_p: int = 16,
-    tiles: int | None = None,
+    few: bool | None = None,
+    block_p: int | None = None,
+    program_p: int | None = None,
+    heads: int | None = None,
     num_warps: int | None = None,
-    stages: int = 1,
-    run: int = 32,
+    stages: int | None = None,
     apart: bool | None = None,
+    tiles: int | None = None,
+    run: int = 32,
 ) -> Tensor:
     """Decode one token (b, 1, ..) behind the history of S[slots], and hold it; outputs (b, 1, h, p): (1) or (2), then (3).
 
     `lengths` (b) is 0 for a row without a token: its output is 0 and nothing of it changes. The cursors of `ring` are read,
-    not moved. A slot may be named by one row only.
+    not moved. A slot may be named by one row only. `few` chooses the kernel of few rows for (1); `tiles` and `run` are its,
+    `program_p`, `heads`, `stages` and `apart` those of `ssd_buffered`.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
     """
@@ -87,29 +96,35 @@ def ssd_buffered_step(
     if t != 1:
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
     y = x.new_empty(x.shape) if out is None else out
-    each, warps, parted = choice(b * h)
-    across = triton.cdiv(p, block_p)
-    each = min(tiles or each, across * (h // g))
-    warps, parted = num_warps or warps, parted if apart is None else apart
-    for rows in ("open", "full") if parted else ("all",):
-        _ssd_buffered_step_kernel[(triton.cdiv(across * (h // g), each), g, b)](
-            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
-            *strides(S, 3), *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2],
-            *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
-            P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
-            OUTPUT_ONLY=output_only, ROWS=rows, CAPACITY=ring.capacity,
-            BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
-            BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block_p, TILES=each, STAGES=stages,
-            RUN=min(run, max(16, triton.next_power_of_2(n))), num_warps=warps,
+    if few is None:
+        few = b * h < FEW
+    if output_only and not few:
+        launch(
+            axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, 0,
+            (block_p, program_p, heads, num_warps, stages, apart),
         )  # fmt: skip
+        return y
+    each, warps = choice(b * h)
+    block = block_p or 16
+    across = triton.cdiv(p, block)
+    each = min(tiles or each, across * (h // g))
+    _ssd_buffered_step_kernel[(triton.cdiv(across * (h // g), each), g, b)](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
+        *strides(S, 3), *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2],
+        *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
+        P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
+        BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each,
+        RUN=min(run, max(16, triton.next_power_of_2(n))), num_warps=num_warps or warps,
+    )  # fmt: skip
     return y
 
 
-def choice(rows: int) -> tuple[int, int, bool]:
-    """Tiles of a program, its warps, and whether full rows have a launch of their own; `rows` counts heads of rows."""
+def choice(rows: int) -> tuple[int, int]:
+    """Tiles of a program and its warps; `rows` counts heads of rows."""
     if rows >= 4096:
-        return 16 if rows >= 16384 else 4, 1, True
-    return 1, 2 if rows >= 1024 else 4, False
+        return 16 if rows >= 16384 else 4, 1
+    return 1, 2 if rows >= 1024 else 4
 
 
 @triton.jit
@@ -123,8 +138,8 @@ def _ssd_buffered_step_kernel(
     stride_ring_dt_h: tl.constexpr, stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr,
     stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, P: tl.constexpr,
     N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr,
-    ROWS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
-    TILES: tl.constexpr, STAGES: tl.constexpr, RUN: tl.constexpr,
+    CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    TILES: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     g = tl.program_id(1).to(tl.int64)
@@ -136,7 +151,7 @@ def _ssd_buffered_step_kernel(
         real = tl.load(lengths + b) > 0
     count = tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
     full = (count + 1 == CAPACITY) & real
-    if (slot >= 0) & ((ROWS == "all") | (full == (ROWS == "full"))):
+    if slot >= 0:
         across: tl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
         l = tl.arange(0, BLOCK_L)
         n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
@@ -155,7 +170,7 @@ def _ssd_buffered_step_kernel(
             scores = tl.sum(B_l * C_flat[None, :], axis=1)
         C_t = tl.load(C + b * stride_C_b + g * stride_C_g + n, mask=in_n & real, other=0.0).to(tl.float32)
         tl.store(at_B + at_new * stride_ring_B_l + flat, B_t, mask=in_flat & kept & (tl.program_id(0) == 0))  # (4)
-        for i in tl.range(0, TILES, num_stages=STAGES):
+        for i in tl.range(0, TILES, num_stages=1):
             index = tl.program_id(0) * TILES + i
             live = index < HEADS_PER_GROUP * across
             h = g * HEADS_PER_GROUP + index // across
@@ -182,20 +197,19 @@ def _ssd_buffered_step_kernel(
             if OUTPUT_ONLY:
                 y_t = tl.exp(G) * tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)
                 y_t += tl.sum((weight_l * scores)[:, None] * x_l, axis=0)  # (1)
-            if ROWS != "open" or not OUTPUT_ONLY:  # noqa: SIM102, settled when the kernel is compiled
-                if full or not OUTPUT_ONLY:
-                    flat_state = fold(
-                        tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N)), G - step * decay, decay,
-                        at_x, at_dt, at_B, stride_ring_x_l, stride_ring_dt_l, stride_ring_B_l, first, count, p, flat,
-                        in_p, in_flat, CAPACITY,
-                    )  # fmt: skip
-                    update = (step * x_t.to(tl.float32))[:, None] * B_t.to(tl.float32)[None, :]
-                    flat_state = tl.exp(step * decay) * flat_state + update
-                    if not OUTPUT_ONLY:
-                        y_t = tl.sum(flat_state * C_flat[None, :], axis=1)  # (2)
-                    flat_inside = in_p[:, None] & in_flat[None, :] & full
-                    at_tile = at_S + p[:, None] * stride_S_p + flat[None, :]
-                    tl.store(at_tile, flat_state.to(S.dtype.element_ty), mask=flat_inside)  # (5)
+            if full or not OUTPUT_ONLY:
+                flat_state = fold(
+                    tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N)), G - step * decay, decay,
+                    at_x, at_dt, at_B, stride_ring_x_l, stride_ring_dt_l, stride_ring_B_l, first, count, p, flat,
+                    in_p, in_flat, CAPACITY,
+                )  # fmt: skip
+                update = (step * x_t.to(tl.float32))[:, None] * B_t.to(tl.float32)[None, :]
+                flat_state = tl.exp(step * decay) * flat_state + update
+                if not OUTPUT_ONLY:
+                    y_t = tl.sum(flat_state * C_flat[None, :], axis=1)  # (2)
+                flat_inside = in_p[:, None] & in_flat[None, :] & full
+                at_tile = at_S + p[:, None] * stride_S_p + flat[None, :]
+                tl.store(at_tile, flat_state.to(S.dtype.element_ty), mask=flat_inside)  # (5)
             if D is not None:
                 y_t += tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32) * x_t.to(tl.float32)
             if z is not None:

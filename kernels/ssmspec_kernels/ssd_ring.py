@@ -65,6 +65,13 @@ def place(at, CAPACITY: tl.constexpr):
 
 
 @triton.jit
+def load_entries(ring, window, at, row, cols, past, new, in_cols):
+    """A block of entries (e, cols): those held from the ring, those of the window from its own tensor; zeros elsewhere."""
+    kept = load_rows(ring, at, cols, past, in_cols)
+    return tl.where(past[:, None], kept, load_rows(window, row, cols, new, in_cols))
+
+
+@triton.jit
 def fold(
     state, total, decay, ring_x, ring_dt, ring_B, stride_x: tl.constexpr, stride_dt: tl.constexpr, stride_B: tl.constexpr,
     first, count, p, n, in_p, in_n, CAPACITY: tl.constexpr,

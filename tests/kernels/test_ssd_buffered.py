@@ -115,11 +115,11 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capa
     check_windows(kernel, o, capacity)
 
 
-@pytest.mark.parametrize("tiles", [(16, 1, False), (16, 3, True), (32, 2, True)], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, bool]) -> None:
-    block, each, apart = tiles
-    o = Options(b=2, t=3, p=50, h=2, io="bf16", z=True, D="channel")
-    check_windows(kernel, o, 7, 4, block_p=block, tiles=each, apart=apart)
+@pytest.mark.parametrize("tiles", [(16, 16, 1, False), (16, 48, 2, True), (32, 64, 2, False)], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool]) -> None:
+    block, program, heads, apart = tiles
+    o = Options(b=2, t=3, p=50, h=4, io="bf16", z=True, D="channel")
+    check_windows(kernel, o, 7, 4, block_p=block, program_p=program, heads=heads, apart=apart)
 
 
 @pytest.mark.parametrize("capacity", [4, 5, 7])
@@ -168,8 +168,8 @@ def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
 @pytest.mark.parametrize("o", [Options(b=2, h=2, z=True), Options(b=1, t=2, io="bf16", g=1, p=33)], ids=str)
 def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_appends(o: Options, held: int) -> None:
     check_bytes(kernel, o, held)
-    check_bytes(kernel, o, held, tiles=1, apart=False)
-    check_bytes(kernel, o, held, heads=2, tiles=3, apart=True)
+    check_bytes(kernel, o, held, block_p=16, program_p=16, apart=False)
+    check_bytes(kernel, o, held, block_p=16, program_p=48, heads=o.h // o.g, apart=True)
 
 
 REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
@@ -177,6 +177,7 @@ REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
     (8, {"window": 2}, ParameterError, "the window holds 3 tokens, but 2 are declared"),
     (8, {"window": 5}, RingOverflow, "at least 10"),
     (8, {"B": lambda c: c.B.bfloat16()}, PrecisionError, "one type is needed"),
+    (8, {"heads": 3}, ParameterError, "3 heads a program do not divide the 2 heads of a group"),
     (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
     (8, {"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
     (8, {"ring": lambda r: replace(r, B=r.B.bfloat16())}, PrecisionError, "ring.B bfloat16"),
@@ -215,37 +216,40 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
 
 RING = "ssd_ring.py"
 FAULTS = [
-    ("due = (count + 2 * WINDOW > CAPACITY)", "due = (count + WINDOW > CAPACITY)", None),
-    ("> CAPACITY) & (length > 0)\n", "> CAPACITY)\n", None),
+    ("due &= count + 2 * WINDOW > CAPACITY", "due &= count + WINDOW > CAPACITY", None),
+    ("due = length > 0\n", "due = length >= 0\n", None),
     ("(due == (ROWS == \"due\"))", "(ROWS == \"open\")", None),
     ("if due:", "if due | (ROWS == \"all\"):", None),
-    ("G_t[None, :] - G[:, None]", "G_t[None, :] - G_h - G[:, None]", None),
-    ("y_t = tl.exp(G_t)[None, :] *", "y_t = tl.exp(G_t - G_h)[None, :] *", None),
-    ("place(first + count + t, CAPACITY)", "place(first + t, CAPACITY)", None),
+    ("G_q[:, None] - pick(G_e, here)[None, :]", "G_q[:, None]", None),
+    ("tl.exp(G_q)[:, None] *", "1.0 *", None),
+    ("place(first + e, CAPACITY)", "place(first + e + 1, CAPACITY)", None),
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", None),
-    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", None),
-    (" + dot_right(tl.trans(x_e), W)", "", None),
-    ("live = index < HEADS_PER_GROUP", "live = index <= HEADS_PER_GROUP", None),
-    ("inside = real[:, None] & in_n[None, :]", "inside = (t < 0)[:, None] & in_n[None, :]", None),
+    ("(i[None, :] <= t[:, None])", "(i[None, :] < t[:, None])", None),
+    ("dot_left(W, x_e)", "dot_left(0.0 * W, x_e)", None),
+    ("folded, kept = past, new\n", "folded, kept = past | new, new\n", None),
+    (") & folded[None, :]).to(tl.bfloat16)", ")).to(tl.bfloat16)", None),
     ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", None),
-    ("new & live & (part == 0)", "new & live", None),
+    ("if h_0 % HEADS_PER_GROUP == 0:", "if h_0 >= 0:", None),
+    ("in_n, in_h, heads = n < N, k < HEADS, h_0 + k", "in_n, in_h, heads = n < N, k <= HEADS, h_0 + k", None),
+    ("x_e, mask=kept[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", None),
     ("state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
-    ("state, G_h, decay, at_x", "state, G_h + decay, decay, at_x", None),
-    ("past, new, real = i < 0", "past, new, real = i < -1", None),
-    ("h = g * HEADS_PER_GROUP + index", "h = g * HEADS_PER_GROUP", None),
-    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", None),
+    ("tl.exp(total) * state", "state", None),
+    ("weight = tl.exp(pick(since, here)) * step", "weight = step", None),
+    ("weight[:, None] * x_e.to(tl.float32)", "(weight[:, None] * x_e.to(tl.float32)).to(x_e.dtype).to(tl.float32)", None),
+    ("p_t = p + tile * BLOCK_P", "p_t = p", None),
+    ("h, here = h_0 + head, k == head", "h, here = h_0 + head, k == 0", None),
+    ("g = h_0 // HEADS_PER_GROUP", "g = h_0 * 0", None),
+    ("W + tl.sum(tl.where(here, skips, 0.0), axis=0)", "W", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
-    ("weight[:, None] * x.to(tl.float32)", "(weight[:, None] * x.to(tl.float32)).to(x.dtype).to(tl.float32)", RING),
-    ("since += tl.sum(step * decay, axis=0)", "since += 0.0 * decay", RING),
-    (" - step * decay) * step", ") * step", RING),
-    ("l = count - 1 - start", "l = count - 2 - start", RING),
+    ("load_rows(window, row, cols, new, in_cols)", "load_rows(ring, at, cols, new, in_cols)", RING),
+    ("tl.where(past[:, None], kept,", "tl.where(past[:, None], 0.0,", RING),
 ]  # fmt: skip
 
 
 def check_all(module: ModuleType) -> None:
-    check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, tiles=1)
-    check_bytes(module, Options(b=1, t=2, h=6, g=2), 3, heads=2, tiles=2)
-    check_windows(module, replace(WINDOWS[2][0], b=2, h=4), 5, windows=4)
+    check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, block_p=16, program_p=16)
+    check_bytes(module, Options(b=1, t=2, h=6, g=2), 3, block_p=16, program_p=32, heads=3)
+    check_windows(module, replace(WINDOWS[2][0], b=2, h=4, p=18), 5, windows=4, block_p=16, program_p=32, heads=2)
     check_windows(module, WINDOWS[0][0], 8, windows=4, apart=True)
     check_windows(module, Options(b=1, io="bf16", t=9, h=1, g=1, p=3, n=5, gentle=True), 36, windows=5)
 

@@ -102,13 +102,22 @@ def check_bytes(module: ModuleType, o: Options, held: int, output_only: bool, **
 @pytest.mark.parametrize(("o", "capacity"), STEPS, ids=str)
 def test_standard_decode_equals_plain_decoding_within_the_bound(o: Options, capacity: int, output_only: bool) -> None:
     check_steps(kernel, o, capacity, output_only)
+    if output_only:
+        check_steps(kernel, o, capacity, True, few=False)
 
 
 @pytest.mark.parametrize("capacity", [17, 64])
 def test_long_rings_of_any_size_lie_within_the_bound(capacity: int) -> None:
-    check_steps(
-        kernel, Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True), capacity, True, tokens=3 * capacity // 2 + 4
-    )
+    o = Options(b=1, t=1, io="bf16", h=1, g=1, p=9, gentle=True)
+    check_steps(kernel, o, capacity, True, tokens=capacity + 4, few=capacity == 17)
+
+
+def test_outputs_that_are_not_given_are_made() -> None:
+    o = Options(t=1, io="bf16")
+    (given, ring), (case, other) = ((cases.draw(o, padding=False), rings.ring_of(o, 3)) for _ in range(2))
+    y = case.call(kernel.ssd_buffered_step, ring=other, out=None)
+    assert torch.equal(y, given.call(kernel.ssd_buffered_step, ring=ring))
+    assert y.dtype == case.x.dtype
 
 
 @pytest.mark.parametrize("output_only", [True, False])
@@ -124,12 +133,13 @@ def test_entries_beyond_2_to_the_31_elements_are_written_and_read(output_only: b
         assert torch.equal(case.out, near.out)
 
 
-@pytest.mark.parametrize("tiles", [(16, 1, 16, False), (16, 3, 8, True), (32, 2, 32, True)], ids=str)
+@pytest.mark.parametrize("tiles", [(16, 16, 1, False), (16, 48, 2, True), (32, 64, 2, False)], ids=str)
 def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool]) -> None:
-    block, each, run, apart = tiles
-    o = Options(b=2, t=1, p=50, h=2, io="bf16", z=True, D="channel")
+    block, program, heads, apart = tiles
+    o = Options(b=2, t=1, p=50, io="bf16", z=True, D="channel")
+    check_steps(kernel, o, 2, True, 4, few=False, block_p=block, program_p=program, heads=heads, apart=apart)
     for output_only in (True, False):
-        check_steps(kernel, o, 2, output_only, 4, block_p=block, tiles=each, run=run, apart=apart)
+        check_steps(kernel, o, 2, output_only, 4, block_p=block, tiles=heads + 1, run=block)
 
 
 @pytest.mark.parametrize("output_only", [True, False])
@@ -143,8 +153,11 @@ def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
 @pytest.mark.parametrize("o", [Options(b=2, t=1, h=2, z=True), Options(b=1, t=1, io="bf16", g=1, p=33)], ids=str)
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_bytes(kernel, o, held, output_only)
-    check_bytes(kernel, o, held, output_only, tiles=1, apart=False)
-    check_bytes(kernel, o, held, output_only, tiles=3, apart=True)
+    check_bytes(kernel, o, held, output_only, tiles=1)
+    check_bytes(kernel, o, held, output_only, tiles=3)
+    if output_only:
+        check_bytes(kernel, o, held, True, few=False, block_p=16, program_p=16)
+        check_bytes(kernel, o, held, True, few=False, block_p=16, program_p=48, heads=o.h // o.g, apart=True)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -175,41 +188,53 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
     cases.unchanged(before)
 
 
+WINDOW, RING = "ssd_buffered.py", "ssd_ring.py"
 FAULTS = [
-    ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY"),
-    ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real"),
-    ("(full == (ROWS == \"full\"))", "(ROWS == \"open\")"),
-    ("kept = (count + 1 < CAPACITY) & real", "kept = (count < CAPACITY) & real"),
-    ("kept = (count + 1 < CAPACITY) & real", "kept = count + 1 < CAPACITY"),
-    ("place(first + count, CAPACITY)", "place(first, CAPACITY)"),
-    ("past, new = l < count, l == count", "past, new = l < count, l > count"),
-    ("past, new = l < count, l == count", "past, new = l < count - 1, l == count"),
-    ("step_l = tl.where(new, step, step_l)\n", "step_l = tl.where(new, decay, step_l)\n"),
-    ("y_t = tl.exp(G) *", "y_t = tl.exp(G - step * decay) *"),
-    ("G - step * decay, decay, at_x", "G, decay, at_x"),
-    ("tl.exp(step * decay) * flat_state + update", "tl.exp(step * decay) * flat_state"),
-    ("(step * x_t.to(tl.float32))[:, None]", "x_t.to(tl.float32)[:, None]"),
-    ("in_flat[None, :] & full\n", "in_flat[None, :]\n"),
-    ("weight_l = tl.exp(G - G_l) * step_l", "weight_l = tl.exp(G - G_l)"),
-    ("in_flat & kept & (tl.program_id(0) == 0)", "in_flat & kept"),
-    ("kept & live & (index % across == 0)", "kept & live"),
-    ("index < HEADS_PER_GROUP * across", "index < HEADS_PER_GROUP * across + 1"),
-    ("index // across", "index // across * 0"),
-    ("x_t, mask=in_p & kept)", "x_t, mask=kept)"),
-    ("flat_state.to(S.dtype.element_ty)", "flat_state.to(tl.bfloat16).to(S.dtype.element_ty)"),
+    ("due &= count + 1 == CAPACITY", "due &= count == CAPACITY", WINDOW),
+    ("folded, kept = past | new, new & (due == 0)", "folded, kept = past | new, new", WINDOW),
+    ("folded, kept = past | new, new & (due == 0)", "folded, kept = past, new & (due == 0)", WINDOW),
+    ("full = (count + 1 == CAPACITY) & real", "full = count + 1 == CAPACITY", None),
+    ("full = (count + 1 == CAPACITY) & real", "full = (count == CAPACITY) & real", None),
+    ("kept = (count + 1 < CAPACITY) & real", "kept = (count < CAPACITY) & real", None),
+    ("kept = (count + 1 < CAPACITY) & real", "kept = count + 1 < CAPACITY", None),
+    ("place(first + count, CAPACITY)", "place(first, CAPACITY)", None),
+    ("past, new = l < count, l == count", "past, new = l < count, l > count", None),
+    ("past, new = l < count, l == count", "past, new = l < count - 1, l == count", None),
+    ("step_l = tl.where(new, step, step_l)\n", "step_l = tl.where(new, decay, step_l)\n", None),
+    ("y_t = tl.exp(G) *", "y_t = tl.exp(G - step * decay) *", None),
+    ("G - step * decay, decay,", "G, decay,", None),
+    ("tl.exp(step * decay) * flat_state + update", "tl.exp(step * decay) * flat_state", None),
+    ("(step * x_t.to(tl.float32))[:, None]", "x_t.to(tl.float32)[:, None]", None),
+    ("in_flat[None, :] & full\n", "in_flat[None, :]\n", None),
+    ("weight_l = tl.exp(G - G_l) * step_l", "weight_l = tl.exp(G - G_l)", None),
+    ("in_flat & kept & (tl.program_id(0) == 0)", "in_flat & kept", None),
+    ("kept & live & (index % across == 0)", "kept & live", None),
+    ("index < HEADS_PER_GROUP * across", "index < HEADS_PER_GROUP * across + 1", None),
+    ("index // across\n", "index // across * 0\n", None),
+    ("x_t, mask=in_p & kept)", "x_t, mask=kept)", None),
+    ("flat_state.to(S.dtype.element_ty)", "flat_state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
+    ("weight[:, None] * x.to(tl.float32)", "(weight[:, None] * x.to(tl.float32)).to(x.dtype).to(tl.float32)", RING),
+    ("since += tl.sum(step * decay, axis=0)", "since += 0.0 * decay", RING),
+    (" - step * decay) * step", ") * step", RING),
+    ("l = count - 1 - start", "l = count - 2 - start", RING),
 ]  # fmt: skip
+
+
+def check_window_form(module: ModuleType) -> None:
+    check_bytes(module, Options(b=1, t=1, g=2), 2, True, few=False)
+    check_steps(module, STEPS[1][0], 4, True, 6, few=False, apart=True)
 
 
 def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(b=1, t=1, g=2), 2, True, tiles=1)
-    check_bytes(module, Options(b=1, t=1, h=6, g=2), 2, True, tiles=3, apart=True)
+    check_bytes(module, Options(b=1, t=1, h=6, g=2), 2, True, tiles=3)
     for output_only in (True, False):
-        check_steps(module, STEPS[1][0], 4, output_only, 6, apart=output_only)
+        check_steps(module, STEPS[1][0], 4, output_only, 6)
     check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=5, gentle=True), 19, True, 27)
 
 
-@pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str) -> None:
-    mutant = mutated(kernel, old, new)
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
+    mutant = mutated(kernel, old, new, file=file)
     with pytest.raises(AssertionError):
-        check_all(mutant)
+        (check_window_form if file == WINDOW else check_all)(mutant)
