@@ -93,14 +93,14 @@ def load_token(
     q, k, v, g, beta, live, t, stride_q, stride_k, stride_v, stride_g, stride_beta, stride_live, in_k, in_v,
     CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """What token t brings, in fp32; zeros for a no-op. The pointers are those of token 0."""
+    """What token t brings, the gates in fp32; zeros for a no-op. The pointers are those of token 0."""
     real = True
     t = tl.cast(t, tl.int64)
     if live is not None:
         real = tl.load(live + t * stride_live) != 0
-    q_t = tl.load(q + t * stride_q, mask=in_k & real, other=0.0).to(tl.float32)
-    k_t = tl.load(k + t * stride_k, mask=in_k & real, other=0.0).to(tl.float32)
-    v_t = tl.load(v + t * stride_v, mask=in_v & real, other=0.0).to(tl.float32)
+    q_t = tl.load(q + t * stride_q, mask=in_k & real, other=0.0)
+    k_t = tl.load(k + t * stride_k, mask=in_k & real, other=0.0)
+    v_t = tl.load(v + t * stride_v, mask=in_v & real, other=0.0)
     if CHANNEL:
         g_t = tl.load(g + t * stride_g, mask=in_k & real, other=0.0).to(tl.float32)
     else:
@@ -116,6 +116,7 @@ def advance(state, real, q, k, v, g, beta, scale, eps, CHANNEL: tl.constexpr, L2
     The output is taken from the state before the token, o = S-^T q^ + (q^ k^) u, beside the product of (4): its sum over k
     does not wait for u. q and k enter as they came, their norms as factors of the sums, which do not wait for them.
     """
+    q, k, v = q.to(tl.float32), k.to(tl.float32), v.to(tl.float32)
     a = tl.exp(tl.where(real, g, 0.0))
     r_q, r_k = scale, 1.0
     if L2_NORM:
