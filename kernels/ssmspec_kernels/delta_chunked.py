@@ -112,7 +112,7 @@ def tile(programs: int, write_state: bool) -> tuple[int, int, int]:
     """
     if programs <= 256:
         return 2, 16, 1
-    return (2, 128, 2) if write_state else (4, 128, 2)
+    return (2, 64, 2) if write_state or programs <= 1024 else (4, 128, 2)
 
 
 @triton.jit

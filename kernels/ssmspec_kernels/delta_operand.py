@@ -7,7 +7,9 @@ lane l holds row l // 4 and columns 2 (l % 4) and the next. A tile (8 WIDE v, PA
     column y         holds channel k = y                                                (2)
 
 so that a lane loads WIDE neighbours in v, a warp whole lines, and every element already lies in the lane that multiplies it:
-the order (1) of the rows is free. No element passes through shared memory. Values and outputs (v, t) have rows as in (1).
+the order (1) of the rows is free. Values and outputs (v, t) have rows as in (1). With WIDE = 2 the tile is loaded as rows of
+two in the order of the lanes, and only then takes its shape: Triton 3.6 spreads lanes over other rows of a block of four
+axes. With 4 that block was faster all the same, staged through shared memory (H200).
 """
 
 import triton
@@ -18,11 +20,16 @@ from .dots import split3
 
 @triton.jit
 def _places(i, j, PART: tl.constexpr, WIDE: tl.constexpr):
-    """Channels of k and v of a tile as it is loaded: (PART / 4, 8, 4, WIDE)."""
-    n = tl.arange(0, PART // 4)[:, None, None, None]
-    r = tl.arange(0, 8)[None, :, None, None]
-    c = tl.arange(0, 4)[None, None, :, None]
-    e = tl.arange(0, WIDE)[None, None, None, :]
+    """Channels of k and v of a tile as it is loaded: (PART / 4, 8, 4, WIDE), or rows of WIDE in the order of the lanes."""
+    if WIDE == 2:
+        row = tl.arange(0, PART * 8)
+        n, r, c = (row // 32)[:, None], (row // 4 % 8)[:, None], (row % 4)[:, None]
+        e = tl.arange(0, WIDE)[None, :]
+    else:
+        n = tl.arange(0, PART // 4)[:, None, None, None]
+        r = tl.arange(0, 8)[None, :, None, None]
+        c = tl.arange(0, 4)[None, None, :, None]
+        e = tl.arange(0, WIDE)[None, None, None, :]
     return i + n // 2 * 8 + c * 2 + n % 2, j + r * WIDE + e
 
 
@@ -39,9 +46,9 @@ def load_state(S, i, j, K, V, ROW: tl.constexpr, PART: tl.constexpr, WIDE: tl.co
 def store_state(S, tile, i, j, K, V, ROW: tl.constexpr, PART: tl.constexpr, WIDE: tl.constexpr):
     """Write what `load_state` loads."""
     at_k, at_v = _places(i, j, PART, WIDE)
+    at = at_k.to(tl.int64) * ROW + at_v
     tile = tl.permute(tl.reshape(tile, (WIDE, 8, PART // 8, 4, 2)), (2, 4, 1, 3, 0))
-    tile = tl.reshape(tile, (PART // 4, 8, 4, WIDE)).to(S.dtype.element_ty)
-    tl.store(S + at_k.to(tl.int64) * ROW + at_v, tile, mask=(at_k < K) & (at_v < V))
+    tl.store(S + at, tl.reshape(tile, at.shape).to(S.dtype.element_ty), mask=(at_k < K) & (at_v < V))
 
 
 @triton.jit

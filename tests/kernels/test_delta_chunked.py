@@ -124,7 +124,7 @@ FAULTS = [
     ("R = rows(v_t, WIDE).to(tl.float32) - read", "R = rows(v_t, WIDE).to(tl.float32) + read", None),
     ("tile = tl.exp(total) * tiles[part] + dot_both(U, kept, SPLIT)", "tile = tiles[part] + dot_both(U, kept, SPLIT)", None),
     ("(at_k < K) & (at_v < V), other=0.0", "(at_k <= K) & (at_v < V), other=0.0", OPERAND),
-    ("at_v, tile, mask=(at_k < K)", "at_v, tile, mask=(at_k <= K)",
+    ("element_ty), mask=(at_k < K)", "element_ty), mask=(at_k <= K)",
      OPERAND),
     ("        a = tl.dot(mid, x, acc=a, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
     ("        b = tl.dot(lo, y, acc=b, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
