@@ -106,7 +106,7 @@ def ssd_buffered(
     """
     more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    t = axes["t"]
     ring.check_types(x, B, C)
     window = t if window is None else window
     check_window(ring.capacity, window, t)
