@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .accept import Acceptance
@@ -14,11 +16,14 @@ from .accept.naive import Naive
 from .accept.processors import Sampling
 from .accept.rejection import Rejection
 from .draft import Drafter
+from .draft.bandit import BanditDrafter
 from .draft.beam import BeamDrafter
+from .draft.bigrams import bigram_table
 from .draft.model import ModelDrafter
 from .draft.ngram import NGram, PromptLookup
 from .draft.nothing import Nothing
 from .draft.shapes import TREE_A, branches, chain
+from .draft.text import TextDrafter
 from .methods import Method
 from .methods.activation_replay import ActivationReplay
 from .methods.joint import Joint
@@ -29,6 +34,7 @@ from .methods.tree import Tree
 from .model import Model
 from .operations import Operations
 from .operations.torch_ops import TorchOperations
+from .tokenizer import Bare
 
 METHODS: dict[str, Callable[[int], Method]] = {
     "plain": lambda rows: Plain(),
@@ -45,7 +51,7 @@ SAMPLED: dict[str, Callable[[Sampling, int], Acceptance]] = {
     "naive": Naive,
 }
 ACCEPTANCES = ("greedy", *SAMPLED)
-DRAFTERS = ("ngram", "lookup")
+DRAFTERS = ("ngram", "ngram+bigram", "lookup")
 MODES = ("bitwise", "fast")
 
 
@@ -61,8 +67,9 @@ def chosen(kind: str, name: str, among: Any) -> str:
 class Drafting:
     """How much is drafted: `drafts` tokens in a chain, `rows` chains for each sequence, or a tree.
 
-    `tree` is "a" (tree A), children by level as "3,2,1", or beams and steps as "2x4"; for n-grams the chains that are merged.
-    `samples` says that drafts are drawn from the drafter's law, for a rule that judges by it.
+    `tree` is "a" (tree A), children by level as "3,2,1", several of these for a bandit as "a/3,2,1", or beams and steps as
+    "2x4"; for n-grams the chains that are merged. `samples` says that drafts are drawn from the drafter's law, for a rule
+    that judges by it. `texts` are the drafter's and the target's tokenizers where they differ.
     """
 
     drafts: int = 4
@@ -73,6 +80,11 @@ class Drafting:
     seed: int = 0
     slots: int = 8
     cache: int = 2048
+    texts: tuple[Bare, Bare] | None = None
+
+    @property
+    def room(self) -> dict[str, Any]:
+        return {"sampling": self.sampling, "slots": self.slots, "cache": self.cache}
 
 
 def is_folder(drafter: Any) -> bool:
@@ -89,9 +101,10 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
         found: Drafter = Nothing()
     elif given == "lookup":
         found = PromptLookup(drafting.drafts)
-    elif given == "ngram":
-        rows = drafting.rows if drafting.tree is None else _counts(drafting.tree)[0]
-        found = NGram(drafting.drafts, rows, trees=drafting.tree is not None)
+    elif given in ("ngram", "ngram+bigram"):
+        found = _ngram(target, drafting, operations, given == "ngram+bigram")
+    elif draft is not None and drafting.texts is not None:
+        found = _text_drafter(draft, drafting, operations)
     elif draft is not None:
         found = _model_drafter(draft, drafting, operations)
     else:
@@ -102,28 +115,52 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
     return found
 
 
+def _ngram(target: Model, drafting: Drafting, operations: Operations, bigram: bool) -> Drafter:
+    rows = drafting.rows if drafting.tree is None else _counts(drafting.tree, 1)[0]
+    table = None
+    if bigram and target.device.type == "meta":  # counted only
+        table = torch.empty((target.config.vocabulary, rows, drafting.drafts), dtype=torch.int64, device="meta")
+    elif bigram:
+        table = bigram_table(target, rows, drafting.drafts, operations)
+    return NGram(drafting.drafts, rows, table, trees=drafting.tree is not None)
+
+
+def _text_drafter(draft: Model, drafting: Drafting, operations: Operations) -> Drafter:
+    """Text takes no more of the drafter's tokens than it has bytes, and a target's token rarely has as many as 8."""
+    if drafting.tree is not None or drafting.rows > 1:
+        raise Unsupported(
+            "the drafter has another tokenizer than the target and drafts one chain of text; leave out tree and rows"
+        )
+    assert drafting.texts is not None
+    own, target = drafting.texts
+    return TextDrafter(draft, own, target, drafting.drafts, operations, slots=drafting.slots, cache=8 * drafting.cache)
+
+
 def _model_drafter(draft: Model, drafting: Drafting, operations: Operations) -> Drafter:
     if drafting.rows > 1:
-        raise Unsupported(
-            f"rows came as {drafting.rows}, but a model drafts one chain or tree for each sequence; give a tree"
-        )
-    room: dict[str, Any] = {"sampling": drafting.sampling, "slots": drafting.slots, "cache": drafting.cache}
-    if drafting.tree is not None and "x" in drafting.tree:
-        beams, steps = _counts(drafting.tree.replace("x", ","), 2)
+        raise Unsupported(f"rows came as {drafting.rows}, but a model drafts one chain or tree; give a tree for more")
+    tree, room = drafting.tree, drafting.room
+    if tree is not None and "x" in tree:
+        beams, steps = _counts(tree.replace("x", ","), 2)
         return BeamDrafter(draft, beams, steps, operations, **room)
-    if drafting.tree is None:
-        parents, law = chain(drafting.drafts), "iid"
-    else:
-        parents, law = TREE_A if drafting.tree == "a" else branches(_counts(drafting.tree)), "without_replacement"
-    choose = law if drafting.samples else "top"
-    return ModelDrafter(draft, parents, operations, choose=choose, seed=drafting.seed, **room)
+    law = "iid" if tree is None else "without_replacement"
+    room |= {"choose": law if drafting.samples else "top", "seed": drafting.seed}
+    if tree is None:
+        return ModelDrafter(draft, chain(drafting.drafts), operations, **room)
+    if "/" in tree:
+        return BanditDrafter(draft, [_parents(part) for part in tree.split("/")], operations, **room)
+    return ModelDrafter(draft, _parents(tree), operations, trees=True, **room)
+
+
+def _parents(tree: str) -> tuple[int, ...]:
+    return TREE_A if tree == "a" else branches(_counts(tree))
 
 
 def _counts(text: str, wanted: int | None = None) -> list[int]:
     """Raises: ParameterError."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts) or wanted not in (None, len(parts)):
-        raise ParameterError(f"tree came as {text!r}; give a (tree A), children by level as 3,2,1, or beams x steps as 2x4")
+        raise ParameterError(f"tree came as {text!r}; give a (tree A), children by level as 3,2,1, several as a/2,2, or 2x4")
     return [int(part) for part in parts]
 
 

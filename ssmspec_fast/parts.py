@@ -15,12 +15,12 @@ from .accept import Acceptance
 from .accept.processors import Sampling
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
 from .draft import Drafter
-from .errors import MemoryRefused, TokenizerMismatch
+from .errors import MemoryRefused
 from .families.source import Plan
 from .methods import Method
 from .model import Model
 from .operations import Operations
-from .tokenizer import FILE, Tokenizer, check_same
+from .tokenizer import FILE, Bare, Tokenizer, check_size, same
 from .watch import Watched
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Parts:
     rows: int = 1
     tree: str | None = None
     kernels: bool | None = None
+    engine: type[Watched] = Watched
 
     def __post_init__(self) -> None:
         self.check_numbers()
@@ -90,25 +91,36 @@ class Parts:
             raise Unsupported(f"device {self.device!r} was asked for, but torch sees no GPU here; use cpu")
 
     def open_drafter(self) -> Checkpoint | None:
-        """The drafter's checkpoint, where it is a folder.
+        """The drafter's checkpoint, where it is a folder; through its text where it has another tokenizer than the target.
 
         Raises: TokenizerMismatch, and as `open_checkpoint`.
         """
+        self.texts: tuple[Bare, Bare] | None = None
+        ours = self.tokenizer(self.target)
         if not choices.is_folder(self.drafter):
             return None
         found = open_checkpoint(str(self.drafter))
-        if (Path(self.folder) / FILE).is_file():
-            check_same(self.folder, str(self.drafter))
-        ours, theirs = self.target.config.vocabulary, found.config.vocabulary
-        if ours != theirs:
-            raise TokenizerMismatch(f"{self.drafter} has {theirs} tokens, {self.folder} has {ours}; choose one that fits")
+        theirs = self.tokenizer(found)
+        if ours is None or theirs is None:
+            return found  # whose number of tokens the drafter compares
+        if not same(ours, theirs):
+            self.texts = Bare(theirs), Bare(ours)
         return found
 
-    def engine(self, target: Model, draft: Model | None) -> Watched:
+    @staticmethod
+    def tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+        """Raises: TokenizerMismatch, BrokenFile."""
+        if not (checkpoint.folder / FILE).is_file():
+            return None
+        tokenizer = Tokenizer(checkpoint.folder)
+        check_size(tokenizer, checkpoint.config.vocabulary)
+        return tokenizer
+
+    def build(self, target: Model, draft: Model | None) -> Watched:
         """The engine on these models. Raises: Unsupported, ParameterError, RingOverflow."""
         samples = getattr(self.rule, "name", "greedy") in ("rejection", "multi_step")
         drafting = choices.Drafting(
-            self.drafts, self.rows, self.tree, samples, self.sampling, self.seed, self.slots, self.cache
+            self.drafts, self.rows, self.tree, samples, self.sampling, self.seed, self.slots, self.cache, self.texts
         )
         drafter = choices.drafter(self.drafter, target, draft, drafting, self.operations)
         method = self.method
@@ -118,14 +130,14 @@ class Parts:
         assert not isinstance(self.rule, str)
         choices.check_fit(drafter, self.rule, method)
         cache = self.cache + drafter.nodes - 1  # the last window may reach beyond the last token
-        return Watched(target, drafter, method, self.rule, operations=self.operations, slots=self.slots, cache=cache)
+        return self.engine(target, drafter, method, self.rule, operations=self.operations, slots=self.slots, cache=cache)
 
     def counted(self) -> Memory:
         """What it takes, from an engine on tensors without memory."""
         folders = [found for found in (self.target, self.draft) if found is not None]
         plans = [Plan(self.type) for _ in folders]
         models = [found.family.assemble(found.config, plan) for found, plan in zip(folders, plans, strict=True)]
-        engine = self.engine(models[0], models[1] if len(models) > 1 else None)
+        engine = self.build(models[0], models[1] if len(models) > 1 else None)
         weights = sum(plan.bytes for plan in plans)
         reading = max(found.peak_bytes(self.type) - plan.bytes for found, plan in zip(folders, plans, strict=True))
         return Memory(weights, reading, engine.target.pools.bytes + choices.held(engine.drafter))
@@ -135,8 +147,8 @@ class Parts:
         from .api import Generator
 
         draft = None if self.draft is None else self.draft.load(self.type, self.device)
-        engine = self.engine(self.target.load(self.type, self.device), draft)
-        return Generator(engine, Tokenizer(self.folder) if (Path(self.folder) / FILE).is_file() else None)
+        engine = self.build(self.target.load(self.type, self.device), draft)
+        return Generator(engine, self.tokenizer(self.target))
 
 
 def type_of(name: torch.dtype | str) -> torch.dtype:

@@ -40,6 +40,19 @@ class Tokenizer:
         return dict(self.inner.get_vocab())
 
 
+class Bare:
+    """A tokenizer that adds nothing at either end."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.inner.encode(text, add_special_tokens=False))
+
+    def decode(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+
 class Stream:
     """Text token by token: what is no whole character yet waits for the next one."""
 
@@ -74,11 +87,11 @@ def _rules(tokenizer: Tokenizer) -> Any:
     return [whole.get(part) for part in ("normalizer", "pre_tokenizer", "model")]
 
 
-def check_same(target: str | Path, drafter: str | Path) -> None:
-    """Raises: TokenizerMismatch unless the tokens of both folders mean the same; BrokenFile."""
-    one, other = Tokenizer(target), Tokenizer(drafter)
-    if not same(one, other):
+def check_size(tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Raises: TokenizerMismatch for a tokenizer with tokens that its model does not have."""
+    most = max(tokenizer.pieces().values(), default=-1)
+    if most >= vocabulary:
         raise TokenizerMismatch(
-            f"{drafter} has a tokenizer of {len(other.pieces())} pieces that are not the {len(one.pieces())} of {target}; "
-            "choose a drafter with the target's tokenizer"
+            f"the tokenizer of {tokenizer.folder} has token {most}, but the model's vocabulary is 0 to {vocabulary - 1}; "
+            "they are of two models"
         )

@@ -60,6 +60,8 @@ def speculating(trained: Path, **given: Any) -> ssmspec_fast.Generator:
         {"tree": "2,2", "method": "tree"},
         {"tree": "2x2"},
         {"tree": "3", "drafter": "ngram", "drafts": 2},
+        {"tree": "2", "drafter": "ngram+bigram", "drafts": 2},
+        {"tree": "2,1/1,1/3"},
     ],
     ids=lambda given: " ".join(map(str, given.values())) or "defaults",
 )
@@ -188,21 +190,35 @@ def test_prompts_that_cannot_be_completed_are_refused(trained: Path) -> None:
             engine.generate(prompts, engine.settings(20))
 
 
-def test_a_tokenizer_that_cuts_otherwise_is_refused(trained: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+@pytest.fixture
+def other(trained: Path, tmp_path: Path) -> Path:
+    """The drafter's weights without a tokenizer."""
+    folder = tmp_path / "other"
+    folder.mkdir()
     for name in ("config.json", "model.safetensors"):
-        (other / name).write_bytes((trained / "mamba2-drafter" / name).read_bytes())
-    with pytest.raises(BrokenFile, match=r"tokenizer\.json is missing"):
-        speculating(trained, drafter=other)
-    tokens.save(tokens.merged(["def f(x):\n" * 9], merges=4), other)
-    with pytest.raises(TokenizerMismatch, match="260 pieces that are not the 256"):
-        speculating(trained, drafter=other)
+        (folder / name).write_bytes((trained / "mamba2-drafter" / name).read_bytes())
+    return folder
+
+
+def test_a_drafter_of_another_tokenizer_drafts_through_its_text(
+    trained: Path, other: Path, plain: ssmspec_fast.Generation
+) -> None:
     swapped = json.loads((trained / "mamba2" / "tokenizer.json").read_text())
     vocabulary = swapped["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (other / "tokenizer.json").write_text(json.dumps(swapped))
-    with pytest.raises(TokenizerMismatch):
+    engine = speculating(trained, drafter=other, drafts=2)
+    assert type(engine.engine.last.inner).__name__ == "TextDrafter"
+    found = engine.generate(PROMPTS, engine.settings(20))
+    assert [c.tokens for c in found.completions] == [c.tokens for c in plain.completions]
+    assert found.statistics.drafted > 0
+    with pytest.raises(Unsupported, match="another tokenizer than the target"):
+        speculating(trained, drafter=other, tree="2,1")
+
+
+def test_a_tokenizer_of_another_model_is_refused(trained: Path, other: Path) -> None:
+    tokens.save(tokens.merged(["def f(x):\n" * 9], merges=4), other)
+    with pytest.raises(TokenizerMismatch, match="has token 259, but the model's vocabulary is 0 to 255"):
         speculating(trained, drafter=other)
 
 

@@ -1,0 +1,115 @@
+"""Runs of the engine with the logits behind every token, for whoever judges whether a run is plain decoding's."""
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checkpoint import load, weight_files
+from .decoder import Decoder
+from .engine import Request, Settings
+from .methods.plain import Plain
+from .operations import Operations
+from .operations.torch_ops import TorchOperations
+from .parts import Parts
+from .sequences import Sequences, new_sequences
+from .tokenizer import Tokenizer
+from .watch import Counts, Seen, Watched, count
+from .window import Proposal, Verdict, Window
+
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Trace:
+    """By prompt: the tokens emitted, and the logits (n, i) in fp32 that each was chosen from; and the windows' statistics.
+
+    The last window of a request, which its end may cut, is not counted.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    logits: tuple[np.ndarray, ...]
+    statistics: Counts
+
+
+class Kept:
+    """A rule that keeps the logits of the tokens that stand; otherwise the one inside."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.logits: Tensor | None = None
+
+    def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
+        verdict: Verdict = self.inner(proposal, logits, sequences, operations)
+        self.logits = logits[verdict.row[:, None], verdict.run.path.clamp_min(0)]
+        return verdict
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+
+class Traced(Watched):
+    """An engine that collects the windows and the logits of every request."""
+
+    def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:
+        self.kept = Kept(acceptance)
+        super().__init__(model, drafter, method, self.kept, **options)
+        self.logits: dict[int, list[Tensor]] = defaultdict(list)
+        self.windows: dict[int, list[Seen]] = defaultdict(list)
+        self.show = lambda seen: self.windows[seen.request].append(seen)
+
+    def step(self, running: dict[int, Request], sequences: Sequences) -> None:
+        numbers = {slot: request.number for slot, request in running.items()}
+        super().step(running, sequences)
+        assert self.kept.logits is not None
+        assert self.last.verdict is not None
+        logits, verdict = self.kept.logits.cpu(), self.last.verdict
+        for n, (slot, advanced) in enumerate(zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True)):
+            if slot in numbers:
+                self.logits[numbers[slot]].append(logits[n, :advanced])
+
+
+def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -> Trace:
+    """Greedy runs of `budget` tokens each, whatever they say; `given` as for `api.load`.
+
+    Raises: as `api.load`.
+    """
+    encode = Tokenizer(folder).encode
+    tokens = [encode(prompt) for prompt in prompts]
+    room = {"slots": len(prompts), "cache": max(map(len, tokens)) + budget}
+    engine = Parts(folder, engine=Traced, **room | given).load().engine
+    assert isinstance(engine, Traced)
+    began = time.perf_counter()
+    results = engine.generate(tokens, Settings(budget))
+    seconds = time.perf_counter() - began
+    logits = tuple(torch.cat(engine.logits[n]).numpy() for n in range(len(prompts)))
+    whole = [seen for n in range(len(prompts)) for seen in engine.windows[n][:-1]]
+    return Trace(tuple(r.tokens for r in results), logits, count(whole, seconds))
+
+
+@torch.no_grad()
+def exact(folder: str | Path, prompt: str, output: Sequence[int], device: str = "cpu") -> np.ndarray:
+    """The float64 logits (n, i) from which each token of the output is chosen: one forward of the plain operations."""
+    model, begin = load(folder, torch.float64, device), Tokenizer(folder).encode(prompt)
+    tokens = [*begin, *output][:-1]
+    decoder = Decoder(model, Plain(), TorchOperations(), slots=1, cache=len(tokens))
+    sequences = new_sequences(1, len(tokens) + 1, (), (), model.device)
+    slots, found = torch.zeros(1, dtype=torch.int64, device=model.device), []
+    for first in range(0, len(tokens), CHUNK):
+        part = torch.tensor([tokens[first : first + CHUNK]], device=model.device)
+        found.append(decoder.verify(decoder.feed(Window(part, slots), sequences))[0])
+        decoder.pools.length += part.shape[1]
+    return torch.cat(found)[len(begin) - 1 :].double().cpu().numpy()
+
+
+def digest(folder: str | Path) -> str:
+    """A hash over config and weights: results of other checkpoints can be told from these."""
+    files = [Path(folder) / "config.json", *weight_files(Path(folder))]
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
