@@ -83,6 +83,14 @@ def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
     assert torch.equal(alone[made.named], made.M[made.named])
 
 
+def test_without_slots_row_b_has_slot_b_and_the_pool_needs_no_more() -> None:
+    made, other = case(Options(padding=False)), case(Options(padding=False))
+    M = other.M[other.named].clone()
+    y = conv_window.conv_window(M, other.u, other.weight, **{**other.settings, "slots": None, "out": None})
+    assert torch.equal(y, conv_window.conv_window(made.M, made.u, made.weight, **made.settings))
+    assert torch.equal(M, made.M[made.named])
+
+
 def test_replay_in_the_launch_equals_never_having_speculated() -> None:
     """Verify, accept, verify again: the second window reads what plain decoding reads, for every count accepted."""
     for accepted in range(6):

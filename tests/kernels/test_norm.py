@@ -22,6 +22,7 @@ from tests.kernels.tensors import (
     contract,
     doubles,
     draw,
+    far,
     strided,
     watch,
 )
@@ -103,6 +104,11 @@ def test_ones_are_their_own_norm() -> None:
     """rms(1) = weight where eps is 0: every operation is exact."""
     weight = torch.arange(-4.0, 4.0)
     assert torch.equal(norm.norm(torch.ones(2, 8), weight, eps=0.0), weight.expand(2, 8))
+
+
+def test_channels_beyond_2_to_the_31_elements_are_reached() -> None:
+    x, weight = torch.arange(1.0, 6.0)[None, :].bfloat16(), torch.ones(5)
+    assert torch.equal(norm.norm(far(x, 1), weight), norm.norm(x, weight))
 
 
 REFUSED = {

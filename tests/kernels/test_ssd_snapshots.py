@@ -21,6 +21,7 @@ COVER = [
     Options(t=4, io="bf16", state="bf16", gentle=True, p=9, n=19, spare=14, D="channel", limit=(0.05, 0.8), seed=1),
     Options(t=2, live=True, io="fp16", state="fp16", spare=9, seed=2),
     Options(b=1, t=6, g=1, h=3, gentle=True, live=True, spare=9, seed=3),
+    Options(b=2, p=9, limit=(0.0, 1.0), spare=9, seed=4),
 ]
 
 

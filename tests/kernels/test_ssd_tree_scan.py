@@ -162,6 +162,11 @@ def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(b=1, h=2, t=5))
 
 
+def test_the_formula_counts_a_gate_where_there_is_one() -> None:
+    sizes = {"b": 2, "t": 5, "h": 4, "p": 8, "n": 16, "g": 2}
+    assert kernel.traffic_bytes(**sizes, z=True) - kernel.traffic_bytes(**sizes) == 2 * 2 * 5 * 4 * 8
+
+
 FAULTS = [
     ("slots, None, ancestors, False, out,", "slots, None, ancestors, True, out,", None),
     ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "ssd_window.py"),

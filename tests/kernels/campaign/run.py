@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from typing import Any, Self, TypeVar
 from tests.kernels.campaign.cases import ELSEWHERE, tests_of
 from tests.kernels.campaign.draw import Break, draw
 from tests.kernels.campaign.places import find
+from tests.kernels.campaign.table import EQUIVALENT
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "kernels" / "ssmspec_kernels"
@@ -173,7 +175,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of files of kernels")
-    parser.add_argument("--again", action="store_true", help="judge the survivors of the file again")
+    parser.add_argument("--again", action="store_true", help="judge the survivors again for which nothing argues")
     settings = parser.parse_args()
     places, left_out = find(f for f in PACKAGE.glob("*.py") if not settings.only or f.name in settings.only)
     print(f"seed {settings.seed}; {len(places)} places in {len({p.file for p in places})} files")
@@ -181,7 +183,8 @@ def main() -> None:
     seconds = baseline(settings.out, settings.workers)
     known = {r["name"]: r for r in map(json.loads, settings.out.read_text().splitlines())} if settings.out.exists() else {}
     if settings.again:
-        known = {name: row for name, row in known.items() if row["result"] != "survived"}
+        argued = tomllib.loads(EQUIVALENT.read_text())
+        known = {name: row for name, row in known.items() if row["result"] != "survived" or name in argued}
     while True:
         void = {name for name, row in known.items() if row["result"] == "void"}
         chosen = draw(places, settings.seed, settings.count, settings.each, PACKAGE, void)
