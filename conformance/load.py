@@ -1,8 +1,9 @@
-"""Adapters by name: one that ships (`transformers`), or `package.module:factory`."""
+"""Adapters by name: one that ships (`transformers`), a package with a module `adapter`, or `package.module:factory`."""
 
 import importlib
 import inspect
 import pkgutil
+from importlib.util import find_spec
 
 from ssmspec_ref.contract import Adapter
 from ssmspec_ref.errors import Unsupported
@@ -19,6 +20,18 @@ def shipped() -> list[str]:
     return [module.name for module in pkgutil.iter_modules(adapters.__path__) if module.name in adapters.NAMES]
 
 
+def _home(name: str) -> str:
+    """The module that holds the adapter of a name. Raises: UnknownAdapter."""
+    if name in shipped():
+        return f"{adapters.__name__}.{name}"
+    if name.isidentifier() and find_spec(name) and find_spec(f"{name}.adapter"):
+        return f"{name}.adapter"
+    raise UnknownAdapter(
+        f"no adapter {name!r} ships; give one of {', '.join(shipped())}, "
+        "a package with a module `adapter`, or package.module:factory"
+    )
+
+
 def load(name: str, device: str = "cpu") -> Adapter:
     """The adapter of a name, for a device.
 
@@ -26,9 +39,7 @@ def load(name: str, device: str = "cpu") -> Adapter:
     """
     module, _, factory = name.partition(":")
     if not factory:
-        if name not in shipped():
-            raise UnknownAdapter(f"no adapter {name!r} ships; give one of {', '.join(shipped())}, or package.module:factory")
-        module, factory = f"{adapters.__name__}.{name}", "adapter"
+        module, factory = _home(name), "adapter"
     try:
         make = getattr(importlib.import_module(module), factory, None)
         if make is None:

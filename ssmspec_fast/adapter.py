@@ -1,0 +1,274 @@
+"""The engine as the suite sees it: `ssmspec conform run --adapter ssmspec_fast`.
+
+Three levels: the operations in plain PyTorch, with the state and the activations stored as the contract says; the rules of
+acceptance; and the methods, through the decoder (`adapter_decoder`). The kernels have an adapter of their own
+(`kernel_adapter`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Storage, Subject
+from ssmspec_ref.shapes import Array
+
+from . import adapter_decoder
+from .accept.greedy import Greedy
+from .accept.multi_step import judge
+from .accept.naive import choices
+from .accept.walk import cut, walk
+from .operations import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Taps
+from .operations.torch_ops import TorchOperations
+from .operations.torch_recurrences import Delta, DeltaTokens
+from .sequences import Sequences, new_sequences
+from .window import Proposal, Verdict, Window
+
+FORMATS: tuple[tuple[Storage, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False))
+"""How state and activations are stored, and whether the arithmetic is bitwise."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+BY_HEAD = Limits(
+    options={"gate": ("head",)}, reason="Gated DeltaNet decays by head; Kimi Delta Attention is not in the engine"
+)
+
+
+class Gated(Delta):
+    """The delta rule with its gates as the contract has them, after the functions that the engine's layer applies."""
+
+    def prepare(self, inputs: DeltaInputs, params: DeltaParams) -> DeltaTokens:
+        tokens = super().prepare(inputs, params)
+        return tokens._replace(a=self.arithmetic.exp(inputs.g.to(tokens.q)), beta=inputs.beta.to(tokens.q))
+
+
+def operations_of(bitwise: bool) -> TorchOperations:
+    made = TorchOperations(bitwise)
+    made.delta = Gated(made.arithmetic)
+    return made
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The operations on one device; states lie in a pool, in slots out of order, NaN between them."""
+
+    device: str
+    dtype: torch.dtype
+    operations: TorchOperations
+
+    def given(self, array: Array | None) -> Any:
+        return None if array is None else torch.tensor(array, device=self.device).to(self.dtype)
+
+    def exact(self, array: Array | None) -> Any:
+        """Parameters, masks and indices as they are; floats in fp32."""
+        if array is None:
+            return None
+        tensor = torch.tensor(array, device=self.device)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def slots(self, rows: Array) -> Tensor:
+        return torch.arange(2 * (len(rows) - 1), -1, -2, device=self.device)
+
+    def held(self, rows: Array) -> tuple[Tensor, Tensor]:
+        """A pool that holds these rows in descending slots, and the slot of each; slot 0 is live."""
+        slots = self.slots(rows)
+        pool = torch.full((2 * len(rows), *rows.shape[1:]), float("nan"), dtype=self.dtype, device=self.device)
+        pool[slots] = self.given(rows)
+        return pool, slots
+
+    def back(self, x: Tensor) -> Array:
+        return x.double().cpu().numpy()
+
+    # --- convolution ---
+
+    def taps(self, params: Any) -> Taps:
+        return Taps(self.exact(params.weight), self.exact(params.bias), params.activation)
+
+    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+        y, M_next = self.conv(M, u[:, None], params)
+        return y[:, 0], M_next
+
+    def conv_masked(self, M: Array, u: Array, live: Array, params: Any) -> tuple[Array, Array]:
+        return self.conv(M, u, params, live)
+
+    def conv(self, M: Array, u: Array, params: Any, live: Array | None = None) -> tuple[Array, Array]:
+        pool, slots = self.held(M)
+        y = self.operations.conv_window(pool, self.given(u), self.taps(params), slots=slots, live=self.exact(live))
+        return self.back(y), self.back(pool[slots])
+
+    def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Array:
+        pool, slots = self.held(M)
+        return self.back(self.operations.conv_tree(pool, self.given(u), self.taps(params), self.exact(parents), slots=slots))
+
+    def conv_commit(self, M: Array, u: Array, advanced: Array) -> Array:
+        pool, slots = self.held(M)
+        self.operations.conv_commit(pool, self.given(u), advanced=self.exact(advanced), slots=slots)
+        return self.back(pool[slots])
+
+    def conv_commit_path(self, M: Array, u: Array, path: Array) -> Array:
+        pool, slots = self.held(M)
+        self.operations.conv_commit(pool, self.given(u), path=self.exact(path), slots=slots)
+        return self.back(pool[slots])
+
+    # --- recurrences ---
+
+    def inputs(self, kind: str, window: Any, params: Any) -> tuple[Any, Any]:
+        """The engine's records of a window and of its parameters."""
+        if kind == "delta":
+            q, k, v = (self.given(x) for x in (window.q, window.k, window.v))
+            inputs = DeltaInputs(q, k, v, self.exact(window.g), self.exact(window.beta))
+            unread = torch.zeros(window.v.shape[2], device=self.device)
+            return inputs, DeltaParams(unread, unread, params.l2_norm, params.scale, params.eps)
+        x, dt, B, C, z = (self.given(a) for a in (window.x, window.dt, window.B, window.C, window.z))
+        fixed = self.exact(params.A), self.exact(params.D), self.exact(params.dt_bias), params.dt_softplus
+        if kind == "ssd":
+            return SSDInputs(x, dt, B, C, z), SSDParams(*fixed, params.dt_limit)
+        return SelectiveInputs(x, dt, B, C, z), SelectiveParams(*fixed)
+
+    def scan(self, kind: str) -> Callable[..., tuple[Array, Array]]:
+        def run(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
+            pool, slots = self.held(S)
+            recurrence = getattr(self.operations, kind)
+            y = recurrence.scan(pool, *self.inputs(kind, window, params), slots=slots, live=self.exact(live))
+            return self.back(y), self.back(pool[slots])
+
+        return run
+
+    def step(self, kind: str) -> Callable[..., tuple[Array, Array]]:
+        def run(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+            y, S_next = self.scan(kind)(S, Wide(token), params)
+            return y[:, 0], S_next
+
+        return run
+
+    def packed(self, kind: str) -> Callable[..., tuple[Array, Array]]:
+        def run(S: Array, window: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+            pool, slots = self.held(S)
+            given, more = self.inputs(kind, window, params), {"slots": slots, "fresh": self.exact(fresh)}
+            y = getattr(self.operations, kind).packed(pool, *given, self.exact(bounds), **more)
+            return self.back(y), self.back(pool[slots])
+
+        return run
+
+    def tree(self, kind: str) -> Callable[..., Array]:
+        def run(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+            pool, slots = self.held(S)
+            sees = self.exact(ancestors)
+            given = self.inputs(kind, window, params)
+            return self.back(getattr(self.operations, kind).tree(pool, *given, nearest(sees), sees, slots=slots))
+
+        return run
+
+    # --- attention ---
+
+    def attention(
+        self, K: Array, V: Array, length: Array, q: Array, k: Array, v: Array, ancestors: Array, scale: Any
+    ) -> Array:
+        (keys, slots), (values, _), lengths = self.held(K), self.held(V), self.lengths(length)
+        window, size = (self.given(x) for x in (q, k, v)), q.shape[3] ** -0.5 if scale is None else scale
+        attention: Any = self.operations.attention
+        sees = self.exact(ancestors)
+        return self.back(attention(*window, keys, values, lengths, ancestors=sees, scale=size, slots=slots))
+
+    def compact(self, K: Array, V: Array, length: Array, path: Array) -> tuple[Array, Array]:
+        (keys, slots), (values, _) = self.held(K), self.held(V)
+        self.operations.kv_compact(keys, values, self.exact(path), self.lengths(length), slots=slots)
+        return self.back(keys[slots]), self.back(values[slots])
+
+    def lengths(self, length: Array) -> Tensor:
+        by_slot = torch.zeros(2 * len(length), dtype=torch.int64, device=self.device)
+        by_slot[self.slots(length)] = self.exact(length)
+        return by_slot
+
+
+class Wide:
+    """A token record, each array with an axis of one token."""
+
+    def __init__(self, token: Any) -> None:
+        for name, array in vars(token).items():
+            setattr(self, name, None if array is None else array[:, None])
+
+
+def nearest(ancestors: Tensor) -> Tensor:
+    """The parent of every node: -1 at a root, -2 at padding, which does not see itself."""
+    nodes = torch.arange(ancestors.shape[2], device=ancestors.device)
+    above = torch.where(ancestors & (nodes[:, None] > nodes), nodes, -1).amax(dim=2)
+    return torch.where(ancestors.diagonal(dim1=1, dim2=2), above, -2)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Acceptance with the noise given: what names noise is not judged here."""
+
+    device: str
+
+    def sequences(self, budget: Array, eos: tuple[int, ...]) -> tuple[Sequences, Tensor]:
+        """Budgets in descending slots; what lies between would end no run."""
+        made, slots = new_sequences(2 * len(budget), 1, eos, (), self.device), torch.arange(2 * len(budget) - 1, 0, -2)
+        made.ended[:], made.budget[:] = False, 999
+        made.budget[slots] = torch.tensor(budget, device=self.device)
+        return made, slots.to(self.device)
+
+    def greedy(self, tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> tuple[Array, ...]:
+        sequences, slots = self.sequences(budget, eos)
+        chosen = torch.tensor(choice, device=self.device)
+        logits = torch.nn.functional.one_hot(chosen, int(max(choice.max(), tokens.max())) + 1).float()
+        window = Window(torch.tensor(tokens, device=self.device), slots, parents=torch.tensor(parents, device=self.device))
+        return self.back(Greedy()(Proposal(window), logits, sequences, TorchOperations()))
+
+    def sampled(
+        self, tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, budget: Array,
+        eos: tuple[int, ...], law: str,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        sequences, slots = self.sequences(budget, eos)
+        tree = torch.tensor(tokens, device=self.device), torch.tensor(parents, device=self.device)
+        target, draft, coin, pick = (torch.tensor(a, device=self.device).float() for a in (p, q, coins, picks))
+        if law == "naive":
+            found = walk(*tree, choices(target, pick))
+        else:
+            found = judge(*tree, target, None if law == "point_mass" else draft, coin, pick, law)
+        return self.back(cut(torch.arange(len(slots), device=self.device), *found, sequences, slots))
+
+    def back(self, verdict: Verdict) -> tuple[Array, ...]:
+        return tuple(x.cpu().numpy() for x in verdict.run)
+
+
+def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
+    """All operations with one storage."""
+    runs: dict[str, Callable[..., Any]] = {
+        "conv.step": plain.conv_step, "conv.scan": plain.conv, "conv.scan_masked": plain.conv_masked,
+        "conv.verify_tree": plain.conv_tree, "conv.commit": plain.conv_commit, "conv.commit_path": plain.conv_commit_path,
+        "attention.verify_tree": plain.attention, "attention.compact": plain.compact,
+    }  # fmt: skip
+    for kind in ("ssd", "selective", "delta"):
+        scan = plain.scan(kind)
+        runs |= {f"{kind}.step": plain.step(kind), f"{kind}.scan": scan, f"{kind}.scan_masked": scan}
+        runs |= {f"{kind}.verify_tree": plain.tree(kind)}
+        runs |= {} if kind == "selective" else {f"{kind}.scan_packed": plain.packed(kind)}
+    capabilities = {
+        operation: Capability(run, contract, BY_HEAD if operation.startswith("delta.") else Limits())
+        for operation, run in runs.items()
+    }
+    return Subject(name, capabilities, absent={"acceptance": "by the subject acceptance", "": "by the methods"})
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """The engine on a device."""
+    subjects = []
+    for storage, bitwise in FORMATS:
+        contract = NumericContract(state=storage, io=storage)
+        plain = Plain(device, DTYPES[storage], operations_of(bitwise))
+        subjects.append(subject(plain, contract, "operations, bitwise" if bitwise else "operations"))
+    rules, fp32 = Rules(device), NumericContract()
+    decisions = {
+        "acceptance.greedy": Capability(rules.greedy, fp32),
+        "acceptance.sampled": Capability(rules.sampled, fp32),
+    }
+    subjects.append(Subject("acceptance", decisions, absent={"": "another part of the engine"}))
+    subjects += adapter_decoder.subjects(device, operations_of(bitwise=True), fp32)
+    try:
+        installed = version("ssmspec")
+    except PackageNotFoundError:
+        installed = "checkout"
+    return Adapter("ssmspec_fast", installed, tuple(subjects))
