@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from ssmspec_fast.accept.multi_step import MultiStep
+from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.noise import DRAW, uniforms
 from ssmspec_fast.accept.processors import Sampling
+from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.model import ModelDrafter
@@ -18,8 +20,9 @@ from ssmspec_fast.engine import Engine, Settings
 from ssmspec_fast.errors import MemoryRefused, TokenizerMismatch
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.tree import Tree
+from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
-from ssmspec_fast.sequences import Sequences
+from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal
 from ssmspec_ref.accept import UniformDice, draws, processors
 from ssmspec_ref.draft import bandit as oracle_bandit
@@ -29,6 +32,7 @@ from ssmspec_ref.errors import LengthError, NotTopological, ParameterError
 
 from .fast_draft_models import Histories, float64, histories, perturbed
 from .fast_models import drawn, prompts
+from .test_fast_steps import Waiting
 
 LENGTHS, BUDGET = (1, 5, 3), 9
 FAMILIES = ("bamba", "mamba_in_llama")
@@ -247,3 +251,33 @@ def test_a_target_with_another_number_of_tokens_is_refused_before_any_work() -> 
 
     with pytest.raises(TokenizerMismatch, match="the drafter has 4 tokens, the target 61"):
         Engine(float64("bamba"), ModelDrafter(target(torch.float64), chain(2)), ActivationReplay())
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=5, top_p=0.9, repetition=1.1, min_tokens=2)])
+@pytest.mark.parametrize("choose", ["top", "without_replacement", "beam"])
+def test_a_step_of_drafts_and_their_judgement_waits_for_nothing(
+    choose: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the proposal to the verdict, penalties included."""
+    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
+    model, room = drawn("bamba"), {"slots": 3, "cache": 24}
+    if choose == "beam":
+        drafter: ModelDrafter = BeamDrafter(model, 2, 3, sampling=sampling, **room)  # type: ignore[arg-type]
+    else:
+        drafter = ModelDrafter(model, branches((2, 2, 1)), choose=choose, sampling=sampling, **room)  # type: ignore[arg-type]
+    decoder = Decoder(model, Tree(), TorchOperations(), slots=3, cache=24, window=drafter.nodes)
+    sequences = new_sequences(3, 40, (3,), ((4, 5),), "cpu")
+    for slot, prompt in zip((2, 0), prompts(1, (4, 2)), strict=True):
+        sequences.add(slot, prompt, 12, 0)
+    slots = torch.tensor([2, -1, 0])
+    with torch.no_grad():
+        decoder.prefill(prompts(1, (4, 2)), [2, 0])
+        drafter.start(sequences, torch.tensor([2, 0]))
+        for rule in (MultiStep(sampling), Naive(sampling)):
+            with Waiting() as waiting:
+                proposal = drafter.propose(sequences, slots)
+                feed = decoder.feed(proposal.window, sequences)
+                verdict = rule(proposal, decoder.verify(feed), sequences, decoder.operations)
+                decoder.commit(feed, verdict)
+                sequences.commit(verdict)
+            assert waiting.found == []

@@ -35,7 +35,7 @@ def check_seed(seed: int) -> None:
 
 def uniforms(seed: int, request: Tensor, position: Tensor, node: Tensor | int, stream: int) -> Tensor:
     """(2), broadcast over request, position and node; fp32."""
-    nodes = torch.as_tensor(node, dtype=torch.int64, device=request.device)
+    nodes = torch.full_like(request, node, dtype=torch.int64) if isinstance(node, int) else node.long()
     zero = torch.zeros_like(request + position + nodes)
     request, position, nodes = request + zero, position + zero, nodes + zero
     words = philox((request, position, nodes, zero + stream), (seed & MASK, seed >> 32))

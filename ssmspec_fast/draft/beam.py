@@ -61,6 +61,7 @@ class BeamDrafter(ModelDrafter):
         tokens[:, 0] = sequences.roots(slots)
         paths = torch.zeros((b, 1, self.nodes), dtype=torch.bool, device=slots.device)
         paths[..., 0] = True
+        own, numbers = torch.eye(n, dtype=torch.bool, device=slots.device), torch.arange(self.nodes, device=slots.device)
         rows, level = self.rows.beside(slots, n), torch.zeros((b, 1), dtype=torch.int64, device=slots.device)
         score, logits = (
             torch.zeros((b, 1), dtype=torch.float64, device=slots.device),
@@ -70,11 +71,11 @@ class BeamDrafter(ModelDrafter):
             seen = past(sequences, slots, tokens, paths, v) if self.sampling.remembers else None
             total = (score[..., None] + process(logits, self.sampling, seen).double().log()).flatten(1)  # (1)
             best = torch.argsort(total, dim=1, descending=True, stable=True)[:, :n]  # (2)
-            beam, new = best // v, list(range(1 + step * n, 1 + (step + 1) * n))
+            beam, new = best // v, slice(1 + step * n, 1 + (step + 1) * n)
             tokens[:, new], parents[:, new] = best % v, level.gather(1, beam)
-            paths = paths.gather(1, beam[..., None].expand(-1, -1, self.nodes))
-            paths[:, range(n), new] = True
-            score, level = total.gather(1, best), torch.tensor(new, device=slots.device).expand(b, -1)
+            paths = paths.gather(1, beam[..., None].expand(-1, -1, self.nodes)).clone()
+            paths[:, :, new] = own
+            score, level = total.gather(1, best), numbers[new].expand(b, -1)
             if step + 1 < self.steps:
                 self.rows.copy(rows.gather(1, beam) if step else slots[:, None].expand_as(rows), rows)
                 logits = self.rows.step(tokens[:, new], rows)

@@ -14,6 +14,7 @@ Source: Mamba Drafters, section 3.1 (a batch that grows: `shapes.branches`); STr
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,34 @@ from .rows import Rows
 from .shapes import Level, Shape
 
 CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_replacement"}
+
+
+class Held(NamedTuple):
+    """A level of a shape on the device; `moved` says that its rows continue others than those above them."""
+
+    depth: int
+    moved: bool
+    nodes: Tensor
+    above: Tensor
+    ancestors: Tensor
+
+
+class Constants(NamedTuple):
+    """What a shape's proposals read, on the device."""
+
+    parents: Tensor
+    levels: tuple[Held, ...]
+
+
+def constants(shape: Shape, device: torch.device) -> Constants:
+    """Once for each shape, so that a step copies nothing from the host."""
+    ancestors = torch.tensor(shape.ancestors)
+    levels = []
+    for depth, level in enumerate(shape.levels):
+        nodes, above = torch.tensor(level.nodes), torch.tensor(level.above)
+        moved = level.above != tuple(range(len(level.nodes)))
+        levels.append(Held(depth, moved, nodes.to(device), above.to(device), ancestors[nodes].to(device)))
+    return Constants(torch.tensor(shape.parents).to(device), tuple(levels))
 
 
 class ModelDrafter:
@@ -86,6 +115,7 @@ class ModelDrafter:
             memory=memory,
         )  # fmt: skip
         self.decoder = self.rows.decoder
+        self.constants = {shape: constants(shape, model.device) for shape in self.shapes}
 
     def check(self, model: Model) -> None:
         """Raises: TokenizerMismatch for a target with another number of tokens."""
@@ -108,33 +138,31 @@ class ModelDrafter:
         tokens[:, 0] = sequences.roots(slots)
         vocabulary = self.model.config.vocabulary
         q = None if self.law == "point_mass" else torch.zeros((*tokens.shape, vocabulary), device=slots.device)
-        for depth, level in enumerate(shape.levels):
-            nodes = list(level.nodes)
-            logits = self.forward(depth, level, tokens, sequences, slots)
-            law = process(logits, self.sampling, self.past(sequences, slots, tokens, nodes))
+        for level, held in zip(self.constants[shape].levels, shape.levels, strict=True):
+            logits = self.forward(level, tokens, sequences, slots)
+            law = process(logits, self.sampling, self.past(sequences, slots, tokens, level))
             if q is not None:
-                q[:, nodes] = law
-            self.fill(tokens, law, level, sequences, slots)  # (3)
-        parents = torch.tensor(shape.parents, device=slots.device).expand(b, -1) if self.trees else None
+                q.index_copy_(1, level.nodes, law)
+            self.fill(tokens, law, held, sequences, slots)  # (3)
+        parents = self.constants[shape].parents.expand(b, -1) if self.trees else None
         return Proposal(Window(tokens, slots, None, parents), q, self.law)
 
-    def forward(self, depth: int, level: Level, tokens: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
+    def forward(self, level: Held, tokens: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
         """The logits after the nodes of a level (b, w, i)."""
-        if depth == 0:
+        if level.depth == 0:
             return self.rows.catch_up(sequences, slots)[:, None]  # (1)
         rows = self.rows.beside(slots, len(level.nodes))
-        if depth == 1:
+        if level.depth == 1:
             self.rows.copy(slots[:, None].expand_as(rows), rows)
-        elif level.above != tuple(range(len(level.nodes))):
-            above = torch.tensor(level.above, device=slots.device)
-            self.rows.copy(self.rows.beside(slots, self.rows.width)[:, above], rows)
-        return self.rows.step(tokens[:, list(level.nodes)], rows)  # (2)
+        elif level.moved:
+            self.rows.copy(self.rows.beside(slots, self.rows.width).index_select(1, level.above), rows)
+        return self.rows.step(tokens.index_select(1, level.nodes), rows)  # (2)
 
-    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, nodes: list[int]) -> Past | None:
-        """What penalties read of these nodes."""
+    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: Held) -> Past | None:
+        """What penalties read of the nodes of a level."""
         if not self.sampling.remembers:
             return None
-        ancestors = torch.tensor(self.shape.ancestors, device=slots.device)[nodes].expand(len(slots), -1, -1)
+        ancestors = level.ancestors.expand(len(slots), -1, -1)
         return past(sequences, slots, tokens, ancestors, self.model.config.vocabulary)
 
     def fill(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
@@ -143,7 +171,8 @@ class ModelDrafter:
             most = max(map(len, level.children))
             order = torch.argsort(law, dim=-1, descending=True, stable=True)[..., :most]
             for row, children in enumerate(level.children):
-                tokens[:, list(children)] = order[:, row, : len(children)]
+                for rank, node in enumerate(children):
+                    tokens[:, node] = order[:, row, rank]
             return
         at = slots.clamp_min(0).long()
         for row, children in enumerate(level.children):
