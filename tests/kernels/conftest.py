@@ -17,10 +17,22 @@ elif "triton" not in sys.modules:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kernel-table", action="store_true", help="end with a table of all kernels; fail without one's figures"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "interpreter: counts bytes, plants a fault or needs no GPU; skipped where kernels are compiled"
     )
+    if config.getoption("--kernel-table"):
+        from tests.kernels.kernel_table import Recorder
+
+        recorder = Recorder()
+        recorder.install()
+        config.pluginmanager.register(recorder)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
