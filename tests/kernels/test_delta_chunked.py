@@ -13,6 +13,7 @@ from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
 from tests.kernels.delta_checks import check_bound, check_bytes, check_exact
 from tests.kernels.mutants import mutated
+from tests.kernels.tensors import far
 
 COVER = [
     Options(poison=7.0),
@@ -50,6 +51,16 @@ def test_the_window_is_the_scan_within_both_bounds(o: Options) -> None:
     for x, rows, i in (("out", solved.rows, 0), ("S", named, 1)):
         apart = cases.doubles(getattr(solved, x))[rows] - cases.doubles(getattr(scanned, x))[rows]
         assert (abs(apart) <= bounds[0][i].error + bounds[1][i].error).all()
+
+
+def test_heads_beyond_2_to_the_31_elements_are_read_and_written() -> None:
+    o = Options(b=1, t=2, g=1, h=3, k=6, v=9, state="bf16", spare=0)
+    near, case = cases.draw(o, padding=False), cases.draw(o, padding=False)
+    case.S = far(near.S, 1)
+    near.call(kernel.delta_chunked)
+    case.call(kernel.delta_chunked)
+    assert torch.equal(case.S, near.S)
+    assert torch.equal(case.out, near.out)
 
 
 def test_fp32_is_kept_with_bf16_activations() -> None:

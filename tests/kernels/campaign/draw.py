@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,17 @@ def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Pat
         had[place.file] += 1
         (late if full else chosen).append(made)
     return chosen + late
+
+
+def redraw(
+    places: Sequence[Place], seed: int, counts: Mapping[str, int], package: Path, void: Collection[str] = ()
+) -> list[Break]:
+    """As many breaks of each file as `counts` has, uniformly among its places: for files that changed after a draw."""
+    chosen: list[Break] = []
+    for file, count in sorted(counts.items()):
+        mine = [p for p in places if p.file == file]
+        chosen += draw(mine, seed, min(count, len(mine)), 0, package, void)
+    return chosen
 
 
 def _is_python(made: Break, package: Path) -> bool:

@@ -25,8 +25,8 @@ from queue import Queue
 from typing import Any, Self, TypeVar
 
 from tests.kernels.campaign.cases import ELSEWHERE, tests_of
-from tests.kernels.campaign.draw import Break, draw
-from tests.kernels.campaign.places import find
+from tests.kernels.campaign.draw import Break, draw, redraw
+from tests.kernels.campaign.places import Place, find
 from tests.kernels.campaign.table import EQUIVALENT
 
 ROOT = Path(__file__).parents[3]
@@ -148,6 +148,19 @@ def judge(tester: Tester, made: Break, seconds: dict[str, float]) -> dict[str, A
     return {**made.row(PACKAGE), **tester(files, made.source(PACKAGE), made.place.file, limit), "files": len(files)}
 
 
+def confirm(rows: Sequence[dict[str, Any]]) -> int:
+    """The tests that killed a break pass on the unbroken package; their number.
+
+    Raises: RuntimeError where one does not.
+    """
+    killers = sorted({row["by"].removeprefix("tests/kernels/") for row in rows if row["result"] == "killed"})
+    with Tester() as tester:
+        said = tester(killers, None, "", 3600.0)
+    if said["result"] != "survived" or said["tests"] != len(killers):
+        raise RuntimeError(f"{len(killers)} tests killed breaks, but on the unbroken package: {said}")
+    return len(killers)
+
+
 def commit() -> str:
     """The commit of the checkout."""
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
@@ -159,6 +172,27 @@ def kernels_hash() -> str:
     for file in sorted(PACKAGE.glob("*.py")):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def file_hashes() -> dict[str, str]:
+    """Of every file of the package."""
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(PACKAGE.glob("*.py"))}
+
+
+def carried(results: Path, out: Path, places: Sequence[Place]) -> tuple[list[Break], dict[str, int]]:
+    """The breaks of an earlier campaign in files that are the same, and how many there were in each of the others.
+
+    Their results are written to `out`, if it does not stand yet.
+    """
+    before, now = json.loads(results.with_suffix(".header.json").read_text()), file_hashes()
+    same = {file for file, value in now.items() if before["files"].get(file) == value}
+    lines = [line for line in results.read_text().splitlines() if json.loads(line)["file"] in same]
+    if not out.exists():
+        out.write_text("".join(f"{line}\n" for line in lines))
+    names = set(before["drawn"])
+    kept = [made for p in places if p.file in same for text in p.breaks if (made := Break(p, text)).name in names]
+    files = [name.partition(":")[0] for name in before["drawn"]]
+    return kept, {file: files.count(file) for file in {*files} - same if file in now}
 
 
 def said(row: dict[str, Any]) -> str:
@@ -175,19 +209,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="names of files of kernels")
+    parser.add_argument("--carry", type=Path, help="results of before: files that are the same keep their breaks")
     parser.add_argument("--again", action="store_true", help="judge the survivors again for which nothing argues")
     settings = parser.parse_args()
     places, left_out = find(f for f in PACKAGE.glob("*.py") if not settings.only or f.name in settings.only)
     print(f"seed {settings.seed}; {len(places)} places in {len({p.file for p in places})} files")
     print(*(f"left out: {count} x {reason}" for reason, count in left_out.most_common()), sep="\n", flush=True)
     seconds = baseline(settings.out, settings.workers)
+    kept, counts = carried(settings.carry, settings.out, places) if settings.carry else ([], {})
     known = {r["name"]: r for r in map(json.loads, settings.out.read_text().splitlines())} if settings.out.exists() else {}
     if settings.again:
         argued = tomllib.loads(EQUIVALENT.read_text())
         known = {name: row for name, row in known.items() if row["result"] != "survived" or name in argued}
     while True:
         void = {name for name, row in known.items() if row["result"] == "void"}
-        chosen = draw(places, settings.seed, settings.count, settings.each, PACKAGE, void)
+        if settings.carry:
+            chosen = kept + redraw(places, settings.seed, counts, PACKAGE, void)
+        else:
+            chosen = draw(places, settings.seed, settings.count, settings.each, PACKAGE, void)
         waiting = [made for made in chosen if made.name not in known]
         if not waiting:
             break
@@ -197,16 +236,23 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 print(f"{k + 1}/{len(waiting)} {said(row)}", flush=True)
-    results = [known[made.name]["result"] for made in chosen]
+    drawn = [made.name for made in chosen]
+    results = [known[name]["result"] for name in drawn]
     header = {
         "seed": settings.seed,
         "count": settings.count,
         "each": settings.each,
         "commit": commit(),
         "kernels": kernels_hash(),
+        "places": len(places),
+        "void": sum(row["result"] == "void" for row in known.values()),
+        "carried": len(kept),
+        "killers": confirm([known[name] for name in drawn]),
+        "left_out": dict(left_out.most_common()),
+        "files": file_hashes(),
+        "drawn": drawn,
     }
-    counted = {"places": len(places), "left_out": dict(left_out.most_common()), "drawn": [made.name for made in chosen]}
-    settings.out.with_suffix(".header.json").write_text(json.dumps({**header, **counted}, indent=1) + "\n")
+    settings.out.with_suffix(".header.json").write_text(json.dumps(header, indent=1) + "\n")
     print(
         f"seed {settings.seed}: {len(results)} breaks, {results.count('killed')} killed, {results.count('survived')} survived"
     )

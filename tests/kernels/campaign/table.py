@@ -42,9 +42,11 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- seed {header['seed']}, drawn uniformly from {header['places']} places; {header['count']} drawn, and the next "
         f"ones of every file until it has {header['each']}: {len(rows)} breaks of {len({r['file'] for r in rows})} files",
         f"- commit {header['commit']}, kernels {header['kernels']}",
+        *_carried(header, len(rows)),
         f"- **{results['killed']} killed, {results['survived']} survived ({100 * results['survived'] / len(rows):.1f} %)**; "
         f"{first['survived']} survived before cases were added for them",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
+        f"- the {header['killers']} tests that killed them pass on the unbroken package",
         f"- passed over because the broken file names what is not there, or cannot be imported: {void}",
         "",
         "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
@@ -64,6 +66,15 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         *(f"| {_place(r)} | {r['kind']} | {_change(r)} | {_outcome(r)} | {_by(r)} |" for r in sorted(rows, key=_order)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _carried(header: dict[str, Any], count: int) -> list[str]:
+    if not header["carried"]:
+        return []
+    return [
+        f"- {count - header['carried']} of the breaks are in files that changed after the draw, and were drawn anew, as many "
+        "from each file, uniformly among its places"
+    ]
 
 
 def _order(row: dict[str, Any]) -> tuple[str, int]:
