@@ -17,7 +17,7 @@ from torch import Tensor
 from .delta_inputs import check_inputs
 from .delta_scan import delta_scan_kernel, tile
 from .delta_scan import traffic_bytes as scan_bytes
-from .launch import FLOATS, INDICES, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, strides
 
 
 def traffic_bytes(
@@ -53,7 +53,7 @@ def delta_snapshots(
     """Scan a window from S[slots], keep the state after token t in S[places[b, t]], and return the outputs (b, t, h, v).
 
     The other arguments are those of `delta_scan`. No place may be the slot or a place of another row; a row may write over
-    its own slot. A padding row keeps nothing.
+    its own slot. A padding row keeps nothing. The bits are those of the scan that is not `fused`.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -61,12 +61,13 @@ def delta_snapshots(
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t)
+    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused=False)
     delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
         *strides(S, 2), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
         *strides(o, 3), *strides(live, 2), *strides(places, 2), *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         WRITE_STATE=False, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
+        **AS_WRITTEN,
     )  # fmt: skip
     return o

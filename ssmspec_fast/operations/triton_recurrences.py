@@ -176,7 +176,8 @@ class Delta(Launched):
     def walk(
         self, S: Tensor, inputs: DeltaInputs, params: DeltaParams, slots: Tensor, live: Tensor | None, write_state: bool
     ) -> Tensor:
-        return delta_scan(S, *inputs, **params._asdict(), slots=slots, live=live, write_state=write_state)
+        given = params._asdict() | {"slots": slots, "live": live, "write_state": write_state}
+        return delta_scan(S, *inputs, **given, fused=not self.bitwise)
 
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None

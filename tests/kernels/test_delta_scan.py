@@ -31,10 +31,10 @@ COVER = [
 def check_single_steps(module: ModuleType, o: Options) -> None:
     """With the state in fp32 a window is its tokens one by one, bit for bit."""
     whole, single = cases.draw(o), cases.draw(o)
-    whole.call(module.delta_scan)
+    whole.call(module.delta_scan, fused=False)
     for t in range(o.t):
         cut = slice(t, t + 1)
-        named = {name: single.extra[name][:, cut] for name in ("live",) if name in single.extra}
+        named = {name: single.extra[name][:, cut] for name in ("live",) if name in single.extra} | {"fused": False}
         module.delta_scan(
             single.S, *(getattr(single, x)[:, cut] for x in ("q", "k", "v", "g", "beta")), slots=single.slots,
             out=single.out[:, cut], l2_norm=o.l2_norm, scale=o.scale, **{**single.extra, **named},
