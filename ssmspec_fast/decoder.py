@@ -80,6 +80,7 @@ class Decoder:
             at = feed.lag[:, None] + torch.arange(t, device=x.device)
             at = at.clamp_max(x.shape[1] - 1)
             x = torch.gather(x, 1, at[..., None].expand(-1, -1, x.shape[2]))
+        self.read = x  # what drafting heads go on from
         return head(self.model, x, self.operations)
 
     def commit(self, feed: Feed, verdict: Verdict) -> None:

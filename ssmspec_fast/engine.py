@@ -115,6 +115,8 @@ class Engine:
             memory=memory,
         )
         self.slots, self.cache = slots, cache
+        if attach := getattr(self.drafter, "attach", None):  # drafts from what the target's head read
+            attach(self.target)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None

@@ -1,0 +1,101 @@
+"""Heads on the target: each predicts one token behind the root, from what the target's own head read before it.
+
+    x    = what the target's head read where it chose the root, e the root's embedding     (1)
+    h_k  = x + silu(W_k [x | e])                                                           (2)
+    q_k  = the law of token k behind the root, by the target's head from h_k               (3)
+
+The laws know nothing of each other's tokens: drawn from q_1, q_2, .., a chain is what rejection judges. The window after a
+prompt, which forms no logits, is a root alone.
+Source: the shape of Medusa (arXiv:2401.10774), section 2.1, with the root's embedding as in multi-token prediction.
+"""
+
+import torch
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, ShapeMismatch
+
+from ..accept.multi_step import pick
+from ..accept.noise import DRAW, check_seed, uniforms
+from ..accept.processors import ORDERED, Sampling, process
+from ..decoder import Decoder
+from ..model import Model, head
+from ..operations.slots import put
+from ..sequences import Sequences
+from ..window import Proposal, Verdict, Window
+
+
+class HeadDrafter:
+    """`W` (k, u, 2 u) of a target of width u; `choose` is top or iid; `slots` as the engine's, or more.
+
+    Raises: ShapeMismatch (W of another target), ParameterError (a choice that is none, penalties, which it does not apply).
+    """
+
+    drafts, trees = 1, False
+
+    def __init__(
+        self,
+        target: Model,
+        W: Tensor,
+        *,
+        choose: str = "top",
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        slots: int = 8,
+    ) -> None:
+        check_seed(seed)
+        width = target.embedding.shape[1]
+        if W.dim() != 3 or len(W) < 1 or W.shape[1:] != (width, 2 * width):
+            raise ShapeMismatch(f"W came with shape {tuple(W.shape)}; give (heads, {width}, {2 * width}), at least one head")
+        if choose not in ("top", "iid"):
+            raise ParameterError(f"choose came as {choose!r}; give top or iid")
+        self.sampling = Sampling() if sampling is None else sampling
+        if self.sampling.remembers:
+            raise ParameterError(
+                "penalties came, but heads draft without them; leave them to the target, or draft by a model"
+            )
+        self.target, self.W, self.seed, self.nodes = target, W, seed, 1 + len(W)
+        self.choose, self.law = choose, "point_mass" if choose == "top" else "iid"
+        self.x = torch.zeros((slots, width), dtype=target.dtype, device=target.device)
+        self.known = torch.zeros(slots, dtype=torch.bool, device=target.device)
+        self.decoder_of_target: Decoder | None = None
+
+    def attach(self, decoder: Decoder) -> None:
+        """The target's decoder, whose `read` is (1). Raises: ParameterError for one with more slots."""
+        if decoder.slots > len(self.x):
+            raise ParameterError(f"the engine has {decoder.slots} slots, but the drafter {len(self.x)}; give it as many")
+        self.decoder_of_target = decoder
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None:
+        put(self.known, slots, torch.zeros_like(slots, dtype=torch.bool))
+
+    def release(self, slots: Tensor) -> None: ...
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        at, roots = slots.clamp_min(0).long(), sequences.roots(slots)
+        logits = self.logits(self.x[at], self.target.embedding[roots])
+        law = process(logits, self.sampling)  # (3)
+        tokens = logits.argmax(-1)
+        if self.choose == "iid":
+            nodes = torch.arange(1, self.nodes, device=slots.device)
+            u = uniforms(self.seed, sequences.request[at][:, None], sequences.length[at][:, None], nodes, DRAW)
+            tokens = pick(law.double(), ORDERED.sum(law.double()), u.double())
+        lengths = torch.where(self.known[at] & (slots >= 0), self.nodes, 1)
+        window = Window(torch.cat([roots[:, None], tokens], dim=1), slots, lengths)
+        q = None if self.law == "point_mass" else torch.cat([law, torch.zeros_like(law[:, :1])], dim=1)
+        return Proposal(window, q, self.law)
+
+    def logits(self, x: Tensor, e: Tensor) -> Tensor:
+        """Of every head (b, k, i): (2), and the target's head."""
+        operations = self.decoder_of_target.operations if self.decoder_of_target else None
+        assert operations is not None, "an engine attaches its decoder"
+        both = torch.cat([x, e.to(x.dtype)], dim=-1)
+        h = torch.stack([x + operations.act(operations.linear(both, W), "silu") for W in self.W], dim=1)  # (2)
+        return head(self.target, h, operations)
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
+        """What the head read at the last accepted node (1)."""
+        assert self.decoder_of_target is not None
+        read, run = self.decoder_of_target.read, verdict.run
+        last = run.path.gather(1, (run.advanced - 1).clamp_min(0)[:, None])[:, 0].clamp_min(0)
+        put(self.x, verdict.slots, read[verdict.row, last])
+        put(self.known, verdict.slots, run.advanced > 0)
