@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.interpreter.memory import watch
 from ssmspec_kernels import delta_scan as kernel
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
@@ -81,6 +82,14 @@ def test_without_the_final_state_the_output_is_the_same_and_rows_may_share_one()
     shared.slots.fill_(int(shared.slots[0]))
     o = shared.call(kernel.delta_scan, write_state=False)
     assert torch.isfinite(o).all()
+
+
+def test_one_token_is_asked_for_once() -> None:
+    case = cases.draw(Options(b=1, t=1, g=1, h=1, v=9), padding=False)
+    inputs = {name: getattr(case, name) for name in ("q", "k", "v", "g", "beta")}
+    with watch(S=case.S, slots=case.slots, out=case.out, **inputs) as seen:
+        case.call(kernel.delta_scan)
+    assert all(seen.loaded(name).requested == seen.loaded(name).distinct == x.nbytes for name, x in inputs.items())
 
 
 def test_rows_without_slots_have_their_own_number() -> None:

@@ -58,6 +58,13 @@ def test_outputs_and_every_state_lie_within_the_bound_and_nothing_else_is_writte
     check(kernel, o)
 
 
+def test_outputs_that_are_not_given_are_made() -> None:
+    o = Options(b=1, spare=9)
+    (given, places), (case, _) = draw(o), draw(o)
+    y = case.call(kernel.delta_snapshots, places=places, out=None)
+    assert torch.equal(y, given.call(kernel.delta_snapshots, places=places))
+
+
 @pytest.mark.parametrize("o", [COVER[0], COVER[2]], ids=str)
 def test_every_state_is_that_of_a_shorter_scan_bit_for_bit(o: Options) -> None:
     case, places = draw(o)

@@ -106,6 +106,11 @@ def test_ones_are_their_own_norm() -> None:
     assert torch.equal(norm.norm(torch.ones(2, 8), weight, eps=0.0), weight.expand(2, 8))
 
 
+def test_eps_is_1e_6_where_none_is_given() -> None:
+    x, weight = 1e-3 * torch.arange(1.0, 6.0)[None, :], torch.ones(5)
+    assert torch.equal(norm.norm(x, weight), norm.norm(x, weight, eps=1e-6))
+
+
 def test_channels_beyond_2_to_the_31_elements_are_reached() -> None:
     x, weight = torch.arange(1.0, 6.0)[None, :].bfloat16(), torch.ones(5)
     assert torch.equal(norm.norm(far(x, 1), weight), norm.norm(x, weight))
