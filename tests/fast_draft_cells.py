@@ -21,7 +21,7 @@ from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.bigrams import bigram_table
-from ssmspec_fast.draft.model import ModelDrafter
+from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import TREE_A, branches, chain
 from ssmspec_fast.draft.text import TextDrafter
@@ -56,7 +56,10 @@ CHAINS: dict[str, Make] = {
     "model, sampled": lambda model, copy: ModelDrafter(copy, chain(TOKENS), choose="iid", sampling=Sampling(0.3), **ROOM),
     "text": lambda model, copy: TextDrafter(renumbered(copy), Letters(7), Letters(), TOKENS, **ROOM),
 }
-ROWS: dict[str, Make] = {"n-gram rows": lambda model, copy: NGram(TOKENS, 3, table(model))}
+ROWS: dict[str, Make] = {
+    "n-gram rows": lambda model, copy: NGram(TOKENS, 3, table(model)),
+    "model rows": lambda model, copy: ChainsDrafter(copy, TOKENS, 2, **ROOM),
+}
 TREES: dict[str, Make] = {
     "n-gram tree": lambda model, copy: NGram(TOKENS, 3, table(model), trees=True),
     "chain as tree": lambda model, copy: ModelDrafter(copy, chain(TOKENS), trees=True, **ROOM),

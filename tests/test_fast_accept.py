@@ -184,27 +184,42 @@ def proposal_of(seed: int, rows: int, nodes: int, vocabulary: int, law: str, cha
     )
 
 
-@pytest.mark.parametrize(
-    ("rule", "law"),
-    [(Rejection, "iid"), (Rejection, "without_replacement"), (Naive, "iid")]
-    + [(MultiStep, law) for law in ("iid", "without_replacement", "point_mass")],
-)
-def test_a_row_is_decided_alike_alone_and_in_any_batch(rule: Any, law: str) -> None:
+def alike(rule: Any, law: str) -> bool:
+    """Whether six rows are decided as each is by itself."""
     rows, nodes, vocabulary = 6, 7, 5
     given = proposal_of(1, rows, nodes, vocabulary, law, chain=rule is Rejection)
     logits = torch.from_numpy(np.random.default_rng(2).normal(size=(rows, nodes, vocabulary))).float()
     requests, lengths = [4, 9, 2, 7, 0, 5], [3, 8, 1, 20, 6, 6]
     whole = rule(seed=11)(given, logits, sequences_of(requests, lengths), OPERATIONS).run
-    seen = set()
+    assert len(set(whole.advanced.tolist())) > 1
+    same = []
     for b in range(rows):
         window = given.window
         parents = None if window.parents is None else window.parents[b : b + 1]
         q = None if given.q is None else given.q[b : b + 1]
         one = Proposal(Window(window.tokens[b : b + 1], torch.tensor([0]), None, parents), q, given.law)
         alone = rule(seed=11)(one, logits[b : b + 1], sequences_of([requests[b]], [lengths[b]]), OPERATIONS).run
-        assert all(torch.equal(x[0], y[b]) for x, y in zip(alone, whole, strict=True))
-        seen.add(int(whole.advanced[b]))
-    assert len(seen) > 1
+        same += [torch.equal(x[0], y[b]) for x, y in zip(alone, whole, strict=True)]
+    return all(same)
+
+
+@pytest.mark.parametrize(
+    ("rule", "law"),
+    [(Rejection, "iid"), (Rejection, "without_replacement"), (Naive, "iid")]
+    + [(MultiStep, law) for law in ("iid", "without_replacement", "point_mass")],
+)
+def test_a_row_is_decided_alike_alone_and_in_any_batch(rule: Any, law: str) -> None:
+    assert alike(rule, law)
+
+
+@pytest.mark.parametrize("rule", [Naive, MultiStep])
+def test_planted_noise_by_row_is_caught(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_row(self: Any, window: Window, sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.arange(len(window.slots))[:, None]
+        return rows, sequences.length[window.slots][:, None]
+
+    monkeypatch.setattr(rule, "named", by_row)
+    assert not alike(rule, "iid")
 
 
 def test_rows_of_one_sequence_share_their_picks() -> None:

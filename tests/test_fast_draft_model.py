@@ -13,12 +13,13 @@ from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
-from ssmspec_fast.draft.model import ModelDrafter
+from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
 from ssmspec_fast.engine import Engine, Settings
 from ssmspec_fast.errors import MemoryRefused, TokenizerMismatch
 from ssmspec_fast.methods.activation_replay import ActivationReplay
+from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
@@ -28,7 +29,7 @@ from ssmspec_ref.accept import UniformDice, draws, processors
 from ssmspec_ref.draft import bandit as oracle_bandit
 from ssmspec_ref.draft import batch_tree, beam_tree, static_tree
 from ssmspec_ref.draft.token_tree import TokenTree
-from ssmspec_ref.errors import LengthError, NotTopological, ParameterError
+from ssmspec_ref.errors import LengthError, NotTopological, ParameterError, RingOverflow
 
 from .fast_draft_models import Histories, float64, histories, perturbed
 from .fast_models import drawn, prompts
@@ -116,6 +117,41 @@ def test_a_beam_tree_is_the_oracles_at_every_window(name: str) -> None:
     recorded = run(BeamDrafter(float64(name), 3, 3, slots=2, cache=32), target=name)
     assert same(recorded, lambda state, root: beam_tree.beam_tree(histories(name), state, root, 3, 3))
     assert len(recorded.advanced) > 1
+
+
+@pytest.mark.parametrize("choose", ["top", "iid"])
+def test_several_chains_are_the_paths_of_their_tree(choose: str) -> None:
+    """One after the other the chains that the oracle's tree holds (top), or that its draws are (iid)."""
+    room: dict[str, Any] = {"choose": choose, "sampling": Sampling(0.2), "seed": 5, "slots": 2, "cache": 40}
+    drafter, parents = ChainsDrafter(float64("bamba"), 3, 2, **room), branches((2, 1, 1))
+    rows: list[tuple[list[int], int, list[list[int]]]] = []
+
+    class Watching(Recorded):
+        def propose(self, sequences: Sequences, slots: torch.Tensor) -> Proposal:
+            proposal = super().propose(sequences, slots)
+            assert proposal.window.slots.tolist() == [slot for slot in slots.tolist() for _ in range(2)]
+            for history, request, came, row in self.windows[len(rows) :]:
+                rows.append((history, request, came.window.tokens[2 * row : 2 * row + 2].tolist()))
+            return proposal
+
+    recorded = Watching(drafter)
+    recorded.drafts = 2
+    rule = Naive(Sampling(0.2), seed=2) if choose == "iid" else None
+    engine = Engine(perturbed(float64("bamba"), 0.03), recorded, ActivationReplay(2), rule, slots=2, cache=40)
+    engine.generate(prompts(1, LENGTHS), Settings(BUDGET))
+    assert len(recorded.advanced) > 1
+    model = histories("bamba")
+    for history, request, found in rows:
+        if choose == "top":
+            tree = static_tree.draft_tree(model, [tuple(history[:-1])], history[-1], parents)[0].tokens.tolist()
+        else:
+            u = uniforms(5, torch.tensor(request), torch.tensor(len(history)), torch.arange(7), DRAW).double().tolist()
+            dice, tree = UniformDice(u, u), [history[-1]]
+            for node in range(1, 7):
+                path = [node] if node < 3 else [node - 2, node] if node < 5 else [node - 4, node - 2, node]
+                logits = np.log(model.law([*history, *(tree[i] for i in path[:-1])]))
+                tree.append(dice.pick(processors.process(logits, [], [], processors.Sampling(0.2)), node))
+        assert found == [[tree[0], tree[1], tree[3], tree[5]], [tree[0], tree[2], tree[4], tree[6]]]
 
 
 def drawn_alike(recorded: Recorded, choose: str, seed: int, sampling: processors.Sampling, model: Histories) -> bool:
@@ -230,6 +266,8 @@ def test_wrong_drafters_are_refused_by_name() -> None:
         (lambda: ModelDrafter(model, TREE_A, trees=False), ParameterError, "give a chain"),
         (lambda: ModelDrafter(model, chain(1), slots=0), ParameterError, "at least 1 of each"),
         (lambda: ModelDrafter(model, chain(1), memory=10), MemoryRefused, "bytes"),
+        (lambda: ChainsDrafter(model, 3, 0), ParameterError, "at least 1 of each"),
+        (lambda: ChainsDrafter(model, 3, 2, choose="without_replacement"), ParameterError, "top or iid"),
         (lambda: BeamDrafter(model, 0, 1), ParameterError, "at least 1 of each"),
         (lambda: BeamDrafter(model, 62, 1), ParameterError, "vocabulary has 61"),
         (lambda: BanditDrafter(model, []), ParameterError, "at least one tree"),
@@ -241,6 +279,8 @@ def test_wrong_drafters_are_refused_by_name() -> None:
     engine = Engine(model, small, ActivationReplay(), slots=2, cache=32)
     with pytest.raises(ParameterError, match="build it with slots=2"):
         engine.generate([[1]], Settings(2))
+    with pytest.raises(RingOverflow, match="the ring holds 7 tokens for windows of 4"):
+        Engine(model, ModelDrafter(model, chain(3)), ReplayBuffer(7))
     engine = Engine(model, ModelDrafter(model, chain(2), slots=1, cache=4), ActivationReplay(), slots=1, cache=32)
     with pytest.raises(LengthError, match="the drafter holds 4"):
         engine.generate([[1, 2, 3]], Settings(9))

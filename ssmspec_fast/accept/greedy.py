@@ -14,4 +14,4 @@ class Greedy:
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
         window = proposal.window
         emitted, path = walk(window.tokens, window.tree(), logits.argmax(-1))
-        return cut(*best(emitted, path, window), sequences, window.sequences, broken(logits, window))
+        return cut(*best(emitted, path, window), sequences, window.sequences, broken(logits))

@@ -83,7 +83,11 @@ class Sampled:
     def by_kernel(
         self, rule: Any, proposal: Proposal, tokens: Tensor, parents: Tensor, p: Tensor, coins: Tensor | None, picks: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Emitted tokens and path by `ssmspec_kernels.accept_sampled`, uncut: what ends a run is `walk.cut`'s."""
+        """Emitted tokens and path by `ssmspec_kernels.accept_sampled`, uncut: what ends a run is `walk.cut`'s.
+
+        The kernel takes every row to sum to one, the torch rule divides by the sum: a coin may fall otherwise where it lies
+        within V 2^-24 of its turn, relative.
+        """
         law = "naive" if coins is None else proposal.law
         given = {"q": proposal.q} if law in ("iid", "without_replacement") else {}
         budget = torch.full((len(tokens),), tokens.shape[1] + 1, device=tokens.device)
@@ -93,8 +97,8 @@ class Sampled:
     def decided(
         self, emitted: Tensor, path: Tensor, window: Window, logits: Tensor, p: Tensor, sequences: Sequences
     ) -> Verdict:
-        failed = broken(logits, window) | broken(p, window)
-        return cut(*best(emitted, path, window), sequences, window.sequences, failed)
+        bad = broken(logits) | broken(p)
+        return cut(*best(emitted, path, window), sequences, window.sequences, bad)
 
 
 def check_q(law: str, q: Tensor | None) -> None:

@@ -50,27 +50,31 @@ def ends(emitted: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
     return found
 
 
-def broken(logits: Tensor, window: Window) -> Tensor:
-    """The sequences (n) with a NaN among the logits of their real nodes."""
-    rows = (logits.isnan().any(-1) & window.live()).any(1)
-    return rows.view(-1, window.drafts).any(1)
+def broken(logits: Tensor) -> Tensor:
+    """The nodes (b, t) whose logits are no numbers."""
+    return logits.isnan().any(-1)
 
 
 def cut(
-    row: Tensor, emitted: Tensor, path: Tensor, sequences: Sequences, slots: Tensor, failed: Tensor | None = None
+    row: Tensor, emitted: Tensor, path: Tensor, sequences: Sequences, slots: Tensor, bad: Tensor | None = None
 ) -> Verdict:
     """The runs as far as they are emitted (3); padding and sequences that have ended emit nothing.
 
-    A sequence that failed (n) emits nothing and has ended: that it advanced by 0 tells it from all others.
+    A run stops before the first of its `bad` nodes (b, t), as plain decoding would; what a bad node off the path says is not
+    read. A sequence whose root is bad has failed: it emits nothing and has ended, and that tells it from all others.
     """
     at, t = slots.clamp_min(0).long(), emitted.shape[1]
     steps = torch.arange(t, device=slots.device)
     hit = ends(emitted, sequences, slots)
     first = torch.where(hit.any(1), hit.long().argmax(1) + 1, t)
     active = (slots >= 0) & ~sequences.ended[at]
-    active = active if failed is None else active & ~failed
+    count = (path >= 0).sum(1)
+    if bad is not None:
+        stuck = torch.gather(bad[row], 1, path.clamp_min(0)) & (path >= 0)
+        count = torch.where(stuck.any(1), stuck.long().argmax(1), count)
+        active = active & ~stuck[:, 0]
     budget = torch.where(active, sequences.budget[at], 0)
-    advanced = torch.minimum(torch.minimum((path >= 0).sum(1), first), budget)
+    advanced = torch.minimum(torch.minimum(count, first), budget)
     kept = steps < advanced[:, None]
     by_end = (hit & kept).any(1)
     run = Emitted(

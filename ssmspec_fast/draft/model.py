@@ -31,7 +31,7 @@ from ..operations.torch_ops import TorchOperations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
 from .rows import Rows
-from .shapes import Level, Shape
+from .shapes import Level, Shape, branches
 
 CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_replacement"}
 
@@ -183,3 +183,41 @@ class ModelDrafter:
                 if self.choose == "without_replacement":
                     rest = left.scatter(1, drawn[:, None], 0.0)
                     left = torch.where((rest > 0).any(1, keepdim=True), rest, left)
+
+
+class ChainsDrafter(ModelDrafter):
+    """Several chains for each sequence, as rows of their own that begin after the same root: for greedy and naive rules.
+
+    With `top` they begin with the most probable tokens and go on greedily; with `iid` they are independent draws. Either way
+    they are judged as point masses, of which the rules take the row that goes furthest.
+
+    Raises: as `ModelDrafter`; ParameterError (rows or tokens below 1, draws without replacement).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokens: int,
+        drafts: int,
+        operations: Operations | None = None,
+        *,
+        choose: str = "top",
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        slots: int = 8,
+        cache: int = 2048,
+        memory: int | None = None,
+    ) -> None:
+        if tokens < 1 or drafts < 1 or choose not in ("top", "iid"):
+            raise ParameterError(
+                f"{drafts} chains of {tokens} tokens came with the choice {choose!r}; give at least 1 of each, and top or iid"
+            )
+        parents = branches((drafts, *(1,) * (tokens - 1)))
+        self.prepare(model, [parents], operations, choose, sampling, seed, True, slots, cache, memory)
+        self.drafts, self.trees, self.law, self.nodes = drafts, False, "point_mass", 1 + tokens
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        tokens = super().propose(sequences, slots).window.tokens
+        chains = tokens[:, 1:].view(len(slots), self.nodes - 1, self.drafts).transpose(1, 2)
+        rows = torch.cat([tokens[:, :1, None].expand(-1, self.drafts, 1), chains], dim=2).flatten(0, 1)
+        return Proposal(Window(rows, slots[:, None].expand(-1, self.drafts).reshape(-1), drafts=self.drafts))
