@@ -39,7 +39,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def near_tie(one: np.ndarray, other: np.ndarray, exact: np.ndarray, chosen: tuple[int, int]) -> NearTie:
-    """(1), (2): from the logits (n, i) of both runs and of float64 up to the token that differs, and the tokens chosen there."""
+    """(1), (2): from logits (n, i) of both runs and of float64 up to the token that differs, and the tokens chosen there."""
     runs = [np.asarray(run, dtype=np.float64) for run in (one, other)]
     errors = [np.max(np.abs(run - exact), axis=1) for run in runs]  # (1)
     last = float(errors[0][-1]), float(errors[1][-1])

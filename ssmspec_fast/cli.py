@@ -29,7 +29,7 @@ def generate(
     drafter: Annotated[str | None, typer.Option(help="A checkpoint's folder, ngram or lookup; none: plain decoding.")] = None,
     method: Annotated[str | None, typer.Option(help="How drafts are verified and undone: docs/generate.md.")] = None,
     acceptance: Annotated[str | None, typer.Option(help="greedy, rejection, multi-step or naive.")] = None,
-    mode: Annotated[str, typer.Option(help="bitwise, or fast, which may round otherwise than plain decoding.")] = "bitwise",
+    mode: Annotated[str | None, typer.Option(help="bitwise, or fast, which may round otherwise; fast for the demo.")] = None,
     drafts: Annotated[int, typer.Option(help="Draft tokens in a window.")] = 4,
     rows: Annotated[int, typer.Option(help="Chains for each prompt, with ngram.")] = 1,
     tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children by level as 3,2,1, beams as 2x4.")] = None,
@@ -53,6 +53,8 @@ def generate(
     console, progress = _console(False), _console(True)
     given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
     given |= {"device": device, "dtype": dtype, "limit": memory}
+    defaults = {"mode": "fast", "dtype": "float32"} if demo else {"mode": "bitwise"}
+    given |= {name: value for name, value in defaults.items() if given[name] is None}
     with _one_line(progress, out):
         texts = _prompts(prompt or [], prompts)
         if demo:

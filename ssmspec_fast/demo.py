@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
 
-from .api import Completion, Generation, Piece
+from .api import Completion, Generation, Generator, Piece
 from .errors import BrokenFile
 from .parts import Parts
 
@@ -27,7 +28,7 @@ def run(
     max_tokens: int,
     given: dict[str, Any],
 ) -> bool:
-    """Whether the speculative tokens are those of plain decoding.
+    """Whether the speculative tokens are those of plain decoding. Both run on one thread: the models are too small for more.
 
     Raises: BrokenFile where the models that ship are not there, and as `api.load`.
     """
@@ -38,6 +39,16 @@ def run(
     plain = Parts(target, None, None, **{k: v for k, v in given.items() if k != "method"}, **room).load()
     progress.print(str(parts.memory), markup=False)
     fast = parts.load()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return compared(console, plain, fast, prompt, max_tokens)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def compared(console: Console, plain: Generator, fast: Generator, prompt: str, max_tokens: int) -> bool:
+    """Run both, show the speculative one as it goes."""
     for engine in (plain, fast):
         engine.generate([prompt], engine.settings(WARM))  # what is done once only is not measured
     console.print(Text(prompt, style="dim"), end="")

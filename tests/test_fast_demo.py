@@ -43,7 +43,9 @@ def test_the_demo_completes_a_function_and_says_that_it_is_plain_decodings() -> 
     assert int(steps[2]) < int(steps[3])
     speed = re.fullmatch(r"speed: ([0-9.]+) tokens/s, plain decoding ([0-9.]+) tokens/s: ([0-9.]+) times as fast", lines[-2])
     assert speed
-    assert float(speed[3]) == pytest.approx(float(speed[1]) / float(speed[2]), rel=0.01)
+    fast, slow, ratio = map(float, speed.groups())
+    # Speeds are printed to 0.05, their quotient to 0.005.
+    assert ratio == pytest.approx(fast / slow, abs=0.005 + 1.1 * ratio * (0.05 / fast + 0.05 / slow))
 
 
 @pytest.mark.usefixtures("shipped")
@@ -61,9 +63,9 @@ def test_accepted_drafts_are_coloured_and_the_targets_own_tokens_are_not() -> No
 
 
 @pytest.mark.usefixtures("shipped")
-@pytest.mark.parametrize("words", [("--mode", "fast"), ("--method", "replay-buffer"), ("--drafter", "lookup")])
+@pytest.mark.parametrize("words", [("--mode", "bitwise"), ("--method", "replay-buffer"), ("--drafter", "lookup")])
 def test_the_demo_takes_another_way_to_the_same_tokens(words: tuple[str, ...]) -> None:
-    made = call("--max-tokens", "40", "--dtype", "float32", *words)
+    made = call("--max-tokens", "40", *words)
     assert made.exit_code == 0, made.output
     assert made.stdout.endswith("identical to plain decoding: yes\n")
 
