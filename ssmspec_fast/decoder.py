@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssmspec_ref.errors import LengthError
+from ssmspec_ref.errors import LengthError, SlotError
 
 from .handover import Held, put_in, take_out
 from .layers.attention import Attention
@@ -43,6 +43,7 @@ class Decoder:
         counted = method.new_pools(model, slots, cache, window, operations, device="meta").bytes
         check_memory(f"{slots} slots of {cache} tokens under {method.name}", counted, memory)
         self.pools: Pools = method.new_pools(model, slots, cache, window, operations)
+        self.judged: Feed | None = None  # between its verification and its verdict
 
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> None:
         """Prompts into free slots: all but their last token, the first root.
@@ -54,6 +55,7 @@ class Decoder:
                 raise LengthError(
                     f"a prompt came with {len(prompt)} tokens, but a slot holds {self.cache}; give a longer cache"
                 )
+        self.judged = None
         prefill(self.model, self.pools, self.method, prompts, slots, self.operations, self.chunk)
 
     def feed(self, window: Window, sequences: Sequences) -> Feed:
@@ -75,6 +77,7 @@ class Decoder:
 
     def verify(self, feed: Feed) -> Tensor:
         """The logits (b, t, i) at the window's own tokens, in fp32."""
+        self.judged = feed
         x, t = self.hidden(feed), feed.window.tokens.shape[1]
         if feed.lag is not None:
             at = feed.lag[:, None] + torch.arange(t, device=x.device)
@@ -85,10 +88,16 @@ class Decoder:
 
     def commit(self, feed: Feed, verdict: Verdict) -> None:
         """Root and accepted drafts enter every layer."""
+        self.judged = None
         self.method.commit(self.pools, feed, verdict, self.operations)
 
     def snapshot(self, slot: int, sequences: Sequences) -> Held:
-        """All that a sequence needs to go on, here or under another method."""
+        """All that a sequence needs to go on, here or under another method.
+
+        Raises: SlotError between a window of the sequence and its verdict, where what it holds is neither before nor after.
+        """
+        if self.judged is not None and bool((self.judged.slots == slot).any()):
+            raise SlotError(f"slot {slot} has a window that is verified and not committed; commit it, then take the sequence")
         return take_out(self, slot, sequences)
 
     def restore(self, slot: int, held: Held) -> None:
@@ -96,7 +105,7 @@ class Decoder:
         put_in(self, slot, held)
 
     def fork(self, slot: int, to: int, sequences: Sequences) -> None:
-        """The sequence of a slot in another slot too; its tokens are copied."""
+        """The sequence of a slot in another slot too; its tokens are copied. Raises: SlotError as `snapshot`."""
         self.restore(to, self.snapshot(slot, sequences))
         sequences.copy(slot, to)
 

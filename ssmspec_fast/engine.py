@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ssmspec_ref.errors import BudgetError, EmptyWindow, LengthError, ParameterError
+from ssmspec_ref.errors import BudgetError, EmptyWindow, LengthError, ParameterError, SlotError
 
 from .accept import Acceptance
 from .accept.greedy import Greedy
@@ -115,6 +115,7 @@ class Engine:
             memory=memory,
         )
         self.slots, self.cache = slots, cache
+        self.busy = False
         if attach := getattr(self.drafter, "attach", None):  # drafts from what the target's head read
             attach(self.target)
 
@@ -134,20 +135,26 @@ class Engine:
     def stream(
         self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Result]]:
-        """The number of a prompt and its result, as they end. Raises: as `generate`."""
+        """The number of a prompt and its result, as they end. Raises: as `generate`; SlotError beside another open stream."""
         self.check(prompts, settings)
         sequences = new_sequences(self.slots, self.cache + self.target.window, settings.eos, settings.stop, self.model.device)
         names = range(len(prompts)) if keys is None else keys
         if len(names) != len(prompts):
             raise ParameterError(f"{len(prompts)} prompts came with {len(names)} keys; give one for each, or none")
+        if self.busy:
+            raise SlotError("another stream of this engine holds its slots; exhaust or close it, or build a second engine")
         waiting = [Request(n, key, list(prompt)) for n, (key, prompt) in enumerate(zip(names, prompts, strict=True))]
         running: dict[int, Request] = {}
-        while waiting or running:
-            self.join(waiting, running, sequences, settings)
-            yield from self.leave(running, sequences, settings)
-            if running:
-                self.step(running, sequences)
+        self.busy = True
+        try:
+            while waiting or running:
+                self.join(waiting, running, sequences, settings)
                 yield from self.leave(running, sequences, settings)
+                if running:
+                    self.step(running, sequences)
+                    yield from self.leave(running, sequences, settings)
+        finally:
+            self.busy = False
 
     def join(self, waiting: list[Request], running: dict[int, Request], sequences: Sequences, settings: Settings) -> None:
         """Waiting requests into free slots, prefilled together."""

@@ -23,7 +23,7 @@ from ssmspec_fast.model import Model
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
-from ssmspec_ref.errors import RingOverflow, Unsupported
+from ssmspec_ref.errors import RingOverflow, SlotError, Unsupported
 
 from .fast_drafters import CHAINS, NODES, Skilled
 from .fast_models import ONE_OF_EACH, drawn, prompts
@@ -293,3 +293,82 @@ def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as m:
         m.setattr(snapshots, "place", lambda cursor, slots, values: None)
         assert differs(Snapshots())
+
+
+@pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "replay buffer", "tree"])
+def test_a_rejected_draft_without_numbers_changes_nothing(method: str) -> None:
+    """A token that plain decoding never says has NaN for an embedding: it is drafted, and the request goes on as plain."""
+    name = "bamba"
+    given, wanted = prompts(1, LENGTHS), answers(name, 1)
+    spare = next(token for token in range(61) if token not in {t for run in (*given, *wanted) for t in run})
+    model = drawn(name)
+    model.embedding[spare] = float("nan")
+    drafter = Skilled(wanted, NODES, 0.7, tree=method == "tree")
+    drafter.perhaps = lambda token: token if drafter.rng.random() < 0.7 else spare  # type: ignore[method-assign]
+    assert spoken(model, CHAINS[method](), drafter, given) == wanted
+    assert drafter.seen == {"none", "some", "all"}
+
+
+@pytest.mark.parametrize("method", ["snapshots", "joint", "tree"])
+def test_a_run_stops_before_a_token_without_numbers_and_fails_at_the_next(method: str) -> None:
+    """Plain decoding says it and fails behind it; so does a window in which it is accepted, whatever comes before."""
+    name, given, wanted = "bamba", prompts(1, (6,)), answers("bamba", 1, (6,))
+    model, spare = drawn(name), wanted[0][6]
+    if spare in (*given[0], *wanted[0][:6]):
+        raise AssertionError("choose a token that is said late for the first time")
+    model.embedding[spare] = float("nan")
+    plain = Engine(model, slots=1, cache=64, operations=BITWISE).generate(given, Settings(BUDGET))[0]
+    engine = Engine(
+        model, Skilled(wanted, NODES, 1.0, tree=method == "tree"), CHAINS[method](), slots=1, cache=64, operations=BITWISE
+    )
+    came = engine.generate(given, Settings(BUDGET))[0]
+    assert (came.tokens, came.finish) == (plain.tokens, plain.finish) == (wanted[0][:7], "failed")
+
+
+@pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "replay buffer of two windows", "tree"])
+def test_budget_and_cache_are_met_exactly_inside_a_window(method: str) -> None:
+    """The shortest cache that is not refused, prompts of one token, and slots that are used again."""
+    given, wanted = prompts(9, (1, 5, 1)), answers("bamba", 9, (1, 5, 1))
+    for budget in (1, 2, 6):
+        drafter = Skilled(wanted, NODES, 1.0, tree=method == "tree")
+        room = {"slots": 1, "cache": 5 + budget + NODES - 1}
+        engine = Engine(model_of("bamba"), drafter, CHAINS[method](), operations=BITWISE, **room)
+        came = [result.tokens for result in engine.generate(given, Settings(budget))]
+        assert came == [tokens[:budget] for tokens in wanted]
+
+
+@pytest.mark.parametrize("method", ["joint", "activation replay"])
+def test_a_sequence_is_not_taken_between_its_window_and_the_verdict(method: str) -> None:
+    """There replay has moved its state, and joint attainment its root: a copy would be neither before nor after."""
+    name, given = "mamba2", prompts(4, (3, 6))
+    model, wanted, made = model_of(name), answers(name, 4, (3, 6), 20), CHAINS[method]()
+    drafter = Skilled(wanted, NODES, 0.7)
+    decoder, sequences = windows(model, made, drafter, given, 1, settle=False)
+    rows = torch.tensor([3])
+    with torch.no_grad():
+        proposal = drafter.propose(sequences, rows)
+        decoder.fork(3, 0, sequences)  # before the window is fed, it may be
+        feed = decoder.feed(proposal.window, sequences)
+        logits = decoder.verify(feed)
+        decoder.fork(2, 1, sequences)  # another one may be, too
+        with pytest.raises(SlotError, match="slot 3 has a window that is verified and not committed"):
+            decoder.fork(3, 1, sequences)
+        verdict = Greedy()(proposal, logits, sequences, BITWISE)
+        decoder.commit(feed, verdict)
+        sequences.commit(verdict)
+        go_on(decoder, sequences, torch.tensor([1, 0, 3, 2]), drafter, 3)
+    for slot in range(4):
+        came = sequences.output(slot)
+        assert came == wanted[int(sequences.request[slot])][: len(came)]
+        assert len(came) >= 3
+
+
+def test_two_streams_do_not_share_the_slots_of_an_engine() -> None:
+    engine = Engine(model_of("mamba2"), slots=1, cache=64)
+    given = prompts(1, (3, 4))
+    first = engine.stream(given, Settings(3))
+    next(first)
+    with pytest.raises(SlotError, match="another stream of this engine"):
+        engine.generate(given, Settings(3))
+    first.close()
+    assert len(engine.generate(given, Settings(3))) == 2

@@ -42,6 +42,8 @@ class CacheAttention:
             torch.where(reach[..., None].any(1, keepdim=True) if x.shape[1] == 1 else reach[..., None], x, 0.0)
             for x in (keys, values)
         )
+        void = ~values.isfinite().all(-1)  # b t g p: what is hidden must not enter the sums, were it times 0
+        values = values.masked_fill(void[..., None], 0.0)
         if math.bitwise:
             scores = math.sum(queries[..., None, :] * keys[:, :, :, None]) * scale
         else:
@@ -52,6 +54,7 @@ class CacheAttention:
         p = math.exp(torch.where(hidden, 0.0, scores - torch.where(top.isinf(), 0.0, top))).masked_fill(hidden, 0.0)
         y = math.sum(p[..., None] * values[:, :, :, None], dim=-2) if math.bitwise else torch.matmul(p, values)
         total = math.sum(p)[..., None]
+        y = y.masked_fill((void & reach).any(-1)[..., None, None], float("nan"))
         return torch.where(total > 0, y / torch.where(total > 0, total, 1.0), 0.0).reshape(q.shape).to(q.dtype)
 
     def window(
