@@ -1,7 +1,8 @@
 """Every kernel of the package with example arguments at the shapes of models, and what may be said of its memory.
 
 An entry is a launcher, called as it stands (its own tiles) over meta tensors. `stores` names every argument of the kernels
-that they write, and no other may be written; `wide` those that must be read 16 bytes at a time. What is registered here is
+that they write, and no other may be written; `wide` those that must be read `width` bytes at a time, 16 where nothing else
+is said. What is registered here is
 compiled and held to its budget by `compiled`.
 """
 
@@ -37,6 +38,7 @@ class Entry:
     stores: frozenset[str]
     wide: frozenset[str] = frozenset()
     quick: tuple[int, ...] = ()
+    width: int = 16
 
     @property
     def name(self) -> str:
@@ -54,13 +56,14 @@ def entry(
     wide: str = "",
     quick: tuple[int, ...] = (),
     module: str | None = None,
+    width: int = 16,
 ) -> Entry:
     """An entry by names: kernels are reached by name only."""
 
     def call() -> object:
         return getattr(import_module(f"ssmspec_kernels.{module or kernel}"), kernel)(*args, **options)
 
-    return Entry(kernel, variant, shape, call, frozenset(stores.split()), frozenset(wide.split()), quick)
+    return Entry(kernel, variant, shape, call, frozenset(stores.split()), frozenset(wide.split()), quick, width)
 
 
 def meta(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
@@ -144,9 +147,10 @@ def delta(shape: str) -> Iterator[Entry]:
     yield at("delta_scan", "T=1", 64, 1, stores="S o", quick=(90,))
     yield at("delta_scan", "T=6", 64, 6, stores="S o")
     yield at("delta_scan", "T=6 verify", 64, 6, stores="o", write_state=False)
-    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,))
+    # A lane reads 8 bytes of the small tiles, which are as measured: eight lanes a row, in the order of the products.
+    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,), width=8)
     yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False)
-    yield at("delta_chunked", "T=32", 64, 32, stores="S o")
+    yield at("delta_chunked", "T=32", 64, 32, stores="S o", width=8)
     for b in (1, 8):
         g, h, k, v = DELTA[shape]
         keys, gates = meta(4096, g, k), meta(4096, h)
@@ -170,13 +174,14 @@ def _delta(
     stores: str,
     between: tuple[Any, ...] = (),
     quick: tuple[int, ...] = (),
+    width: int = 16,
     **options: Any,
 ) -> Entry:
     g, h, k, v = DELTA[shape]
     window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h), meta(b, t, h)
     given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
     args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
-    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick)
+    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width)
 
 
 def rings() -> Iterator[Entry]:

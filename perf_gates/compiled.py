@@ -4,8 +4,8 @@ Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100 with the til
 
     no spills                          ptxas: 0 bytes of spill stores and loads                    (1)
     writes what it declares            the owners of all stores and atomics in the PTX             (2)
-    wide loads                         16 bytes a thread at least for the arguments named `wide`,  (3)
-                                       as many in the machine code as in the PTX
+    wide loads                         16 bytes a thread at least, or as many as the entry says,   (3)
+                                       for the arguments named `wide`, in the machine code as in the PTX
     fits                               the shared memory that a block may have on the architecture (4)
 
 Registers, shared memory, and the counts of loads and stores must equal those of `budgets.toml`: a better figure fails as a
@@ -73,7 +73,7 @@ def rows(entry: Entry, capability: int) -> list[Row]:
         sass = ptx.histogram(_disassembled(built.compiled.asm["cubin"]))
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
         cost = _cost(built, log, sass)
-        faults = [*_too_large(cost, capability), *_narrow(accesses, entry.wide, sass)]
+        faults = [*_too_large(cost, capability), *_narrow(accesses, entry, sass)]
         result.append(Row(f"{entry.name} {i}:{launch.name} sm_{capability}", cost, tuple(faults)))
         everything += accesses
     last = result[-1]
@@ -136,13 +136,13 @@ def _too_large(cost: Cost, capability: int) -> Iterator[str]:
         yield f"takes {cost.shared} bytes of shared memory, but a block has {SHARED[capability]}"
 
 
-def _narrow(accesses: list[ptx.Access], wide: frozenset[str], sass: Counter[str]) -> Iterator[str]:
+def _narrow(accesses: list[ptx.Access], entry: Entry, sass: Counter[str]) -> Iterator[str]:
     """(3)"""
-    loads = [a for a in accesses if a.kind == "load" and a.owners & wide]
-    if narrow := sorted({f"{'/'.join(sorted(a.owners))} by {a.bytes}" for a in loads if a.bytes < 16}):
-        yield f"loads {', '.join(narrow)} bytes, not 16"
-    if ptx.wide_loads(sass) < len(loads) - len(narrow):
-        yield f"has {ptx.wide_loads(sass)} wide loads in the machine code and {len(loads)} in the PTX"
+    loads = [a for a in accesses if a.kind == "load" and a.owners & entry.wide]
+    if narrow := sorted({f"{'/'.join(sorted(a.owners))} by {a.bytes}" for a in loads if a.bytes < entry.width}):
+        yield f"loads {', '.join(narrow)} bytes, not {entry.width}"
+    if ptx.wide_loads(sass, entry.width) < len(loads) - len(narrow):
+        yield f"has {ptx.wide_loads(sass, entry.width)} wide loads in the machine code and {len(loads)} in the PTX"
 
 
 def names() -> Iterator[str]:

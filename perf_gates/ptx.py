@@ -97,6 +97,7 @@ def histogram(sass: str) -> Counter[str]:
     return Counter(re.findall(r"^\s+/\*[0-9a-f]{4,6}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", sass, re.M))
 
 
-def wide_loads(ops: Counter[str]) -> int:
-    """Machine instructions that move at least 16 bytes a thread out of global memory."""
-    return sum(n for op, n in ops.items() if op.startswith(("LDG", "LDGSTS")) and re.search(r"\.(128|256)", op))
+def wide_loads(ops: Counter[str], width: int = 16) -> int:
+    """Instructions that move at least `width` bytes a thread out of global memory."""
+    bits = "|".join(str(n) for n in (64, 128, 256) if n >= 8 * width)
+    return sum(n for op, n in ops.items() if op.startswith(("LDG", "LDGSTS")) and re.search(rf"\.({bits})", op))
