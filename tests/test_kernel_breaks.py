@@ -101,10 +101,11 @@ def test_a_survivor_without_an_argument_makes_no_table() -> None:
         {**place, "name": "m", "result": "killed", "first": "survived", "how": "assertion", "by": "tests/kernels/t.py::t"},
     ]
     header: dict[str, Any] = dict.fromkeys(("commit", "kernels"), "0")
-    header |= dict.fromkeys(("seed", "places", "count", "each", "void", "carried", "killers"), 1) | {"left_out": {}}
+    header |= dict.fromkeys(("seed", "places", "count", "each", "void", "killers"), 1) | {"left_out": {}, "anew": ["n"]}
     with pytest.raises(SystemExit, match="no argument for"):
         table.table(header, rows, {})
     made = table.table(header, rows, {"n": "x is 0"})
+    assert "1 of the breaks are in files that changed" in made
     assert "1 killed, 1 survived (50.0 %)" in made
     assert "| a.py:3 | `-x` to `(x)` in `y = -x \\| 1` | x is 0 |" in made
     assert "| + assertion | `t.py::t` |" in made

@@ -179,8 +179,9 @@ def file_hashes() -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(PACKAGE.glob("*.py"))}
 
 
-def carried(results: Path, out: Path, places: Sequence[Place]) -> tuple[list[Break], dict[str, int]]:
-    """The breaks of an earlier campaign in files that are the same, and how many there were in each of the others.
+def carried(results: Path, out: Path, places: Sequence[Place]) -> tuple[list[Break], dict[str, int], list[str]]:
+    """The breaks of an earlier campaign in files that are the same, how many there were in each of the others, and
+    which of those kept were themselves drawn anew.
 
     Their results are written to `out`, if it does not stand yet.
     """
@@ -192,7 +193,8 @@ def carried(results: Path, out: Path, places: Sequence[Place]) -> tuple[list[Bre
     names = set(before["drawn"])
     kept = [made for p in places if p.file in same for text in p.breaks if (made := Break(p, text)).name in names]
     files = [name.partition(":")[0] for name in before["drawn"]]
-    return kept, {file: files.count(file) for file in {*files} - same if file in now}
+    anew = [made.name for made in kept if made.name in before["anew"]]
+    return kept, {file: files.count(file) for file in {*files} - same if file in now}, anew
 
 
 def said(row: dict[str, Any]) -> str:
@@ -216,7 +218,7 @@ def main() -> None:
     print(f"seed {settings.seed}; {len(places)} places in {len({p.file for p in places})} files")
     print(*(f"left out: {count} x {reason}" for reason, count in left_out.most_common()), sep="\n", flush=True)
     seconds = baseline(settings.out, settings.workers)
-    kept, counts = carried(settings.carry, settings.out, places) if settings.carry else ([], {})
+    kept, counts, anew = carried(settings.carry, settings.out, places) if settings.carry else ([], {}, [])
     known = {r["name"]: r for r in map(json.loads, settings.out.read_text().splitlines())} if settings.out.exists() else {}
     if settings.again:
         argued = tomllib.loads(EQUIVALENT.read_text())
@@ -246,7 +248,7 @@ def main() -> None:
         "kernels": kernels_hash(),
         "places": len(places),
         "void": sum(row["result"] == "void" for row in known.values()),
-        "carried": len(kept),
+        "anew": [*anew, *(made.name for made in chosen[len(kept) :])] if settings.carry else [],
         "killers": confirm([known[name] for name in drawn]),
         "left_out": dict(left_out.most_common()),
         "files": file_hashes(),

@@ -42,7 +42,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- seed {header['seed']}, drawn uniformly from {header['places']} places; {header['count']} drawn, and the next "
         f"ones of every file until it has {header['each']}: {len(rows)} breaks of {len({r['file'] for r in rows})} files",
         f"- commit {header['commit']}, kernels {header['kernels']}",
-        *_carried(header, len(rows)),
+        *_anew(header["anew"]),
         f"- **{results['killed']} killed, {results['survived']} survived ({100 * results['survived'] / len(rows):.1f} %)**; "
         f"{first['survived']} survived before cases were added for them",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
@@ -68,12 +68,12 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
     return "\n".join(lines) + "\n"
 
 
-def _carried(header: dict[str, Any], count: int) -> list[str]:
-    if not header["carried"]:
+def _anew(names: list[str]) -> list[str]:
+    if not names:
         return []
     return [
-        f"- {count - header['carried']} of the breaks are in files that changed after the draw, and were drawn anew, as many "
-        "from each file, uniformly among its places"
+        f"- {len(names)} of the breaks are in files that changed after the first draw, and were drawn anew: as many from "
+        "each file, uniformly among its places"
     ]
 
 
@@ -92,7 +92,7 @@ def _change(row: dict[str, Any]) -> str:
 def _code(text: str, most: int = 60) -> str:
     text = " ".join(text.split())
     text = text if len(text) <= most else text[: most - 2] + ".."
-    return "`" + text.replace("|", "\\|") + "`"
+    return "`" + text.replace("|", "\\|").replace("](", "] (") + "`"
 
 
 def _outcome(row: dict[str, Any]) -> str:
