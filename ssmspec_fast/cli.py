@@ -53,7 +53,9 @@ def generate(
     console, progress = _console(False), _console(True)
     given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
     given |= {"device": device, "dtype": dtype, "limit": memory}
-    defaults = {"mode": "fast", "dtype": "float32"} if demo else {"mode": "bitwise"}
+    defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
+    if tree is not None:
+        defaults.pop("method", None)
     given |= {name: value for name, value in defaults.items() if given[name] is None}
     with _one_line(progress, out):
         texts = _prompts(prompt or [], prompts)
