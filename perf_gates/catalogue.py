@@ -158,6 +158,7 @@ def delta(shape: str) -> Iterator[Entry]:
         given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         stores, quick = "S scratch o", (90,) if b == 8 else ()
         yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S", quick=quick)
+    yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, stores=stores, wide="S")
     for t in (13, 63):
         mask = meta(64, t, t, dtype=BOOL)
         yield at("delta_tree", f"T={t}", 64, t, mask, stores="o", quick=(90,) if t == 13 else ())
@@ -206,6 +207,10 @@ def rings() -> Iterator[Entry]:
         cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*windows)
         at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)))
         yield at("ssd_replay_scan", "T=6", b, 6, stores="S cache_x cache_dt cache_B y", quick=quick)
+        nodes = meta(b, 26, h, p), meta(b, 26, h), meta(b, 26, g, n), meta(b, dtype=I32)
+        cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*nodes)
+        at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)), ancestors=meta(b, 13, 13, dtype=BOOL))
+        yield at("ssd_replay_scan", "T=13 tree", b, 13, stores="S cache_x cache_dt cache_B y", path=meta(b, 13, dtype=I32))
     for shape, (g, h, k, v) in DELTA.items():
         ring = import_module("ssmspec_kernels.delta_ring").Ring(
             meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors
