@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssmspec_ref.errors import LengthError, SlotError
+from ssmspec_ref.errors import EmptyWindow, LengthError, SlotError
 
 from .handover import Held, put_in, take_out
 from .layers.attention import Attention
@@ -48,15 +48,28 @@ class Decoder:
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> None:
         """Prompts into free slots: all but their last token, the first root.
 
-        Raises: LengthError for a prompt longer than the cache, before any work.
+        Raises: SlotError, EmptyWindow, LengthError for a prompt longer than the cache or a slot too many, before any work.
         """
+        self.check_slots(slots)
+        if len(prompts) != len(slots):
+            raise LengthError(f"{len(prompts)} prompts came with {len(slots)} slots; give one for each")
         for prompt in prompts:
+            if not len(prompt):
+                raise EmptyWindow("a prompt came without tokens; each needs one, the first root")
             if len(prompt) > self.cache:
                 raise LengthError(
                     f"a prompt came with {len(prompt)} tokens, but a slot holds {self.cache}; give a longer cache"
                 )
         self.judged = None
         prefill(self.model, self.pools, self.method, prompts, slots, self.operations, self.chunk)
+
+    def check_slots(self, slots: Sequence[int]) -> None:
+        """Raises: SlotError for a slot outside the pools, or one that is named twice."""
+        outside = [slot for slot in slots if not 0 <= slot < self.slots]
+        twice = [slot for slot in set(slots) if slots.count(slot) > 1]
+        if outside or twice:
+            named = f"slot {outside[0]} was named" if outside else f"slot {twice[0]} was named twice"
+            raise SlotError(f"{named}, but there are the slots 0 to {self.slots - 1}; name each of them once")
 
     def feed(self, window: Window, sequences: Sequences) -> Feed:
         return self.method.feed(self.pools, window, sequences, self.operations)
@@ -101,7 +114,8 @@ class Decoder:
         return take_out(self, slot, sequences)
 
     def restore(self, slot: int, held: Held) -> None:
-        """A sequence into a free slot. Raises: LengthError."""
+        """A sequence into a free slot. Raises: SlotError, LengthError."""
+        self.check_slots([slot])
         put_in(self, slot, held)
 
     def fork(self, slot: int, to: int, sequences: Sequences) -> None:

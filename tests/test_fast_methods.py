@@ -23,7 +23,7 @@ from ssmspec_fast.model import Model
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
-from ssmspec_ref.errors import RingOverflow, SlotError, Unsupported
+from ssmspec_ref.errors import EmptyWindow, LengthError, RingOverflow, SlotError, Unsupported
 
 from .fast_drafters import CHAINS, NODES, Skilled
 from .fast_models import ONE_OF_EACH, drawn, prompts
@@ -372,3 +372,40 @@ def test_two_streams_do_not_share_the_slots_of_an_engine() -> None:
         engine.generate(given, Settings(3))
     first.close()
     assert len(engine.generate(given, Settings(3))) == 2
+
+
+@pytest.mark.parametrize("bitwise", [False, True])
+@pytest.mark.parametrize("tree", [False, True])
+def test_attention_reads_what_is_no_number_where_it_sees_it_and_nowhere_else(tree: bool, bitwise: bool) -> None:
+    """Node 1 of a window has none: node 0 is before it, node 2 behind it in a chain and beside it in a tree."""
+    rng = torch.Generator().manual_seed(0)
+    q, k, v, K, V = (torch.randn(1, t, h, 8, generator=rng) for t, h in ((3, 4), (3, 2), (3, 2), (16, 2), (16, 2)))
+    length, slots = torch.tensor([5]), torch.tensor([0])
+    sees = torch.tensor([[[1, 0, 0], [1, 1, 0], [1, 0, 1]]], dtype=torch.bool) if tree else None
+    how: dict[str, Any] = {"ancestors": sees, "scale": 0.4, "append": False, "slots": slots}
+    operations = TorchOperations(bitwise)
+    wanted = operations.attention(q, k, v, K, V, length, **how)
+    for kind in (float("nan"), float("inf")):
+        keys, values = k.clone(), v.clone()
+        keys[0, 1] = values[0, 1] = kind
+        for given in (k, keys):
+            came = operations.attention(q, given, values, K, V, length, **how)
+            assert came[0].isnan().flatten(1).any(1).tolist() == [False, True, not tree]
+            assert torch.equal(came[0, 0], wanted[0, 0])
+
+
+def test_a_prompt_is_refused_before_it_touches_another_sequence() -> None:
+    decoder = Decoder(model_of("mamba2"), Snapshots(), BITWISE, slots=2, cache=8, window=NODES)
+    for given, slots, error in (
+        ([[1, 2], [3]], [0, 0], SlotError),
+        ([[1, 2]], [-1], SlotError),
+        ([[1, 2]], [2], SlotError),
+        ([[]], [0], EmptyWindow),
+        ([[1, 2]], [0, 1], LengthError),
+        ([[1] * 9], [0], LengthError),
+    ):
+        with pytest.raises(error):
+            decoder.prefill(given, slots)
+    assert not any(x.any() for x in tensors(decoder.pools.layers))
+    with pytest.raises(SlotError, match="slot -1 was named"):
+        decoder.fork(0, -1, new_sequences(2, 8, (), (), "cpu"))

@@ -55,7 +55,7 @@ class CacheAttention:
         y = math.sum(p[..., None] * values[:, :, :, None], dim=-2) if math.bitwise else torch.matmul(p, values)
         total = math.sum(p)[..., None]
         y = y.masked_fill((void & reach).any(-1)[..., None, None], float("nan"))
-        return torch.where(total > 0, y / torch.where(total > 0, total, 1.0), 0.0).reshape(q.shape).to(q.dtype)
+        return (y / torch.where(total == 0, 1.0, total)).reshape(q.shape).to(q.dtype)  # 0 where nothing is seen
 
     def window(
         self,
