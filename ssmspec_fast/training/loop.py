@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,24 @@ from .scans import mamba2_forward, mamba_forward
 def build(recipe: Recipe) -> Any:
     """The untrained model of transformers, in fp32."""
     import transformers
+
+    torch.manual_seed(recipe.seed)
+    kind = getattr(transformers, recipe.architecture)
+    return quickened(kind(kind.config_class(**recipe.config)).float())
+
+
+def quickened(model: Any) -> Any:
+    """The model with the mixers of `scans` in place of its own; other models keep theirs."""
     from transformers.models.bamba.modeling_bamba import BambaMixer
     from transformers.models.mamba.modeling_mamba import MambaMixer
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
-    for mixer, forward in ((MambaMixer, mamba_forward), (Mamba2Mixer, mamba2_forward), (BambaMixer, mamba2_forward)):
-        mixer.forward = forward  # type: ignore[method-assign]
-    torch.manual_seed(recipe.seed)
-    kind = getattr(transformers, recipe.architecture)
-    return kind(kind.config_class(**recipe.config)).float()
+    for mixer in model.modules():
+        if isinstance(mixer, MambaMixer):
+            mixer.forward = MethodType(mamba_forward, mixer)
+        elif isinstance(mixer, (Mamba2Mixer, BambaMixer)):
+            mixer.forward = MethodType(mamba2_forward, mixer)
+    return model
 
 
 def train(
@@ -158,7 +168,7 @@ def _teacher(recipe: Recipe, folder: Path, device: str) -> Any:
     if not where.is_dir():
         raise FileNotFoundError(f"{recipe.name} learns from {recipe.teacher}, which is not below {folder}; train that first")
     teacher: Any = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
-    return teacher.to(device).eval()
+    return quickened(teacher).to(device).eval()
 
 
 def stage_name(recipe: Recipe, part: float) -> str:

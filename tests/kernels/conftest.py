@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2]))  # perf_gates is in no wheel; what is installed comes first
-
 from tests.kernels import device
 
 if device.COMPILED:
