@@ -227,10 +227,10 @@ def check_window_form(module: ModuleType) -> None:
 
 def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(b=1, t=1, g=2), 2, True, tiles=1)
-    check_bytes(module, Options(b=1, t=1, h=6, g=2), 2, True, tiles=3)
+    check_bytes(module, Options(b=1, t=1, h=6, g=2), 2, True, tiles=4)
     for output_only in (True, False):
         check_steps(module, STEPS[1][0], 4, output_only, 6)
-    check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=5, gentle=True), 19, True, 27)
+    check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=5, gentle=True), 19, True, 30)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
