@@ -21,6 +21,7 @@ from .accept.greedy import Greedy
 from .accept.multi_step import judge
 from .accept.naive import choices
 from .accept.walk import cut, walk
+from .adapter_shapes import Wide, nearest
 from .operations import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Taps
 from .operations.torch_ops import TorchOperations
 from .operations.torch_recurrences import Delta, DeltaTokens
@@ -180,21 +181,6 @@ class Plain:
         by_slot = torch.zeros(2 * len(length), dtype=torch.int64, device=self.device)
         by_slot[self.slots(length)] = self.exact(length)
         return by_slot
-
-
-class Wide:
-    """A token record, each array with an axis of one token."""
-
-    def __init__(self, token: Any) -> None:
-        for name, array in vars(token).items():
-            setattr(self, name, None if array is None else array[:, None])
-
-
-def nearest(ancestors: Tensor) -> Tensor:
-    """The parent of every node: -1 at a root, -2 at padding, which does not see itself."""
-    nodes = torch.arange(ancestors.shape[2], device=ancestors.device)
-    above = torch.where(ancestors & (nodes[:, None] > nodes), nodes, -1).amax(dim=2)
-    return torch.where(ancestors.diagonal(dim1=1, dim2=2), above, -2)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 
 from ssmspec_fast import kernel_acceptance, kernel_attention, kernel_windows
+from ssmspec_fast.adapter_shapes import Wide, nearest
 from ssmspec_kernels.contract import CONTRACT
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
@@ -166,7 +167,7 @@ class Kernels:
         pool, slots = self.held(S)
         x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
         y = selective_tree(
-            pool, x, dt, self.exact(params.A), B, C, self.exact(_parents(ancestors)), D=self.exact(params.D), z=z,  # type: ignore[arg-type]
+            pool, x, dt, self.exact(params.A), B, C, nearest(self.exact(ancestors)), D=self.exact(params.D), z=z,  # type: ignore[arg-type]
             dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots,
         )  # fmt: skip
         return self.back(y, pool, slots)[0]
@@ -192,22 +193,6 @@ class Kernels:
         return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
-def _parents(ancestors: Array) -> Array:
-    """The nearest ancestor of every node: -1 at a root, -2 at padding, which does not see itself."""
-    nodes = torch.arange(ancestors.shape[2])
-    sees = torch.tensor(ancestors)
-    above = torch.where(sees & (nodes[:, None] > nodes), nodes, -1).amax(dim=2)
-    return torch.where(sees.diagonal(dim1=1, dim2=2), above, -2).numpy()
-
-
-class _Wide:
-    """A token record, each array with an axis of one token."""
-
-    def __init__(self, token: Any) -> None:
-        for name, array in vars(token).items():
-            setattr(self, name, None if array is None else array[:, None])
-
-
 class _One:
     """A record of one row, each array without it."""
 
@@ -218,7 +203,7 @@ class _One:
 
 def _step(scan: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, _Wide(token), params)
+        y, S_next = scan(S, Wide(token), params)
         return y[:, 0], S_next
 
     return step

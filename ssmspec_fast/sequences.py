@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .operations.slots import stand_in
+from .operations.slots import index, stand_in
 from .window import Verdict
 
 
@@ -29,7 +29,7 @@ class Sequences:
 
     def roots(self, slots: Tensor) -> Tensor:
         """The last token of each row (b); token 0 for padding."""
-        at = slots.clamp_min(0).long()
+        at = index(slots)
         last = (self.length[at] - 1).clamp_min(0)
         return torch.where(slots >= 0, self.tokens[at, last], 0)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .operations import Emitted, Operations
+from .operations.slots import index
 
 
 class Window(NamedTuple):
@@ -82,7 +83,7 @@ class Verdict(NamedTuple):
 
 def plain_feed(window: Window, length: Tensor, operations: Operations) -> Feed:
     """A window fed as it is, behind the tokens that are in the states: position T + depth."""
-    start = length[window.slots.clamp_min(0).long()][:, None]
+    start = length[index(window.slots)][:, None]
     live = window.live()
     if window.parents is None:
         steps = torch.arange(window.tokens.shape[1], device=window.tokens.device)

@@ -20,6 +20,7 @@ from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.model import Model
+from ssmspec_fast.operations.slots import put
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
@@ -276,7 +277,7 @@ def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -
         return spoken(model, made, Skilled(wanted, NODES, 0.7, tree=tree), given) != wanted
 
     with monkeypatch.context() as m:
-        m.setattr(activation_replay, "place", lambda c, s, v: c.__setitem__(s[s >= 0], v[s >= 0].clamp_max(1).to(c.dtype)))
+        m.setattr(activation_replay, "put", lambda c, s, v: put(c, s, v if v.is_floating_point() else v.clamp_max(1)))
         assert differs(ActivationReplay())
     with monkeypatch.context() as m:
         m.setattr(BITWISE, "conv_commit", lambda M, u, advanced, slots: None)
@@ -291,7 +292,7 @@ def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -
         m.setattr(BITWISE, "kv_compact", lambda *args, **kwargs: None)
         assert differs(Tree(), tree=True)
     with monkeypatch.context() as m:
-        m.setattr(snapshots, "place", lambda cursor, slots, values: None)
+        m.setattr(snapshots, "put", lambda cursor, slots, values: None)
         assert differs(Snapshots())
 
 

@@ -26,6 +26,7 @@ from torch.nn import functional
 from ssmspec_ref.errors import ParameterError
 
 from ..operations.arithmetic import Arithmetic
+from ..operations.slots import index
 from ..sequences import Sequences
 
 ORDERED = Arithmetic(bitwise=True)
@@ -77,7 +78,7 @@ def past(sequences: Sequences, slots: Tensor, tokens: Tensor, ancestors: Tensor,
 
     `ancestors` holds the node itself and the root; the root is in the sequence already.
     """
-    at = slots.clamp_min(0).long()
+    at = index(slots)
     written, length, prompt = sequences.tokens[at], sequences.length[at], sequences.prompt[at]
     places = torch.arange(written.shape[1], device=slots.device)
     inside, before = places < length[:, None], places < prompt[:, None]

@@ -8,6 +8,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..operations import Operations
+from ..operations.slots import index
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
 from .noise import COIN, PICK, check_seed, uniforms
@@ -77,7 +78,7 @@ class Sampled:
 
     def named(self, window: Window, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Request and length of each row (b, 1)."""
-        at = window.slots.clamp_min(0).long()
+        at = index(window.slots)
         return sequences.request[at][:, None], sequences.length[at][:, None]
 
     def by_kernel(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..operations import Emitted
+from ..operations.slots import index
 from ..sequences import Sequences
 from ..window import Verdict, Window
 
@@ -40,7 +41,7 @@ def best(emitted: Tensor, path: Tensor, window: Window) -> tuple[Tensor, Tensor,
 def ends(emitted: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
     """Which emitted tokens (n, t) end their sequence: an end of sequence, or the last token of a stop sequence."""
     found = torch.isin(emitted, sequences.eos) & (emitted >= 0)
-    at, t = slots.clamp_min(0).long(), emitted.shape[1]
+    at, t = index(slots), emitted.shape[1]
     for stop in sequences.stop:
         back = len(stop) - 1
         places = sequences.length[at][:, None] - back + torch.arange(back, device=slots.device)
@@ -63,7 +64,7 @@ def cut(
     A run stops before the first of its `bad` nodes (b, t), as plain decoding would; what a bad node off the path says is not
     read. A sequence whose root is bad has failed: it emits nothing and has ended, and that tells it from all others.
     """
-    at, t = slots.clamp_min(0).long(), emitted.shape[1]
+    at, t = index(slots), emitted.shape[1]
     steps = torch.arange(t, device=slots.device)
     hit = ends(emitted, sequences, slots)
     first = torch.where(hit.any(1), hit.long().argmax(1) + 1, t)

@@ -19,7 +19,7 @@ from ..accept.noise import DRAW, check_seed, uniforms
 from ..accept.processors import ORDERED, Sampling, process
 from ..decoder import Decoder
 from ..model import Model, head
-from ..operations.slots import put
+from ..operations.slots import index, put
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
 
@@ -71,7 +71,7 @@ class HeadDrafter:
     def release(self, slots: Tensor) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
-        at, roots = slots.clamp_min(0).long(), sequences.roots(slots)
+        at, roots = index(slots), sequences.roots(slots)
         logits = self.logits(self.x[at], self.target.embedding[roots])
         law = process(logits, self.sampling)  # (3)
         tokens = logits.argmax(-1)

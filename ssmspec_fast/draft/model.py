@@ -27,6 +27,7 @@ from ..accept.processors import ORDERED, Past, Sampling, past, process
 from ..errors import TokenizerMismatch
 from ..model import Model
 from ..operations import Operations
+from ..operations.slots import index
 from ..operations.torch_ops import TorchOperations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
@@ -174,7 +175,7 @@ class ModelDrafter:
                 for rank, node in enumerate(children):
                     tokens[:, node] = order[:, row, rank]
             return
-        at = slots.clamp_min(0).long()
+        at = index(slots)
         for row, children in enumerate(level.children):
             left = law[:, row].double()
             for node in children:

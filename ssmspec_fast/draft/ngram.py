@@ -10,6 +10,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from ..model import Model
+from ..operations.slots import index
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
 
@@ -47,7 +48,7 @@ class NGram:
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
-        at, roots = slots.clamp_min(0).long(), sequences.roots(slots)
+        at, roots = index(slots), sequences.roots(slots)
         rows, found = followers(sequences.tokens[at], sequences.length[at], self.tokens, self.wanted)
         if self.table is not None:
             rows, found = behind(rows, found, self.table[roots])
@@ -79,7 +80,7 @@ class PromptLookup:
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
-        at = slots.clamp_min(0).long()
+        at = index(slots)
         drafts, count = looked_up(sequences.tokens[at], sequences.length[at], self.tokens, self.longest)
         tokens = torch.cat([sequences.roots(slots)[:, None], drafts], dim=1)
         return Proposal(Window(tokens, slots, torch.where(slots >= 0, 1 + count, 1)))

@@ -18,10 +18,10 @@ from ssmspec_ref.errors import LengthError, ParameterError
 
 from ..decoder import Decoder
 from ..methods.plain import Plain
-from ..methods.windows import at, place, recurrence
+from ..methods.windows import at, recurrence
 from ..model import Model, Recurrent, head
 from ..operations import Operations
-from ..operations.slots import put
+from ..operations.slots import index, put
 from ..sequences import Sequences
 from ..state import Cache, Pools, new_pools
 from ..window import Feed, Window, plain_feed
@@ -82,7 +82,7 @@ class Rows:
 
     def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
         """(1): the logits after each root (b, i)."""
-        pools, owner = self.decoder.pools, slots.clamp_min(0).long()
+        pools, owner = self.decoder.pools, index(slots)
         held = at(pools.length, slots)
         count = (sequences.length[owner] - held).clamp(1, self.window)
         places = held[:, None] + torch.arange(self.window, device=slots.device)
@@ -90,7 +90,7 @@ class Rows:
         feed = plain_feed(Window(tokens, slots, count), pools.length, self.operations)
         x = self.decoder.hidden(feed)
         last = x.gather(1, (count - 1)[:, None, None].expand(-1, 1, x.shape[2]))
-        place(pools.length, slots, held + count)
+        put(pools.length, slots, held + count)
         return head(self.model, last, self.operations)[:, 0]
 
     def beside(self, slots: Tensor, rows: int) -> Tensor:
@@ -104,12 +104,12 @@ class Rows:
         for state in pools.layers:
             for pool in (state.K, state.V) if isinstance(state, Cache) else (state.M, state.S):
                 put(pool, rows, pool[read])
-        place(pools.length, rows, pools.length[read])
+        put(pools.length, rows, pools.length[read])
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """One token into each row (b, w): the logits after it (b, w, i)."""
         pools, flat = self.decoder.pools, rows.flatten()
         feed = plain_feed(Window(tokens.reshape(-1, 1), flat), pools.length, self.operations)
         logits = self.decoder.verify(feed)
-        place(pools.length, flat, at(pools.length, flat) + 1)
+        put(pools.length, flat, at(pools.length, flat) + 1)
         return logits.view(*rows.shape, -1)

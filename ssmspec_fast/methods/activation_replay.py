@@ -25,7 +25,7 @@ from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
 from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
-from .windows import advance, at, draft_number, keep_accepted, place, recurrence
+from .windows import advance, at, draft_number, keep_accepted, recurrence
 
 ADVANCED, PATH, CHOSEN, CACHE, HALF = "advanced", "path", "chosen", "cache", "half"
 
@@ -69,8 +69,8 @@ class ActivationReplay(Plain):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        place(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
-        place(pools.kept[PATH], slots, torch.full_like(at(pools.kept[PATH], slots), -1))
+        put(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
+        put(pools.kept[PATH], slots, torch.full_like(at(pools.kept[PATH], slots), -1))
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
@@ -144,10 +144,10 @@ class ActivationReplay(Plain):
         slots, run = verdict.slots, verdict.run
         path = torch.full_like(at(pools.kept[PATH], slots), -1)
         path[:, : run.path.shape[1]] = run.path
-        place(pools.kept[ADVANCED], slots, run.advanced)
-        place(pools.kept[PATH], slots, path)
-        place(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
-        place(pools.kept[CHOSEN], slots, verdict.row % feed.window.drafts)
+        put(pools.kept[ADVANCED], slots, run.advanced)
+        put(pools.kept[PATH], slots, path)
+        put(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
+        put(pools.kept[CHOSEN], slots, verdict.row % feed.window.drafts)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 
@@ -156,4 +156,4 @@ class ActivationReplay(Plain):
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[CACHE]:
                 self.replay(pools, layer, mixer, slots, operations)  # type: ignore[arg-type]
-        place(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
+        put(pools.kept[ADVANCED], slots, torch.zeros_like(slots))

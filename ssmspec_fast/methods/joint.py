@@ -20,12 +20,13 @@ from ssmspec_ref.errors import Unsupported
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
 from ..operations import Operations
+from ..operations.slots import index, put
 from ..prefill import feed, packed
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window
 from .plain import Plain
-from .windows import at, draft_number, place, recurrence
+from .windows import at, draft_number, recurrence
 
 LAG, WINDOW = "lag", "window"
 
@@ -51,7 +52,7 @@ class Joint(Plain):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        place(pools.kept[LAG], slots, torch.zeros_like(slots))
+        put(pools.kept[LAG], slots, torch.zeros_like(slots))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if window.parents is not None:
@@ -60,7 +61,7 @@ class Joint(Plain):
         lag, start = at(pools.kept[LAG], slots), at(pools.length, slots)
         steps = torch.arange(pools.kept[WINDOW] - 1 + t, device=slots.device)
         own = steps - lag[:, None]
-        again = torch.gather(sequences.tokens[slots.clamp_min(0).long()], 1, self.inside(start[:, None] + steps, sequences))
+        again = torch.gather(sequences.tokens[index(slots)], 1, self.inside(start[:, None] + steps, sequences))
         fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))
         new = torch.gather(window.live(), 1, own.clamp(0, t - 1)) & (own >= 0) & (own < t)
         live = new | ((own < 0) & (slots >= 0)[:, None])
@@ -108,8 +109,8 @@ class Joint(Plain):
         slots, advanced = verdict.slots, verdict.run.advanced
         took = advanced > 0
         lag = at(pools.kept[LAG], slots)
-        place(pools.length, slots, at(pools.length, slots) + torch.where(took, lag + 1, 0))
-        place(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
+        put(pools.length, slots, at(pools.length, slots) + torch.where(took, lag + 1, 0))
+        put(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """The tokens that lag are fed as the tail of a prompt."""
@@ -119,4 +120,4 @@ class Joint(Plain):
         if run is not None:
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
             pools.length[run.slots] += run.lengths
-        place(pools.kept[LAG], slots, torch.zeros_like(slots))
+        put(pools.kept[LAG], slots, torch.zeros_like(slots))

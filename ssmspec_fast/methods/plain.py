@@ -10,10 +10,11 @@ from ssmspec_ref.errors import Unsupported
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
 from ..operations import Operations
+from ..operations.slots import put
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window, plain_feed
-from .windows import advance, attend, place, recurrence
+from .windows import advance, attend, recurrence
 
 
 class Plain:
@@ -34,7 +35,7 @@ class Plain:
         return slots
 
     def start(self, pools: Pools, slots: Tensor) -> None:
-        place(pools.length, slots, torch.zeros_like(slots))
+        put(pools.length, slots, torch.zeros_like(slots))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         return plain_feed(window, pools.length, operations)

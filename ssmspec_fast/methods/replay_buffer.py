@@ -20,13 +20,13 @@ from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import each, stand_in, take
+from ..operations.slots import each, put, stand_in, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
 from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
-from .windows import advance, at, keep_accepted, place, recurrence
+from .windows import advance, at, keep_accepted, recurrence
 
 ORIGIN, HELD, RING, INPUTS = "origin", "held", "ring", "inputs of the convolution"
 ENTRIES, WINDOW = "entries of a ring", "longest window"
@@ -74,7 +74,7 @@ class ReplayBuffer(Plain):
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
         for name in (ORIGIN, HELD):
-            place(pools.kept[name], slots, torch.zeros_like(slots))
+            put(pools.kept[name], slots, torch.zeros_like(slots))
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
@@ -123,8 +123,8 @@ class ReplayBuffer(Plain):
             operations.conv_commit(pools.recurrent(layer).M, pre, advanced=advanced, slots=slots)
         origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
         due = self.due(pools, slots)
-        place(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
-        place(pools.kept[HELD], slots, torch.where(due, 0, held) + advanced)
+        put(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
+        put(pools.kept[HELD], slots, torch.where(due, 0, held) + advanced)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 
@@ -133,7 +133,7 @@ class ReplayBuffer(Plain):
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[RING]:
                 self.flush(pools, layer, mixer, slots, operations)
-        place(pools.kept[HELD], slots, torch.zeros_like(slots))
+        put(pools.kept[HELD], slots, torch.zeros_like(slots))
 
     def flush(self, pools: Pools, layer: int, mixer: Any, slots: Tensor, operations: Operations) -> None:
         """One layer's ring into its checkpoint."""

@@ -21,7 +21,7 @@ from ..operations.slots import put
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
 from .plain import Plain
-from .windows import advance, at, draft_number, keep_accepted, place, recurrence
+from .windows import advance, at, draft_number, keep_accepted, recurrence
 
 CURRENT, ROOM, INPUTS = "current", "places of a slot", "inputs of the convolution"
 
@@ -51,7 +51,7 @@ class Snapshots(Plain):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        place(pools.kept[CURRENT], slots, torch.zeros_like(slots))
+        put(pools.kept[CURRENT], slots, torch.zeros_like(slots))
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
@@ -83,7 +83,7 @@ class Snapshots(Plain):
         if self.eager:
             self.copy(pools, slots, current)
             current = torch.zeros_like(current)
-        place(pools.kept[CURRENT], slots, current)  # (2)
+        put(pools.kept[CURRENT], slots, current)  # (2)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 

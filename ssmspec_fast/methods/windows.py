@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..layers.attention import Attention
 from ..operations import Operations
-from ..operations.slots import put
+from ..operations.slots import index, put
 from ..state import Cache, Pools
 from ..window import Feed, Verdict, Window
 
@@ -56,17 +56,12 @@ def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operat
 
 def advance(pools: Pools, verdict: Verdict) -> None:
     """The lengths, by as many tokens as entered the states."""
-    place(pools.length, verdict.slots, at(pools.length, verdict.slots) + verdict.run.advanced)
-
-
-def place(cursor: Tensor, slots: Tensor, values: Tensor) -> None:
-    """Write a cursor of the live slots."""
-    put(cursor, slots, values)
+    put(pools.length, verdict.slots, at(pools.length, verdict.slots) + verdict.run.advanced)
 
 
 def at(cursor: Tensor, slots: Tensor) -> Tensor:
     """A cursor of each row; that of slot 0 for padding."""
-    return cursor[slots.clamp_min(0).long()]
+    return cursor[index(slots)]
 
 
 def draft_number(window: Window) -> Tensor:
