@@ -1,8 +1,11 @@
 """The report: a stream of JSON lines with a header, results, diagnoses and a footer.
 
-A report that lacks its footer, or whose counts do not match, was cut or edited; `read_report` refuses it.
+The footer holds the counts of the verdicts and a digest of every line before it. A report that lacks its footer, or whose
+counts or digest do not match, was cut or edited; `read_report` refuses it. The digest tells an accident and a careless hand;
+it is no signature: who edits a report can compute it anew.
 """
 
+import hashlib
 import platform
 import sys
 from collections import Counter
@@ -17,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import ReportError
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
 PACKAGES = ("ssmspec", "numpy", "torch", "transformers", "triton")
 
 
@@ -26,10 +29,10 @@ class Model(BaseModel):
 
 
 class Header(Model):
-    """Under what the results were obtained. No host name and no path."""
+    """Under what the results were obtained. No host name and no path. `shard` is "2/4" for the second part of four."""
 
     kind: Literal["header"] = "header"
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[2] = SCHEMA
     tier: str
     adapters: dict[str, str]
     device: str
@@ -39,6 +42,7 @@ class Header(Model):
     machine: str
     cpus: int
     started: datetime
+    shard: str = ""
 
 
 class Output(Model):
@@ -74,7 +78,10 @@ class Result(Model):
 
 
 class Diagnosis(Model):
-    """The smallest case that still fails as the cases of one subject, contract and operation do."""
+    """The smallest case that still fails as the cases of one subject, contract and operation do.
+
+    `diverges` says where what came first leaves what must come; `looks_like` names a planted fault with the same outputs.
+    """
 
     kind: Literal["diagnosis"] = "diagnosis"
     adapter: str
@@ -92,15 +99,18 @@ class Diagnosis(Model):
     reason: str
     link: str
     rerun: str
+    diverges: str = ""
+    looks_like: str = ""
 
 
 class Footer(Model):
-    """The counts of the results before it."""
+    """The counts of the results before it, and the SHA-256 of all lines before it."""
 
     kind: Literal["footer"] = "footer"
     results: int
     verdicts: dict[str, int]
     finished: datetime
+    digest: str
 
 
 Line = Annotated[Header | Result | Diagnosis | Footer, Field(discriminator="kind")]
@@ -114,7 +124,7 @@ class Report:
         self.header, self.results, self.diagnoses, self.footer = header, results, diagnoses, footer
 
 
-def header(tier: str, adapters: dict[str, str], device: str) -> Header:
+def header(tier: str, adapters: dict[str, str], device: str, shard: str = "") -> Header:
     """The header of a run that starts now, on this machine."""
     return Header(
         tier=tier,
@@ -126,6 +136,7 @@ def header(tier: str, adapters: dict[str, str], device: str) -> Header:
         machine=platform.machine(),
         cpus=cpu_count() or 1,
         started=datetime.now(UTC),
+        shard=shard,
     )
 
 
@@ -141,7 +152,7 @@ class Writer:
     """Writes a report line by line, so that an interrupted run leaves a readable, refused, report."""
 
     def __init__(self, stream: TextIO, head: Header) -> None:
-        self.stream, self.verdicts = stream, Counter[str]()
+        self.stream, self.verdicts, self.digest = stream, Counter[str](), hashlib.sha256()
         self._write(head)
 
     def add(self, line: Result | Diagnosis) -> None:
@@ -151,22 +162,26 @@ class Writer:
 
     def close(self) -> Footer:
         """Write the footer: the report is whole."""
-        footer = Footer(results=self.verdicts.total(), verdicts=dict(self.verdicts), finished=datetime.now(UTC))
+        counts, digest = dict(self.verdicts), self.digest.hexdigest()
+        footer = Footer(results=self.verdicts.total(), verdicts=counts, finished=datetime.now(UTC), digest=digest)
         self._write(footer)
         return footer
 
     def _write(self, line: Model) -> None:
-        self.stream.write(line.model_dump_json() + "\n")
+        text = line.model_dump_json() + "\n"
+        self.digest.update(text.encode())
+        self.stream.write(text)
         self.stream.flush()
 
 
 def read_report(path: Path) -> Report:
     """Read a report and hold it against its footer.
 
-    Raises: ReportError for a file that is no report, that was cut off, or whose counts do not match.
+    Raises: ReportError for a file that is no report, that was cut off, or whose counts or digest do not match.
     """
+    text = path.read_bytes()
     try:
-        lines = [_LINE.validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
         raise ReportError(f"{path.name} holds a line that is no record of a report: {error.errors()[0]['msg']}") from error
     if not lines or not isinstance(lines[0], Header):
@@ -180,7 +195,10 @@ def read_report(path: Path) -> Report:
             f"{path.name} holds {dict(found)}, but its footer counts {lines[-1].verdicts}; lines are missing or added"
         )
     if sum(isinstance(line, Header | Footer) for line in lines) != 2:
-        raise ReportError(f"{path.name} holds more than one header or footer; reports are merged by a tool, not by hand")
+        raise ReportError(f"{path.name} holds more than one header or footer; `ssmspec conform merge` puts reports together")
+    before = text[: text.rstrip(b"\n").rfind(b"\n") + 1]
+    if hashlib.sha256(before).hexdigest() != lines[-1].digest:
+        raise ReportError(f"{path.name} was edited: its lines do not have the digest that its footer holds; run it again")
     return Report(lines[0], results, [line for line in lines if isinstance(line, Diagnosis)], lines[-1])
 
 
