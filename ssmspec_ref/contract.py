@@ -9,7 +9,7 @@ that `OPERATIONS` names, over the same records of float64 NumPy arrays; the valu
 declares, so that storing them in those formats changes nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, get_args
@@ -223,13 +223,34 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """One way to decode a whole model speculatively: `start(model, slots=, cache=, window=) -> Decoder`.
+
+    `model` is a record of `ssmspec_ref.model`; `slots` sequences of at most `cache` tokens are held, windows have at most
+    `window` tokens. `chains` and `trees` say what windows may be, `drafts` how many rows a sequence has in each. Decodings of
+    an adapter with one name of `bits` promise the same bits as each other ("" promises none). The options of `limits` are
+    those of the models (`kind`: mamba1, mamba2, delta, attention), its sizes those of a window (`t`).
+    """
+
+    name: str
+    start: Callable[..., "Decoder"]
+    contract: NumericContract
+    chains: bool = True
+    trees: bool = False
+    drafts: int = 1
+    bits: str = ""
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
 class Adapter:
     """An implementation under judgement. `version` is the implementation's; `homepage` is where faults are reported."""
 
     name: str
     version: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[Subject, ...] = ()
     homepage: str = ""
+    decodings: tuple[Decoding, ...] = ()
 
 
 class Layer(Protocol):
@@ -284,4 +305,86 @@ class Windows(Protocol):
 
     def state(self) -> Array:
         """S after what was accepted, as plain decoding would hold it: what waits is replayed, what is held is flushed."""
+        ...
+
+
+@dataclass(frozen=True)
+class TokenWindow:
+    """What a decoder verifies at once: in each row a root and its drafts, as a chain or as a packed tree.
+
+    `tokens` (b, t); `slots` (b) names the sequence of each row, negative for padding. `lengths` (b) counts the real tokens of
+    chains, first ones first; `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding. `drafts` rows, one behind
+    the other, belong to one sequence.
+    """
+
+    tokens: Array
+    slots: Array
+    lengths: Array | None = None
+    parents: Array | None = None
+    drafts: int = 1
+
+
+@dataclass(frozen=True)
+class TokenVerdict:
+    """What stands of a window, for each of its sequences (n): the first `advanced` nodes of `path` (n, t) in `row`.
+
+    They enter the states; `root` is the next root, which does not. Where an end of sequence or a budget has cut the run, the
+    path goes on behind `advanced`: those nodes were accepted and are not committed. At padding `advanced` is 0; elsewhere 1
+    or more. Behind the path stands -1.
+    """
+
+    advanced: Array
+    path: Array
+    row: Array
+    root: Array
+
+
+class Decoder(Protocol):
+    """Sequences in slots under one way of decoding. Slots are free until a prompt, a fork or a restored sequence takes them.
+
+    Between `verify` and `commit` other sequences may be forked and taken out, nothing else happens.
+    """
+
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> None:
+        """Prompts into free slots: all but their last token enter the states; the last is the first root."""
+        ...
+
+    def verify(self, window: TokenWindow) -> Array:
+        """The logits (b, t, i) behind every token; those at padding are not read."""
+        ...
+
+    def commit(self, verdict: TokenVerdict) -> None:
+        """Root and accepted drafts of the window just verified enter the states."""
+        ...
+
+    def fork(self, slot: int, to: int) -> None:
+        """The sequence of a slot in a free slot too."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """The slot is free; nothing of its sequence is read again."""
+        ...
+
+    def snapshot(self, slot: int) -> Any:
+        """All that the sequence needs to go on, here or in another decoder of the adapter and the model."""
+        ...
+
+    def restore(self, slot: int, held: Any) -> None:
+        """A sequence that was taken out, into a free slot."""
+        ...
+
+    def flush(self, slots: Sequence[int]) -> None:
+        """Bring the states of these slots up to all their committed tokens now; what comes after is the same."""
+        ...
+
+    def state(self, slot: int) -> tuple[tuple[Array, Array], ...]:
+        """M and S, or K and V (l, g, e), of every layer as plain decoding would hold them. To read changes nothing."""
+        ...
+
+    def memory(self, slot: int) -> tuple[Array, ...]:
+        """Copies of all that belongs to a slot, live or dead, as it lies there; compared bit for bit."""
+        ...
+
+    def poison(self) -> None:
+        """NaN into all memory that no sequence needs: free slots, what was rejected, what is behind a length."""
         ...
