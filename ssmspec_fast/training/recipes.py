@@ -17,7 +17,7 @@ class Recipe:
     name: str
     architecture: str
     config: Config = field(repr=False)
-    steps: int = 4000
+    steps: int = 3500
     rows: int = 64
     length: int = 512
     peak: float = 3e-3
@@ -46,7 +46,7 @@ def with_attention(**more: Any) -> Config:
 
 
 RECIPES = (
-    Recipe("mamba2", "Mamba2ForCausalLM", mamba2(144, 10, 64)),
+    Recipe("mamba2", "Mamba2ForCausalLM", mamba2(144, 10, 64), steps=5200),
     Recipe(
         "hybrid",
         "BambaForCausalLM",
@@ -80,12 +80,13 @@ RECIPES = (
         ),
         peak=2e-3,
     ),
-    Recipe("llama", "LlamaForCausalLM", with_attention(intermediate_size=352, rms_norm_eps=1e-5)),
-    Recipe("mamba2-drafter", "Mamba2ForCausalLM", mamba2(96, 2, 32), teacher="mamba2", stages=(0.05, 0.25, 1.0)),
+    Recipe("llama", "LlamaForCausalLM", with_attention(intermediate_size=352, rms_norm_eps=1e-5), steps=5000),
+    Recipe("mamba2-drafter", "Mamba2ForCausalLM", mamba2(96, 2, 32), steps=4500, teacher="mamba2", stages=(0.05, 0.25, 1.0)),
     Recipe(
         "mamba1-drafter",
         "MambaForCausalLM",
         of_bytes(hidden_size=96, num_hidden_layers=2, state_size=16, expand=2, conv_kernel=4),
+        steps=2000,
         rows=32,
         teacher="mamba2",
     ),

@@ -1,11 +1,13 @@
 """Tokenizers: one token a byte, and a byte-pair encoding of 512 merges; both in the format of `tokenizers`."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-END_TEXT = "Ā"  # how byte-level tokenizers write byte 0
+END_TEXT = "Ā"
+"""How byte-level tokenizers write byte 0, which ends a text."""
 
 
 def bytes_only() -> Tokenizer:
@@ -26,11 +28,16 @@ def merged(texts: Iterable[str], merges: int = 512) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer into a checkpoint's folder, as transformers loads it."""
+    """Write the tokenizer into a checkpoint's folder, as transformers loads it.
+
+    It has no special token: one of this name would be found in texts, where the letter Ā is two bytes. What ends a text
+    stands in the model's config.
+    """
     from transformers import PreTrainedTokenizerFast
 
-    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_TEXT)  # type: ignore[no-untyped-call]
-    whole.save_pretrained(folder)
+    whole = json.loads(tokenizer.to_str()) | {"added_tokens": []}
+    plain = Tokenizer.from_str(json.dumps(whole))
+    PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(folder)  # type: ignore[no-untyped-call]
 
 
 def _byte_level(model: models.BPE) -> Tokenizer:
