@@ -67,6 +67,18 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """What a ratio of times would be if each moved its bytes at the run's copy bandwidth, behind one launch."""
+
+    over: At
+    under: At
+
+    def __call__(self, results: Results) -> float:
+        times = (results.copy_us(at) + results.launch_us(at.part) for at in (self.over, self.under))
+        return next(times) / next(times)
+
+
+@dataclass(frozen=True)
 class OfCopy:
     """Bytes over time, in parts of the run's copy bandwidth."""
 
@@ -84,3 +96,13 @@ class OverFloor:
 
     def __call__(self, results: Results) -> float:
         return results.us(self.at) / (results.copy_us(self.at) + results.launch_us(self.at.part))
+
+
+@dataclass(frozen=True)
+class FloorOfCopy:
+    """The most that `OfCopy` can be behind one launch."""
+
+    at: At
+
+    def __call__(self, results: Results) -> float:
+        return results.copy_us(self.at) / (results.copy_us(self.at) + results.launch_us(self.at.part))

@@ -1,7 +1,7 @@
 """The table of a run on a GPU: `python -m perf_gates.report perf_gates/results --write` puts it into README.md beside this.
 
-Exits with 1 if the results are not whole: a cell without its measurement, a part of other kernels than those that stand, or
-one with a fault. A target that is missed is no fault of the results; it is said.
+Exits with 1 if the results are not whole: a cell without its measurement, a part of other kernels than those that stand,
+one with a fault, or a target that is missed and of which `missed.toml` does not say what bounds it.
 """
 
 import argparse
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import missed
 from .machine import kernels_hash
 from .measured import PARTS, Missing, Results
 from .targets import Cell, cells
@@ -38,6 +39,7 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             shown(cell, results)
         except Missing as missing:
             yield str(missing)
+    yield from missed.faults(results, missed.reasons())
 
 
 def line(cell: Cell, results: Results) -> str:
@@ -52,8 +54,16 @@ def line(cell: Cell, results: Results) -> str:
         best = shown(cell, results)
     except Missing:
         best = "-"
-    columns = cell.what, cell.shape, cell.batch, f"{sign} {cell.target}", reached, cell.floor, best, verdict
+    columns = cell.what, cell.shape, cell.batch, f"{sign} {cell.target}", reached, floor(cell, results), best, verdict
     return f"| {' | '.join(map(str, columns))} |"
+
+
+def floor(cell: Cell, results: Results) -> str:
+    """What bytes and launches allow; a dash for what is missing."""
+    try:
+        return cell.floor if isinstance(cell.floor, str) else f"{cell.floor(results):.2f}"
+    except Missing:
+        return "-"
 
 
 def shown(cell: Cell, results: Results) -> str:
@@ -102,6 +112,8 @@ def text(results: Results) -> str:
         machine(results),
         f"{reached} of {len(found)} cells reach their target.",
         "\n".join(speed(results)),
+        "What is missed, and what bounds it:",
+        "\n".join(missed.text(results, missed.reasons())),
         f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
         "\n".join(conformance(verdicts)),
     ]

@@ -7,6 +7,7 @@ not there is named, and the rest goes on. What a peer computes is compared with 
 
     step        vLLM `selective_state_update`, tuned for the machine where it brings a file; fla `fused_recurrent`
     snapshots   vLLM `selective_state_update` with a place for the state after every token
+    buffered    vLLM `selective_state_update_replayssm_output_only`: standard decode, a whole flush cycle of 16 tokens
     chunks      mamba-ssm `mamba_chunk_scan_combined`, fla `chunk_gated_delta_rule`: timed by `prefill`
 """
 
@@ -32,12 +33,14 @@ from .steps import BATCHES, DELTA, SCANS, SSD, Timing, bf16, kernel
 
 NAMES = {
     "vllm": "vllm.model_executor.layers.mamba.ops.mamba_ssm",
+    "vllm_replay": "vllm.model_executor.layers.mamba.ops.selective_state_update_replayssm_output_only",
     "mamba_ssm": "mamba_ssm.ops.triton.ssd_combined",
     "fla": "fla.ops.gated_delta_rule",
 }
 APART = 0.03
 """The largest difference, in parts of the largest number, between two that compute the same from bf16."""
-WINDOW = 6
+WINDOW, BUFFERED, PERIOD = 6, 0, 16
+"""Tokens of a window; what stands for them where a ring is measured; its flush period."""
 ROOM = 40 * 2**30
 """Bytes that the rotating states of one measurement may take."""
 
@@ -82,7 +85,8 @@ def _stand_in(folder: Path) -> None:
     silent = SimpleNamespace(info_once=lambda *_, **__: None, warning_once=lambda *_, **__: None)
     module("vllm.envs", VLLM_TUNED_CONFIG_FOLDER=None)
     module("vllm.logger", init_logger=lambda _: silent)
-    module("vllm.platforms", current_platform=SimpleNamespace(is_xpu=lambda: False, is_cpu=lambda: False))
+    no = dict.fromkeys(("is_xpu", "is_cpu", "is_rocm", "is_device_capability_family"), lambda *_: False)
+    module("vllm.platforms", current_platform=SimpleNamespace(**no))
     module("vllm.triton_utils", HAS_TRITON=True, tl=tl, triton=triton)
     device = {"get_device_name_as_file_name": lambda: torch.cuda.get_device_name().replace(" ", "_")}
     module("vllm.utils.platform_utils", **device)
@@ -165,6 +169,52 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     return found
 
 
+def buffered(peers: Peers, model: str, batch: int) -> list[Timing]:
+    """Standard decode from vLLM's ring, every position of a flush cycle, where its output and state are those of our scan."""
+    if "vllm_replay" not in peers:
+        return []
+    h, p, n, g = SSD[model]
+    copies = copies_for(kernel("ssd_scan", "traffic_bytes")(batch, 1, h, p, n, g) // 2)
+    rows = 1 + copies * batch
+    pool, slots = (
+        torch.randn(rows, h, p, n, device="cuda"),
+        1 + torch.arange(copies * batch, device="cuda", dtype=torch.int32),
+    )
+    ring = {
+        "x_cache": bf16(rows, h, PERIOD, p),
+        "dt_cache": torch.zeros(rows, h, PERIOD, device="cuda"),
+        "B_cache": bf16(rows, g, PERIOD, n),
+        "bc_pre": torch.zeros(batch, g, PERIOD, device="cuda"),
+    }
+    x, dt, B, C = bf16(batch, h, p), bf16(batch, h), bf16(batch, g, n), bf16(batch, g, n)
+    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    given = x, dt[..., None].expand(-1, -1, p), A[:, None, None].expand(h, p, n), B, C
+    wide = {"D": D[:, None].expand(h, p), "dt_bias": bias[:, None].expand(h, p), "dt_softplus": True}
+    out, rows_of = torch.full_like(x, float("nan")), {"device": "cuda", "size": (batch,)}
+    cursors = [
+        {
+            "write_pos": torch.full(fill_value=i, dtype=torch.int32, **rows_of),
+            "is_flush": torch.full(fill_value=i == PERIOD - 1, dtype=torch.bool, **rows_of),
+        }
+        for i in range(PERIOD)
+    ]
+    update = peers["vllm_replay"].selective_state_update_replayssm_output_only
+
+    def theirs(i: int) -> None:
+        at = slots[(i % copies) * batch :][:batch]
+        update(pool, *given, **wide, **ring, **cursors[i // copies], max_cache_len=PERIOD, state_batch_indices=at, out=out)
+
+    expected, y = pool[1 : 1 + batch].clone(), x[:, None].clone()
+    for step in range(PERIOD):
+        kernel("ssd_scan")(expected, x[:, None], dt[:, None], A, B[:, None], C[:, None], D=D, dt_bias=bias, out=y)
+        theirs(step * copies)
+    same("vLLM's buffered output", y[:, 0], out)
+    same("vLLM's flushed state", expected, pool[1 : 1 + batch])
+    us = graph_us([lambda i=i: theirs(i) for i in range(PERIOD * copies)], replays=7)  # type: ignore[misc]
+    sizes = kernel("ssd_buffered_step", "traffic_bytes")(range(PERIOD), h, p, n, g, capacity=PERIOD)
+    return [Timing(model, f"buffered L={PERIOD}, vLLM", batch, us, sizes * batch // PERIOD)]
+
+
 def delta(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     """A plain step (t = 1) or a fused scan: ours, then fla's, which writes a new state and leaves the old one."""
     (g, h, k, v), name = DELTA[model], "step" if t == 1 else f"scan of {t}"
@@ -198,9 +248,11 @@ def delta(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
 def cases() -> Iterator[tuple[str, int, int]]:
     """Models, batches and tokens."""
     for batch in BATCHES:
-        yield from ((model, batch, t) for model in SSD for t in (1, WINDOW))
+        yield from ((model, batch, t) for model in SSD for t in (1, WINDOW, BUFFERED))
         yield from ((model, batch, t) for model in DELTA for t in (1, *SCANS))
 
 
 def timings(model: str, batch: int, t: int) -> list[Timing]:
+    if t == BUFFERED:
+        return buffered(peers(), model, batch)
     return (delta if model in DELTA else ssd)(peers(), model, batch, t)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perf_gates import machine, report, targets
+from perf_gates import machine, missed, report, targets
 from perf_gates.gpu import __main__ as gpu
 from perf_gates.gpu import linear, steps
 from perf_gates.measured import PARTS, At, OverFloor, Results
@@ -72,7 +72,8 @@ def test_what_the_table_reads_is_what_the_measurements_write(rehearsed: dict[str
     asked = {at for at in keys() if not at.operation.endswith(THEIRS)}
     assert len(asked) > 200
     assert asked <= written
-    beside = {At(at.part, at.shape, at.operation.split(",")[0] + ", ours", at.batch) for at in keys() - asked}
+    rings = {at for at in keys() if at.operation.startswith("buffered") and at.operation.endswith(THEIRS)}
+    beside = {At(at.part, at.shape, at.operation.split(",")[0] + ", ours", at.batch) for at in keys() - asked - rings}
     assert beside <= written
 
 
@@ -80,8 +81,12 @@ def test_what_the_table_reads_is_what_the_measurements_write(rehearsed: dict[str
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Made-up results that hold everything the table asks for."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Made-up results that hold everything the table asks for; of what they miss, everything is explained."""
+    explained = tuple(
+        missed.Reason(row, "Bounds.", "nothing.") for row in ("buffered standard", "verification", "packed tree")
+    )
+    monkeypatch.setattr(missed, "reasons", lambda: explained)
     asked: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     for at in keys():
         asked[at.part].append({"model": at.shape, "operation": at.operation, "batch": at.batch, "us": 10.0, "bytes": 1000})
@@ -109,9 +114,9 @@ def keys() -> set[At]:
     """Every measurement that some cell reads."""
     found: set[At] = set()
     for cell in targets.cells():
-        for figure in (cell.reached, cell.best):
+        for figure in (cell.reached, cell.best, cell.floor):
             if not isinstance(figure, str):
-                found |= {getattr(figure, "at", None), *getattr(figure, "over", ()), *getattr(figure, "under", ())} - {None}
+                found |= {at for value in vars(figure).values() for at in (value if isinstance(value, tuple) else (value,))}
     return found
 
 
@@ -164,7 +169,7 @@ def test_part_with_a_fault_is_a_fault_and_is_run_again(part: str, edit: Any, fol
     assert not gpu.complete(folder / f"{part}.json")
 
 
-def test_target_that_is_missed_is_said_and_is_no_fault(folder: Path) -> None:
+def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(found: dict[str, Any]) -> None:
         for t in found["timings"]:
             t["us"] *= 3 if t["operation"].startswith("linear_rows") and t["batch"] > 16 else 1
@@ -173,8 +178,44 @@ def test_target_that_is_missed_is_said_and_is_no_fault(folder: Path) -> None:
     results = Results(folder)
     (cell,) = [c for c in targets.cells() if c.what == "linear_rows, over 1 row" and c.batch == 32]
     assert report.line(cell, results).endswith("| <= 1.06 | 3.00 | 1 | 1.00 cuBLAS | **missed** |")
-    assert list(report.faults(results, machine.kernels_hash())) == []
     assert not cell.holds(float("nan"))
+    short = [f"{c.what}, {c.shape}, {c.batch}: missed" for c in missed.missed(results) if c.row == "linear_rows"]
+    assert short
+    assert [fault.split(", and missed.toml")[0] for fault in report.faults(results, machine.kernels_hash())] == short
+    given = (*missed.reasons(), missed.Reason("linear_rows", "Starts and ends.", "overlap."))
+    monkeypatch.setattr(missed, "reasons", lambda: given)
+    assert list(report.faults(results, machine.kernels_hash())) == []
+    assert "farthest linear_rows, over 1 row, batch 32: 3.00 for <= 1.06. Starts and ends. Tried: overlap." in report.text(
+        results
+    )
+
+
+def test_entry_that_explains_what_holds_is_a_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = (*missed.reasons(), missed.Reason("tree of 63", "b", "t", ("qwen3.5-4b",), (4,)))
+    monkeypatch.setattr(missed, "reasons", lambda: given)
+    (wrong,) = report.faults(Results(folder), machine.kernels_hash())
+    assert wrong == "missed.toml: tree of 63, qwen3.5-4b: explains nothing that is missed"
+
+
+def test_committed_entries_name_rows_and_shapes_of_the_table() -> None:
+    for reason in missed.reasons(missed.FILE):
+        assert any(reason.covers(cell) for cell in targets.cells())
+        assert set(reason.shapes) <= set(targets.SHAPES)
+        assert reason.bounds.endswith(".")
+        assert reason.tried.endswith(".")
+
+
+def test_floor_is_that_of_the_bytes_and_a_launch_of_each(folder: Path) -> None:
+    (cell,) = [c for c in targets.cells() if c.row == "tree of 63" and c.batch == 4 and c.shape == "qwen3.5-4b"]
+
+    def grow(found: dict[str, Any]) -> None:
+        for t in found["timings"]:
+            t["bytes"] = 1900 if t["operation"] == "tree of 63" else t["bytes"]
+
+    change(folder, "steps", grow)
+    assert not isinstance(cell.floor, str)
+    assert cell.floor(Results(folder)) == (1900 / 100 + 1) / (1000 / 100 + 1)
+    assert "| <= 2.5 | 1.00 | 1.82 |" in report.line(cell, Results(folder))
 
 
 def test_time_over_bytes_and_a_launch(folder: Path) -> None:
