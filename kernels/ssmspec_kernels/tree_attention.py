@@ -7,14 +7,16 @@
 T slots are committed; those from T on are dead, and are not read. i sees j when j comes no later (chain), or lies on the path
 from the root to i (tree); a node that does not see itself is padding: it is seen by none, and its y is 0. Queries and keys
 come turned to their positions, T + depth. The window's keys and values go to the slots T + i too, if asked (4): `kv_compact`
-moves what is accepted.
+moves what is accepted. A value of the window that is not finite is left out of the products, where its weight of 0 would
+be NaN, and makes NaN of its channel in the nodes that see it, and in no other.
 
 Part s of a row holds its slots s SPLIT .. (s + 1) SPLIT - 1; the last part is the window. The parts, the blocks inside them
 (online softmax), and the order of (3) depend on the slot's number alone: a row has the same bits alone and in any batch.
 
 A program owns one part, one key head, and BLOCK_M rows, each a node with one of the query heads of that key head; a second
-launch merges. Layout: q, y (b, t, h, e), k, v (b, t, g, e), K, V (s, l, g, e), pools that rows reach through `slots`; a
-negative slot is padding and touches nothing. Bound by the bytes of the cache.
+launch merges. Tiles of 32 rows and 32 slots stay within the registers. Layout: q, y (b, t, h, e), k, v (b, t, g, e),
+K, V (s, l, g, e), pools that rows reach through `slots`; a negative slot is padding and touches nothing. Bound by the bytes
+of the cache.
 """
 
 from typing import NamedTuple
@@ -73,9 +75,9 @@ def tree_attention(
     parts: Parts | None = None,
     split: int | None = None,
     block_m: int | None = None,
-    block_l: int = 64,
+    block_l: int = 32,
     num_warps: int = 4,
-    num_stages: int = 2,
+    num_stages: int = 3,
 ) -> Tensor:
     """The outputs (b, t, h, e) of windows of up to 128 nodes: equations (1) to (3) of the module.
 
@@ -117,7 +119,7 @@ def tree_attention(
     _check_parts(of, (count + 1, b, h, t, e))
     y = torch.empty_like(q) if out is None else out
     each, block_e = h // g, max(16, triton.next_power_of_2(e))
-    block_m = block_m or min(64, max(16, triton.next_power_of_2(t * each)))
+    block_m = block_m or min(32, max(16, triton.next_power_of_2(t * each)))
     _attend_kernel[(triton.cdiv(t * each, block_m) * (count + 1), g, b)](
         q, k, v, K, V, length, ancestors, slots, *of,
         *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(K, 3), *strides(V, 3), *strides(ancestors, 3),
@@ -153,6 +155,14 @@ def _fold(high, total, acc, q_r, K_l, V_l, visible, scale):
     p = tl.exp(s - finite[:, None])
     shrink = tl.exp(high - finite)
     return above, shrink * total + tl.sum(p, axis=1), shrink[:, None] * acc + dot_left(p, V_l)
+
+
+@triton.jit
+def _finite(x):
+    """x with 0 for what is not finite, and 1 there, otherwise 0."""
+    f = x.to(tl.float32)
+    lost = (f - f) != 0
+    return tl.where(lost, 0.0, f).to(x.dtype), lost.to(tl.int32)
 
 
 @triton.jit
@@ -215,7 +225,11 @@ def _attend_kernel(
                 v_j = tl.load(
                     v + b * stride_v_b + j[:, None] * stride_v_t + g * stride_v_g + e[None, :], mask=there, other=0.0
                 )
-                high, total, acc = _fold(high, total, acc, q_r, k_j, v_j, visible, scale)
+                known, lost = _finite(v_j)
+                high, total, acc = _fold(high, total, acc, q_r, k_j, known, visible, scale)
+                if tl.max(tl.max(lost, axis=1), axis=0) > 0:
+                    meets = tl.dot(visible.to(tl.bfloat16), lost.to(tl.bfloat16))
+                    acc = tl.where(meets > 0, float("nan"), acc)
                 if APPEND:
                     fits = there & ((end + j < L) & (first == 0))[:, None]
                     tl.store(of_K + (end + j)[:, None] * stride_K_l, k_j, mask=fits)  # (4)

@@ -111,9 +111,9 @@ def test_a_window_of_no_ops_leaves_the_state_bit_for_bit_and_outputs_zero() -> N
 def test_without_the_final_state_the_output_is_the_same_and_rows_may_share_one() -> None:
     case, other = cases.draw(Options(t=4), padding=False), cases.draw(Options(t=4), padding=False)
     before = cases.whole(case.S).clone()
-    case.call(kernel.ssd_scan, write_state=False)
+    case.call(kernel.ssd_scan, write_state=False, fused=False)
     assert cases.untouched(before, cases.whole(case.S))
-    other.call(kernel.ssd_scan)
+    other.call(kernel.ssd_scan, fused=False)
     assert torch.equal(case.out, other.out)
     shared = cases.draw(Options(t=4), padding=False)
     shared.slots.fill_(int(shared.slots[0]))
@@ -125,7 +125,7 @@ def test_rows_without_slots_have_their_own_number() -> None:
     case.slots.copy_(torch.arange(3))
     case.S[:3] = 1.0
     other.S[:3] = 1.0
-    assert torch.equal(case.call(kernel.ssd_scan), other.call(kernel.ssd_scan, slots=None))
+    assert torch.equal(case.call(kernel.ssd_scan, fused=False), other.call(kernel.ssd_scan, fused=False, slots=None))
 
 
 def test_a_step_that_is_nan_shows_although_it_is_limited() -> None:

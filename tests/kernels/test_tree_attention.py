@@ -159,6 +159,32 @@ def test_a_chain_is_the_tree_with_one_path_bit_for_bit() -> None:
     assert torch.equal(drawn.call(module)[drawn.rows], chain)
 
 
+LOST = [("v", float("nan"), "fp32"), ("v", float("inf"), "bf16"), ("k", float("nan"), "bf16")]
+
+
+@pytest.mark.parametrize(("name", "value", "form"), LOST)
+@pytest.mark.parametrize("trees", [True, False])
+def test_what_is_not_finite_is_seen_by_the_nodes_behind_it_alone(name: str, value: float, form: str, trees: bool) -> None:
+    check_lost(module, name, value, form, trees)
+
+
+def check_lost(kernel: ModuleType, name: str, value: float, form: str, trees: bool) -> None:
+    """One channel of one draft's key or value: the key tells on all channels, the value on its own."""
+    case, node, channel = (6, 2, 21, 4, 2, 9, form, I64, trees, False, None), 3, 5
+    lost, kept = Case(*case), Case(*case)
+    for drawn in (lost, kept):
+        drawn.tensors["out"].fill_(7.0)
+    lost.tensors[name][0, node, 1, channel] = value
+    found, expected = (drawn.call(kernel)[0] for drawn in (lost, kept))
+    seen = torch.from_numpy(lost.ancestors[0, :, node])
+    reached = torch.zeros(found.shape, dtype=torch.bool)
+    reached[:, 2:, slice(None) if name == "k" else channel] = seen[:, None, None] if name == "k" else seen[:, None]
+    assert seen.any()
+    assert not seen.all()
+    assert torch.equal(found.isfinite(), ~reached)
+    assert torch.equal(found[~reached], expected[~reached])
+
+
 def bytes_fit(kernel: ModuleType, append: bool) -> bool:
     b, t, h, g, e, cache = 2, 6, 4, 2, 20, 70
     q, k, v = (torch.zeros(b, t, n, e, dtype=torch.bfloat16) for n in (h, g, g))
@@ -173,16 +199,22 @@ def bytes_fit(kernel: ModuleType, append: bool) -> bool:
     return not stray and crossed == module.traffic_bytes(b, t, h, g, e, 56, 4, append=append)
 
 
-def test_a_mask_is_read_and_nothing_beside_it() -> None:
+def test_a_mask_is_read_and_no_padding() -> None:
+    assert padding_stays(module)
+
+
+def padding_stays(kernel: ModuleType) -> bool:
+    """The last node of every row is padding: its key and value are not read."""
     b, t, h, g, e = 2, 6, 4, 2, 20
     q, k, v, K, V = (torch.zeros(b, n, heads, e) for n, heads in ((t, h), (t, g), (t, g), (18, g), (18, g)))
     length, mask, out = torch.tensor([9, 3]), torch.ones(b, t, t, dtype=torch.bool).tril(), torch.zeros_like(q)
+    mask[:, -1, -1] = False
     parts = module.new_parts(b, t, h, e, 2, q.device)
     named = {"q": q, "k": k, "v": v, "K": K, "V": V, "out": out, "length": length, **parts._asdict()}
     with watch(**named, mask=mask) as seen:
-        module.tree_attention(q, k, v, K, V, length, ancestors=mask, out=out, parts=parts, split=16, block_l=16)
-    assert seen.outside == seen.races == []
-    assert seen.loaded("mask").distinct == b * t * t
+        kernel.tree_attention(q, k, v, K, V, length, ancestors=mask, out=out, parts=parts, split=16, block_l=16)
+    live = all(seen.loaded(name).distinct == b * (t - 1) * g * e * 4 for name in "kv")
+    return live and not seen.outside and not seen.races and seen.loaded("mask").distinct == b * t * t
 
 
 @pytest.mark.parametrize("append", [True, False])
@@ -261,6 +293,8 @@ MUTANTS = {
         "scale * dot_inputs(q_r, tl.trans(K_l))",
         'scale * tl.dot(q_r.to(tl.float32), tl.trans(K_l).to(tl.float32), input_precision="tf32")',
     ),
+    "what is not finite is multiplied": ("acc, q_r, k_j, known, visible", "acc, q_r, k_j, v_j, visible"),
+    "what is not finite is forgotten": ("if tl.max(tl.max(lost, axis=1), axis=0) > 0:", "if T < 0:"),
     "weights in bf16": ("dot_left(p, V_l)", "dot_left(p.to(tl.bfloat16).to(tl.float32), V_l)"),
 }
 
@@ -271,7 +305,8 @@ def test_a_planted_fault_is_caught(name: str) -> None:
     try:
         for case in CASES:
             check(mutant, case)
-        passed = bytes_fit(mutant, False)
+        check_lost(mutant, *LOST[0], True)
+        passed = bytes_fit(mutant, False) and padding_stays(mutant)
     except Exception:  # a failed check, or an error of the interpreter
         return
     assert not passed
