@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
 from .delta_inputs import load_gate_params
 from .delta_window import carried, check_one_type, from_state, norms, scores, substituted
@@ -93,9 +93,9 @@ def delta_chunk_scan(
     whatever its slot holds. `places` (c) names a slot of S for the state after each chunk, in the order of
     `ssmspec_ref.packed.every` with blocks of `chunk` tokens; a negative one is not kept. No place may be the slot or a place
     of another sequence. Chunks of 64, with tiles of 32 channels and 4 warps, take 0.9 of the time on an H200, but spill
-    registers, and Triton 3.7.1 makes an empty kernel of the walk for sm_100.
+    registers.
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (chunks of 64 on sm_100), before anything is written.
     """
     channel = "t h k" if g.dim() == 3 else "t h"
     axes = sizes(
@@ -115,8 +115,7 @@ def delta_chunk_scan(
     )
     t, groups, h = (axes[a] for a in "tgh")
     sequences = check_packed(axes, chunk)
-    if chunk > 64:
-        raise ParameterError(f"chunk came as {chunk}; give 16, 32 or 64")
+    _check_chunk(chunk, S.device)
     divides(groups, h)
     check_pool(axes["s"], sequences, slots)
     check_one_type(q, k, v)
@@ -153,6 +152,13 @@ def delta_chunk_scan(
         t, sequences, shape[0], V=axes["v"], BLOCK_V=block_v, STAGES=num_stages, num_warps=num_warps, **common,
     )  # fmt: skip
     return o
+
+
+def _check_chunk(chunk: int, device: torch.device) -> None:
+    if chunk > 64:
+        raise ParameterError(f"chunk came as {chunk}; give 16, 32 or 64")
+    if chunk > 32 and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10:
+        raise Unsupported(f"chunk came as {chunk}; for sm_100 Triton 3.7.1 makes an empty kernel of the walk: give 16 or 32")
 
 
 @triton.jit

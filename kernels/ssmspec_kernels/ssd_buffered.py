@@ -22,7 +22,7 @@ kernel for both holds the registers of (3) beside those of (1), and took 1.4 to 
 the rows that are due has few heads a program, as it may find few rows.
 
 Bound by the bytes of the state and of the ring's live entries, where as many programs are resident as hide their prologue;
-the launch of the rows that are due by its registers, at 0.55 to 0.8 of copy for 256 rows.
+the launch of the rows that are due by its registers.
 
 Source: ReplaySSM, algorithm 4; the exact products and the one path for all rows are ours.
 """

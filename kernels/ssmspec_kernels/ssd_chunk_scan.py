@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
 from .dots import dot_inputs, dot_left, dot_right
 from .functions import silu
@@ -93,7 +93,8 @@ def ssd_chunk_scan(
     of `ssmspec_ref.packed.every` with blocks of `chunk` tokens; a negative one is not kept. No place may be the slot or a
     place of another sequence.
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (tiles that were not checked compiled), before anything
+    is written.
     """
     axes = sizes(
         [
@@ -120,6 +121,11 @@ def ssd_chunk_scan(
     low, high = dt_limit
     if not 0 <= low <= high:
         raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+    if num_warps > 4 or num_stages < 2:
+        raise Unsupported(
+            f"num_warps and num_stages came as {num_warps} and {num_stages}; as compiled for a GPU the outputs are checked "
+            "with up to 4 warps and with 2 stages or more"
+        )
     shape = scratch_shape(t, sequences, h, p, n, chunk=chunk)
     if places is not None and len(places) < shape[0]:
         raise ShapeMismatch(f"places hold {len(places)} entries, but the run may have {shape[0]} chunks; give one for each")

@@ -1,5 +1,6 @@
 """The delta rule over packed prompts: against the oracle within the bound of its order, exactly, in its bytes."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from ssmspec_kernels import packed_chunks
 from ssmspec_ref import delta, exact_probes, packed
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.delta import DeltaWindow
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
@@ -239,6 +240,17 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
         case.call(kernel, **{name: change(case) for name, change in changes.items()})
     for old, x in zip(before, (case.case.S, case.run["out"]), strict=True):
         assert cases.untouched(old, cases.whole(x))
+
+
+@pytest.mark.parametrize(
+    ("capability", "chunk", "refused"), [(9, 64, False), (10, 32, False), (10, 64, True), (12, 64, True)]
+)
+def test_chunks_of_64_are_refused_where_the_walk_is_compiled_to_nothing(
+    capability: int, chunk: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    with pytest.raises(Unsupported, match="give 16 or 32") if refused else nullcontext():
+        kernel._check_chunk(chunk, torch.device("cuda"))
 
 
 def check_all(module: ModuleType) -> None:

@@ -14,7 +14,7 @@ from ssmspec_kernels import packed_chunks
 from ssmspec_kernels import ssd_chunk_scan as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import packed, ssd
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
@@ -236,6 +236,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"fresh": lambda c: torch.zeros(2)}, PrecisionError, "fresh came as"),
     ({"chunk": lambda c: 24}, ParameterError, "chunk came as 24; give a power of two"),
     ({"dt_limit": lambda c: (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
+    ({"num_warps": lambda c: 8}, Unsupported, "num_warps and num_stages came as 8 and 2"),
+    ({"num_stages": lambda c: 1}, Unsupported, "num_warps and num_stages came as 4 and 1"),
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
     ({"scratch": lambda c: torch.zeros(1, 4, 18)}, ShapeMismatch, "scratch came with shape"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
