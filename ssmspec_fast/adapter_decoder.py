@@ -6,7 +6,7 @@ padding in every batch; pools begin as NaN, and so does what the number of no to
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from .methods.tree import Tree
 from .model import Block, Model, Recurrent
 from .operations import DeltaParams, Emitted, Operations, SelectiveParams, SSDParams, Taps
 from .sequences import new_sequences
-from .state import tensors
+from .state import Pools, tensors
 from .window import Verdict, Window
 
 LONGEST = 512
@@ -68,14 +68,34 @@ class Tokens:
         return [None if x is None else x[u[..., 0].long()] for x in self.held]
 
 
+class Given:
+    """A mixer whose projection hands on what is given: its room is filled from there."""
+
+    config: Any
+    tokens: Any
+
+    @property
+    def projection(self) -> Linear:
+        return Linear(torch.empty((self.config.conv.channels, 0), device=self.tokens.device))
+
+    @property
+    def reads(self) -> slice:
+        return slice(0, self.config.conv.channels)
+
+    def given(self, u: Tensor, room: Tensor | None) -> list[Any]:
+        """`pre`, in its room, and the gates."""
+        pre, *gates = self.tokens.at(u)
+        return [pre if room is None else room.copy_(pre), *gates]
+
+
 @dataclass(frozen=True)
-class GivenSSD(Mamba2):
+class GivenSSD(Given, Mamba2):
     """Mamba-2 between its projections."""
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations) -> Any:
-        pre, dt, z = self.tokens.at(u)
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+        pre, dt, z = self.given(u, room)
         return pre, SSDGates(dt, z)
 
     def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
@@ -83,13 +103,13 @@ class GivenSSD(Mamba2):
 
 
 @dataclass(frozen=True)
-class GivenDelta(Delta):
+class GivenDelta(Given, Delta):
     """Gated DeltaNet between its projections."""
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations) -> Any:
-        pre, g, beta = self.tokens.at(u)
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+        pre, g, beta = self.given(u, room)
         return pre, DeltaGates(g, beta, g)
 
     def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
@@ -97,13 +117,13 @@ class GivenDelta(Delta):
 
 
 @dataclass(frozen=True)
-class GivenSelective(Mamba1):
+class GivenSelective(Given, Mamba1):
     """Mamba-1 between its projections."""
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations) -> Any:
-        pre, z = self.tokens.at(u)
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+        pre, z = self.given(u, room)
         return pre, z
 
     def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
@@ -227,7 +247,8 @@ class Decoding:
         self.sequences.commit(verdict)
         if self.before is not None:
             idle = self.slots[count == 0]
-            for new, old in zip(tensors(self.decoder.pools), tensors(self.before), strict=True):
+            pairs = zip(owned(self.decoder.pools), owned(self.before), strict=True)
+            for new, old in pairs:
                 new[idle] = old[idle]
 
     @torch.no_grad()
@@ -241,6 +262,11 @@ class Decoding:
             self.decoder.release(slot + 1)
         M, S = (torch.stack(x).double().cpu().numpy() for x in zip(*found, strict=True))
         return M, S
+
+
+def owned(pools: Pools) -> Iterator[Tensor]:
+    """What has an entry for each slot."""
+    return tensors([pools.layers, pools.length, pools.kept])
 
 
 def behind(x: Tensor) -> Tensor:

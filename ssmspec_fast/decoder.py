@@ -82,7 +82,7 @@ class Decoder:
             if isinstance(mixer, Attention):
                 q, k, v, gate = mixer.inputs(u, feed.positions, operations)
                 return mixer.output(method.attend(pools, layer, mixer, q, k, v, feed, operations), gate, operations)
-            pre, gates = mixer.inputs(u, operations)
+            pre, gates = mixer.inputs(u, operations, method.room(pools, layer, mixer, feed))
             y = method.recur(pools, layer, mixer, pre, gates, feed, operations)
             return mixer.output(y, gates, operations)  # type: ignore[arg-type]
 

@@ -6,8 +6,11 @@
     commit   : states, caches, cursors; then the tokens  (4)
 
 One step is (1) to (4) for all rows at once; between steps, sequences that ended leave their slot and waiting ones take it.
+Over graphs a step is one list of launches (`graphs`), and the host reads what became of it when the next one has been
+launched: a sequence that has ended is padding until then.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,12 +25,15 @@ from .accept.greedy import Greedy
 from .decoder import Decoder
 from .draft import Drafter
 from .draft.nothing import Nothing
+from .graphs import Graphs, Recorder, awake
 from .methods import Method
 from .methods.plain import Plain
 from .model import Model
 from .operations import Operations
 from .operations.torch_ops import TorchOperations
+from .rounds import Round, launched
 from .sequences import Sequences, new_sequences
+from .window import Proposal, Verdict
 
 Finish = Literal["eos", "stop", "length", "failed"]
 
@@ -78,10 +84,17 @@ class Request:
     key: int
     prompt: list[int]
     advanced: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(tuple(self.advanced))
 
 
 class Engine:
     """A target, how it drafts, verifies and accepts, and room for `slots` sequences of `cache` tokens.
+
+    With `graphs` (say `graphs.CUDARecorder()`) steps are recorded and replayed.
 
     Raises: Unsupported, ParameterError, MemoryRefused.
     """
@@ -97,8 +110,9 @@ class Engine:
         slots: int = 8,
         cache: int = 2048,
         memory: int | None = None,
+        graphs: Recorder | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.recorder = model, graphs
         self.operations: Operations = TorchOperations() if operations is None else operations
         self.drafter: Drafter = Nothing() if drafter is None else drafter
         self.acceptance: Acceptance = Greedy() if acceptance is None else acceptance
@@ -116,6 +130,9 @@ class Engine:
         )
         self.slots, self.cache = slots, cache
         self.busy = False
+        self.sequences: Sequences | None = None
+        self.graphs: Graphs | None = None
+        self.rounds: deque[Round[Request]] = deque()
         if attach := getattr(self.drafter, "attach", None):  # drafts from what the target's head read
             attach(self.target)
 
@@ -137,7 +154,6 @@ class Engine:
     ) -> Iterator[tuple[int, Result]]:
         """The number of a prompt and its result, as they end. Raises: as `generate`; SlotError beside another open stream."""
         self.check(prompts, settings)
-        sequences = new_sequences(self.slots, self.cache + self.target.window, settings.eos, settings.stop, self.model.device)
         names = range(len(prompts)) if keys is None else keys
         if len(names) != len(prompts):
             raise ParameterError(f"{len(prompts)} prompts came with {len(names)} keys; give one for each, or none")
@@ -145,16 +161,28 @@ class Engine:
             raise SlotError("another stream of this engine holds its slots; exhaust or close it, or build a second engine")
         waiting = [Request(n, key, list(prompt)) for n, (key, prompt) in enumerate(zip(names, prompts, strict=True))]
         running: dict[int, Request] = {}
-        self.busy = True
+        sequences, self.busy = self.begin(settings), True
         try:
-            while waiting or running:
+            while waiting or running or self.rounds:
                 self.join(waiting, running, sequences, settings)
-                yield from self.leave(running, sequences, settings)
                 if running:
                     self.step(running, sequences)
-                    yield from self.leave(running, sequences, settings)
+                while len(self.rounds) > (1 if running and self.graphs is not None else 0):
+                    yield from self.leave(running, settings)
         finally:
             self.busy = False
+
+    def begin(self, settings: Settings) -> Sequences:
+        """No sequence in any slot. The tensors stay where they are, and graphs with them, while the ends stay the same."""
+        ends = torch.tensor(settings.eos, dtype=torch.int64)
+        stops = tuple(torch.tensor(run, dtype=torch.int64) for run in settings.stop)
+        if self.sequences is None or not self.sequences.ends_at(ends, stops):
+            length = self.cache + self.target.window
+            self.sequences = new_sequences(self.slots, length, settings.eos, settings.stop, self.model.device)
+            self.graphs = None if self.recorder is None else Graphs(self.recorder, self, self.sequences)
+        self.sequences.ended.fill_(True)
+        self.rounds.clear()
+        return self.sequences
 
     def join(self, waiting: list[Request], running: dict[int, Request], sequences: Sequences, settings: Settings) -> None:
         """Waiting requests into free slots, prefilled together."""
@@ -169,32 +197,49 @@ class Engine:
         self.drafter.start(sequences, self.rows(free))
 
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
-        """One window of every running sequence, (1) to (4)."""
-        slots = self.rows([slot if slot in running else -1 for slot in range(self.slots)])
-        proposal = self.drafter.propose(sequences, slots)  # (1)
+        """One window of every running sequence, (1) to (4); what became of it is the last of `rounds`."""
+        slots = self.rows(self.batch(running))
+        if self.graphs is not None:
+            proposal, verdict = self.graphs.step(slots)
+        else:
+            proposal = self.drafter.propose(sequences, awake(sequences, slots))  # (1)
+            verdict = self.judge(proposal, sequences)
+        self.drafter.observe(sequences, proposal, verdict)
+        self.rounds.append(launched(running, verdict, sequences))
+
+    def judge(self, proposal: Proposal, sequences: Sequences) -> Verdict:
+        """(2) to (4)."""
         feed = self.target.feed(proposal.window, sequences)
         logits = self.target.verify(feed)  # (2)
         verdict = self.acceptance(proposal, logits, sequences, self.operations)  # (3)
         self.target.commit(feed, verdict)  # (4)
-        sequences.commit(verdict)
-        self.drafter.observe(sequences, proposal, verdict)
-        for slot, count in zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True):
-            if slot >= 0:
-                running[slot].advanced.append(count)
+        sequences.commit(verdict, self.operations)
+        return verdict
 
-    def leave(self, running: dict[int, Request], sequences: Sequences, settings: Settings) -> Iterator[tuple[int, Result]]:
-        """The requests that have ended, out of their slots."""
-        ended = sequences.ended.tolist()
-        done = [slot for slot in running if ended[slot]]
-        for slot in done:
-            request = running.pop(slot)
-            output = sequences.output(slot)
+    def leave(self, running: dict[int, Request], settings: Settings) -> Iterator[tuple[int, Result]]:
+        """What the oldest round said: tokens to their requests, and those that have ended out of their slots."""
+        done = []
+        for slot, request, tokens, ended in self.rounds.popleft().read():
+            if running.get(slot) is not request:
+                continue
+            if tokens is not None:
+                request.advanced.append(len(tokens))
+                request.output += tokens
+            if not ended:
+                continue
+            done.append(slot)
+            output = tuple(running.pop(slot).output)
             failed = request.advanced[-1:] == [0]  # its logits were no numbers
-            ending: Finish = "failed" if failed else finish(output, settings)
-            result = Result(output, ending, Statistics(tuple(request.advanced)))
-            yield request.number, result
+            yield request.number, Result(output, "failed" if failed else finish(output, settings), request.statistics)
         if done:
             self.drafter.release(self.rows(done))
+
+    def batch(self, running: dict[int, Request]) -> list[int]:
+        """The rows of a step: every slot, or, over graphs, those that run, up to the next power of two."""
+        if self.graphs is None:
+            return [slot if slot in running else -1 for slot in range(self.slots)]
+        rows = min(self.slots, 1 << (len(running) - 1).bit_length())
+        return sorted(running) + [-1] * (rows - len(running))
 
     def rows(self, slots: list[int]) -> Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self.model.device)

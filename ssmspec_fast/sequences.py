@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .operations import Operations
 from .operations.slots import index, stand_in
 from .window import Verdict
 
@@ -40,9 +41,13 @@ class Sequences:
         self.length[slot] = self.prompt[slot] = len(prompt)
         self.budget[slot], self.request[slot], self.ended[slot] = budget, request, budget == 0
 
-    def commit(self, verdict: Verdict) -> None:
-        """Enter what was emitted: tokens, lengths, budgets, ends."""
-        run = verdict.run
+    def commit(self, verdict: Verdict, operations: Operations | None = None) -> None:
+        """Enter what was emitted: tokens, lengths, budgets, ends; in one launch where the operations offer it."""
+        run, rule = verdict.run, getattr(operations, "commit_tokens", None)
+        if rule is not None:
+            more = {"budget": self.budget, "ended": self.ended, "slots": verdict.slots}
+            rule(run, self.tokens, self.length, **more)
+            return
         slots, (tokens, advanced, ended), some = stand_in(verdict.slots, run.tokens, run.advanced, run.ended)
         advanced = torch.where(some, advanced, 0)
         steps = torch.arange(tokens.shape[1], device=slots.device)
@@ -52,6 +57,11 @@ class Sequences:
         self.length.index_copy_(0, slots, self.length[slots] + advanced)
         self.budget.index_copy_(0, slots, self.budget[slots] - advanced)
         self.ended.index_copy_(0, slots, self.ended[slots] | (ended & some))
+
+    def ends_at(self, eos: Tensor, stop: tuple[Tensor, ...]) -> bool:
+        """Whether these are the ends of the sequences."""
+        mine, theirs = (self.eos, *self.stop), (eos, *stop)
+        return len(mine) == len(theirs) and all(torch.equal(a.cpu(), b) for a, b in zip(mine, theirs, strict=True))
 
     def output(self, slot: int) -> tuple[int, ...]:
         """What a sequence has emitted."""

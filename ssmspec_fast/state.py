@@ -32,6 +32,14 @@ class Cache:
     V: Tensor
 
 
+@dataclass(frozen=True)
+class Convolutions:
+    """The windows M of all layers of one shape, in one piece (k, s, c, w), so that one launch moves them all."""
+
+    layers: tuple[int, ...]
+    M: Tensor
+
+
 @dataclass
 class Pools:
     """The layers in the order of `Model.mixers`; `length` (s) counts the tokens of a sequence that are in its states."""
@@ -39,6 +47,7 @@ class Pools:
     layers: tuple[RecurrentState | Cache, ...]
     length: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
+    convolutions: tuple[Convolutions, ...] = ()
 
     def recurrent(self, layer: int) -> RecurrentState:
         found = self.layers[layer]
@@ -83,15 +92,28 @@ def new_pools(
     where = model.device if device is None else torch.device(device)
     kind = model.exact if state is None else state
 
-    def layer(config: MixerConfig) -> RecurrentState | Cache:
+    alike: dict[RecurrentConfig, list[int]] = {}
+    for number, config in enumerate(model.config.mixers):
+        if not isinstance(config, AttentionConfig):
+            alike.setdefault(config, []).append(number)
+    convolutions = tuple(
+        Convolutions(
+            tuple(numbers),
+            torch.zeros((len(numbers), slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where),
+        )
+        for config, numbers in alike.items()
+    )
+    windows = {layer: M for group in convolutions for layer, M in zip(group.layers, group.M, strict=True)}
+
+    def layer(number: int, config: MixerConfig) -> RecurrentState | Cache:
         if isinstance(config, AttentionConfig):
             shape = (slots, cache, config.groups, config.channels)
             return Cache(*(torch.zeros(shape, dtype=model.dtype, device=where) for _ in range(2)))
-        M = torch.zeros((slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where)
         held = slots if places is None else places
-        return RecurrentState(M, torch.zeros((held, *state_shape(config)), dtype=kind, device=where))
+        return RecurrentState(windows[number], torch.zeros((held, *state_shape(config)), dtype=kind, device=where))
 
-    return Pools(tuple(map(layer, model.config.mixers)), torch.zeros(slots, dtype=torch.int64, device=where))
+    layers = tuple(layer(number, config) for number, config in enumerate(model.config.mixers))
+    return Pools(layers, torch.zeros(slots, dtype=torch.int64, device=where), convolutions=convolutions)
 
 
 def check_memory(what: str, needed: int, memory: int | None) -> None:

@@ -1,6 +1,6 @@
 """What passes between drafter, model and acceptance rule in one step. All tensors have fixed shapes and lie on the device."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +48,8 @@ class Feed(NamedTuple):
     """A window as the layers receive it: `lag` committed tokens stand before the root where a method brings them again.
 
     `tokens`, `live`, `positions` (b, l); `start` (s) counts the tokens of each slot before the first one fed; `lag` (b);
-    `parents`, `ancestors` for trees. The window's own token t of a row stands at lag + t.
+    `parents`, `ancestors` for trees. The window's own token t of a row stands at lag + t. `places` is what a method computes
+    once for all layers.
     """
 
     window: Window
@@ -59,6 +60,7 @@ class Feed(NamedTuple):
     lag: Tensor | None = None
     parents: Tensor | None = None
     ancestors: Tensor | None = None
+    places: Any = None
 
     @property
     def slots(self) -> Tensor:

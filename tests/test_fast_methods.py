@@ -219,14 +219,13 @@ def test_what_a_slot_owns_between_windows_is_counted() -> None:
     """Elements beside the caches of attention: one state and the method's own, per slot and layer."""
     model = model_of("mamba2")
     state, entry = 6 * 8 * 5, 6 * 8 + 6 + 2 * 5  # h p n; x, dt, B of a token
-    inputs = 68  # of the convolution, for a token
     for made, places, kept in (
         (Plain(), 1, 0),
         (Snapshots(), 1 + NODES, 0),
         (Snapshots(3), 1 + 3 * NODES, 0),
         (Joint(), 1, 0),
-        (ActivationReplay(), 1, NODES * (entry + inputs)),
-        (Tree(), 1, NODES * (entry + inputs)),
+        (ActivationReplay(), 1, NODES * entry),
+        (Tree(), 1, NODES * entry),
         (ReplayBuffer(9), 1, 9 * entry),
     ):
         window = 1 if isinstance(made, Plain) and type(made) is Plain else NODES

@@ -5,6 +5,7 @@ from torch import Tensor
 from ..operations import Operations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict
+from .fused import greedy
 from .walk import best, broken, cut, walk
 
 
@@ -12,6 +13,8 @@ class Greedy:
     """The most likely token at every node, the lowest of equals."""
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        window = proposal.window
+        window, rule = proposal.window, getattr(operations, "accept_greedy", None)
+        if rule is not None and not sequences.stop:
+            return greedy(rule, window, logits, sequences)
         emitted, path = walk(window.tokens, window.tree(), logits.argmax(-1))
         return cut(*best(emitted, path, window), sequences, window.sequences, broken(logits))

@@ -9,7 +9,11 @@ from ..window import Proposal, Verdict
 
 
 class Drafter(Protocol):
-    """Sees the tokens of the sequences, never the target's state. `nodes` is t of every window, the root included."""
+    """Sees the tokens of the sequences, never the target's state. `nodes` is t of every window, the root included.
+
+    One that sets `on_device` proposes by launches alone, of fixed shapes, so that they can be recorded (`graphs`); one whose
+    shapes are several names the next one by `choose_shape`.
+    """
 
     nodes: int
 

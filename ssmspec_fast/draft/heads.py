@@ -30,7 +30,7 @@ class HeadDrafter:
     Raises: ShapeMismatch (W of another target), ParameterError (a choice that is none, penalties, which it does not apply).
     """
 
-    drafts, trees = 1, False
+    drafts, trees, on_device = 1, False, True
 
     def __init__(
         self,

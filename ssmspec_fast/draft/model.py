@@ -74,7 +74,7 @@ class ModelDrafter:
     Raises: NotTopological, ParameterError (a choice that is none, more children than tokens), MemoryRefused.
     """
 
-    drafts = 1
+    drafts, on_device = 1, True
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class NGram:
     Raises: ParameterError (tokens or drafts below 1), ShapeMismatch (a table of another length).
     """
 
-    law = "point_mass"
+    law, on_device = "point_mass", True
 
     def __init__(self, tokens: int, drafts: int = 1, table: Tensor | None = None, *, trees: bool = False) -> None:
         _positive(tokens=tokens, drafts=drafts)
@@ -67,7 +67,7 @@ class PromptLookup:
     Raises: ParameterError (tokens or longest below 1).
     """
 
-    law, drafts, trees = "point_mass", 1, False
+    law, drafts, trees, on_device = "point_mass", 1, False, True
 
     def __init__(self, tokens: int, longest: int = 3) -> None:
         _positive(tokens=tokens, longest=longest)

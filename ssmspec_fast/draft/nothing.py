@@ -9,7 +9,7 @@ from ..window import Proposal, Verdict, Window
 class Nothing:
     """For plain decoding."""
 
-    nodes = 1
+    nodes, on_device = 1, True
 
     def start(self, sequences: Sequences, slots: Tensor) -> None: ...
 

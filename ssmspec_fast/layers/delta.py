@@ -40,10 +40,19 @@ class Delta:
     out_proj: Linear
     kind: ClassVar[str] = "delta"
 
-    def inputs(self, u: Tensor, operations: Operations) -> tuple[Tensor, Gates]:
-        """What the convolution reads, and what passes it by (1)."""
-        projections = (self.qkv_proj, self.a_proj, self.b_proj, self.z_proj)
-        pre, g, beta, z = (projection(u, operations) for projection in projections)
+    @property
+    def projection(self) -> Linear:
+        """The one that makes what the convolution reads, in its channels `reads`."""
+        return self.qkv_proj
+
+    @property
+    def reads(self) -> slice:
+        return slice(0, self.config.conv.channels)
+
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
+        """What the convolution reads, and what passes it by (1); the former into `room` where it is given."""
+        pre = self.qkv_proj(u, operations, room)
+        g, beta, z = (projection(u, operations) for projection in (self.a_proj, self.b_proj, self.z_proj))
         return pre, Gates(g, beta, z)
 
     def project(self, c: Tensor, gates: Gates, operations: Operations) -> DeltaInputs:

@@ -30,9 +30,18 @@ class Mamba1:
     out_proj: Linear
     kind: ClassVar[str] = "selective"
 
-    def inputs(self, u: Tensor, operations: Operations) -> tuple[Tensor, Tensor]:
-        """What the convolution reads, and the gate (1)."""
-        x, z = torch.split(self.in_proj(u, operations), self.config.inner, dim=-1)
+    @property
+    def projection(self) -> Linear:
+        """The one that makes what the convolution reads, in its channels `reads`."""
+        return self.in_proj
+
+    @property
+    def reads(self) -> slice:
+        return slice(0, self.config.inner)
+
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the convolution reads, and the gate (1); the projection into `room` where it is given."""
+        x, z = torch.split(self.in_proj(u, operations, room), self.config.inner, dim=-1)
         return x, z
 
     def project(self, c: Tensor, gates: Tensor, operations: Operations) -> SelectiveInputs:

@@ -38,12 +38,21 @@ class Mamba2:
     multipliers: Tensor | None = None  # of each channel of the projection
     kind: ClassVar[str] = "ssd"
 
-    def inputs(self, u: Tensor, operations: Operations) -> tuple[Tensor, Gates]:
-        """What the convolution reads, and what passes it by (1)."""
+    @property
+    def projection(self) -> Linear:
+        """The one that makes what the convolution reads, in its channels `reads`."""
+        return self.in_proj
+
+    @property
+    def reads(self) -> slice:
+        return slice(self.config.inner, self.config.inner + self.config.conv.channels)
+
+    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
+        """What the convolution reads, and what passes it by (1); the projection into `room` where it is given."""
         c = self.config
-        projected = self.in_proj(scaled(u, c.input_multiplier), operations)
+        projected = self.in_proj(scaled(u, c.input_multiplier), operations, room)
         if self.multipliers is not None:
-            projected = projected * self.multipliers
+            projected = torch.mul(projected, self.multipliers, out=room)
         z, pre, dt = torch.split(projected, [c.inner, c.conv.channels, c.heads], dim=-1)
         return pre, Gates(dt, z)
 

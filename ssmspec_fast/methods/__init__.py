@@ -43,6 +43,10 @@ class Method(Protocol):
         """The window as the layers receive it."""
         ...
 
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor | None:
+        """Where the projection in front of a convolution goes, if the method reads it behind the verdict."""
+        ...
+
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:

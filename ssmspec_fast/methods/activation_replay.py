@@ -4,8 +4,9 @@
     y = scan(S, inputs of the window), S only read                                            (2)
     cache = inputs of the window; advanced = what is accepted of them                         (3)
 
-The convolution replays its own inputs in the same way. The cached values behind the convolution may be used again, because an
-accepted token saw accepted tokens only. A tree is the same with the accepted path for the first tokens of (1).
+The windows of the convolutions, a few columns each, move on behind the verdict, all layers in one launch. The cached values
+behind the convolution may be used again, because an accepted token saw accepted tokens only. A tree is the same with the
+accepted path for the first tokens of (1).
 In the fast mode, where there is a kernel for it, (1), (2) and (3) are one launch, over a cache of two windows (`half`).
 Source: Snakes and Ladders, algorithm 2; STree, section 3, for trees.
 """
@@ -14,18 +15,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations, SSDInputs
-from ..operations.slots import each, put, take
+from ..operations.slots import each, move, put, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
-from ..window import Feed, Verdict
+from ..window import Feed, Verdict, Window
 from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
-from .windows import advance, at, draft_number, keep_accepted, recurrence
+from .windows import advance, at, convolutions_on, draft_number, keep_accepted, recurrence, room
 
 ADVANCED, PATH, CHOSEN, CACHE, HALF = "advanced", "path", "chosen", "cache", "half"
 
@@ -57,97 +59,92 @@ class ActivationReplay(Plain):
         }
         return pools
 
-    def new_cache(
-        self, mixer: Any, slots: int, window: int, model: Model, pools: Pools, operations: Operations
-    ) -> tuple[Tensor, Any]:
-        """Room for the inputs of the convolution, and for those of the recurrence: a record, or the cache of a kernel."""
+    def new_cache(self, mixer: Any, slots: int, window: int, model: Model, pools: Pools, operations: Operations) -> Any:
+        """Room for the inputs of the recurrence: a record, or the cache of a kernel."""
         device, scan = pools.length.device, fused(operations, mixer, "replay")
-        pre, inputs = new_inputs(mixer, slots * self.drafts, window, model, device)
         if scan is None or self.drafts > 1:
-            return pre, inputs
-        return pre, scan.new_cache(new_inputs(mixer, slots, 2 * window, model, device)[1], pools.kept[HALF])
+            return new_inputs(mixer, slots * self.drafts, window, model, device)
+        return scan.new_cache(new_inputs(mixer, slots, 2 * window, model, device), pools.kept[HALF])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        put(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
-        put(pools.kept[PATH], slots, torch.full_like(at(pools.kept[PATH], slots), -1))
+        move(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
+        move(pools.kept[PATH], slots, torch.full_like(at(pools.kept[PATH], slots), -1))
+
+    def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
+        if self.trees != (window.parents is not None):
+            came, needed = ("a tree", "tree") if window.parents is not None else ("a chain", "activation replay")
+            raise Unsupported(f"the method {self.name} was given {came}; use the method {needed} for it")
+        feed, slots = super().feed(pools, window, sequences, operations), window.sequences
+        return feed._replace(places=(at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots)))
+
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+        return room(pools, layer, mixer, feed)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:
-        if self.trees != (feed.parents is not None):
-            came, needed = ("a tree", "tree") if feed.parents is not None else ("a chain", "activation replay")
-            raise Unsupported(f"the method {self.name} was given {came}; use the method {needed} for it")
-        if hasattr(pools.kept[CACHE][layer][1], "half"):
-            return self.launch(pools, layer, mixer, pre, gates, feed, operations)
         state, scan = pools.recurrent(layer), recurrence(operations, mixer)
-        self.replay(pools, layer, mixer, feed.window.sequences, operations)
-        if feed.parents is None or feed.ancestors is None:
+        launched = hasattr(pools.kept[CACHE][layer], "half")
+        if not launched:
+            self.replay(pools, layer, mixer, feed.window.sequences, operations)
+        if feed.parents is None:
             c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.live, keep="none")
-            inputs = mixer.project(c, gates, operations)
-            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.live, write_state=False)  # (2)
         else:
             c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, slots=feed.slots)
-            inputs = mixer.project(c, gates, operations)
-            y = scan.tree(state.S, inputs, mixer.params, feed.parents, feed.ancestors, slots=feed.slots)  # (2)
-        self.cache(pools, layer, pre, inputs, feed)
-        return y
-
-    def launch(
-        self, pools: Pools, layer: int, mixer: Any, pre: Tensor, gates: Any, feed: Feed, operations: Operations
-    ) -> Tensor:
-        """(1) to (3) in one launch, the convolution's in another."""
-        state, (held, cache), slots = pools.recurrent(layer), pools.kept[CACHE][layer], feed.slots
-        advanced, path = at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots) if self.trees else None
-        replay: dict[str, Any] = {"previous": take(held, slots), "slots": slots, "keep": "committed"}
-        replay |= {"path": path} if self.trees else {"advanced": advanced}
-        if feed.parents is None:
-            c = operations.conv_window(state.M, pre, mixer.taps, live=feed.live, **replay)
+        inputs = mixer.project(c, gates, operations)
+        if launched:
+            return self.launch(pools, layer, mixer, inputs, feed, operations)
+        if feed.parents is None or feed.ancestors is None:
+            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.live, write_state=False)  # (2)
         else:
-            c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, **replay)
-        inputs, lengths = mixer.project(c, gates, operations), feed.window.lengths
-        more = {"path": path, "ancestors": feed.ancestors, "slots": slots, "lengths": lengths}
-        y = recurrence(operations, mixer).replay(state.S, cache, advanced, inputs, mixer.params, **more)
-        put(held[:, : pre.shape[1]], slots, pre)
+            y = scan.tree(state.S, inputs, mixer.params, feed.parents, feed.ancestors, slots=feed.slots)  # (2)
+        self.cache(pools, layer, inputs, feed)
         return y
 
-    def accepted(self, pools: Pools, layer: int, slots: Tensor, path: Tensor) -> tuple[Tensor, Any]:
+    def launch(self, pools: Pools, layer: int, mixer: Any, inputs: Any, feed: Feed, operations: Operations) -> Tensor:
+        """(1) to (3) in one launch."""
+        cache, (advanced, path) = pools.kept[CACHE][layer], feed.places
+        more = {"ancestors": feed.ancestors, "slots": feed.slots, "lengths": feed.window.lengths}
+        more["path"] = path if self.trees else None
+        S = pools.recurrent(layer).S
+        return recurrence(operations, mixer).replay(S, cache, advanced, inputs, mixer.params, **more)
+
+    def accepted(self, pools: Pools, layer: int, slots: Tensor, path: Tensor) -> Any:
         """The cached inputs of each slot along its path."""
-        pre, cached = pools.kept[CACHE][layer]
+        cached = pools.kept[CACHE][layer]
         if hasattr(cached, "half"):
             place = path.clamp_min(0) + (at(cached.half, slots) * (cached.x.shape[1] // 2))[:, None]
-            found = (along(take(x, slots), place) for x in (cached.x, cached.dt, cached.B))
-            x, dt, B = found
-            return along(take(pre, slots), path), SSDInputs(x, dt, B, B)
+            x, dt, B = (along(take(x, slots), place) for x in (cached.x, cached.dt, cached.B))
+            return SSDInputs(x, dt, B, B)
         entries = torch.where(slots >= 0, slots * self.drafts + at(pools.kept[CHOSEN], slots), -1)
-        return along(take(pre, entries), path), whole(each(cached, lambda x: along(take(x, entries), path)))
+        return whole(each(cached, lambda x: along(take(x, entries), path)))
 
     def replay(self, pools: Pools, layer: int, mixer: Recurrent, slots: Tensor, operations: Operations) -> None:
         """What was accepted of the cached windows enters the states (1), in the order of the path."""
         state, path, count = pools.recurrent(layer), at(pools.kept[PATH], slots), at(pools.kept[ADVANCED], slots)
-        pre, ordered = self.accepted(pools, layer, slots, path)
+        ordered = self.accepted(pools, layer, slots, path)
         live = torch.arange(path.shape[1], device=path.device) < count[:, None]
         recurrence(operations, mixer).scan(state.S, ordered, mixer.params, slots=slots, live=live)
-        operations.conv_commit(state.M, pre, advanced=count, slots=slots)
 
-    def cache(self, pools: Pools, layer: int, pre: Tensor, inputs: Any, feed: Feed) -> None:
+    def cache(self, pools: Pools, layer: int, inputs: Any, feed: Feed) -> None:
         """(3)."""
-        held_pre, cached = pools.kept[CACHE][layer]
         entries = torch.where(feed.slots >= 0, feed.slots * self.drafts + draft_number(feed.window), -1)
-        t = pre.shape[1]
-        put(held_pre[:, :t], entries, pre)
-        for held, new in zip(cached, for_replay(inputs), strict=True):
+        t = feed.tokens.shape[1]
+        for held, new in zip(pools.kept[CACHE][layer], for_replay(inputs), strict=True):
             if held is not None and new is not None:
                 put(held[:, :t], entries, new)
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        slots, run = verdict.slots, verdict.run
-        path = torch.full_like(at(pools.kept[PATH], slots), -1)
-        path[:, : run.path.shape[1]] = run.path
-        put(pools.kept[ADVANCED], slots, run.advanced)
-        put(pools.kept[PATH], slots, path)
-        put(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
-        put(pools.kept[CHOSEN], slots, verdict.row % feed.window.drafts)
+        slots, run, drafts = verdict.slots, verdict.run, feed.window.drafts
+        given = {"path": run.path} if self.trees else {"advanced": run.advanced}
+        convolutions_on(pools, verdict, operations, drafts, **given)
+        path = functional.pad(run.path, (0, pools.kept[PATH].shape[1] - run.path.shape[1]), value=-1)
+        move(pools.kept[ADVANCED], slots, run.advanced)
+        move(pools.kept[PATH], slots, path)
+        move(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
+        if drafts > 1:
+            move(pools.kept[CHOSEN], slots, verdict.row % drafts)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 
@@ -156,4 +153,4 @@ class ActivationReplay(Plain):
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[CACHE]:
                 self.replay(pools, layer, mixer, slots, operations)  # type: ignore[arg-type]
-        put(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
+        move(pools.kept[ADVANCED], slots, torch.zeros_like(slots))

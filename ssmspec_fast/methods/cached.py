@@ -31,10 +31,10 @@ def fused(operations: Operations, mixer: Any, what: str) -> Any:
     return scan if not operations.bitwise and hasattr(scan, what) else None
 
 
-def new_inputs(mixer: Any, entries: int, tokens: int, model: Model, device: Any) -> tuple[Tensor, Any]:
-    """Room for the inputs of a convolution and of its recurrence: `tokens` of them in each entry."""
+def new_inputs(mixer: Any, entries: int, tokens: int, model: Model, device: Any) -> Any:
+    """Room for the inputs of a recurrence: `tokens` of them in each entry."""
 
     def room(*shape: int) -> Tensor:
         return torch.zeros((entries, tokens, *shape), dtype=model.dtype, device=device)
 
-    return room(mixer.config.conv.channels), for_replay(mixer.room(room))
+    return for_replay(mixer.room(room))

@@ -20,13 +20,13 @@ from ssmspec_ref.errors import Unsupported
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import index, put
+from ..operations.slots import index, move
 from ..prefill import feed, packed
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window
 from .plain import Plain
-from .windows import at, draft_number, recurrence
+from .windows import at, convolutions_on, draft_number, recurrence, room
 
 LAG, WINDOW = "lag", "window"
 
@@ -52,7 +52,7 @@ class Joint(Plain):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        put(pools.kept[LAG], slots, torch.zeros_like(slots))
+        move(pools.kept[LAG], slots, torch.zeros_like(slots))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if window.parents is not None:
@@ -67,7 +67,12 @@ class Joint(Plain):
         live = new | ((own < 0) & (slots >= 0)[:, None])
         tokens = torch.where(own < 0, again, fresh)
         tokens = torch.where(live, tokens, torch.zeros_like(tokens))
-        return Feed(window, tokens, live, start[:, None] + steps, pools.length, lag)
+        advancing = torch.where(draft_number(window) == 0, slots, -1)
+        kept = torch.where(steps == lag[:, None], slots[:, None], -1) if window.drafts == 1 else live & (own <= 0)  # (2)
+        return Feed(window, tokens, live, start[:, None] + steps, pools.length, lag, places=(advancing, kept))
+
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+        return room(pools, layer, mixer, feed)
 
     @staticmethod
     def inside(places: Tensor, sequences: Sequences) -> Tensor:
@@ -76,21 +81,14 @@ class Joint(Plain):
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:
-        state, slots, lag = pools.recurrent(layer), feed.slots, feed.lag
-        assert lag is not None
+        state, slots, (advancing, kept) = pools.recurrent(layer), feed.slots, feed.places
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
-        advancing = torch.where(draft_number(feed.window) == 0, slots, -1)
-        steps = torch.arange(pre.shape[1], device=pre.device)
         scan, params = recurrence(operations, mixer), mixer.params
         if feed.window.drafts == 1:
-            kept = torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
-            y = scan.snapshots(state.S, inputs, params, kept, slots=slots, live=feed.live)
-        else:
-            y = scan.scan(state.S, inputs, params, slots=slots, live=feed.live, write_state=False)
-            certain = feed.live & (steps <= lag[:, None])
-            scan.scan(state.S, inputs, params, slots=advancing, live=certain)  # (2)
-        operations.conv_commit(state.M, pre, advanced=torch.where(advancing >= 0, lag + 1, 0), slots=advancing)
+            return scan.snapshots(state.S, inputs, params, kept, slots=slots, live=feed.live)
+        y = scan.scan(state.S, inputs, params, slots=slots, live=feed.live, write_state=False)
+        scan.scan(state.S, inputs, params, slots=advancing, live=kept)
         return y
 
     def attend(
@@ -100,17 +98,18 @@ class Joint(Plain):
         given = {"scale": mixer.scale, "slots": feed.slots, "append": alone}
         y = operations.attention(q, k, v, cache.K, cache.V, feed.start, **given)  # type: ignore[arg-type]
         if not alone:  # what is certain is the same in all rows of a slot
-            first = torch.where(draft_number(feed.window) == 0, feed.slots, -1)
-            operations.kv_append(cache.K, cache.V, k, v, feed.start, slots=first)
+            operations.kv_append(cache.K, cache.V, k, v, feed.start, slots=feed.places[0])
         return y
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         """The states hold what was fed up to the root, whatever the verdict; the accepted drafts are the next lag (3)."""
-        slots, advanced = verdict.slots, verdict.run.advanced
+        slots, advanced, drafts = verdict.slots, verdict.run.advanced, feed.window.drafts
         took = advanced > 0
         lag = at(pools.kept[LAG], slots)
-        put(pools.length, slots, at(pools.length, slots) + torch.where(took, lag + 1, 0))
-        put(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
+        certain = (lag + 1) * (slots >= 0)
+        convolutions_on(pools, verdict._replace(row=verdict.row // drafts * drafts), operations, drafts, advanced=certain)
+        pools.length.index_add_(0, index(slots), certain * took)
+        move(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """The tokens that lag are fed as the tail of a prompt."""
@@ -120,4 +119,4 @@ class Joint(Plain):
         if run is not None:
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
             pools.length[run.slots] += run.lengths
-        put(pools.kept[LAG], slots, torch.zeros_like(slots))
+        move(pools.kept[LAG], slots, torch.zeros_like(slots))

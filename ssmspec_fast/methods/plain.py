@@ -10,7 +10,7 @@ from ssmspec_ref.errors import Unsupported
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import put
+from ..operations.slots import move
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window, plain_feed
@@ -35,10 +35,13 @@ class Plain:
         return slots
 
     def start(self, pools: Pools, slots: Tensor) -> None:
-        put(pools.length, slots, torch.zeros_like(slots))
+        move(pools.length, slots, torch.zeros_like(slots))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         return plain_feed(window, pools.length, operations)
+
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor | None:
+        return None
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations

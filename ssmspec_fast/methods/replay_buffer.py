@@ -20,15 +20,15 @@ from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import each, put, stand_in, take
+from ..operations.slots import each, move, stand_in, take
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
 from .cached import along, for_replay, fused, new_inputs, whole
 from .plain import Plain
-from .windows import advance, at, keep_accepted, recurrence
+from .windows import advance, at, convolutions_on, keep_accepted, recurrence, room
 
-ORIGIN, HELD, RING, INPUTS = "origin", "held", "ring", "inputs of the convolution"
+ORIGIN, HELD, RING = "origin", "held", "ring"
 ENTRIES, WINDOW = "entries of a ring", "longest window"
 
 
@@ -67,14 +67,17 @@ class ReplayBuffer(Plain):
 
     def new_ring(self, mixer: Any, slots: int, model: Model, pools: Pools, operations: Operations) -> Any:
         """Room for the inputs of so many tokens: a record, or the ring of a kernel."""
-        room = new_inputs(mixer, slots, pools.kept[ENTRIES], model, pools.length.device)[1]
+        inputs = new_inputs(mixer, slots, pools.kept[ENTRIES], model, pools.length.device)
         scan = fused(operations, mixer, "buffered")
-        return room if scan is None else scan.new_ring(room, pools.kept[ORIGIN], pools.kept[HELD])
+        return inputs if scan is None else scan.new_ring(inputs, pools.kept[ORIGIN], pools.kept[HELD])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
         for name in (ORIGIN, HELD):
-            put(pools.kept[name], slots, torch.zeros_like(slots))
+            move(pools.kept[name], slots, torch.zeros_like(slots))
+
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+        return room(pools, layer, mixer, feed)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
@@ -82,7 +85,6 @@ class ReplayBuffer(Plain):
         if feed.parents is not None or feed.window.drafts > 1:
             raise Unsupported("a replay buffer holds one chain for each sequence; use activation replay or tree for more")
         state, slots, scan = pools.recurrent(layer), feed.slots, recurrence(operations, mixer)
-        pools.kept.setdefault(INPUTS, {})[layer] = pre
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
         if hasattr(pools.kept[RING][layer], "origin"):
@@ -119,12 +121,11 @@ class ReplayBuffer(Plain):
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, advanced = verdict.slots, verdict.run.advanced
-        for layer, pre in pools.kept.pop(INPUTS, {}).items():
-            operations.conv_commit(pools.recurrent(layer).M, pre, advanced=advanced, slots=slots)
+        convolutions_on(pools, verdict, operations, feed.window.drafts, advanced=advanced)
         origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
         due = self.due(pools, slots)
-        put(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
-        put(pools.kept[HELD], slots, torch.where(due, 0, held) + advanced)
+        move(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
+        move(pools.kept[HELD], slots, held * ~due + advanced)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 
@@ -133,7 +134,7 @@ class ReplayBuffer(Plain):
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[RING]:
                 self.flush(pools, layer, mixer, slots, operations)
-        put(pools.kept[HELD], slots, torch.zeros_like(slots))
+        move(pools.kept[HELD], slots, torch.zeros_like(slots))
 
     def flush(self, pools: Pools, layer: int, mixer: Any, slots: Tensor, operations: Operations) -> None:
         """One layer's ring into its checkpoint."""

@@ -17,13 +17,14 @@ from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import put
+from ..operations.slots import move, put
+from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
-from ..window import Feed, Verdict
+from ..window import Feed, Verdict, Window
 from .plain import Plain
-from .windows import advance, at, draft_number, keep_accepted, recurrence
+from .windows import advance, at, convolutions_on, draft_number, keep_accepted, recurrence, room
 
-CURRENT, ROOM, INPUTS = "current", "places of a slot", "inputs of the convolution"
+CURRENT, ROOM = "current", "places of a slot"
 
 
 class Snapshots(Plain):
@@ -51,21 +52,26 @@ class Snapshots(Plain):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        put(pools.kept[CURRENT], slots, torch.zeros_like(slots))
+        move(pools.kept[CURRENT], slots, torch.zeros_like(slots))
+
+    def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
+        feed = super().feed(pools, window, sequences, operations)
+        slots, t = feed.slots, feed.tokens.shape[1]
+        steps = draft_number(window)[:, None] * t + torch.arange(t, device=slots.device)
+        to = slots[:, None] * pools.kept[ROOM] + self.entry(pools, slots, steps)
+        return feed._replace(places=(torch.where(feed.live, to, -1), self.places(pools, slots)))
+
+    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+        return room(pools, layer, mixer, feed)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:
         if feed.parents is not None:
             raise Unsupported("snapshots keep a state for each token of a chain; use the method tree for trees")
-        state, slots = pools.recurrent(layer), feed.slots
-        pools.kept.setdefault(INPUTS, {})[layer] = pre
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
+        state, (kept, begin) = pools.recurrent(layer), feed.places
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.live, keep="none")
         inputs = mixer.project(c, gates, operations)
-        steps = draft_number(feed.window)[:, None] * pre.shape[1] + torch.arange(pre.shape[1], device=pre.device)
-        to = slots[:, None] * pools.kept[ROOM] + self.entry(pools, slots, steps)
-        kept = torch.where(feed.live, to, -1)
-        begin = self.places(pools, slots)
         return recurrence(operations, mixer).snapshots(state.S, inputs, mixer.params, kept, slots=begin, live=feed.live)
 
     def entry(self, pools: Pools, slots: Tensor, steps: Tensor) -> Tensor:
@@ -73,17 +79,14 @@ class Snapshots(Plain):
         return (at(pools.kept[CURRENT], slots)[:, None] + 1 + steps) % pools.kept[ROOM]
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        inputs, t = pools.kept.pop(INPUTS, {}), feed.tokens.shape[1]
-        slots, advanced = verdict.slots, verdict.run.advanced
-        for layer, pre in inputs.items():
-            M = pools.recurrent(layer).M
-            operations.conv_commit(M, pre[verdict.row], advanced=advanced, slots=slots)
+        t, slots, advanced = feed.tokens.shape[1], verdict.slots, verdict.run.advanced
+        convolutions_on(pools, verdict, operations, feed.window.drafts, advanced=advanced)
         last = (verdict.row % feed.window.drafts) * t + advanced - 1
         current = torch.where(advanced > 0, self.entry(pools, slots, last[:, None])[:, 0], at(pools.kept[CURRENT], slots))
         if self.eager:
             self.copy(pools, slots, current)
             current = torch.zeros_like(current)
-        put(pools.kept[CURRENT], slots, current)  # (2)
+        move(pools.kept[CURRENT], slots, current)  # (2)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from ..layers.attention import Attention
+from ..model import Recurrent
 from ..operations import Operations
-from ..operations.slots import index, put
+from ..operations.slots import index
 from ..state import Cache, Pools
 from ..window import Feed, Verdict, Window
 
+INPUTS = "inputs of the convolutions"
+"""In `Pools.kept` between a window and its verdict only: what the convolutions read, all layers of a shape in one piece."""
 PENDING = "pending keys and values"
 """In `Pools.kept` between a window and its verdict only: keys and values of windows of several rows to a slot."""
 
@@ -41,6 +44,37 @@ def attend(
     )
 
 
+def room(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+    """Where a layer's projection goes, so that the convolutions can be moved on behind the verdict."""
+    W, held = mixer.projection.weight, pools.kept.setdefault(INPUTS, {})
+    for number, group in enumerate(pools.convolutions):
+        if layer in group.layers:
+            shape = (len(group.layers), *feed.tokens.shape, W.shape[0])
+            if number not in held or held[number][0].shape != shape:
+                held[number] = torch.empty(shape, dtype=W.dtype, device=W.device), mixer.reads
+            return held[number][0][group.layers.index(layer)]
+    raise AssertionError(f"layer {layer} has no convolution")
+
+
+def convolutions_on(
+    pools: Pools, verdict: Verdict, operations: Operations, drafts: int, *, advanced: Tensor | None = None,
+    path: Tensor | None = None,
+) -> None:  # fmt: skip
+    """The windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
+    for number, (inputs, reads) in pools.kept.pop(INPUTS, {}).items():
+        M, u = pools.convolutions[number].M, inputs[..., reads]
+        u = u if drafts == 1 else u[:, verdict.row]
+        k, n = u.shape[:2]
+        first = torch.arange(k, device=u.device)[:, None] * M.shape[1]
+        places = torch.where(verdict.slots >= 0, verdict.slots + first, -1).flatten()
+        if path is None:
+            count = None if advanced is None else advanced.expand(k, n).flatten()
+            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
+        else:
+            along = path.expand(k, *path.shape).flatten(0, 1)
+            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=along, slots=places)
+
+
 def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
     """Keys and values of the accepted nodes to the end of what is committed, in every attention layer."""
     pending = pools.kept.pop(PENDING, {})
@@ -55,8 +89,8 @@ def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operat
 
 
 def advance(pools: Pools, verdict: Verdict) -> None:
-    """The lengths, by as many tokens as entered the states."""
-    put(pools.length, verdict.slots, at(pools.length, verdict.slots) + verdict.run.advanced)
+    """The lengths, by as many tokens as entered the states; padding has entered none."""
+    pools.length.index_add_(0, index(verdict.slots), verdict.run.advanced)
 
 
 def at(cursor: Tensor, slots: Tensor) -> Tensor:

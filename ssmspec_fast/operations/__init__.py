@@ -128,8 +128,8 @@ class Operations(Protocol):
     @property
     def selective(self) -> Recurrence: ...
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x W^T + bias over the last axis."""
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+        """x W^T + bias over the last axis; into `out`, without gaps, where it is given."""
         ...
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:

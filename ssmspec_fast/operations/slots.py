@@ -35,6 +35,12 @@ def put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
     pool.index_copy_(0, owner, torch.where(some, new.to(pool.dtype), pool[owner]))
 
 
+def move(counts: Tensor, slots: Tensor, new: Tensor) -> None:
+    """Whole numbers written back, in place, but for padding: by their difference, which is 0 for padding."""
+    owner = index(slots)
+    counts.index_add_(0, owner, (new - counts[owner]) * expand(slots >= 0, new))
+
+
 def expand(mask: Tensor, like: Tensor) -> Tensor:
     """A mask with as many axes as `like`."""
     return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))

@@ -23,9 +23,10 @@ class TorchOperations:
         self.append_packed, self.kv_append = attention.append_packed, attention.append
         self.kv_compact = attention.compact
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         y = self.arithmetic.product(x, W)
-        return y if bias is None else y + bias
+        y = y if bias is None else y + bias
+        return y if out is None else out.copy_(y)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         return self.arithmetic.wide_product(x, W, exact(x))

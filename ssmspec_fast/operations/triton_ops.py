@@ -9,8 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ssmspec_kernels.accept_greedy import accept_greedy
 from ssmspec_kernels.accept_sampled import accept_sampled
 from ssmspec_kernels.causal_attention import causal_attention
+from ssmspec_kernels.commit_tokens import commit_tokens
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_packed import conv_packed
 from ssmspec_kernels.conv_tree import conv_tree
@@ -40,14 +42,17 @@ class TritonOperations:
         self.layer_norm, self.act, self.rotate = plain.layer_norm, plain.act, plain.rotate
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
-        self.accept_sampled = accept_sampled
+        self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         if len(rows) > ROWS and not self.bitwise:
-            return torch.nn.functional.linear(x, W, bias)
-        done = [linear_rows(part, W, bias) for part in torch.split(rows, ROWS)]
-        return (done[0] if len(done) == 1 else torch.cat(done)).view(*x.shape[:-1], W.shape[0])
+            y = torch.nn.functional.linear(x, W, bias)
+            return y if out is None else out.copy_(y)
+        made = x.new_empty((*x.shape[:-1], W.shape[0])) if out is None else out
+        for part, y in zip(torch.split(rows, ROWS), torch.split(made.view(-1, W.shape[0]), ROWS), strict=True):
+            linear_rows(part, W, bias, out=y)
+        return made
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])

@@ -1,0 +1,46 @@
+"""What became of one step, on its way to the host: copied behind the step, read when it is wanted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from .operations.slots import index
+from .sequences import Sequences
+from .window import Verdict
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Round(Generic[R]):
+    """`found` (n, 3 + t), on the host: for each sequence its slot, tokens emitted, whether it has ended, and the tokens."""
+
+    running: dict[int, R]
+    found: Tensor
+    copied: Any = None
+
+    def read(self) -> Iterator[tuple[int, R, list[int] | None, bool]]:
+        """Slot, request, what it emitted (None: it took no part) and whether it has ended; waits for the step."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        said = {slot: (tokens[:advanced], bool(ended)) for slot, advanced, ended, *tokens in self.found.tolist()}
+        ended = {slot: over for slot, (_, over) in said.items()}
+        for slot, request in self.running.items():
+            yield slot, request, said[slot][0] if slot in said else None, ended.get(slot, True)
+
+
+def launched(running: dict[int, R], verdict: Verdict, sequences: Sequences) -> Round[R]:
+    """A step that is on its way. A running sequence that took no part has ended before it."""
+    over = sequences.ended[index(verdict.slots)]
+    cursors = torch.stack([verdict.slots, verdict.run.advanced, over.long()], dim=1)
+    found = torch.cat([cursors, verdict.run.tokens.long()], dim=1)
+    if not found.is_cuda:
+        return Round(dict(running), found)
+    host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+    host.copy_(found, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+    return Round(dict(running), host, copied)
