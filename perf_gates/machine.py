@@ -27,6 +27,13 @@ def fingerprint() -> dict[str, str]:
     }
 
 
+def clock_mhz() -> int | None:
+    """The clock of the GPU's processors now, of the device that this process sees first; None where nothing says it."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+    said = _said(["nvidia-smi", "-i", first, "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"])
+    return int(said) if said.isdigit() else None
+
+
 def _said(command: list[str]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip().split("\n")[0]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
+FURTHER = ("papers", "engine")
+"""What the papers' tables need beside them: more windows and rings of the kernels, and steps of an engine."""
 
 
 class Missing(LookupError):
@@ -27,7 +29,7 @@ class Results:
     """What the folder of a run holds, by part."""
 
     def __init__(self, folder: Path) -> None:
-        files = {part: folder / f"{part}.json" for part in PARTS}
+        files = {part: folder / f"{part}.json" for part in (*PARTS, *FURTHER)}
         self.parts: dict[str, dict[str, Any]] = {p: json.loads(f.read_text()) for p, f in files.items() if f.exists()}
         self.timings = {
             At(part, t["model"], t["operation"], t["batch"]): t

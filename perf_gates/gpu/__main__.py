@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from perf_gates.clock import compiling, copy_bytes_per_us, empty_launch_us
+from perf_gates.clock import compiling, copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu import peers, rehearsal
-from perf_gates.machine import fingerprint, kernels_hash
-from perf_gates.measured import PARTS
+from perf_gates.machine import clock_mhz, fingerprint, kernels_hash
+from perf_gates.measured import FURTHER, PARTS
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 150
 """Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
@@ -85,12 +85,14 @@ def compile_all(parts: list[str], folder: Path | None, jobs: int) -> None:
 
 
 def measure(part: str, out: Path, folder: Path | None) -> None:
-    """Every case of a part; the file is written after each."""
+    """Every case of a part; the file is written after each. A timing holds the largest relative error of a median of its
+    case, and the clock right after it."""
     if part in ("prefill", "peers"):
         peers.load(folder)
     head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "timings": []}
     for case in module(part).cases():
+        noises.clear()
         try:
             timings = module(part).timings(*case)
         except Exception as error:
@@ -102,7 +104,8 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
             continue
         finally:
             torch.cuda.empty_cache()
-        found["timings"] += [asdict(t) for t in timings]
+        quality = {"noise": max(noises, default=0.0), "clock_mhz": clock_mhz()}
+        found["timings"] += [asdict(t) | quality for t in timings]
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
     write(out, found | {"complete": True})
@@ -135,7 +138,7 @@ def stage(arguments: list[str], seconds: float) -> bool:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, help="the folder of the results")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER), default=PARTS, metavar="PART")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -155,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     a.out.mkdir(parents=True, exist_ok=True)
     given = ["--out", str(a.out), "--jobs", str(a.jobs), *(["--peers", str(a.peers)] if a.peers else [])]
-    todo = [part for part in PARTS if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
+    todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
     if timed := [part for part in todo if part != "model_shapes"]:
         run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
     failed = []

@@ -1,0 +1,92 @@
+"""Kernels at the windows, rings and batches of ReplaySSM's figures, beside the plain step of the same part.
+
+Standard decode with rings of 4 to 32 tokens, and for 1 to 512 rows; verification of 2 to 8 tokens with half of the drafts
+accepted, in rings of 16 tokens and the window; the state after every token, which the paper sets them against.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from perf_gates.clock import copies_for, graph_us, is_compiling
+
+from . import buffered, buffered_delta
+from .steps import DELTA, SSD, Timing, bf16, kernel
+
+MODELS = ("mamba2-2.7b", "nemotron-3-nano-4b", "qwen3.5-4b")
+WINDOWS = (2, 4, 6, 8)
+RINGS, ROWS = (4, 8, 32), (8, 32, 128, 512)
+
+
+def ring(model: str, batch: int, window: int, capacity: int) -> list[Timing]:
+    """A whole flush cycle of verification; a window of 0 is standard decode."""
+    taken = window // 2 + 1
+    plan = buffered.Plan(capacity, window, taken if window else 1)
+    if model in SSD:
+        return [Timing(model, plan.name, batch, *buffered.buffered(buffered.Model(model, batch, capacity), plan))]
+    cycle = buffered_delta.Cycle(max(1, window), plan.advanced, capacity)
+    us = buffered_delta.cycle_us(model, batch, cycle, torch.bfloat16, False)
+    return [Timing(model, plan.name, batch, us, int(buffered_delta.cycle_bytes(model, batch, cycle, 2)))]
+
+
+def step(model: str, batch: int, *_: int) -> list[Timing]:
+    """The plain step."""
+    if model in SSD:
+        return [Timing(model, "step", batch, *buffered._plain(model, batch))]
+    return [Timing(model, "step", batch, buffered_delta.plain_us(model, batch), buffered_delta.step_bytes(model, batch))]
+
+
+def snapshots(model: str, batch: int, t: int, _: int) -> list[Timing]:
+    """A window with the state after every token, each in a slot of its own.
+
+    Raises: RuntimeError for an output that was not written; nothing is timed then.
+    """
+    sizes, state = (DELTA[model], DELTA[model][1:]) if model in DELTA else (SSD[model], SSD[model][:3])
+    module = "delta_snapshots" if model in DELTA else "ssd_snapshots"
+    bytes_ = int(kernel(module, "traffic_bytes")(batch, t, *sizes))
+    copies = copies_for(bytes_, least=2)
+    pool = torch.randn(copies * batch * (1 + t), *state, device="cuda")
+    slots = torch.arange(len(pool), device="cuda", dtype=torch.int32).view(copies, batch, 1 + t)
+    first, places = slots[..., 0].contiguous(), slots[..., 1:].contiguous()
+    args, named = _window(model, batch, t)
+
+    def launch(i: int) -> torch.Tensor:
+        found: torch.Tensor = kernel(module)(pool, *args, places[i], slots=first[i], **named)
+        return found
+
+    out = launch(0)
+    if not is_compiling() and not bool(out.isfinite().all()):
+        raise RuntimeError("an output is not finite; nothing is timed")
+    us = graph_us([lambda i=i: launch(i) for i in range(copies)], replays=9)  # type: ignore[misc]
+    return [Timing(model, f"snapshots of {t}", batch, us, bytes_)]
+
+
+def _window(model: str, batch: int, t: int) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+    """The inputs of a window, and the rest, with an output that nobody has written."""
+    if model in DELTA:
+        g, h, k, v = DELTA[model]
+        gates = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+        given = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v), *gates
+        return given, {"out": torch.full_like(given[2], float("nan"))}
+    h, p, n, g = SSD[model]
+    given = bf16(batch, t, h, p), bf16(batch, t, h), -torch.rand(h, device="cuda"), bf16(batch, t, g, n), bf16(batch, t, g, n)
+    rest = {"D": torch.randn(h, device="cuda"), "dt_bias": torch.randn(h, device="cuda")}
+    return given, rest | {"out": torch.full_like(given[0], float("nan"))}
+
+
+def cases() -> Iterator[tuple[str, str, int, int, int]]:
+    """Names, models, batches, windows and capacities; what the most gates read comes first."""
+    for model in MODELS:
+        for batch in (64, 256):
+            yield "step", model, batch, 0, 0
+            yield from (("ring", model, batch, t, 16 + t) for t in WINDOWS)
+            if model != "nemotron-3-nano-4b":
+                yield from (("snapshots", model, batch, t, 0) for t in WINDOWS)
+        yield from (("ring", model, 256, 0, capacity) for capacity in RINGS)
+    for batch in ROWS:
+        yield from ((what, model, batch, 0, 16) for model in MODELS for what in ("step", "ring"))
+
+
+def timings(what: str, model: str, batch: int, window: int, capacity: int) -> list[Timing]:
+    return {"step": step, "ring": ring, "snapshots": snapshots}[what](model, batch, window, capacity)
