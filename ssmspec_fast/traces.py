@@ -31,12 +31,13 @@ CHUNK = 64
 class Trace:
     """By prompt: the tokens emitted, and the logits (n, i) in fp32 that each was chosen from; and the windows' statistics.
 
-    The last window of a request, which its end may cut, is not counted.
+    The last window of a request, which its end may cut, is not counted. `steps` are windows of the whole batch.
     """
 
     tokens: tuple[tuple[int, ...], ...]
     logits: tuple[np.ndarray, ...]
     statistics: Counts
+    steps: int
 
 
 class Kept:
@@ -61,6 +62,7 @@ class Traced(Watched):
     def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:
         self.kept = Kept(acceptance)
         super().__init__(model, drafter, method, self.kept, **options)
+        self.steps = 0
         self.logits: dict[int, list[Tensor]] = defaultdict(list)
         self.windows: dict[int, list[Seen]] = defaultdict(list)
         self.show = lambda seen: self.windows[seen.request].append(seen)
@@ -70,10 +72,13 @@ class Traced(Watched):
         super().step(running, sequences)
         assert self.kept.logits is not None
         assert self.last.verdict is not None
-        logits, verdict = self.kept.logits.cpu(), self.last.verdict
-        for n, (slot, advanced) in enumerate(zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True)):
+        self.steps += 1
+        run, slots = self.last.verdict.run, self.last.verdict.slots.tolist()
+        counts = run.advanced.tolist()
+        stood = self.kept.logits[run.tokens >= 0].cpu().split(counts)
+        for slot, logits in zip(slots, stood, strict=True):
             if slot in numbers:
-                self.logits[numbers[slot]].append(logits[n, :advanced])
+                self.logits[numbers[slot]].append(logits)
 
 
 def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -> Trace:
@@ -91,7 +96,7 @@ def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -
     seconds = time.perf_counter() - began
     logits = tuple(torch.cat(engine.logits[n]).numpy() for n in range(len(prompts)))
     whole = [seen for n in range(len(prompts)) for seen in engine.windows[n][:-1]]
-    return Trace(tuple(r.tokens for r in results), logits, count(whole, seconds))
+    return Trace(tuple(r.tokens for r in results), logits, count(whole, seconds), engine.steps)
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def test_the_demo_takes_another_way_to_the_same_tokens(words: tuple[str, ...]) -
 
 @pytest.mark.usefixtures("shipped")
 def test_a_planted_method_that_forgets_what_was_accepted_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ActivationReplay, "replay", lambda *_: None)
+    monkeypatch.setattr(ActivationReplay, "commit", lambda *_: None)
     made = call("--max-tokens", "40", "--method", "activation-replay")
     assert made.exit_code == cli.DIFFERS
     assert re.fullmatch(r"identical to plain decoding: no, first difference at token \d+", made.stdout.splitlines()[-1])

@@ -1,7 +1,11 @@
 """The table that says whether speculation is plain decoding: what it excuses, what it refuses, when it stands."""
 
 import json
+import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,15 @@ import numpy as np
 import pytest
 
 from conformance.losslessness import first_difference, near_tie
-from perf_gates import lossless
-from perf_gates.lossless import Bench, Cell, compare, fill, judge, keys, problems, table
+from perf_gates import cells, lossless, workers
+from perf_gates.cells import Cell, compare, judge, keys, problems, table
+from perf_gates.lossless import Bench, fill, needs, ordered
+from perf_gates.workers import Failed, spread
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.traces import exact, run
 
 from .fast_trained import pair
+from .some_tasks import Tasks
 
 PROMPTS = ["def mean(", "def fir", "values", "\n\n\n"]
 EXACT = np.zeros((5, 3)) + [[2.0, 1.0, 0.0]] * 5
@@ -109,20 +116,20 @@ def whole() -> list[Cell]:
     return [replace(c, outcome="inapplicable", reason="why") if c.method == "tree" else c for c in held]
 
 
-def found(cells: list[Cell], kernels: str = "k", digests: dict[str, str] = DIGESTS) -> list[str]:
-    written = json.loads(json.dumps({"cells": [asdict(cell) for cell in cells]}))
+def found(held: list[Cell], kernels: str = "k", digests: dict[str, str] = DIGESTS) -> list[str]:
+    written = json.loads(json.dumps({"cells": [asdict(cell) for cell in held]}))
     return problems(written, EXPECTED, kernels, digests)
 
 
 def test_a_table_stands_with_every_cell_passed_on_these_kernels_and_checkpoints() -> None:
-    cells = whole()
-    assert found(cells) == []
-    assert found(cells[1:]) == ["mamba2 / joint / lookup / fast: missing", "mamba2 / lookup: no method takes it"]
-    assert len(found(cells, kernels="other")) == len(cells)
-    assert len(found(cells, digests=DIGESTS | {"mamba2-drafter": "cc"})) == 2
-    for outcome in ("differs", "starved"):
-        assert found([replace(cells[0], outcome=outcome, reason="why"), *cells[1:]])[0].endswith(f"{outcome}, why")
-    idle = [replace(c, outcome="inapplicable") for c in cells]
+    held = whole()
+    assert found(held) == []
+    assert found(held[1:]) == ["mamba2 / joint / lookup / fast: missing", "mamba2 / lookup: no method takes it"]
+    assert len(found(held, kernels="other")) == len(held)
+    assert len(found(held, digests=DIGESTS | {"mamba2-drafter": "cc"})) == 2
+    for outcome in ("differs", "starved", "error"):
+        assert found([replace(held[0], outcome=outcome, reason="why"), *held[1:]])[0].endswith(f"{outcome}, why")
+    idle = [replace(c, outcome="inapplicable") for c in held]
     assert found(idle) == ["mamba2 / lookup: no method takes it", "mamba2 / mamba2: no method takes it"]
 
 
@@ -131,18 +138,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pair(tmp_path_factory.mktemp("trained"))
 
 
-def bench(trained: Path, tokens: int = 16) -> Bench:
-    return Bench(lossless.ENGINE, trained, PROMPTS, tokens, "cpu", "float32")
+@pytest.fixture
+def make(trained: Path, tmp_path: Path) -> Callable[[], Bench]:
+    return partial(Bench, lossless.ENGINE, trained, PROMPTS, 16, "cpu", "float32", tmp_path)
 
 
-def test_cells_are_run_written_and_not_run_again(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lossless, "SHARE", 0.0)  # so few windows need not hold all three kinds
-    monkeypatch.setitem(lossless.DRAFTERS, "tree", {"drafter": "mamba2-drafter", "tree": "2,1"})
+def test_cells_are_run_written_and_not_run_again(
+    make: Callable[[], Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "SHARE", 0.0)  # so few windows need not hold all three kinds
+    monkeypatch.setitem(cells.DRAFTERS, "tree", {"drafter": "mamba2-drafter", "tree": "2,1"})
     expected = list(keys(["mamba2"], ["joint", "tree"], ["mamba2", "tree"], ["bitwise", "fast"]))
-    file, settings = tmp_path / "table.json", {"tokens": 16}
-    part = fill(bench(trained), expected[:3], file, settings, float("inf"))
+    digests = make().digests
+    file, settings = tmp_path / "table.json", {"tokens": 16, "device": "cpu"}
+    part = fill(make, digests, expected[:3], file, settings, float("inf"))
     monkeypatch.setattr(Bench, "cell", recorded(asked := [], Bench.cell))
-    results = fill(bench(trained), expected, file, settings, float("inf"))
+    results = fill(make, digests, expected, file, settings, float("inf"))
     assert asked == expected[3:]
     assert results["cells"][:3] == json.loads(json.dumps(part["cells"]))
     assert json.loads(file.read_text()) == json.loads(json.dumps(results))
@@ -151,8 +162,8 @@ def test_cells_are_run_written_and_not_run_again(trained: Path, tmp_path: Path, 
         assert outcomes["joint", "mamba2", mode] in ("identical", "near ties")[: 1 + (mode == "fast")]
         assert outcomes["tree", "tree", mode] in ("identical", "near ties")[: 1 + (mode == "fast")]
         assert outcomes["joint", "tree", mode] == outcomes["tree", "mamba2", mode] == "inapplicable"
-    assert problems(results, expected, lossless.kernels_hash(), bench(trained).digests) == []
-    assert fill(bench(trained), expected, file, {"tokens": 9}, 0.0)["cells"] == []
+    assert problems(results, expected, lossless.kernels_hash(), digests) == []
+    assert fill(make, digests, expected, file, settings | {"tokens": 9}, 0.0)["cells"] == []
     shown = table(results)
     assert "| mamba2 | joint | mamba2 | identical |" in shown
     assert "- joint with tree: the drafter proposes trees, but joint verifies chains" in shown
@@ -168,10 +179,12 @@ def recorded(asked: list[Any], cell: Any) -> Any:
 
 @pytest.mark.parametrize("mode", ["bitwise", "fast"])
 def test_a_planted_method_that_forgets_what_was_accepted_differs(
-    mode: str, trained: Path, monkeypatch: pytest.MonkeyPatch
+    mode: str, make: Callable[[], Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ActivationReplay, "replay", lambda *_: None)
-    cell = bench(trained).cell(("mamba2", "activation-replay", "mamba2", mode))
+    bench = make()
+    bench.decode("mamba2", mode)
+    monkeypatch.setattr(ActivationReplay, "commit", lambda *_: None)
+    cell = bench.cell(("mamba2", "activation-replay", "mamba2", mode))
     assert cell.outcome == "differs"
     assert cell.reason.startswith("prompt ")
 
@@ -181,8 +194,51 @@ def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(traine
     for prompt, tokens, logits in zip(PROMPTS, spoken.tokens, spoken.logits, strict=True):
         assert len(tokens) == 12
         assert tuple(logits.argmax(1)) == tokens
+        assert len(logits) == 12
         wide = exact(trained / "mamba2", prompt, tokens)
         assert wide.dtype == np.float64
         # fp32 against float64 through two layers of widths below 100: far below 2^-24 times the roundings of a token.
         assert np.max(np.abs(logits - wide)) <= 2**-24 * 10_000 * np.max(np.abs(wide))
         assert np.max(np.abs(logits - wide)) > 0
+
+
+def test_every_drafter_by_every_method_has_its_bitwise_cell_before_any_fast_one_and_plain_decoding_before_both() -> None:
+    order = ordered(list(keys(cells.MODELS, cells.METHODS, tuple(cells.DRAFTERS), cells.MODES)))
+    assert len(order) == len(set(order)) == 4 * 5 * 13 * 2 + 4 * 2
+    spoken = [key for key in order if needs(key) is not None]
+    assert [key[3] for key in spoken] == ["bitwise"] * 260 + ["fast"] * 260
+    assert all(order.index(needs(key)) < order.index(key) for key in spoken)  # type: ignore[arg-type]
+
+
+def test_tasks_go_to_processes_in_order_and_what_breaks_one_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(workers.VISIBLE, "as it was")
+    tasks = ["first", "needs first", "raises", "dies", "breaks", "last"]
+    needed = {"needs first": "first"}
+    found = dict(spread(tasks, Tasks, 2, needed.get, float("inf"), ["0", "1"]))
+    assert set(found) == set(tasks)
+    assert list(found).index("first") < list(found).index("needs first")
+    assert {found["first"], found["last"]} <= {f"{task} {gpu}" for task in ("first", "last") for gpu in "01"}
+    assert found["raises"] == Failed("ValueError: as planted")
+    assert found["breaks"] == Failed("RuntimeError: GPU gone")
+    assert found["dies"] == Failed("its process ended with 3")
+    assert os.environ[workers.VISIBLE] == "as it was"
+
+
+def test_what_runs_when_the_time_is_over_is_ended_and_nothing_starts_then() -> None:
+    began = time.monotonic()
+    assert list(spread(["long", "first"], Tasks, 1, lambda _: None, began + 1)) == []
+    assert time.monotonic() - began < 30
+
+
+def test_a_failure_is_a_cell_that_does_not_pass_and_is_run_again(
+    make: Callable[[], Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, digests = list(keys(["mamba2"], ["joint"], ["mamba2"], ["fast"])), make().digests
+    arguments = (digests, expected, tmp_path / "table.json", {"device": "cpu"}, float("inf"))
+    monkeypatch.setattr(lossless, "answers", lambda *_: [(expected[0], Failed("its process ended with -9"))])
+    results = fill(make, *arguments)
+    assert problems(results, expected, lossless.kernels_hash(), digests)[0].endswith("error, its process ended with -9")
+    asked = []
+    monkeypatch.setattr(lossless, "answers", lambda _, tasks, *__: asked.extend(tasks) or [])
+    fill(make, *arguments)
+    assert asked == [("mamba2", "plain", "", "fast"), *expected]

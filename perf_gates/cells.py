@@ -1,0 +1,170 @@
+"""The table that says whether speculation is plain decoding: its cells, how they are judged, when they stand.
+
+A cell counts its windows by how much of them was accepted, and is starved, so that it shows nothing, unless none, some and
+all each make 5 % of them. A drafter that a method cannot take makes the cell inapplicable, with the reason.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.losslessness import MOST, NearTie, first_difference, near_tie
+
+MODELS = ("mamba2", "hybrid", "delta", "llama")
+METHODS = ("activation-replay", "replay-buffer", "snapshots", "joint", "tree")
+DRAFTERS = {
+    "mamba2": {"drafter": "mamba2-drafter", "drafts": 3},
+    "mamba2 tree 2,2,1": {"drafter": "mamba2-drafter", "tree": "2,2,1"},
+    "ngram": {"drafter": "ngram+bigram", "drafts": 3},
+    "lookup": {"drafter": "lookup", "drafts": 4},
+    "ngram rows": {"drafter": "ngram+bigram", "drafts": 3, "rows": 4},
+    "ngram tree": {"drafter": "ngram+bigram", "drafts": 3, "tree": "4"},
+    "mamba1": {"drafter": "mamba1-drafter", "drafts": 3},
+    "bpe, by text": {"drafter": "bpe-drafter", "drafts": 3},
+    "mamba2 at 25 %": {"drafter": "mamba2-drafter-25", "drafts": 3},
+    "mamba2 at 5 %": {"drafter": "mamba2-drafter-05", "drafts": 3},
+    "mamba2 tree A": {"drafter": "mamba2-drafter", "tree": "a"},
+    "mamba2 beams 2x3": {"drafter": "mamba2-drafter", "tree": "2x3"},
+    "mamba2 bandit": {"drafter": "mamba2-drafter", "tree": "1,1/2,1/3,2,1"},
+}
+MODES = ("bitwise", "fast")
+SHARE = 0.05
+PASSED = ("identical", "near ties", "inapplicable")
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of the table. `windows` counts none, some and all accepted; `ties` the tokens that were excused."""
+
+    model: str
+    method: str
+    drafter: str
+    mode: str
+    outcome: str
+    reason: str = ""
+    compared: int = 0
+    ties: int = 0
+    windows: tuple[int, int, int] = (0, 0, 0)
+    tau: float = 0.0
+    steps: int = 0
+    seconds: float = 0.0
+    kernels: str = ""
+    checkpoints: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.method, self.drafter, self.mode
+
+
+def keys(models: Sequence[str], methods: Sequence[str], drafters: Sequence[str], modes: Sequence[str]) -> Iterator[Key]:
+    """Every cell; the stricter mode of all before the other, and each drafter by every method on every model."""
+    for mode in modes:
+        for drafter in drafters:
+            for method in methods:
+                for model in models:
+                    yield model, method, drafter, mode
+
+
+def compare(plain: Any, spoken: Any, exact: Any, fast: bool) -> tuple[str, str, int, int]:
+    """Outcome, reason, tokens compared, tokens excused. `exact(n, output)` is the float64 forward of request n."""
+    compared = ties = 0
+    for n, (ours, theirs) in enumerate(zip(plain.tokens, spoken.tokens, strict=True)):
+        at = first_difference(ours, theirs)
+        compared += len(ours) if at is None else at + 1
+        if at is None:
+            continue
+        if not fast:
+            return "differs", f"prompt {n}, token {at}", compared, ties
+        if at >= min(len(ours), len(theirs)):
+            return "differs", f"prompt {n} ends at token {at}", compared, ties
+        rows = (plain.logits[n][: at + 1], spoken.logits[n][: at + 1], exact(n, ours[: at + 1]))
+        found: NearTie = near_tie(*rows, (ours[at], theirs[at]))
+        if not found.excused:
+            return "differs", f"prompt {n}, token {at}: margin {found.margin:.3g}, errors {found.errors}", compared, ties
+        ties += 1
+    return ("near ties" if ties else "identical"), "", compared, ties
+
+
+def judge(outcome: str, reason: str, compared: int, ties: int, windows: Sequence[int], fp32: bool) -> tuple[str, str]:
+    """The outcome after the demands on the number of near ties and on the windows."""
+    if outcome == "differs":
+        return outcome, reason
+    if fp32 and not ties <= MOST * compared:
+        return "differs", f"{ties} near ties among {compared} tokens, more than 1 in {1 / MOST:,.0f}"
+    if not (sum(windows) > 0 and min(windows) >= SHARE * sum(windows)):
+        return "starved", f"{windows[0]}, {windows[1]}, {windows[2]} windows with none, some, all accepted"
+    return outcome, reason
+
+
+def missing(cells: Sequence[Cell], expected: Sequence[Key]) -> list[Key]:
+    held = {cell.key for cell in cells}
+    return [key for key in expected if key not in held]
+
+
+def problems(results: dict[str, Any], expected: Sequence[Key], kernels: str, digests: dict[str, str]) -> list[str]:
+    """Why a table does not stand for this code: empty when it does."""
+    cells = [read(cell) for cell in results["cells"]]
+    found = [f"{' / '.join(key)}: missing" for key in missing(cells, expected)]
+    for cell in cells:
+        name = " / ".join(cell.key)
+        if cell.outcome not in PASSED:
+            found.append(f"{name}: {cell.outcome}, {cell.reason}")
+        if cell.kernels != kernels:
+            found.append(f"{name}: made with kernels {cell.kernels}, these are {kernels}")
+        if cell.checkpoints != joined(digests, cell):
+            found.append(f"{name}: made with other checkpoints")
+    applicable = {(c.model, c.drafter) for c in cells if c.outcome != "inapplicable"}
+    found += [
+        f"{model} / {drafter}: no method takes it" for model, drafter in sorted({(k[0], k[2]) for k in expected} - applicable)
+    ]
+    return found
+
+
+def joined(digests: dict[str, str], cell: Cell) -> str:
+    """Which weights a cell was made with."""
+    drafter = DRAFTERS.get(cell.drafter, {}).get("drafter", "")
+    return " ".join(digests[name] for name in (cell.model, str(drafter)) if name in digests)
+
+
+def read(cell: dict[str, Any]) -> Cell:
+    return Cell(**cell | {"windows": tuple(cell["windows"])})
+
+
+def table(results: dict[str, Any]) -> str:
+    """Markdown: a row for each model, method and drafter, the modes side by side."""
+    cells = {cell.key: cell for cell in map(read, results["cells"])}
+    modes = sorted({key[3] for key in cells})
+    lines = [
+        f"| model | method | drafter | {' | '.join(modes)} | none, some, all accepted | tokens a call |",
+        f"|---|---|---|{'---|' * len(modes)}---|---|",
+    ]
+    for row in sorted(dict.fromkeys(key[:3] for key in cells), key=_place):
+        of = [cells.get((*row, mode)) for mode in modes]
+        shown = next((cell for cell in of if cell and sum(cell.windows)), None)
+        if shown is None:
+            continue
+        shares = ", ".join(f"{100 * n / sum(shown.windows):.0f} %" for n in shown.windows)
+        lines.append(f"| {' | '.join(row)} | {' | '.join(map(_said, of))} | {shares} | {shown.tau:.2f} |")
+    left_out: dict[str, list[str]] = {}
+    for cell in cells.values():
+        if cell.outcome == "inapplicable":
+            left_out.setdefault(cell.reason, []).append(f"{cell.method} with {cell.drafter}")
+    lines += ["", "Inapplicable:", ""]
+    lines += [f"- {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in left_out.items()]
+    return "\n".join(lines)
+
+
+def _place(row: tuple[str, str, str]) -> tuple[int, ...]:
+    """Rows by model, then method, then drafter."""
+    orders = (MODELS, METHODS, tuple(DRAFTERS))
+    return tuple(order.index(name) if name in order else len(order) for name, order in zip(row, orders, strict=True))
+
+
+def _said(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    if cell.outcome == "near ties":
+        return f"{cell.ties} near ties in {cell.compared:,}"
+    return cell.outcome if cell.outcome in PASSED else f"**{cell.outcome}**: {cell.reason}"

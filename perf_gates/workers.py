@@ -1,0 +1,119 @@
+"""Tasks over processes that share the GPUs: in the order given, each when what it needs is there; answers as they come.
+
+A process works on one task at a time and is told the next when it has answered, so that nothing starts once the time is over.
+One that dies, or whose GPU fails under it, answers with what happened and is replaced.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+Make = Callable[[], Callable[[Any], Any]]
+"""Makes, in the process, what works on a task. It is pickled, so a class or a partial of one."""
+
+
+class Failed(NamedTuple):
+    """A task that raised, or took its process with it."""
+
+    reason: str
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    line: Connection
+    place: int
+    task: Any = None
+
+
+def spread(
+    tasks: Sequence[Any], make: Make, jobs: int, needs: Callable[[Any], Any], until: float, gpus: Sequence[str] = ()
+) -> Iterator[tuple[Any, Any]]:
+    """Each task and its answer, or `Failed`. A task waits for the one that it `needs` (None: for none).
+
+    Units: `until` is a reading of `time.monotonic`, behind which nothing starts and nothing is waited for.
+    """
+    waiting, done, workers = list(tasks), set(), [start(make, place, gpus) for place in range(jobs)]
+    try:
+        while time.monotonic() < until:
+            for worker in workers:
+                ready = next((task for task in waiting if needs(task) is None or needs(task) in done), None)
+                if worker.task is None and ready is not None:
+                    waiting.remove(ready)
+                    worker.task = ready
+                    with suppress(BrokenPipeError):  # it died: its line says so below
+                        worker.line.send(ready)
+            busy = [worker for worker in workers if worker.task is not None]
+            if not busy:
+                return
+            for line in wait([worker.line for worker in busy], timeout=min(1.0, max(0.0, until - time.monotonic()))):
+                worker = next(worker for worker in busy if worker.line is line)
+                task, answer, sound = worker.task, *heard(worker)
+                worker.task = None
+                if not sound:
+                    workers[workers.index(worker)] = start(make, worker.place, gpus)
+                done.add(task)
+                yield task, answer
+    finally:
+        for worker in workers:
+            worker.process.kill()
+
+
+def heard(worker: Worker) -> tuple[Any, bool]:
+    """What a worker answers, and whether it goes on."""
+    try:
+        answer, sound = worker.line.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join(5)
+        return Failed(f"its process ended with {worker.process.exitcode}"), False
+    return answer, sound
+
+
+def start(make: Make, place: int, gpus: Sequence[str]) -> Worker:
+    """A process of its own that sees one of the GPUs."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(make, theirs), daemon=True)
+    with seen(gpus[place % len(gpus)] if gpus else None):
+        process.start()
+    theirs.close()
+    return Worker(process, ours, place)
+
+
+@contextmanager
+def seen(gpu: str | None) -> Iterator[None]:
+    """The environment with one GPU, while a process starts."""
+    before = os.environ.get(VISIBLE)
+    if gpu is not None:
+        os.environ[VISIBLE] = gpu
+    try:
+        yield
+    finally:
+        os.environ.pop(VISIBLE, None)
+        if before is not None:
+            os.environ[VISIBLE] = before
+
+
+def work(make: Make, line: Connection) -> None:
+    """The loop of a process. A RuntimeError may have left a GPU that answers nothing more: it goes."""
+    answers = make()
+    while True:
+        try:
+            task = line.recv()
+        except EOFError:
+            return
+        try:
+            answer, sound = answers(task), True
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            answer, sound = Failed(f"{type(error).__name__}: {said}"), not isinstance(error, RuntimeError)
+        line.send((answer, sound))
+        if not sound:
+            return
