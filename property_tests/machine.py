@@ -1,0 +1,132 @@
+"""The state machine over an adapter's decoders: sequences join, are decoded in windows of every kind, leave, move and return.
+
+The model is plain decoding of the committed tokens (`session`); Hypothesis draws the model, the decodings, the geometry and
+every action (`actions`), and shrinks what fails to the fewest actions.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from ssmspec_ref.contract import Adapter, Decoding
+
+from .actions import ACTIONS, offered
+from .session import Session, longest
+from .specs import Sizes, specs
+
+
+class DecoderMachine(RuleBasedStateMachine):
+    """Subclass it with an adapter: `machine`."""
+
+    adapter: ClassVar[Adapter]
+    named: ClassVar[str]
+    device: ClassVar[str] = "cpu"
+    sizes: ClassVar[Sizes] = Sizes()
+    groups: ClassVar[Sequence[tuple[Decoding, ...]]] = ()
+    """Decodings of one example come from one group; each group has its share of the examples."""
+    totals: ClassVar["Totals"]
+
+    session: Session | None = None
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        draw = data.draw
+        group = draw(st.sampled_from(self.groups))
+        speculative = [d for d in group if longest(d, 2) > 1] or list(group)
+        chosen = [draw(st.sampled_from(speculative))]
+        if draw(st.booleans()):
+            chosen.append(draw(st.sampled_from(list(group))))
+        spec = draw(specs(self.sizes, *(d.limits for d in chosen)))
+        self.session = Session(
+            self.adapter,
+            [d.name for d in chosen],
+            spec.words(),
+            slots=draw(st.integers(2, self.sizes.slots)),
+            window=draw(st.integers(3, self.sizes.window)),
+            cache=self.sizes.cache,
+        )
+        self.session.name = self.named
+        type(self).totals.begin(self.session)
+        self.act("prefill", data)
+
+    def act(self, name: str, data: st.DataObject) -> None:
+        assert self.session is not None
+        drawn = ACTIONS[name].draw(data.draw, self.session)
+        if drawn is not None:
+            getattr(self.session, ACTIONS[name].call)(**drawn)
+
+    def between(self) -> bool:
+        return self.session is not None and self.session.pending is not None
+
+    @precondition(lambda self: self.session is not None and self.session.pending is None)
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        """Any action between two windows; behind a window mostly its verdict at once."""
+        assert self.session is not None
+        self.act(data.draw(st.sampled_from(offered(self.session))), data)
+        if self.between() and data.draw(st.integers(0, 3)) < 3:
+            self.act("commit", data)
+
+    @precondition(between)
+    @rule(data=st.data())
+    def verdict(self, data: st.DataObject) -> None:
+        self.act("commit", data)
+
+    @precondition(between)
+    @rule(data=st.data())
+    def copy_between(self, data: st.DataObject) -> None:
+        """Another sequence is forked between a window and its verdict."""
+        self.act("fork", data)
+
+    def teardown(self) -> None:
+        if self.session is None:
+            return
+        if self.session.utilisation < float("inf"):
+            hypothesis.target(self.session.utilisation, label="utilisation of the bound")
+        type(self).totals.end(self.session)
+
+
+class Totals:
+    """What the examples of a machine reached. `last` is the session of the last example: of a failure, the smallest one."""
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self.reached: Counter[str] = Counter()
+        self.decodings: Counter[str] = Counter()
+        self.used: dict[str, float] = {}
+        self.worst: tuple[float, Session] | None = None
+        self.last: Session | None = None
+
+    def begin(self, session: Session) -> None:
+        self.last = session
+        self.examples += 1
+        self.decodings.update(d.name for d in session.decodings)
+
+    def end(self, session: Session) -> None:
+        self.reached.update(session.reached)
+        for label, used in session.used.items():
+            self.used[label] = max(self.used.get(label, 0.0), used)
+        if session.used and (self.worst is None or session.utilisation > self.worst[0]):
+            self.worst = session.utilisation, session
+
+    @property
+    def actions(self) -> int:
+        return sum(count for name, count in self.reached.items() if name.startswith("rule "))
+
+
+def machine(
+    adapter: Adapter, named: str, sizes: Sizes | None = None, groups: Sequence[tuple[Decoding, ...]] = ()
+) -> type[DecoderMachine]:
+    """The machine of an adapter; `groups` share the examples evenly (none: all decodings are one)."""
+    given: dict[str, Any] = {
+        "adapter": adapter,
+        "named": named,
+        "sizes": sizes or Sizes(),
+        "groups": tuple(groups) or (adapter.decodings,),
+        "totals": Totals(),
+    }
+    return type("Machine", (DecoderMachine,), given)
