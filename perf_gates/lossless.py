@@ -67,10 +67,18 @@ class Bench:
     """Runs cells, and before them the plain decoding of a model and mode, which it leaves in `store`."""
 
     def __init__(
-        self, engine: str, checkpoints: Path, prompts: list[str], tokens: int, device: str, dtype: str, store: Path
+        self,
+        engine: str,
+        checkpoints: Path,
+        prompts: list[str],
+        tokens: int,
+        device: str,
+        dtype: str,
+        store: Path,
+        graphs: bool = False,
     ) -> None:
         self.engine, self.checkpoints, self.prompts, self.tokens = import_module(engine), checkpoints, prompts, tokens
-        self.device, self.dtype, self.store = device, dtype, store
+        self.device, self.dtype, self.store, self.graphs = device, dtype, store, graphs
         folders = {file.parent for file in checkpoints.glob("*/config.json")}
         self.digests = {folder.name: self.engine.digest(folder) for folder in sorted(folders)}
         self.held: tuple[Path, Run] | None = None
@@ -84,7 +92,7 @@ class Bench:
         return self.cell(key)
 
     def run(self, model: str, mode: str, **given: Any) -> Any:
-        named = {"mode": mode, "device": self.device, "dtype": self.dtype}
+        named = {"mode": mode, "device": self.device, "dtype": self.dtype, "graphs": self.graphs}
         return self.engine.run(self.checkpoints / model, self.prompts, self.tokens, **named | given)
 
     def file(self, model: str, mode: str) -> Path:
@@ -225,6 +233,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--graphs", action="store_true", help="steps as CUDA graphs")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--engine", default=ENGINE)
@@ -239,12 +248,21 @@ def main() -> None:
     lines = (given.checkpoints / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines[: given.prompts]]
     with tempfile.TemporaryDirectory() as store:
-        arguments = (given.engine, given.checkpoints, prompts, given.tokens, given.device, given.dtype, Path(store))
+        arguments = (
+            given.engine,
+            given.checkpoints,
+            prompts,
+            given.tokens,
+            given.device,
+            given.dtype,
+            Path(store),
+            given.graphs,
+        )
         make, digests = functools.partial(Bench, *arguments), Bench(*arguments).digests
         if given.check:
             results = json.loads(given.check.read_text(encoding="utf-8"))
         else:
-            settings = {"prompts": given.prompts, "tokens": given.tokens, "device": given.device, "dtype": given.dtype}
+            settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype", "graphs")}
             results = fill(make, digests, expected, given.out, settings, until, given.jobs)
     found = problems(results, expected, kernels_hash(), digests)
     print("\n".join(found) or f"{len(expected)} cells stand")

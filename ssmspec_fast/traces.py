@@ -1,5 +1,6 @@
 """Runs of the engine with the logits behind every token, for whoever judges whether a run is plain decoding's."""
 
+import functools
 import hashlib
 import time
 from collections import defaultdict
@@ -15,6 +16,7 @@ from torch import Tensor
 from .checkpoint import load, weight_files
 from .decoder import Decoder
 from .engine import Request, Settings
+from .graphs import CUDARecorder, Recorder
 from .methods.plain import Plain
 from .operations import Operations
 from .operations.torch_ops import TorchOperations
@@ -41,15 +43,15 @@ class Trace:
 
 
 class Kept:
-    """A rule that keeps the logits of the tokens that stand; otherwise the one inside."""
+    """A rule that keeps the logits of what stands, by verdict, since a graph fills both again; otherwise the one inside."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.logits: Tensor | None = None
+        self.logits: dict[int, Tensor] = {}
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
         verdict: Verdict = self.inner(proposal, logits, sequences, operations)
-        self.logits = logits[verdict.row[:, None], verdict.run.path.clamp_min(0)]
+        self.logits[id(verdict)] = logits[verdict.row[:, None], verdict.run.path.clamp_min(0)]
         return verdict
 
     def __getattr__(self, name: str) -> Any:
@@ -69,27 +71,30 @@ class Traced(Watched):
 
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
         numbers = {slot: request.number for slot, request in running.items()}
+        if self.graphs is None:
+            self.kept.logits.clear()
         super().step(running, sequences)
-        assert self.kept.logits is not None
-        assert self.last.verdict is not None
+        verdict = self.last.verdict
+        assert verdict is not None
         self.steps += 1
-        run, slots = self.last.verdict.run, self.last.verdict.slots.tolist()
-        counts = run.advanced.tolist()
-        stood = self.kept.logits[run.tokens >= 0].cpu().split(counts)
-        for slot, logits in zip(slots, stood, strict=True):
+        stood = self.kept.logits[id(verdict)][verdict.run.tokens >= 0].cpu()
+        rows = torch.split(stood, verdict.run.advanced.tolist())
+        for slot, logits in zip(verdict.slots.tolist(), rows, strict=True):
             if slot in numbers:
                 self.logits[numbers[slot]].append(logits)
 
 
-def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -> Trace:
-    """Greedy runs of `budget` tokens each, whatever they say; `given` as for `api.load`.
+def run(folder: str | Path, prompts: Sequence[str], budget: int, *, graphs: Recorder | bool = False, **given: Any) -> Trace:
+    """Greedy runs of `budget` tokens each, whatever they say; over `graphs` where asked; `given` as for `api.load`.
 
     Raises: as `api.load`.
     """
     encode = Tokenizer(folder).encode
     tokens = [encode(prompt) for prompt in prompts]
     room = {"slots": len(prompts), "cache": max(map(len, tokens)) + budget}
-    engine = Parts(folder, engine=Traced, **room | given).load().engine
+    recorder = CUDARecorder() if graphs is True else graphs or None
+    made: Any = functools.partial(Traced, graphs=recorder)
+    engine = Parts(folder, engine=made, **room | given).load().engine
     assert isinstance(engine, Traced)
     began = time.perf_counter()
     results = engine.generate(tokens, Settings(budget))

@@ -20,6 +20,7 @@ from perf_gates.workers import Failed, spread
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.traces import exact, run
 
+from .fast_tape import TapeRecorder
 from .fast_trained import pair
 from .some_tasks import Tasks
 
@@ -189,8 +190,10 @@ def test_a_planted_method_that_forgets_what_was_accepted_differs(
     assert cell.reason.startswith("prompt ")
 
 
-def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(trained: Path) -> None:
-    spoken = run(trained / "mamba2", PROMPTS, 12, drafter=trained / "mamba2-drafter", method="joint", dtype="float32")
+@pytest.mark.parametrize("graphs", [False, TapeRecorder()], ids=["launched", "replayed"])
+def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs: Any, trained: Path) -> None:
+    given = {"drafter": trained / "mamba2-drafter", "method": "joint", "dtype": "float32", "graphs": graphs}
+    spoken = run(trained / "mamba2", PROMPTS, 12, **given)
     for prompt, tokens, logits in zip(PROMPTS, spoken.tokens, spoken.logits, strict=True):
         assert len(tokens) == 12
         assert tuple(logits.argmax(1)) == tokens
