@@ -17,9 +17,19 @@ from ..sequences import Sequences
 from ..window import Verdict, Window
 
 
-def greedy(rule: Callable[..., Emitted], window: Window, logits: Tensor, sequences: Sequences) -> Verdict:
-    """The verdict of `rule`, the launcher of `ssmspec_kernels.accept_greedy`, on the logits (b, t, i)."""
+def greedy(
+    rule: Callable[..., Emitted],
+    window: Window,
+    logits: Tensor,
+    sequences: Sequences,
+    said: Callable[[Tensor], Tensor] | None = None,
+) -> Verdict:
+    """The verdict of `rule`, the launcher of `ssmspec_kernels.accept_greedy`, on the logits (b, t, i).
+
+    `said` puts other choices (b, t) in the place of the most likely ones.
+    """
     top, choice = logits.max(-1)
+    choice = choice if said is None else said(choice)
     bad = top.isnan()
     parents = torch.where(bad, -2, window.tree())  # (1)
     b, t = choice.shape

@@ -64,15 +64,14 @@ def convolutions_on(
     for number, (inputs, reads) in pools.kept.pop(INPUTS, {}).items():
         M, u = pools.convolutions[number].M, inputs[..., reads]
         u = u if drafts == 1 else u[:, verdict.row]
-        k, n = u.shape[:2]
+        k = len(u)
         first = torch.arange(k, device=u.device)[:, None] * M.shape[1]
         places = torch.where(verdict.slots >= 0, verdict.slots + first, -1).flatten()
         if path is None:
-            count = None if advanced is None else advanced.expand(k, n).flatten()
+            count = None if advanced is None else advanced.repeat(k)
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
         else:
-            along = path.expand(k, *path.shape).flatten(0, 1)
-            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=along, slots=places)
+            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=path.repeat(k, 1), slots=places)
 
 
 def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:

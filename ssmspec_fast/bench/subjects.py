@@ -1,0 +1,146 @@
+"""What is timed: an engine whose windows have a fixed shape and emit a fixed number of tokens.
+
+Drafts are the root's neighbours in the vocabulary. What stands of a window is forced, behind the same choice by the logits
+that acceptance makes otherwise, so that a step can be timed for every number of accepted drafts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..accept.fused import greedy
+from ..accept.walk import best, broken, cut, walk
+from ..draft.shapes import TREE_A, chain
+from ..engine import Engine, Settings
+from ..methods import Method
+from ..methods.activation_replay import ActivationReplay
+from ..methods.joint import Joint
+from ..methods.plain import Plain
+from ..methods.replay_buffer import ReplayBuffer
+from ..methods.snapshots import Snapshots
+from ..methods.tree import Tree
+from ..model import Model
+from ..operations import Operations
+from ..sequences import Sequences
+from ..window import Proposal, Verdict, Window
+
+CONTEXT = 512
+"""Tokens that are in the caches of attention."""
+ROOM = 1024
+"""Tokens that a sequence may get while it is timed."""
+
+METHODS: dict[str, Callable[[int], Method]] = {
+    "plain": lambda drafts: Plain(),
+    "snapshots": Snapshots,
+    "joint": Joint,
+    "replay": ActivationReplay,
+    "buffer": lambda drafts: ReplayBuffer(),
+    "tree": lambda drafts: Tree(),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A step: `window` counts tokens, the root included; `parents` makes it a tree; `advanced` is what it emits."""
+
+    model: str
+    method: str
+    window: int = 1
+    batch: int = 1
+    drafts: int = 1
+    parents: tuple[int, ...] | None = None
+    advanced: int = 1
+
+    @property
+    def name(self) -> str:
+        shape = f"tree of {len(self.parents)}" if self.parents else f"window of {self.window}"
+        rows = f", {self.drafts} drafts" if self.drafts > 1 else ""
+        return f"{self.model} {self.method}, {shape}{rows}, batch {self.batch}, {self.advanced} emitted"
+
+
+def tree_of(nodes: int) -> tuple[int, ...]:
+    """STree's tree A for 13 nodes; otherwise a binary tree, level by level."""
+    return TREE_A if nodes == len(TREE_A) else (-1, *((i - 1) // 2 for i in range(1, nodes)))
+
+
+class Neighbours:
+    """Drafts beside the root in the vocabulary; the same shape at every step."""
+
+    on_device, law = True, "point_mass"
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        self.nodes, self.drafts = len(subject.parents or range(subject.window)), subject.drafts
+        self.vocabulary, self.trees = model.config.vocabulary, subject.parents is not None
+        self.steps = torch.arange(self.nodes, device=model.device)
+        self.parents = torch.tensor(subject.parents or chain(max(1, self.nodes - 1)), device=model.device)
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
+
+    def release(self, slots: Tensor) -> None: ...
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        tokens = (sequences.roots(slots)[:, None] + self.steps) % self.vocabulary
+        parents = self.parents.expand(len(slots), -1) if self.trees else None
+        if self.drafts > 1:
+            tokens, slots = tokens.repeat_interleave(self.drafts, 0), slots.repeat_interleave(self.drafts)
+        return Proposal(Window(tokens, slots, None, parents, self.drafts))
+
+
+class Forced:
+    """Greedy acceptance of `advanced` tokens, whatever the logits say; they are read as greedy acceptance reads them."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        parents = list(subject.parents or range(-1, subject.window - 1))
+        below = [next((i for i, p in enumerate(parents) if p == node), 0) for node in range(len(parents))]
+        for first in (True, False):  # the first child, or the last: whichever path is longer
+            if not first:
+                below = [max((i for i, p in enumerate(parents) if p == n), default=0) for n in range(len(parents))]
+            path = [0]
+            while below[path[-1]] and len(path) < subject.advanced:
+                path.append(below[path[-1]])
+            if len(path) >= subject.advanced:
+                break
+        self.reached = len(path)
+        shift = [-1] * len(parents)
+        for node, child in pairwise(path):
+            shift[node] = child
+        self.shift = torch.tensor(shift, device=model.device)
+
+    def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
+        window, rule = proposal.window, getattr(operations, "accept_greedy", None)
+        said = window.tokens[:, self.shift.clamp_min(0)]
+        if rule is None:
+            choice = torch.where(self.shift >= 0, said, -3 - 0 * logits.argmax(-1))
+            stands = best(*walk(window.tokens, window.tree(), choice), window)
+            return cut(*stands, sequences, window.sequences, broken(logits))
+        return greedy(rule, window, logits, sequences, lambda choice: torch.where(self.shift >= 0, said, choice))
+
+
+def engine_of(subject: Subject, model: Model, operations: Operations, recorder: object | None) -> Engine:
+    """An engine for one shape, its sequences begun; nothing is prefilled: the states are zeros."""
+    engine = Engine(
+        model,
+        Neighbours(subject, model),
+        METHODS[subject.method](subject.drafts),
+        Forced(subject, model),
+        operations=operations,
+        slots=subject.batch,
+        cache=CONTEXT + ROOM,
+        graphs=recorder,  # type: ignore[arg-type]
+    )
+    sequences = engine.begin(Settings(ROOM))
+    begin(engine, sequences, range(subject.batch))
+    return engine
+
+
+def begin(engine: Engine, sequences: Sequences, slots: Sequence[int]) -> None:
+    """Sequences of CONTEXT tokens, and room for more, in these slots."""
+    for slot in slots:
+        sequences.add(slot, [(7 * slot + i) % 61 for i in range(CONTEXT + 1)], 2**40, slot)
+    engine.target.method.start(engine.target.pools, torch.tensor(list(slots), device=engine.model.device))
+    engine.target.pools.length[: len(slots)] = CONTEXT
