@@ -32,7 +32,7 @@ class Sequences:
         """The last token of each row (b); token 0 for padding."""
         at = index(slots)
         last = (self.length[at] - 1).clamp_min(0)
-        return torch.where(slots >= 0, self.tokens[at, last], 0)
+        return self.tokens[at, last] * (slots >= 0)
 
     def add(self, slot: int, prompt: list[int], budget: int, request: int) -> None:
         """A new sequence in a slot."""

@@ -34,10 +34,14 @@ class Cache:
 
 @dataclass(frozen=True)
 class Convolutions:
-    """The windows M of all layers of one shape, in one piece (k, s, c, w), so that one launch moves them all."""
+    """The windows M of all layers of one shape, in one piece (k, s, c, w), so that one launch moves them all.
+
+    `first` (k, 1) is the place of each layer's slot 0 in M as (k s, c, w).
+    """
 
     layers: tuple[int, ...]
     M: Tensor
+    first: Tensor
 
 
 @dataclass
@@ -100,6 +104,7 @@ def new_pools(
         Convolutions(
             tuple(numbers),
             torch.zeros((len(numbers), slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where),
+            torch.arange(0, len(numbers) * slots, slots, device=where)[:, None],
         )
         for config, numbers in alike.items()
     )

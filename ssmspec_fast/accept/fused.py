@@ -31,8 +31,10 @@ def greedy(
     top, choice = logits.max(-1)
     choice = choice if said is None else said(choice)
     bad = top.isnan()
-    parents = torch.where(bad, -2, window.tree())  # (1)
     b, t = choice.shape
+    plain = window.parents is None and window.lengths is None  # the kernel sees itself which rows are padding
+    tree = torch.arange(-1, t - 1, device=choice.device).expand(b, t) if plain else window.tree()
+    parents = torch.where(bad, -2, tree)  # (1)
     held = torch.full((2, b, t), -1, device=choice.device)  # the kernel leaves the rows of padding
     advanced, ended = torch.zeros_like(held[0, :, 0]), torch.zeros_like(bad[:, 0])
     eos = sequences.eos if len(sequences.eos) else None

@@ -62,11 +62,11 @@ def convolutions_on(
 ) -> None:  # fmt: skip
     """The windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
     for number, (inputs, reads) in pools.kept.pop(INPUTS, {}).items():
-        M, u = pools.convolutions[number].M, inputs[..., reads]
+        group, u = pools.convolutions[number], inputs[..., reads]
+        M = group.M
         u = u if drafts == 1 else u[:, verdict.row]
         k = len(u)
-        first = torch.arange(k, device=u.device)[:, None] * M.shape[1]
-        places = torch.where(verdict.slots >= 0, verdict.slots + first, -1).flatten()
+        places = torch.where(verdict.slots >= 0, verdict.slots + group.first, -1).flatten()
         if path is None:
             count = None if advanced is None else advanced.repeat(k)
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
