@@ -34,13 +34,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError
-
 from .cursors import check_window
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import INDICES, d_strides, strides
-from .ssd_inputs import check_inputs, load_rows, step_size
+from .ssd_inputs import check_heads, check_inputs, load_rows, step_size
 from .ssd_ring import Ring, entry_bytes, load_entries, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
@@ -145,8 +143,7 @@ def launch(
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     products = x.dtype == torch.bfloat16 and n <= 128
     *given, apart = tiles
-    if given[2] and (h // g) % given[2]:
-        raise ParameterError(f"{given[2]} heads a program do not divide the {h // g} heads of a group; give a divisor")
+    check_heads(given[2] or 1, h // g)
     if apart is None:
         apart = products and b * h >= few(p)
     for rows in ("open", "due") if apart else ("all",):

@@ -88,6 +88,12 @@ def step_size(raw, real, bias, low, high, SOFTPLUS: tl.constexpr, LIMIT: tl.cons
     return tl.where(real, step, 0.0)
 
 
+def check_heads(heads: int, of_group: int) -> None:
+    """Raises: ParameterError unless the heads of a program divide those of a group."""
+    if of_group % heads:
+        raise ParameterError(f"{heads} heads a program do not divide the {of_group} heads of a group; give a divisor")
+
+
 @triton.jit
 def load_rows(start, rows, cols, in_rows, in_cols):
     """A block of rows at offsets `rows` from `start`, as stored; zeros outside the masks."""

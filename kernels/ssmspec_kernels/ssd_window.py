@@ -27,12 +27,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, Unsupported
+from ssmspec_ref.errors import Unsupported
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import d_strides, strides
-from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, window_tile
+from .ssd_inputs import check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
 
 MOST_TOKENS = 128
 SMS = 132
@@ -116,8 +116,7 @@ def launch(
     p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
     default = _tile(b * h, t, h // g, p, products)
     block, program, heads, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
-    if (h // g) % heads:
-        raise ParameterError(f"{heads} heads a program do not divide the {h // g} heads of a group; give a divisor")
+    check_heads(heads, h // g)
     if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:
         raise Unsupported(WGMMA.format(block=block, warps=warps, t=t))
     each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
