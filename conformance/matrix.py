@@ -10,9 +10,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .grid import Cell, groups, totals
+from .grid import Group as Grid
 from .report import Diagnosis, Header, Result
+from .ways import ways
 
-RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
 
 
@@ -22,73 +24,52 @@ def matrix(results: Sequence[Result]) -> RenderableType:
     A cell reads passed/run; below it what did not pass, or the worst error in units of its bound, and how many cases have an
     output of which the contract says nothing.
     """
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        if result.operation:
-            groups[result.operation.split(".")[0]].append(result)
-    return Group(*(_table(name, found) for name, found in groups.items() if any(r.case for r in found)))
+    return Group(*map(_table, groups(results)))
 
 
-def _table(name: str, results: list[Result]) -> Table:
-    operations = list(dict.fromkeys(r.operation for r in results if r.case))
-    rows: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for result in results:
-        if result.case:
-            rows[result.adapter, result.subject, result.contract][result.operation].append(result)
-    table = Table(title=name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+def _table(group: Grid) -> Table:
+    table = Table(title=group.name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold")
-    for operation in operations:
+    for operation in group.operations:
         table.add_column(operation.split(".", 1)[1].replace("_", " "), justify="right", no_wrap=True)
-    for adapter, found in groupby(rows, key=lambda row: row[0]):
+    for adapter, rows in groupby(group.rows, key=lambda row: row.adapter):
         table.add_row(Text(adapter, style="bold underline"))
-        for _, subject, contract in found:
-            cells = rows[adapter, subject, contract]
-            head = Text(subject).append(f"\n  {contract}", style="dim")
-            table.add_row(head, *(cell(cells[operation]) for operation in operations))
+        for row in rows:
+            head = Text(row.subject).append(f"\n  {row.contract}", style="dim")
+            table.add_row(head, *(_text(row.cells[operation]) for operation in group.operations))
         table.add_section()
     return table
 
 
-def cell(results: Sequence[Result]) -> Text:
+def _text(cell: Cell) -> Text:
     """passed/run, and below it what did not pass, or the worst utilisation; a dash where the operation is not offered."""
-    if not results:
+    if not cell.results:
         return Text("–", style="dim")
-    counts = {word: sum(r.verdict == word for r in results) for word in RANK}
-    worst = max((word for word, count in counts.items() if count), key=RANK.index)
-    text = Text(f"{counts['pass']}/{len(results)}", style=STYLE[worst])
+    counts = cell.counts
+    text = Text(f"{counts['pass']}/{len(cell.results)}", style=STYLE[cell.worst])
     bad = [word for word in ("fail", "unknown", "known-failure") if counts[word]]
     if bad:
         return text.append("\n" + ", ".join(f"{counts[word]} {word.removesuffix('-failure')}" for word in bad))
-    utilisation = max((o.utilisation for r in results for o in r.outputs), default=0.0)
-    text.append(f"\n{utilisation:.2g}" if utilisation > 0 else "\nexact", style="dim")
-    empty = sum(any(o.void for o in r.outputs) for r in results)
-    return text.append(f"\n{empty} void", style="yellow") if empty else text
+    text.append(f"\n{cell.utilisation:.2g}" if cell.utilisation > 0 else "\nexact", style="dim")
+    return text.append(f"\n{cell.void} void", style="yellow") if cell.void else text
 
 
 def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
     """Each way of failing once: the subjects that share it, its smallest case and the line that runs it again."""
-    ways: dict[tuple[str, ...], list[Diagnosis]] = defaultdict(list)
-    for d in diagnoses:
-        ways[d.verdict, d.adapter, d.operation, d.contract, d.failing, d.smallest].append(d)
     lines: list[RenderableType] = []
-    for (verdict, adapter, operation, contract, failing, smallest), found in sorted(ways.items(), key=_worst_first):
-        head = Text(f"{verdict}  ", style=STYLE[verdict])
-        head.append(f"{adapter}: {operation}  {contract}", style="bold")
-        failed, ran = sum(d.failures for d in found), sum(d.cases for d in found)
-        head.append(f"  {failed} of {_cases(ran)} of {', '.join(d.subject for d in found)}: {failing}")
-        d = found[0]
+    for way in ways(diagnoses):
+        d = way.first
+        head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
+        head.append(f"{d.adapter}: {d.operation}  {d.contract}", style="bold")
+        head.append(f"  {way.failures} of {_cases(way.cases)} of {way.subjects}: {d.failing}")
         why = f"known     {d.reason}  {d.link}" if d.reason else f"source    {d.source}"
-        lines += [Text(), head, *(Text(f"    {part}") for part in (d.message, f"smallest  {smallest}", why))]
-        lines.append(Text(f"    {d.rerun}", style="cyan"))
+        told = [d.message, d.diverges and f"diverges  {d.diverges}", f"smallest  {d.smallest}"]
+        told += [d.looks_like and f"looks     {d.looks_like}", why]
+        lines += [Text(), head, *(Text(f"    {part}") for part in told if part), Text(f"    {d.rerun}", style="cyan")]
     for r in results:
         if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation):
             lines.append(Text(f"{r.verdict}  {r.adapter}: {r.subject}  {r.case}  {r.message}", style=STYLE[r.verdict]))
     return Group(*lines)
-
-
-def _worst_first(way: tuple[tuple[str, ...], list[Diagnosis]]) -> tuple[int, str, str]:
-    verdict, adapter, operation, *_ = way[0]
-    return -RANK.index(verdict), adapter, operation
 
 
 def left_out(results: Sequence[Result]) -> RenderableType:
@@ -123,7 +104,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
     for name, version in head.adapters.items():
         own = [r for r in results if r.adapter == name]
         subjects = len({r.subject for r in own if r.case})
-        counts = {word: sum(r.verdict == word for r in own) for word in RANK}
+        counts = totals(own)
         ran = sum(bool(r.case) for r in own)
         text = Text(f"{name} {version}", style="bold")
         text.append(f": {subjects} subject{'' if subjects == 1 else 's'}, {_cases(ran)}, tier {head.tier}: ")

@@ -1,0 +1,93 @@
+"""What is made of a report, and the commands for it: a page, JUnit, a badge, a comparison, a whole from shards."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from . import compare as comparing
+from . import merge as merging
+from .badge import badge
+from .errors import ConformanceError
+from .junit import junit
+from .page import page
+from .report import Report, Writer, read_report
+
+FAILED, REFUSED = 1, 2
+"""Exit codes: something failed or became worse; the command could not be carried out."""
+Path_ = Annotated[Path, typer.Argument(help="A report.jsonl.")]
+
+
+def write(folder: Path, report: Report | None = None) -> list[Path]:
+    """Write report.html, junit.xml and badge.svg beside a report.jsonl.
+
+    Raises: ReportError.
+    """
+    whole = report or read_report(folder / "report.jsonl")
+    made = {"report.html": page(whole), "junit.xml": junit(whole), "badge.svg": badge(whole)}
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in made]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `ssmspec conform`."""
+    app.command(name="page")(make)
+    app.command(name="compare")(compare)
+    app.command(name="merge")(merge)
+
+
+def make(report: Path_) -> None:
+    """Write the page, JUnit and the badge of a report beside it."""
+    whole = _read(report)
+    for path in write(report.parent, whole):
+        Console().print(str(path), soft_wrap=True, highlight=False)
+
+
+def compare(
+    before: Path_,
+    after: Path_,
+    factor: Annotated[float, typer.Option(help="Tell what uses more of its bound by this factor.")] = comparing.FACTOR,
+) -> None:
+    """Compare two reports. Exits with 1 if a case broke or is no longer run."""
+    old, new = _read(before), _read(after)
+    found = comparing.compare(old, new, factor)
+    Console().print(comparing.shown(found, old, new), soft_wrap=True, highlight=False)
+    if found.worse:
+        raise typer.Exit(FAILED)
+
+
+def merge(
+    folder: Annotated[Path, typer.Argument(help="Folder for the whole report.")],
+    parts: Annotated[list[Path], typer.Argument(help="The report.jsonl of every shard.")],
+) -> None:
+    """Put the reports of shards together. Exits with 1 if a case failed or stayed unknown."""
+    try:
+        merged = merging.merge([_read(part) for part in parts], [str(part) for part in parts])
+    except ConformanceError as error:
+        raise _refused(error) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
+        writer = Writer(stream, merged.header)
+        for result in merged.results:
+            writer.add(result)
+        for diagnosis in merged.diagnoses:
+            writer.add(diagnosis)
+        footer = writer.close()
+    write(folder)
+    Console().print(f"{footer.verdicts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
+    if any(footer.verdicts.get(word) for word in ("fail", "unknown")):
+        raise typer.Exit(FAILED)
+
+
+def _read(path: Path) -> Report:
+    try:
+        return read_report(path)
+    except (ConformanceError, OSError) as error:
+        raise _refused(error) from error
+
+
+def _refused(error: Exception) -> typer.Exit:
+    Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+    return typer.Exit(REFUSED)

@@ -1,0 +1,77 @@
+"""Reports of the shards of one run, put together into the report of the run.
+
+Every part must have been run under the same conditions, each shard must be there once, and no case twice. What is
+inapplicable stands in every shard and once in the whole. Ways of failing are told once, with the counts of all shards.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import ReportError
+from .report import Diagnosis, Header, Report, Result
+
+ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine")
+"""What every part must agree on."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The lines of the whole report."""
+
+    header: Header
+    results: tuple[Result, ...]
+    diagnoses: tuple[Diagnosis, ...]
+
+
+def merge(reports: Sequence[Report], names: Sequence[str]) -> Merged:
+    """The whole of some reports; `names` are said where one does not fit.
+
+    Raises: ReportError for parts of other runs, a shard that is missing or there twice, a case that is there twice.
+    """
+    if not reports:
+        raise ReportError("no report came; give the reports of all shards")
+    first = reports[0].header
+    for report, name in zip(reports[1:], names[1:], strict=True):
+        for part in ALIKE:
+            if getattr(report.header, part) != getattr(first, part):
+                came, needed = getattr(report.header, part), getattr(first, part)
+                raise ReportError(f"{name} was run with {part} {came}, but {names[0]} with {needed}; merge parts of one run")
+    _check_shards([report.header.shard for report in reports])
+    results = _once([r for report in reports for r in report.results])
+    started = min(report.header.started for report in reports)
+    return Merged(first.model_copy(update={"shard": "", "started": started}), results, _diagnoses(reports, results))
+
+
+def _once(results: Sequence[Result]) -> tuple[Result, ...]:
+    """Every line once: what has no case stands in every shard; a case must not."""
+    found: dict[tuple[str, ...], Result] = {}
+    for r in results:
+        key = (r.adapter, r.subject, r.contract, r.operation, r.case, r.reason if not r.case else "")
+        if r.case and r.operation and key in found:
+            raise ReportError(f"{r.case} of {r.subject}, {r.contract}, is in more than one report; give each shard once")
+        found[key] = r
+    return tuple(found.values())
+
+
+def _check_shards(shards: Sequence[str]) -> None:
+    """All of i/n for i from 1 to n, or none that is a shard."""
+    if not any(shards):
+        return
+    counts = {shard.partition("/")[2] for shard in shards}
+    needed = sorted(f"{i}/{max(counts)}" for i in range(1, int(max(counts) or 0) + 1))
+    if len(counts) != 1 or sorted(shards) != needed:
+        raise ReportError(f"the shards {', '.join(sorted(shards))} came, but {', '.join(needed)} are needed; give each once")
+
+
+def _diagnoses(reports: Sequence[Report], results: Sequence[Result]) -> tuple[Diagnosis, ...]:
+    """Each way of failing once, with the smallest of its smallest cases."""
+    ran = Counter((r.adapter, r.subject, r.contract, r.operation) for r in results if r.case)
+    found: dict[tuple[str, ...], Diagnosis] = {}
+    for d in (d for report in reports for d in report.diagnoses):
+        key = (d.adapter, d.subject, d.contract, d.operation, d.failing, d.verdict, d.reason)
+        kept = found.get(key)
+        failures = d.failures + (kept.failures if kept else 0)
+        best = kept if kept and len(kept.smallest) <= len(d.smallest) else d
+        found[key] = best.model_copy(update={"failures": failures, "cases": ran[key[:4]]})
+    return tuple(found.values())
