@@ -1,6 +1,9 @@
 """`ssmspec conform`: run the suite on an adapter, list its cases, show a report again."""
 
+import secrets
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ssmspec_ref.contract import Adapter, Limits
 
-from .errors import AdapterUnavailable, ConformanceError
-from .interpreter.device import placed
+from .errors import ConformanceError
+from .judge import OTHER
 from .known import read_known
-from .load import load
+from .load import PROGRAM
 from .matrix import show
+from .opening import Opening
 from .plan import Job, Selection, plan
-from .report import Writer, header, read_report
+from .pool import Pool
+from .process import TIMEOUT
+from .report import Result, Writer, header, read_report
+from .run import Alone, Judges, Setting
 from .run import run as run_plan
 from .suite import SPECIFICATIONS
 from .suite.specification import TIERS
@@ -25,9 +32,10 @@ from .suite.specification import TIERS
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Judge an implementation against the float64 reference."
 )
-DEFAULT = ("reference", "transformers")
 FAILED, REFUSED = 1, 2
 """Exit codes: a case failed or stayed unknown; the command could not be carried out."""
+ADAPTER = "An adapter that ships, or package.module:factory."
+DEVICE = "Where the implementation computes: cpu, cuda, interpreter (Triton's)."
 
 
 def _tier(value: str) -> str:
@@ -36,25 +44,41 @@ def _tier(value: str) -> str:
     return value
 
 
+def _shard(value: str) -> str:
+    part, _, parts = value.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise typer.BadParameter(f"{value!r} is no shard; give part/parts, such as 2/4")
+    return value
+
+
 @app.command()
 def run(
-    adapter: Annotated[list[str] | None, typer.Option(help="An adapter that ships, or package.module:factory.")] = None,
+    adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
+    program: Annotated[list[str] | None, typer.Option(help="The command of a program that speaks JSON lines.")] = None,
     tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s) or standard.")] = "standard",
     subject: Annotated[str, typer.Option(help="Only these subjects; a pattern.")] = "*",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern such as 'ssd.*'.")] = "*",
     case: Annotated[str | None, typer.Option(help="One case, by its id.")] = None,
     report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("conformance-report"),
     known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
-    device: Annotated[
-        str, typer.Option(help="Where the implementation computes: cpu, cuda, interpreter (Triton's).")
-    ] = "cpu",
+    device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that judge, each with a worker for each adapter.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one call of the implementation.")] = TIMEOUT,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Call it in this process, for debuggers.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed of the inputs that come second; else drawn.")] = None,
+    shard: Annotated[str, typer.Option(callback=_shard, help="Judge one part of the cases, such as 2/4.")] = "1/1",
 ) -> None:
-    """Run the suite and print the matrix. Exits with 1 if a case fails or stays unknown."""
+    """Run the suite and print the matrix. Exits with 1 if a case fails or stays unknown.
+
+    Every adapter is called in a process of its own: what hangs, crashes or prints there fails its case, and the run goes on.
+    """
     console, progress = Console(), Console(stderr=True)
-    selection = Selection(tier, subject, operation, case)
+    part, parts = map(int, shard.split("/"))
+    selection = Selection(tier, subject, operation, case, (part, parts))
+    names = (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
     try:
-        with placed(device) as place:
-            green = _judge(_load(adapter, place, progress), selection, report, known, device, console, progress)
+        opening = Opening(names, device, not in_process, timeout)
+        green = _judge(opening, selection, report, known, jobs, seed, console, progress)
     except ConformanceError as error:
         progress.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
@@ -63,24 +87,55 @@ def run(
 
 
 def _judge(
-    adapters: dict[str, Adapter],
+    opening: Opening,
     selection: Selection,
     report: Path,
     known: Path | None,
-    device: str,
+    count: int,
+    seed: int | None,
     console: Console,
     progress: Console,
 ) -> bool:
-    jobs, left_out = plan(adapters, selection)
-    lists = {made.name: read_known(made.name, known) for made in adapters.values()}
+    def missing(error: ConformanceError) -> None:
+        progress.print(f"[yellow]left out[/yellow]: {error}", soft_wrap=True)
+
+    with opening.open(missing) as adapters:
+        jobs, left_out = plan(adapters, selection)
+        lists = {made.name: read_known(made.name, known) for made in adapters.values()}
+        setting = Setting(lists, opening.device, _drawn() if seed is None else seed)
+        progress.print(f"inputs that come second: --seed {setting.seed}", style="dim", highlight=False)
+        found = replace(opening, names=tuple(adapters))
+        pool = Pool(count, found, selection, setting, jobs) if count > 1 else nullcontext(Alone(setting))
+        with pool as judges:
+            return _written(adapters, jobs, left_out, selection, setting, judges, report, console, progress)
+
+
+def _written(
+    adapters: dict[str, Adapter],
+    jobs: list[Job],
+    left_out: list[Result],
+    selection: Selection,
+    setting: Setting,
+    judges: Judges,
+    report: Path,
+    console: Console,
+    progress: Console,
+) -> bool:
     report.mkdir(parents=True, exist_ok=True)
-    head = header(selection.tier, {made.name: made.version for made in adapters.values()}, device)
+    shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
+    head = header(selection.tier, {made.name: made.version for made in adapters.values()}, setting.device, shard)
+    whole = selection.whole and selection.tier == TIERS[-1]
     with (report / "report.jsonl").open("w", encoding="utf-8") as stream, _bar(progress) as bar:
         writer = Writer(stream, head)
-        outcome = run_plan(_watched(jobs, bar), left_out, lists, writer.add, selection.whole and selection.tier == TIERS[-1])
+        outcome = run_plan(_watched(jobs, bar), left_out, setting, writer.add, whole, judges)
         writer.close()
     show(console, head, outcome.results, outcome.diagnoses, str(report / "report.jsonl"))
     return outcome.green
+
+
+def _drawn() -> int:
+    """A seed that no implementation can know when it is imported, and that no table has."""
+    return OTHER + secrets.randbelow(2**31)
 
 
 @app.command(name="list")
@@ -105,19 +160,6 @@ def show_report(path: Annotated[Path, typer.Argument(help="A report.jsonl.")]) -
         Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     show(Console(), read.header, read.results, read.diagnoses, str(path))
-
-
-def _load(names: list[str] | None, device: str, console: Console) -> dict[str, Adapter]:
-    """The adapters asked for; without names, those that ship and whose implementation is installed."""
-    if names:
-        return {name: load(name, device) for name in names}
-    found = {}
-    for name in DEFAULT:
-        try:
-            found[name] = load(name, device)
-        except AdapterUnavailable as error:
-            console.print(f"[yellow]left out[/yellow]: {error}", soft_wrap=True)
-    return found
 
 
 def _bar(console: Console) -> Progress:

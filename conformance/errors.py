@@ -5,6 +5,8 @@ ConformanceError
 ├── AdapterUnavailable the adapter's implementation is not installed
 ├── UnknownCase        an id that names no case, or a selection that selects nothing
 ├── UnknownOperation   an adapter that declares an operation which does not exist
+├── UnknownLimit       a limit on an option, a value or an axis that the operation does not have
+├── ProgramError       a program that ended, or whose answer cannot be read
 ├── OtherWeights       a layer that says it used other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
 └── ReportError        a report that is truncated, edited or of another version
@@ -29,6 +31,14 @@ class UnknownCase(ConformanceError):
 
 class UnknownOperation(ConformanceError):
     """An adapter that declares an operation which does not exist."""
+
+
+class UnknownLimit(ConformanceError):
+    """A limit on an option, a value or an axis that the operation does not have."""
+
+
+class ProgramError(ConformanceError):
+    """A program that ended, or whose answer cannot be read."""
 
 
 class OtherWeights(ConformanceError):

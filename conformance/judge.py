@@ -5,14 +5,11 @@ number fails before any bound is asked; a bound that is not finite decides nothi
 void where zeros would be within the bound everywhere; a case of which every computed output is void decides nothing either.
 
 Inputs of cases with a seed above 0 are views into buffers of NaN with a gap after every element. The cases of the last
-family are run twice: the second time other inputs lie in the same arrays, beside the same weights.
+family are run three times: the second time other inputs, of a seed that no table has, lie in the same arrays beside the same
+weights; the third time the first inputs lie in new arrays. What was kept by address, by shape or from call to call shows.
 """
 
-import copy
-import dataclasses
-import hashlib
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +17,9 @@ import numpy as np
 
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 from ssmspec_ref.errors import SpecError
-from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
+from .bench import Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from .cases import Case
 from .draw import stored
 from .errors import OtherWeights
@@ -31,7 +28,7 @@ from .suite.specification import Arguments, Expected, Specification
 KEPT = 4096
 """Expectations kept at a time: a few kilobytes each."""
 OTHER = 1009
-"""The seed of the inputs that come second; no case of a table has it."""
+"""The seed of the inputs that come second where none is drawn; no case of a table has it."""
 WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
 WIDER["bf16"] = WIDER["fp32"]
 
@@ -55,85 +52,93 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one case. `kind` names the way of failing: error, outputs, shape, dtype, nan, mutated, used, bound,
-    stale (only where other inputs lay in the same arrays before)."""
+    """The verdict on one case. `kind` names the way of failing: error, crash, timeout, printed, outputs, shape, dtype, nan,
+    mutated, used, bound, stale (only where other inputs lay in the same arrays before), again (only when the inputs come a
+    second time). `seed` is that of the inputs that came second, where they count."""
 
     verdict: Verdict
     kind: str = ""
     message: str = ""
     outputs: tuple[Measured, ...] = ()
+    seed: int | None = None
 
     @property
     def worst(self) -> Measured | None:
         return max(self.outputs, key=lambda m: np.nan_to_num(m.utilisation, nan=np.inf), default=None)
 
 
-def judge(specification: Specification, capability: Capability, case: Case) -> Judgement:
-    """Draw the inputs of a case, run the implementation on copies of them, and compare with the oracle."""
-    arguments = specification.draw(case, capability.contract)
-    given = specification.draw(case, capability.contract)
-    given = tuple(map(spaced, given)) if case.seed > 0 else given
-    first = _judged(specification, capability, case, arguments, given)
+@dataclass(frozen=True)
+class _Trial:
+    """One case on one capability: how often it is called and with what changes, the rest does not."""
+
+    specification: Specification
+    capability: Capability
+    case: Case
+    bench: Bench
+
+    def drawn(self, seed: int) -> Arguments:
+        return self.specification.draw(replace(self.case, seed=seed), self.capability.contract)
+
+    def judged(self, arguments: Arguments, seed: int, gaps: bool = False, again: bool = False) -> Judgement:
+        """One call, against what must come out, which is computed meanwhile where the implementation has no say in it."""
+        answer = self.bench.start(self.specification, self.capability, arguments, gaps, again)
+        case, contract = replace(self.case, seed=seed), self.capability.contract
+        early = None
+        if not case.operation.startswith("layer."):
+            early = _attempted(lambda: expectation(self.specification, case, contract, arguments, None))
+        got = answer()
+        if got.failed:
+            return Judgement(Verdict.UNKNOWN if got.failed == "timeout" else Verdict.FAIL, got.failed, got.said)
+        if got.written:
+            return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
+        if early is None or got.came.used is not None:
+            early = _attempted(lambda: expectation(self.specification, case, contract, arguments, got.came.used))
+        return early if isinstance(early, Judgement) else compare(early, got.came.outputs, contract)
+
+
+def judge(specification: Specification, capability: Capability, case: Case, other: int = OTHER) -> Judgement:
+    """Draw the inputs of a case, run the implementation on copies of them, and compare with the oracle.
+
+    `other` is the seed of the inputs that come second.
+    """
+    trial = _Trial(specification, capability, case, bench_of(capability))
+    arguments = trial.drawn(case.seed)
+    first = trial.judged(arguments, case.seed, gaps=case.seed > 0)
     if first.verdict is not Verdict.PASS or case.seed > 0 or case.family != specification.families[-1]:
         return first
-    fresh = specification.draw(replace(case, seed=OTHER), capability.contract)
-    other = tuple(old if weights(old) else new for old, new in zip(arguments, fresh, strict=True))
-    refill(given, other)
-    again = replace(case, seed=OTHER)
-    second = _judged(specification, capability, again, other, given)
-    if second.verdict is not Verdict.FAIL:
-        return first
-    if _judged(specification, capability, again, other, copy.deepcopy(other)).verdict is Verdict.FAIL:
-        return replace(second, message=f"with the inputs of seed {OTHER}: {second.message}")
-    told = "right in arrays of its own, wrong where other inputs lay before, as if something was kept by address"
-    return replace(second, kind="stale", message=f"{told}: {second.message}")
+    fresh = tuple(old if weights(old) else new for old, new in zip(arguments, trial.drawn(other), strict=True))
+    second = replace(trial.judged(fresh, other, again=True), seed=other)
+    if _bad(second):
+        if second.kind == "timeout" or trial.judged(fresh, other).verdict is Verdict.FAIL:
+            return replace(second, message=f"with the inputs of seed {other}: {second.message}")
+        told = "right in arrays of its own, wrong where other inputs lay before, as if something was kept by address"
+        return replace(second, kind="stale", message=f"{told}: {second.message}")
+    third = trial.judged(arguments, case.seed)
+    if _bad(third):
+        told = "right at first, and not when the same inputs came again in other arrays"
+        why = "as if something was kept between calls, or read before it was written"
+        return replace(third, kind="again", message=f"{told}, {why}: {third.message}", seed=other)
+    return first
 
 
-def _judged(
-    specification: Specification, capability: Capability, case: Case, arguments: Arguments, given: Arguments
-) -> Judgement:
-    """One call on `given`, which holds what `arguments` holds."""
-    before = fingerprint(given)
+def _bad(judgement: Judgement) -> bool:
+    """Wrong, or without an answer; a bound that does not exist for other inputs says nothing of these."""
+    return judgement.verdict is Verdict.FAIL or judgement.kind == "timeout"
+
+
+def _attempted(expect: Callable[[], list[Expected]]) -> list[Expected] | Judgement:
+    """What must come out, or why nothing can be said."""
     try:
-        got = specification.run(capability, given)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a panic of Rust is no Exception, and an implementation may exit
-        return Judgement(Verdict.FAIL, "error", _tail(error))
-    if fingerprint(given) != before:
-        return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
-    try:
-        expected = expectation(specification, case, capability.contract, arguments, got.used)
+        return expect()
     except OtherWeights as error:
         return Judgement(Verdict.FAIL, "used", str(error))
     except SpecError as error:
         return Judgement(Verdict.UNKNOWN, "bound", f"the suite has no bound here: {error}")
-    return compare(expected, got.outputs, capability.contract)
-
-
-def spaced(value: Any) -> Any:
-    """The same values as views, NaN between them: what reads an array as if it were compact reads NaN."""
-    if isinstance(value, tuple):
-        return tuple(map(spaced, value))
-    return each(_spaced, value)
-
-
-def _spaced(a: Array) -> Array:
-    wide = np.full((*a.shape, 2), np.nan if a.dtype.kind == "f" else 0).astype(a.dtype)
-    wide[..., 0] = a
-    return wide[..., 0]
 
 
 def weights(argument: Any) -> bool:
     """Whether an argument is the weights of a layer, which do not change under it."""
     return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
-
-
-def refill(into: Arguments, other: Arguments) -> None:
-    """Write the inputs of another case into the arrays of this one."""
-    for old, new in zip(leaves(into), leaves(other), strict=True):
-        if isinstance(old, np.ndarray):
-            old[...] = new
 
 
 _KEPT: dict[tuple[str, NumericContract, str], list[Expected]] = {}
@@ -218,10 +223,9 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
     """Why an output cannot be compared at all, or None."""
     storage = contract.state if want.recurrent else contract.io
     allowed = WIDER[storage]
-    dtype = str(getattr(came, "dtype", type(came).__name__))
-    if type(came) is not np.ndarray or dtype not in allowed:
-        needed = " or ".join(allowed)
-        kind = f"{type(came).__name__} of {dtype}" if hasattr(came, "dtype") else dtype
+    came = foreign(came)
+    if isinstance(came, Foreign) or str(came.dtype) not in allowed:
+        kind, needed = came if isinstance(came, Foreign) else f"ndarray of {came.dtype}", " or ".join(allowed)
         return Judgement(Verdict.FAIL, "dtype", f"{want.name} came as {kind}, but a NumPy array of {needed} is needed")
     if came.shape != want.value.shape:
         message = f"{want.name} came with shape {came.shape}, but {want.value.shape} is needed for the axes ({want.axes})"
@@ -241,30 +245,6 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
     return None
 
 
-def fingerprint(value: Any) -> str:
-    """A hash of everything under a value: of arrays the type, shape and bytes."""
-    digest = hashlib.sha256()
-    for leaf in leaves(value):
-        if isinstance(leaf, np.ndarray):
-            digest.update(f"{leaf.dtype} {leaf.shape}".encode())
-            digest.update(np.ascontiguousarray(leaf).tobytes())
-        else:
-            digest.update(repr(leaf).encode())
-    return digest.hexdigest()
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Every array and every number under tuples, lists and records."""
-    if isinstance(value, tuple | list):
-        for part in value:
-            yield from leaves(part)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from leaves(getattr(value, field.name))
-    else:
-        yield value
-
-
 def _beyond(m: Measured) -> str:
     times = f"{m.utilisation:.3g} times its bound {m.bound:.3g}" if m.bound > 0 else "where it must be equal"
     name = f"{m.name} after the last token" if m.state and " after " not in m.name else m.name
@@ -273,10 +253,3 @@ def _beyond(m: Measured) -> str:
 
 def _place(first: dict[str, int]) -> str:
     return ", ".join(f"{axis}={index}" for axis, index in first.items()) or "its only value"
-
-
-def _tail(error: BaseException) -> str:
-    """The error and the last two places that it passed through, without folders."""
-    frames = traceback.extract_tb(error.__traceback__)[-2:]
-    places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
-    return f"{type(error).__name__}: {str(error)[:500]} | " + " | ".join(places)

@@ -11,6 +11,8 @@ from ssmspec_ref.errors import Unsupported
 from . import adapters
 from .errors import AdapterUnavailable, UnknownAdapter
 
+PROGRAM = "program "
+"""What stands before the command of a program that is judged through its standard input."""
 EXTRAS = {"torch": "torch", "transformers": "transformers", "triton": "kernels"}
 """The extra of ours that installs a package."""
 
@@ -37,6 +39,10 @@ def load(name: str, device: str = "cpu") -> Adapter:
 
     Raises: UnknownAdapter, AdapterUnavailable.
     """
+    if name.startswith(PROGRAM):
+        from .program import adapter
+
+        return adapter(name.removeprefix(PROGRAM), device)
     module, _, factory = name.partition(":")
     if not factory:
         module, factory = _home(name), "adapter"

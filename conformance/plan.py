@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from zlib import crc32
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Subject
 
 from .cases import Case
-from .errors import UnknownCase, UnknownOperation
+from .errors import UnknownCase, UnknownLimit, UnknownOperation
 from .report import Result
 from .shrink import within
 from .suite import SPECIFICATIONS, find
@@ -43,21 +44,24 @@ class Selection:
     subject: str = "*"
     operation: str = "*"
     case: str | None = None
+    shard: tuple[int, int] = (1, 1)
+    """Which part of how many: the cases are dealt out in turn, so that those of one id are judged together."""
 
     @property
     def whole(self) -> bool:
         """Whether nothing is left out, so that what was not met does not exist."""
-        return self.case is None and self.subject == "*" and self.operation == "*"
+        return self.case is None and self.subject == "*" and self.operation == "*" and self.shard == (1, 1)
 
 
 def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Job], list[Result]]:
     """The cases to run, in order, and what is inapplicable.
 
-    Raises: UnknownCase for a selection that selects nothing; UnknownOperation for a capability that is none.
+    Raises: UnknownCase for a selection that selects nothing; UnknownOperation for a capability that is none; UnknownLimit.
     """
     for adapter in adapters.values():
         for subject in adapter.subjects:
             check_operations(adapter, subject)
+            check_limits(adapter, subject)
     jobs: list[Job] = []
     left_out: list[Result] = []
     for given, adapter in adapters.items():
@@ -79,7 +83,9 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
             f"nothing to run: no subject {selection.subject!r} takes {selection.case or selection.operation!r}; "
             f"the subjects are {subjects}; the operations are {', '.join(OPERATIONS)}"
         )
-    return jobs, left_out
+    part, parts = selection.shard
+    jobs = [job for job in jobs if crc32(job.identity.encode()) % parts == part - 1]
+    return jobs, left_out if part == 1 else []
 
 
 def check_operations(adapter: Adapter, subject: Subject) -> None:
@@ -89,6 +95,37 @@ def check_operations(adapter: Adapter, subject: Subject) -> None:
         raise UnknownOperation(
             f"{adapter.name}, {subject.name}, declares {', '.join(unknown)}; the operations are {', '.join(OPERATIONS)}"
         )
+
+
+def check_limits(adapter: Adapter, subject: Subject) -> None:
+    """Raise UnknownLimit for a limit on an option, a value or an axis that no case has; it would limit nothing."""
+    known = _options()
+    axes = {axis for specification in SPECIFICATIONS for axis in specification.base}
+    for operation, capability in subject.capabilities.items():
+        options, sizes = capability.limits.options, capability.limits.sizes
+        wrong = [name for name in options if name not in known]
+        wrong += [f"{n}={v}" for n, values in options.items() for v in values if v not in known.get(n, {v})]
+        wrong += [f"the axis {name}" for name in sizes if name not in axes]
+        if wrong:
+            has = [
+                f"{n}={'|'.join(values)}"
+                for s in SPECIFICATIONS
+                if s.operation == operation
+                for n, values in s.options.items()
+            ]
+            raise UnknownLimit(
+                f"{adapter.name}, {subject.name}, limits {', '.join(wrong)}, which no case has; "
+                f"{operation} has {', '.join(dict.fromkeys(has))}; the axes are {', '.join(sorted(axes))}"
+            )
+
+
+def _options() -> dict[str, set[str]]:
+    """Every option of every operation, with its values."""
+    known: dict[str, set[str]] = {}
+    for specification in SPECIFICATIONS:
+        for name, values in [*specification.options.items(), *((n, (v,)) for n, v in specification.fixed.items())]:
+            known.setdefault(name, set()).update(values)
+    return known
 
 
 def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, selection: Selection) -> Iterator[Job]:

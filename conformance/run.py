@@ -5,12 +5,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ssmspec_ref.contract import Verdict
 
 from .cases import Case
-from .judge import Judgement, Measured, judge
+from .judge import OTHER, Judgement, Measured, judge
 from .known import Known
+from .load import PROGRAM
 from .plan import Job
 from .report import Diagnosis, Output, Result, python_command
 from .shrink import shrink
@@ -22,8 +24,64 @@ WORD = {
     Verdict.UNKNOWN: "unknown",
     Verdict.FAIL: "fail",
 }
-Way = tuple[tuple[str, str, str, str], str, str, str]
-"""A cell of the matrix, and a way of failing in it: how, whether it is listed, and the reason that is listed."""
+
+
+@dataclass
+class Way:
+    """One way of failing in one cell of the matrix: the cases that do, and how many were run there."""
+
+    found: list[tuple[Job, Judgement, Result]] = field(default_factory=list)
+    cases: int = 0
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Operation and way: the smallest case of one is tried on the others of its kind."""
+        job, _, result = self.found[0]
+        return job.case.operation, result.failing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What holds for a whole run: the lists of known failures by adapter, the device, and the seed of the inputs that come
+    second."""
+
+    known: dict[str, Known]
+    device: str = "cpu"
+    seed: int = OTHER
+
+
+class Judges(Protocol):
+    """Who judges the cases of a plan."""
+
+    def judge(self, job: Job) -> tuple[Judgement, float]:
+        """The judgement on one case, and the seconds that it took."""
+        ...
+
+    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+        """The smallest case behind each way of failing."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alone:
+    """This process judges, one case after the other."""
+
+    setting: Setting
+
+    def judge(self, job: Job) -> tuple[Judgement, float]:
+        started = time.perf_counter()
+        judgement = judge(job.specification, job.capability, job.case, self.setting.seed)
+        return judgement, time.perf_counter() - started
+
+    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+        smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
+        made = []
+        for way in ways:
+            diagnosis, case = diagnose(way, smallest[way.kind], self.setting)
+            if case not in smallest[way.kind]:
+                smallest[way.kind].append(case)
+            made.append(diagnosis)
+        return made
 
 
 @dataclass
@@ -41,17 +99,18 @@ class Outcome:
 def run(
     jobs: Iterable[Job],
     left_out: Iterable[Result],
-    known: dict[str, Known],
+    setting: Setting,
     write: Callable[[Result | Diagnosis], None] = lambda line: None,
     whole: bool = False,
-    device: str = "cpu",
+    judges: Judges | None = None,
 ) -> Outcome:
     """Judge every case of a plan, in order.
 
     `whole` says that the plan leaves nothing out, so that an entry of a known-failure list which met no case is an error.
     """
     outcome = Outcome()
-    failed: dict[Way, list[tuple[Job, Judgement, Result]]] = defaultdict(list)
+    judges = judges or Alone(setting)
+    failed: dict[tuple[tuple[str, str, str, str], str, str, str], Way] = defaultdict(Way)
     counts: dict[tuple[str, str, str, str], int] = defaultdict(int)
 
     def add(result: Result) -> None:
@@ -61,32 +120,28 @@ def run(
     for result in left_out:
         add(result)
     for job in jobs:
-        started = time.perf_counter()
-        judgement = judge(job.specification, job.capability, job.case)
-        result = record(job, judgement, known[job.adapter.name], time.perf_counter() - started, device)
+        judgement, seconds = judges.judge(job)
+        result = record(job, judgement, setting, seconds)
         add(result)
         counts[job.group] += 1
         if result.verdict in ("fail", "known-failure"):
-            failed[job.group, result.failing, result.verdict, result.reason].append((job, judgement, result))
-    smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    for (group, failing, _, _), failures in failed.items():
-        hints = smallest[group[-1], failing]
-        diagnosis, case = diagnose(failures, counts[group], hints, known[failures[0][0].adapter.name], device)
-        if case not in hints:
-            hints.append(case)
+            failed[job.group, result.failing, result.verdict, result.reason].found.append((job, judgement, result))
+    for (group, *_), way in failed.items():
+        way.cases = counts[group]
+    for diagnosis in judges.diagnose(list(failed.values())):
         outcome.diagnoses.append(diagnosis)
         write(diagnosis)
     if whole:
-        for name, entries in known.items():
+        for name, entries in setting.known.items():
             for entry in entries.unmet():
                 add(_unmet(name, entry.subject, entry.contract, entry.case))
     return outcome
 
 
-def record(job: Job, judgement: Judgement, known: Known, seconds: float, device: str) -> Result:
+def record(job: Job, judgement: Judgement, setting: Setting, seconds: float) -> Result:
     """The result of one case, in the light of the list of known failures."""
     adapter, subject, contract, operation = job.group
-    verdict, entry, wrong = known.apply(subject, contract, job.identity, judgement.verdict)
+    verdict, entry, wrong = setting.known[adapter].apply(subject, contract, job.identity, judgement.verdict)
     return Result(
         adapter=adapter,
         subject=subject,
@@ -99,26 +154,26 @@ def record(job: Job, judgement: Judgement, known: Known, seconds: float, device:
         source=job.specification.source(job.case),
         outputs=tuple(output(m) for m in judgement.outputs),
         seconds=seconds,
-        rerun=rerun(job, job.identity, device),
+        rerun=rerun(job, job.identity, setting.device, judgement.seed),
         reason=entry.reason if entry else "",
         link=entry.link if entry else "",
     )
 
 
-def diagnose(
-    failures: list[tuple[Job, Judgement, Result]], cases: int, hints: list[Case], known: Known, device: str
-) -> tuple[Diagnosis, Case]:
+def diagnose(way: Way, hints: list[Case], setting: Setting) -> tuple[Diagnosis, Case]:
     """The smallest case behind one way of failing in a cell of the matrix."""
-    job, judgement, result = min(failures, key=lambda f: f[0].case.size())
+    job, judgement, result = min(way.found, key=lambda f: f[0].case.size())
     _, subject, contract, _ = job.group
 
     def alike(case: Case) -> bool:
-        entry = known.entry(subject, contract, job.specification.identify(case))
+        entry = setting.known[job.adapter.name].entry(subject, contract, job.specification.identify(case))
         return (entry.reason if entry else "") == result.reason
 
     case = job.case
     if judgement.verdict is Verdict.FAIL:
-        case, judgement = shrink(job.specification, job.capability, job.case, judgement, hints, alike=alike)
+        case, judgement = shrink(
+            job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
+        )
     identity = job.specification.identify(case)
     worst = judgement.worst
     adapter, subject, contract, operation = job.group
@@ -128,8 +183,8 @@ def diagnose(
         contract=contract,
         operation=operation,
         verdict=result.verdict,  # type: ignore[arg-type]
-        failures=len(failures),
-        cases=cases,
+        failures=len(way.found),
+        cases=way.cases,
         smallest=identity,
         failing=judgement.kind or result.failing,
         message=judgement.message or result.message,
@@ -137,7 +192,7 @@ def diagnose(
         source=job.specification.source(case),
         reason=result.reason,
         link=result.link,
-        rerun=rerun(job, identity, device),
+        rerun=rerun(job, identity, setting.device, judgement.seed),
     )
     return diagnosis, case
 
@@ -154,10 +209,13 @@ def output(measured: Measured) -> Output:
     )
 
 
-def rerun(job: Job, identity: str, device: str) -> str:
+def rerun(job: Job, identity: str, device: str, seed: int | None = None) -> str:
     """The line that runs one case on one subject again."""
-    words = ["run", "--adapter", job.given, "--subject", job.subject.name, "--case", identity]
+    program = job.given.removeprefix(PROGRAM)
+    words = ["run", *(["--adapter", job.given] if program == job.given else ["--program", program])]
+    words += ["--subject", job.subject.name, "--case", identity]
     words += [] if device == "cpu" else ["--device", device]
+    words += [] if seed is None else ["--seed", str(seed)]
     return f"{python_command()} {shlex.join(words)}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ssmspec_ref.contract import Capability, Verdict
 
 from .cases import Case
-from .judge import Judgement, judge
+from .judge import OTHER, Judgement, judge
 from .suite.specification import Specification
 
 BUDGET = 40
@@ -21,6 +21,7 @@ def shrink(
     hints: Iterable[Case] = (),
     budget: int = BUDGET,
     alike: Callable[[Case], bool] = lambda case: True,
+    other: int = OTHER,
 ) -> tuple[Case, Judgement]:
     """The smallest case found that fails in the same way, and its judgement.
 
@@ -31,7 +32,7 @@ def shrink(
     """
     for hint in hints:
         if within(specification, capability, hint) and alike(hint) and hint.size() <= case.size():
-            found = judge(specification, capability, hint)
+            found = judge(specification, capability, hint, other)
             if found.verdict is Verdict.FAIL and found.kind == judgement.kind:
                 return hint, found
     moved = True
@@ -41,7 +42,7 @@ def shrink(
             budget -= 1
             if budget < 0:
                 return case, judgement
-            found = judge(specification, capability, smaller)
+            found = judge(specification, capability, smaller, other)
             if found.verdict is Verdict.FAIL and found.kind == judgement.kind:
                 case, judgement, moved = smaller, found, True
                 break

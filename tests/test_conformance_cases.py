@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conformance.bench import fingerprint, leaves
 from conformance.cases import Case
 from conformance.draw import Draw, stored
 from conformance.errors import UnknownCase
-from conformance.judge import fingerprint, leaves
 from conformance.suite import SPECIFICATIONS, find
 from conformance.suite.specification import Specification
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract

@@ -10,13 +10,13 @@ from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
 from conformance.report import Result
-from conformance.run import Outcome, run
+from conformance.run import Outcome, Setting, run
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
 
 
 def outcome(adapter: Adapter, **selection: str) -> Outcome:
     jobs, left_out = plan({adapter.name: adapter}, Selection(**selection))
-    return run(jobs, left_out, {adapter.name: read_known(adapter.name)})
+    return run(jobs, left_out, Setting({adapter.name: read_known(adapter.name)}))
 
 
 def ran(results: list[Result]) -> list[Result]:

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.bench import fingerprint, spaced
 from conformance.errors import OtherWeights
-from conformance.judge import compare, fingerprint, judge, measure, spaced
+from conformance.judge import compare, judge, measure
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.layers import check_used
 from conformance.suite.specification import Expected

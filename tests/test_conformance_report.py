@@ -12,7 +12,7 @@ from conformance.faults.arithmetic import bf16_state, subject
 from conformance.known import FOLDER, Entry, Known, read_known
 from conformance.plan import Selection, plan
 from conformance.report import Output, Result, Writer, header, read_report
-from conformance.run import run
+from conformance.run import Setting, run
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject, Verdict
 
 TODAY = date(2026, 12, 1)
@@ -133,11 +133,11 @@ def test_a_list_in_force_decides_over_a_run() -> None:
 
     adapter = Adapter("mine", "1", (Subject("ssd", {"ssd.step": Capability(fails, NumericContract())}),))
     jobs, left_out = plan({"mine": adapter}, Selection())
-    green = run(jobs, left_out, {"mine": known({"case": "ssd.step/*"})}, whole=True)
+    green = run(jobs, left_out, Setting({"mine": known({"case": "ssd.step/*"})}), whole=True)
     assert green.green
     assert {r.verdict for r in green.results if r.case} == {"known-failure"}
     assert [d.verdict for d in green.diagnoses] == ["known-failure"]
-    stale = run(jobs, left_out, {"mine": known({"case": "ssd.step/*"}, {"case": "delta.*"})}, whole=True)
+    stale = run(jobs, left_out, Setting({"mine": known({"case": "ssd.step/*"}, {"case": "delta.*"})}), whole=True)
     assert not stale.green
     assert [r.case for r in stale.results if r.verdict == "fail"] == ["delta.*"]
 
@@ -167,7 +167,7 @@ def test_a_new_failure_is_not_blamed_on_a_known_one(tmp_path: Path) -> None:
     )
     adapter = Adapter("fault", "1", (subject(bf16_state),))
     jobs, left_out = plan({"fault": adapter}, Selection("standard", operation="ssd.scan"))
-    found = run(jobs, left_out, {adapter.name: read_known(adapter.name, listed)}).diagnoses
+    found = run(jobs, left_out, Setting({adapter.name: read_known(adapter.name, listed)})).diagnoses
     reasons = {d.verdict: d.reason for d in found}
     assert reasons == {"fail": "", "known-failure": "single tokens"}
     smallest = {d.verdict: d.smallest for d in found}

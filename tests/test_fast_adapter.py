@@ -11,7 +11,7 @@ from conformance.judge import judge
 from conformance.known import read_known
 from conformance.load import load
 from conformance.plan import Job, Selection, plan
-from conformance.run import run
+from conformance.run import Setting, run
 from ssmspec_fast.adapter import operations_of
 from ssmspec_fast.adapter_decoder import Decoding
 from ssmspec_fast.methods import activation_replay
@@ -73,7 +73,7 @@ class Late:
 
 
 def test_planted_rejected_token_in_the_window_of_the_convolution_is_caught_by_name() -> None:
-    found = run(jobs_of(lambda t: KeepsRejected(), "speculate.chain")[:1], [], {"planted": read_known("planted")})
+    found = run(jobs_of(lambda t: KeepsRejected(), "speculate.chain")[:1], [], Setting({"planted": read_known("planted")}))
     assert [(each.operation, each.failing) for each in found.diagnoses] == [("speculate.chain", "bound")]
     assert found.results[0].message.startswith("M after window")
 

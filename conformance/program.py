@@ -1,0 +1,240 @@
+"""A program as an adapter: JSON lines on its standard input and output, tensors in safetensors files beside them.
+
+    ->  {"do": "declare", "protocol": 1}
+    <-  {"name": .., "version": .., "subjects": [{"name": .., "operations": {"ssd.step": {"contract": .., "limits": ..}}}]}
+    ->  {"do": "call", "subject": .., "operation": .., "inputs": FILE, "values": {..}, "types": {..}, "outputs": FILE}
+    <-  {"outputs": ["y", "S"]}, the names of tensors that the program has written, in the order of the contract
+
+What keeps a state is opened first, and then told what to do: "open" gives {"session": 1}; "verify", "commit", "state",
+"forward" and "rollback" name that session; "close" ends it. Any line may be answered by {"error": "why"}. The page is
+docs/adapters.md.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.errors import ParameterError
+
+from .errors import AdapterUnavailable, ProgramError
+
+PROTOCOL = 1
+SHOWN = 200
+OPENED: dict[str, tuple[str, ...]] = {"layer": ("layer", "rows"), "speculate": ("mixer", "state")}
+WINDOWS = ("verify_snapshots", "verify_replay", "buffered_verify", "buffered_step")
+METHODS: dict[str, tuple[str, ...]] = {
+    "verify": ("window", "parents"),
+    "commit": ("advanced", "path"),
+    "state": (),
+    "forward": ("u", "live"),
+    "rollback": ("tokens",),
+}
+
+
+def opened(operation: str) -> tuple[str, ...]:
+    """The names of what an operation that keeps a state is opened with; none for one that does not."""
+    group, name = operation.split(".")
+    return OPENED.get(group, ("S", "params") if name in WINDOWS else ())
+
+
+def arguments_of(operation: str) -> tuple[str, ...]:
+    """The names of the arguments of a pure operation, as the contract has them."""
+    found = re.search(r"\((.*?)\)", OPERATIONS[operation])
+    assert found
+    return tuple(name.strip() for name in found[1].split(","))
+
+
+def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Every array and value under an argument, by its path, such as params.dt_bias; a record gives its type's name too."""
+    if is_dataclass(value) and not isinstance(value, type):
+        yield name, type(value)
+        for field in fields(value):
+            yield from flat(f"{name}.{field.name}", getattr(value, field.name))
+    else:
+        yield name, value
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: an infinite number as "inf" or "-inf"."""
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+class Program:
+    """A program that runs until it fails, and is started again with the next question."""
+
+    def __init__(self, command: str) -> None:
+        self.words = shlex.split(command)
+        self.tensors: Any = import_module("safetensors.numpy")
+        self.folder = tempfile.TemporaryDirectory()
+        self.child: subprocess.Popen[str] | None = None
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Raises: ProgramError where no answer comes, or one that cannot be read, or an error."""
+        if self.child is None or self.child.poll() is not None:
+            self._start()
+        assert self.child is not None
+        try:
+            self.child.stdin.write(json.dumps(question) + "\n")  # type: ignore[union-attr]
+            self.child.stdin.flush()  # type: ignore[union-attr]
+            line = self.child.stdout.readline()  # type: ignore[union-attr]
+        except OSError:
+            line = ""
+        if not line:
+            raise ProgramError(f"the program {self._ended()}")
+        try:
+            answer = json.loads(line)
+        except json.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            self._end()
+            told = "its standard output is for answers, one JSON object a line; print to the standard error"
+            raise ProgramError(f"the program printed {line[:SHOWN]!r}, which is no answer; {told}")
+        if "error" in answer:
+            raise ProgramError(f"the program says: {answer['error']}")
+        return answer
+
+    def exchange(
+        self, question: dict[str, Any], named: tuple[str, ...], given: tuple[Any, ...]
+    ) -> tuple[dict[str, Any], Any]:
+        """Ask with arguments; the answer, and its arrays: one as it is, several as a tuple."""
+        arrays, values, types = {}, {}, {}
+        for name, argument in zip(named, given, strict=False):
+            for path, value in flat(name, argument):
+                if isinstance(value, np.ndarray):
+                    arrays[path] = np.ascontiguousarray(value)
+                elif isinstance(value, type):
+                    types[path] = value.__name__
+                else:
+                    values[path] = plain(value)
+        inputs, outputs = (Path(self.folder.name) / f"{name}.safetensors" for name in ("inputs", "outputs"))
+        outputs.unlink(missing_ok=True)
+        self.tensors.save_file(arrays, inputs)
+        answer = self.ask(question | {"inputs": str(inputs), "values": values, "types": types, "outputs": str(outputs)})
+        names = answer.get("outputs", [])
+        try:
+            came = self.tensors.load_file(outputs) if names else {}
+            taken = tuple(came[name] for name in names)
+        except Exception as error:  # safetensors has a class of its own for what it cannot read
+            raise ProgramError(f"the outputs {names} cannot be read from the file named: {error}") from error
+        return answer, taken[0] if len(taken) == 1 else taken
+
+    def _start(self) -> None:
+        self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # lives as long as the program
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
+        try:
+            self.child = subprocess.Popen(self.words, **pipes, text=True)
+        except OSError as error:
+            raise AdapterUnavailable(f"{shlex.join(self.words)} cannot be started: {error.strerror}") from error
+
+    def close(self) -> None:
+        """End the program, and remove the files that were exchanged."""
+        if self.child is not None:
+            self._end()
+            for stream in (self.child.stdin, self.child.stdout, self.errors):
+                stream.close()  # type: ignore[union-attr]
+        self.folder.cleanup()
+
+    def _end(self) -> None:
+        assert self.child is not None
+        self.child.kill()
+        self.child.wait()
+
+    def _ended(self) -> str:
+        assert self.child is not None
+        code = self.child.wait()
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors if line.strip()]
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"{how} | {lines[-1][:SHOWN]}" if lines else how
+
+
+class Session:
+    """Something with a state inside a program: it has every method that the contract asks of what keeps a state."""
+
+    def __init__(self, program: Program, number: int) -> None:
+        self.program, self.number = program, number
+
+    def _do(self, what: str, *given: Any) -> Any:
+        return self.program.exchange({"do": what, "session": self.number}, METHODS[what], given)[1]
+
+    def verify(self, window: Any, parents: Any = None) -> Any:
+        return self._do("verify", window, parents)
+
+    def commit(self, advanced: Any, path: Any) -> None:
+        self._do("commit", advanced, path)
+
+    def state(self) -> Any:
+        return self._do("state")
+
+    def forward(self, u: Any, live: Any = None) -> Any:
+        return self._do("forward", u, live)
+
+    def rollback(self, tokens: int) -> None:
+        self._do("rollback", tokens)
+
+    def __del__(self) -> None:
+        try:
+            self.program.ask({"do": "close", "session": self.number})
+        except (ProgramError, AdapterUnavailable):
+            return
+
+
+def function(program: Program, subject: str, operation: str) -> Callable[..., Any]:
+    """What the suite calls for an operation of a program."""
+    question = {"subject": subject, "operation": operation}
+
+    def call(*given: Any) -> Any:
+        return program.exchange({"do": "call"} | question, arguments_of(operation), given)[1]
+
+    def open_session(*given: Any) -> Session:
+        answer, _ = program.exchange({"do": "open"} | question, opened(operation), given)
+        return Session(program, answer.get("session", 0))
+
+    return open_session if opened(operation) else call
+
+
+def adapter(command: str, device: str = "cpu") -> Adapter:
+    """What a program declares. Raises: AdapterUnavailable for one that cannot be started or read, and for a device."""
+    if device != "cpu":
+        raise AdapterUnavailable(f"a program chooses its device itself, but --device came as {device}; leave it out")
+    program = Program(command)
+    try:
+        said = program.ask({"do": "declare", "protocol": PROTOCOL})
+        subjects = tuple(_subject(program, subject) for subject in said["subjects"])
+        return Adapter(str(said["name"]), str(said["version"]), subjects, str(said.get("homepage", "")))
+    except (ProgramError, ParameterError, KeyError, TypeError, ValueError) as error:
+        told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise AdapterUnavailable(f"{command}: what it declares cannot be used: {told}") from error
+
+
+def _subject(program: Program, said: dict[str, Any]) -> Subject:
+    name = str(said["name"])
+    found = {o: _capability(function(program, name, o), given) for o, given in said["operations"].items() if o in OPERATIONS}
+    unknown = [operation for operation in said["operations"] if operation not in OPERATIONS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} is no operation; the operations are {', '.join(OPERATIONS)}")
+    return Subject(name, found, said.get("absent", {}))
+
+
+def _capability(run: Callable[..., Any], said: dict[str, Any]) -> Capability:
+    limits = said.get("limits", {})
+    options = {name: tuple(values) for name, values in limits.get("options", {}).items()}
+    sizes = {axis: (int(low), int(high)) for axis, (low, high) in limits.get("sizes", {}).items()}
+    contract: dict[str, Any] = {
+        name: float(value) if value in ("inf", "-inf") else value for name, value in said.get("contract", {}).items()
+    }
+    return Capability(run, NumericContract(**contract), Limits(options, sizes, limits.get("reason", Limits.reason)))
