@@ -26,7 +26,7 @@ class Window(NamedTuple):
     @property
     def sequences(self) -> Tensor:
         """The slot of each sequence (n)."""
-        return self.slots[:: self.drafts]
+        return self.slots[:: self.drafts].contiguous()
 
     def live(self) -> Tensor:
         """The real tokens (b, t) of rows that are no padding."""
