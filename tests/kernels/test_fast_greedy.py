@@ -32,7 +32,13 @@ def drawn(seed: int, drafts: int, tree: bool, t: int = 6) -> tuple[Proposal, tor
     parents[:, -1] = np.where(rng.random(len(slots)) < 0.3, -2, parents[:, -1])
     lengths = rng.integers(1, t + 1, len(slots))
     logits = rng.normal(size=(len(slots), t, VOCABULARY)).round(1)  # equals among them
-    logits[rng.random(logits.shape[:2]) < 0.1, 2] = np.nan
+    if drafts > 1:  # rows of one sequence hear the same of the same prefix
+        deep = np.zeros_like(parents) + (0 if tree else np.arange(t))
+        for i in range(1, t if tree else 0):
+            deep[:, i] = deep[np.arange(len(slots)), parents[:, i].clip(0)] + 1
+        logits = logits[np.arange(len(slots))[:, None] // drafts * drafts, deep]
+    else:
+        logits[rng.random(logits.shape[:2]) < 0.1, 2] = np.nan
     sequences = new_sequences(SLOTS, 20, (3,), (), WHERE)
     for slot in (4, 0, 6):
         sequences.add(slot, [1, 2], int(rng.integers(1, 5)), slot)
