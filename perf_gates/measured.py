@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
-FURTHER = ("papers", "engine")
+FURTHER = ("papers", "bench")
 """What the papers' tables need beside them: more windows and rings of the kernels, and steps of an engine."""
 
 

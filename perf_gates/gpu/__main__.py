@@ -2,7 +2,8 @@
 
 Everything is compiled first, by as many processes as there are cores. Then each part runs in a process of its own, so that a
 kernel that breaks the GPU's context ends its part only, and keeps what it has in DIR/PART.json. A part that is complete, for
-the kernels that stand, is not run again. `python -m perf_gates.report DIR` makes the table.
+the kernels that stand, is not run again; `papers` and `bench`, which are run by name, go on where they ended.
+`python -m perf_gates.report DIR` makes the table of the kernels, `ssmspec gates table DIR` that of the papers.
 """
 
 import argparse
@@ -90,8 +91,12 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
     if part in ("prefill", "peers"):
         peers.load(folder)
     head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
-    found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "timings": []}
+    found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
+    if part in FURTHER and out.exists() and (was := json.loads(out.read_text()))["machine"]["kernels"] == head["kernels"]:
+        found |= {name: was[name] for name in ("done", "timings")}
     for case in module(part).cases():
+        if str(case) in found["done"]:
+            continue
         noises.clear()
         try:
             timings = module(part).timings(*case)
@@ -106,6 +111,7 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
             torch.cuda.empty_cache()
         quality = {"noise": max(noises, default=0.0), "clock_mhz": clock_mhz()}
         found["timings"] += [asdict(t) | quality for t in timings]
+        found["done"].append(str(case))
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
     write(out, found | {"complete": True})
@@ -141,6 +147,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER), default=PARTS, metavar="PART")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
+    parser.add_argument("--seconds", type=float, default=PART_S, help="of one part")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rehearse", action="store_true", help="launch nothing, on any machine: see `rehearsal`")
     parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
@@ -159,17 +166,18 @@ def main(argv: list[str] | None = None) -> int:
     a.out.mkdir(parents=True, exist_ok=True)
     given = ["--out", str(a.out), "--jobs", str(a.jobs), *(["--peers", str(a.peers)] if a.peers else [])]
     todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
-    if timed := [part for part in todo if part != "model_shapes"]:
+    if timed := [part for part in todo if part not in ("model_shapes", "bench")]:
         run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
     failed = []
     for part in todo:
         file = a.out / f"{part}.json"
-        file.unlink(missing_ok=True)
+        if part not in FURTHER:
+            file.unlink(missing_ok=True)
         if part == "model_shapes":
             judged = ["--out", str(file), "--jobs", str(a.jobs), "--seconds", str(SHAPES_S)]
             run(part, ["perf_gates.gpu.model_shapes", *judged], SHAPES_S + 20)
         else:
-            run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], PART_S)
+            run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], a.seconds)
         if not complete(file):
             failed.append(part)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are complete", flush=True)

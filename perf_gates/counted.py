@@ -1,0 +1,203 @@
+"""Every global byte of the kernels, counted in Triton's interpreter: `python -m perf_gates.counted`, on any machine.
+
+    state reads, writes   the bytes asked of the states, in states: as `gates.toml` names them    (1)
+    all bytes             touched at least once, but for what is a parameter or a cursor: equal to the kernel's
+                          `traffic_bytes`                                                         (2)
+
+Asked for twice is counted twice in (1), so that a kernel that reads a part of its state again shows, and by how much.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .gates import Counted, Gates, load
+
+ROWS = 2
+SSD = (4, 16, 32, 2)
+"""h, p, n, g."""
+DELTA = (2, 4, 32, 32)
+"""g, h, k, v."""
+LINEAR = (64, 48)
+"""Inputs and outputs of a layer."""
+CAPACITY = 9
+HELD = 2
+"""Tokens in the ring of a row that is not due; one that is due has room for its window, and for no more."""
+SHOWN = 3
+"""Accesses outside a tensor, or races, of a case that are said."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch: what it takes, which of it is the state, what (2) leaves out, and what (2) must be."""
+
+    call: Callable[[], object]
+    tensors: dict[str, Tensor]
+    state: str
+    left_out: tuple[str, ...]
+    formula: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was counted. Units: bytes; `state` is that of all rows."""
+
+    case: str
+    state: int
+    read: int
+    written: int
+    total: int
+    formula: int
+    faults: tuple[str, ...] = ()
+
+
+def kernel(name: str, function: str | None = None) -> Any:
+    return getattr(import_module(f"ssmspec_kernels.{name}"), function or name)
+
+
+def bf16(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+def case(name: str) -> Case:
+    """A case by its name in `gates.toml`: a kernel, T=tokens where it takes several, `verify` or `due`.
+
+    Raises: ValueError for a kernel of no family.
+    """
+    module, *words = name.split()
+    tokens = next((int(w[2:]) for w in words if w.startswith("T=")), 1)
+    if module == "linear_rows":
+        return linear(int(words[0][2:]))
+    if module.split("_")[0] not in ("ssd", "delta"):
+        raise ValueError(f"case came as {name!r}; give a kernel whose name starts with ssd or delta, or linear_rows")
+    return (ssd if module.startswith("ssd") else delta)(module, tokens, set(words))
+
+
+def ssd(module: str, t: int, words: set[str]) -> Case:
+    h, p, n, g = SSD
+    tokens = {"x": bf16(ROWS, t, h, p), "dt": bf16(ROWS, t, h), "B": bf16(ROWS, t, g, n), "C": bf16(ROWS, t, g, n)}
+    params = {"A": -torch.rand(h), "D": torch.randn(h), "dt_bias": torch.randn(h), "slots": torch.arange(ROWS).int()}
+    cursors = {"origin": torch.zeros(ROWS).int(), "held": torch.full((ROWS,), CAPACITY - t if "due" in words else HELD).int()}
+    entries = {
+        "ring_x": bf16(ROWS, CAPACITY, h, p),
+        "ring_dt": torch.rand(ROWS, CAPACITY, h),
+        "ring_B": bf16(ROWS, CAPACITY, g, n),
+    }
+    made = (lambda: kernel("ssd_ring", "Ring")(*entries.values(), *cursors.values())) if "buffered" in module else None
+    return _case(module, t, words, (h, p, n), (h, p, n, g), tokens, params, entries | cursors, made, bf16(ROWS, t, h, p))
+
+
+def delta(module: str, t: int, words: set[str]) -> Case:
+    g, h, k, v = DELTA
+    tokens = {"q": bf16(ROWS, t, g, k), "k": bf16(ROWS, t, g, k), "v": bf16(ROWS, t, h, v)}
+    tokens |= {"g": -torch.rand(ROWS, t, h), "beta": torch.rand(ROWS, t, h)}
+    params = {"slots": torch.arange(ROWS).int()}
+    cursors = {"origin": torch.zeros(ROWS).int(), "held": torch.full((ROWS,), CAPACITY - t if "due" in words else HELD).int()}
+    entries = {
+        "ring_u": bf16(ROWS, CAPACITY, h, v),
+        "ring_k": bf16(ROWS, CAPACITY, g, k),
+        "ring_g": -torch.rand(ROWS, CAPACITY, h),
+    }
+    made = (lambda: kernel("delta_ring", "Ring")(*entries.values(), *cursors.values())) if "buffered" in module else None
+    return _case(module, t, words, (h, k, v), (g, h, k, v), tokens, params, entries | cursors, made, bf16(ROWS, t, h, v))
+
+
+def _case(
+    module: str,
+    t: int,
+    words: set[str],
+    state: tuple[int, ...],
+    sizes: tuple[int, ...],
+    tokens: dict[str, Tensor],
+    params: dict[str, Tensor],
+    held: dict[str, Tensor],
+    ring: Callable[[], Any] | None,
+    out: Tensor,
+) -> Case:
+    """The launch and the formula of one kernel of either family."""
+    snapshots = "snapshots" in module
+    S = torch.randn(ROWS * (1 + t if snapshots else 1), *state)
+    named: dict[str, Any] = tokens | params | {"out": out}
+    tensors, left_out = tokens | params | {"out": out}, (*params, "origin", "held")
+    source = "delta_scan" if module == "delta_chunked" else "ssd_scan" if module == "ssd_window" else module
+    bytes_of, rest = kernel(source, "traffic_bytes"), {}
+    if snapshots:
+        named["places"] = tensors["places"] = ROWS + torch.arange(ROWS * t).int().view(ROWS, t)
+        left_out = (*left_out, "places")
+    if "tree" in module:
+        named["ancestors"] = tensors["ancestors"] = ladder(t)
+    if "verify" in words:
+        named["write_state"] = rest["write_state"] = False
+    if ring is not None:
+        named["ring"], tensors = ring(), tensors | held
+        rows = [int(n) for n in held["held"]]
+        several = {"window": t} if "step" not in module else {}
+        formula = bytes_of(rows, *([t] if several else []), *sizes, capacity=CAPACITY, **several)
+    else:
+        formula = bytes_of(ROWS, t, *sizes, **rest)
+    return Case(lambda: kernel(module)(S=S, **named), tensors | {"S": S}, "S", left_out, formula)
+
+
+def linear(rows: int) -> Case:
+    tensors = {"x": bf16(rows, LINEAR[0]), "W": bf16(LINEAR[1], LINEAR[0]), "out": bf16(rows, LINEAR[1])}
+    call = lambda: kernel("linear_rows")(tensors["x"], tensors["W"], out=tensors["out"])  # noqa: E731
+    return Case(call, tensors, "W", (), kernel("linear_rows", "traffic_bytes")(rows, *LINEAR))
+
+
+def ladder(nodes: int) -> Tensor:
+    """The ancestors of a full binary tree, for each row."""
+    seen = torch.eye(nodes, dtype=torch.bool)
+    for i in range(1, nodes):
+        seen[i] |= seen[(i - 1) // 2]
+    return seen.expand(ROWS, nodes, nodes).contiguous()
+
+
+def count(name: str, made: Case) -> Found:
+    """Run a case in the interpreter, watched."""
+    from conformance.interpreter.faithful import faithful
+    from conformance.interpreter.memory import watch
+
+    with faithful(), watch(**made.tensors) as seen:
+        made.call()
+    left_out = sum(seen.loaded(other).distinct for other in made.left_out)
+    state = made.tensors[made.state]
+    held = ROWS * state[0].numel() * state.element_size() if made.state == "S" else state.numel() * state.element_size()
+    read, written = seen.loaded(made.state).requested, seen.stored(made.state).requested
+    faults = (*seen.outside[:SHOWN], *seen.races[:SHOWN])
+    return Found(name, held, read, written, seen.distinct_bytes() - left_out, made.formula, faults)
+
+
+def wrong(found: Found, gate: Counted) -> Iterator[str]:
+    """(1) and (2), to the byte."""
+    for what, bytes_, states in (("reads", found.read, gate.reads), ("writes", found.written, gate.writes)):
+        if bytes_ != states * found.state:
+            more = bytes_ - states * found.state
+            yield f"{found.case}: {what} {bytes_} bytes of state, {more:+d} of {states} x {found.state}"
+    if found.total != found.formula:
+        yield f"{found.case}: moves {found.total} bytes, {found.total - found.formula:+d} of its formula"
+    yield from (f"{found.case}: {fault}" for fault in found.faults)
+
+
+def main() -> int:
+    """A line of JSON for each case, then what is wrong; 1 if anything is."""
+    gates: Gates = load()
+    faults = []
+    for gate in gates.bytes:
+        found = count(gate.case, case(gate.case))
+        print(json.dumps(asdict(found)), flush=True)
+        faults += wrong(found, gate)
+    print("\n".join(faults) or f"{len(gates.bytes)} kernels move the bytes of their formulas", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        os.execve(sys.executable, [sys.executable, "-m", "perf_gates.counted"], os.environ | {"TRITON_INTERPRET": "1"})
+    sys.exit(main())

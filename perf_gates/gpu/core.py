@@ -1,0 +1,157 @@
+"""The sides of the core set: one CUDA graph each, over states that no cache holds, with what its output must be.
+
+Before a side is timed its output is filled with NaN and its first launch compared with the recurrence in float64, for the
+first row and the last; a side whose output is off by more than bf16 rounds, or is not all written, is not timed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perf_gates.clock import L2_BYTES, copies_for
+from perf_gates.gates import Core
+from perf_gates.pairs import Side, WrongOutputError
+
+from .prefill import ROUNDING, _delta_float64, _ssd_float64
+from .steps import DELTA, SSD, bf16, kernel, ladder
+
+IN = (10576, 2560)
+"""Outputs and inputs of the projection of Mamba2-2.7B."""
+
+
+class Events:
+    """CUDA events around a call, behind a sweep over twice the level-2 cache."""
+
+    def __init__(self) -> None:
+        self.swept = torch.empty(2 * L2_BYTES, dtype=torch.uint8, device="cuda")
+
+    def us(self, call: Callable[[], object]) -> float:
+        self.swept.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1000
+
+
+def sides(core: Core) -> tuple[Side, Side]:
+    """Over and under."""
+    return side(core.dims, core.over, core.batch), side(core.dims, core.under, core.batch)
+
+
+def side(dims: str, operation: str, batch: int, delayed: float = 0.0) -> Side:
+    """One operation as a graph: `step`, `scan of 5`, `window of 5` (no state written), `tree of 13`, `projection`.
+
+    `delayed` adds a share of its own launches to the graph, as a kernel that has become slower would.
+    """
+    if operation.startswith("projection"):
+        return projection(1 if operation.endswith("of 1") else batch, delayed)
+    kind, _, tokens = operation.partition(" of ")
+    return (delta if dims in DELTA else ssd)(dims, kind, int(tokens or 1), batch, delayed)
+
+
+def ssd(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
+    h, p, n, g = SSD[dims]
+    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
+    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    given: dict[str, Any] = {"D": D, "dt_bias": bias} | ({"write_state": False} if kind == "window" else {})
+    module = {"tree": "ssd_tree_scan", "window": "ssd_window"}.get(kind, "ssd_scan")
+    more = (ladder(t, batch),) if kind == "tree" else ()
+    sizes = {"write_state": False} if kind == "window" else {}
+    bytes_of = kernel("ssd_tree_scan" if kind == "tree" else "ssd_scan", "traffic_bytes")
+    bytes_ = int(bytes_of(batch, t, h, p, n, g, **sizes))
+    pool = torch.randn(batch * copies_for(bytes_), h, p, n, device="cuda")
+    out = torch.empty_like(x)
+
+    def expected(row: int) -> Tensor:
+        seen = ladder(t, 1)[0].cuda() if kind == "tree" else torch.ones(t, t, device="cuda", dtype=torch.bool).tril()
+        found = torch.empty(t, h, p, device="cuda", dtype=torch.float64)
+        for i in range(t):
+            path = seen[i].nonzero()[:, 0]
+            cut = (u[row][path] for u in (x, dt, B, C))
+            x_i, dt_i, B_i, C_i = cut
+            found[i] = _ssd_float64(pool[row], x_i, dt_i, A, B_i, C_i, D, bias)[0][-1]
+        return found
+
+    launch = lambda slots: kernel(module)(pool, x, dt, A, B, C, *more, slots=slots, out=out, **given)  # noqa: E731
+    return _side(f"{kind} of {t}, {dims}, {batch} rows", launch, pool, out, expected, batch, bytes_, delayed)
+
+
+def delta(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
+    g, h, k, v = DELTA[dims]
+    q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
+    gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+    bytes_ = int(kernel("delta_scan", "traffic_bytes")(batch, t, g, h, k, v))
+    pool, out = torch.randn(batch * copies_for(bytes_), h, k, v, device="cuda"), torch.empty_like(value)
+
+    def expected(row: int) -> Tensor:
+        return _delta_float64(pool[row], *(u[row] for u in (q, key, value, gate, beta)))[0]
+
+    launch = lambda slots: kernel("delta_scan")(pool, q, key, value, gate, beta, slots=slots, out=out)  # noqa: E731
+    return _side(f"{kind} of {t}, {dims}, {batch} rows", launch, pool, out, expected, batch, bytes_, delayed)
+
+
+def _side(
+    name: str,
+    launch: Callable[[Tensor], object],
+    pool: Tensor,
+    out: Tensor,
+    expected: Callable[[int], Tensor],
+    batch: int,
+    bytes_: int,
+    delayed: float,
+) -> Side:
+    copies = len(pool) // batch
+    slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
+
+    def check() -> None:
+        wanted = {row: expected(row) for row in {0, batch - 1}}
+        out.fill_(float("nan"))
+        launch(slots[0])
+        if not bool(out.isfinite().all()):
+            raise WrongOutputError(f"{name}: an output was not written, or is not finite")
+        _near(name, {row: out[row] for row in wanted}, wanted)
+
+    again = slots[: round(delayed * copies)]
+    return Side(name, graphed([lambda s=s: launch(s) for s in (*slots, *again)]), check, bytes_ * copies, copies)  # type: ignore[misc]
+
+
+def projection(rows: int, delayed: float) -> Side:
+    copies = copies_for(2 * IN[0] * IN[1])
+    Ws = [(torch.randn(IN, device="cuda") / IN[1] ** 0.5).bfloat16() for _ in range(copies)]
+    x, y = bf16(rows, IN[1]), torch.empty(rows, IN[0], device="cuda", dtype=torch.bfloat16)
+    linear = kernel("linear_rows")
+
+    def check() -> None:
+        y.fill_(float("nan"))
+        linear(x, Ws[0], out=y)
+        _near("projection", {0: y}, {0: x.double() @ Ws[0].double().T})
+
+    bytes_ = int(kernel("linear_rows", "traffic_bytes")(rows, IN[1], IN[0]))
+    again = Ws[: round(delayed * copies)]
+    call = graphed([lambda W=W: linear(x, W, out=y) for W in (*Ws, *again)])  # type: ignore[misc]
+    return Side(f"projection of {rows}", call, check, bytes_ * copies, copies)
+
+
+def _near(name: str, ours: dict[int, Tensor], exact: dict[int, Tensor]) -> None:
+    for row, wanted in exact.items():
+        apart = float((ours[row].double() - wanted).abs().max() / wanted.abs().max())
+        if not apart <= ROUNDING:
+            raise WrongOutputError(f"{name}: row {row} differs from float64 by {apart:.2g} of the largest")
+
+
+def graphed(launches: list[Callable[[], object]]) -> Callable[[], None]:
+    """All of them in one graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        launches[0]()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launch in launches:
+            launch()
+    return graph.replay

@@ -1,0 +1,78 @@
+"""How many warps of each kernel an SM holds: `python -m perf_gates.occupancy`, anywhere, from the budgets of `compiled`.
+
+    blocks = min(registers / a block's, shared memory / a block's, warps / a block's, 32)    (1)
+    warps resident = blocks x warps of a block                                                (2)
+
+Registers of a warp are given in steps of 256, shared memory with 1 KiB of the system's for each block. The floors stand in
+`occupancy.toml`; a figure that moves either way fails until they are written anew with `--write`.
+"""
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import catalogue
+from .capture import launches_of
+from .compiled import CAPABILITIES, Cost, budgets
+
+FLOORS = Path(__file__).parent / "occupancy.toml"
+REWRITE = "python -m perf_gates.occupancy --write"
+REGISTERS, WARPS, BLOCKS, STEP = 65536, 64, 32, 256
+SHARED = {80: 164 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+"""Bytes of shared memory of an SM: CUDA C++ Programming Guide, technical specifications by compute capability."""
+RESERVED = 1024
+DEFAULT_WARPS = 4
+"""Triton's, where a launch names no number."""
+
+
+def resident(cost: Cost, warps: int, capability: int) -> int:
+    """(1) (2): the warps of a kernel that an SM holds at once."""
+    by_registers = REGISTERS // (warps * -(-cost.registers * 32 // STEP) * STEP)
+    by_shared = SHARED[capability] // (cost.shared + RESERVED)
+    return min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps
+
+
+def launched() -> Iterator[tuple[str, int]]:
+    """The name of every row of the budgets, without its architecture, and the warps of its blocks."""
+    for entry in catalogue.entries():
+        for i, launch in enumerate(launches_of(entry.call)):
+            yield f"{entry.name} {i}:{launch.name}", int(launch.kwargs.get("num_warps", DEFAULT_WARPS))
+
+
+def found() -> dict[str, int]:
+    """The warps that are resident, by row. Raises: KeyError for a kernel without a budget."""
+    _, costs = budgets()
+    rows = [(name, warps, f"{name} sm_{c}", c) for name, warps in launched() for c in CAPABILITIES]
+    return {row: resident(costs[row], warps, c) for _, warps, row, c in rows}
+
+
+def floors() -> dict[str, int]:
+    return {name: int(warps) for name, warps in tomllib.loads(FLOORS.read_text())["warps"].items()} if FLOORS.exists() else {}
+
+
+def compare(now: dict[str, int], was: dict[str, int]) -> list[str]:
+    """What moved, either way, and what came or went."""
+    moved = [f"{name}: {was[name]} -> {now[name]} warps an SM" for name in now if name in was and now[name] != was[name]]
+    came = [f"{name}: no floor" for name in now if name not in was]
+    gone = [f"{name}: a floor for what is not launched" for name in was if name not in now]
+    return [f"{line}; if that is meant, run `{REWRITE}`" for line in (*moved, *came, *gone)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.occupancy", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the floors anew")
+    now = found()
+    if parser.parse_args(argv).write:
+        rows = "".join(f'"{name}" = {warps}\n' for name, warps in now.items())
+        FLOORS.write_text(f"# Warps of {WARPS} that an SM holds of each kernel. Written by `{REWRITE}`.\n[warps]\n{rows}")
+    wrong = compare(now, floors())
+    print(
+        "\n".join(wrong) or f"{len(now)} kernels hold as many warps as they did, {min(now.values())} to {max(now.values())}"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
