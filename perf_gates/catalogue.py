@@ -2,8 +2,7 @@
 
 An entry is a launcher, called as it stands (its own tiles) over meta tensors. `stores` names every argument of the kernels
 that they write, and no other may be written; `wide` those that must be read `width` bytes at a time, 16 where nothing else
-is said. What is registered here is
-compiled and held to its budget by `compiled`.
+is said. What is registered here is compiled and held to its budget by `compiled`.
 """
 
 from collections.abc import Callable, Iterator
@@ -277,7 +276,8 @@ def selective(shape: str) -> Iterator[Entry]:
     yield at("selective_scan", "T=1", 64, 1, stores="S y", quick=(90,))
     yield at("selective_scan", "T=6", 64, 6, stores="S y")
     yield at("selective_scan", "T=6 verify", 64, 6, stores="y", write_state=False)
-    yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y")
+    # 16 channels by 16 states are two a lane.
+    yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y", width=8)
 
 
 def _selective(
@@ -289,13 +289,14 @@ def _selective(
     *more: Tensor,
     stores: str,
     quick: tuple[int, ...] = (),
+    width: int = 16,
     **options: Any,
 ) -> Entry:
     d, n = SELECTIVE[shape]
     window = meta(b, t, d), meta(b, t, d), meta(d, n, dtype=FP32), meta(b, t, n), meta(b, t, n)
     given = {"D": meta(d, dtype=FP32), "z": meta(b, t, d), "dt_bias": meta(d, dtype=FP32), "slots": meta(b, dtype=I32)}
     args = (meta(b, d, n, dtype=FP32), *window, *more)
-    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick)
+    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width)
 
 
 def layers() -> Iterator[Entry]:

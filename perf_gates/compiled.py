@@ -2,7 +2,8 @@
 
 Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100 with the tiles that its launcher chooses. Demanded of all:
 
-    no spills                          ptxas: 0 bytes of spill stores and loads                    (1)
+    no spills                          ptxas: 0 bytes of spill stores and loads, unless            (1)
+                                       `spills.toml` names the entry and says why
     writes what it declares            the owners of all stores and atomics in the PTX             (2)
     wide loads                         16 bytes a thread at least, or as many as the entry says,   (3)
                                        for the arguments named `wide`, in the machine code as in the PTX
@@ -19,10 +20,11 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import cache
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,7 +36,7 @@ from . import catalogue, ptx
 from .capture import Built, Launch, build, launches_of
 from .catalogue import Entry
 
-BUDGETS = Path(__file__).parent / "budgets.toml"
+BUDGETS, SPILLS = (Path(__file__).parent / f"{name}.toml" for name in ("budgets", "spills"))
 CAPABILITIES = (80, 90, 100)
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory a block may have, opted in: CUDA C++ Programming Guide, technical specifications."""
@@ -73,7 +75,7 @@ def rows(entry: Entry, capability: int) -> list[Row]:
         sass = ptx.histogram(_disassembled(built.compiled.asm["cubin"]))
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
         cost = _cost(built, log, sass)
-        faults = [*_too_large(cost, capability), *_narrow(accesses, entry, sass)]
+        faults = [*_too_large(cost, capability, entry.name in reasons()), *_narrow(accesses, entry, sass)]
         result.append(Row(f"{entry.name} {i}:{launch.name} sm_{capability}", cost, tuple(faults)))
         everything += accesses
     last = result[-1]
@@ -129,8 +131,24 @@ def _cost(built: Built, log: str, sass: Counter[str]) -> Cost:
 OPERATIONS = {"load": ("LDG", "LDGSTS"), "store": ("STG", "ATOMG", "RED", "REDG")}
 
 
-def _too_large(cost: Cost, capability: int) -> Iterator[str]:
-    if cost.spills:  # (1)
+@cache
+def reasons() -> dict[str, str]:
+    """Why an entry may spill, by its name."""
+    return {
+        name: group["reason"].strip() for group in tomllib.loads(SPILLS.read_text())["spills"] for name in group["entries"]
+    }
+
+
+def idle(reasons: Iterable[str], budget: dict[str, Cost]) -> list[str]:
+    """Reasons for entries that spill nothing on any architecture."""
+    spilling = {name.rsplit(" ", 2)[0] for name, cost in budget.items() if cost.spills}
+    return [
+        f"{name}: a reason to spill in {SPILLS.name}, but it does not; remove it" for name in reasons if name not in spilling
+    ]
+
+
+def _too_large(cost: Cost, capability: int, may_spill: bool) -> Iterator[str]:
+    if cost.spills and not may_spill:  # (1)
         yield f"spills {cost.spills} bytes"
     if cost.shared > SHARED[capability]:  # (4)
         yield f"takes {cost.shared} bytes of shared memory, but a block has {SHARED[capability]}"
@@ -234,6 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, version, budget)
     stale = sorted(set(budget) - set(names()))
     wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in stale]
+    wrong += idle(reasons(), budget)
     print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")
     print("\n".join(wrong))
     return 1 if wrong else 0

@@ -37,7 +37,7 @@ def probe() -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_kernels_keep_their_budgets_and_none_spills() -> None:
+def test_the_kernels_keep_their_budgets_and_none_of_these_spills() -> None:
     """A fixed part of the catalogue, one entry a kernel; a verification for all three architectures."""
     done = run("-m", "perf_gates.compiled", "--quick", "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,6 +77,23 @@ def test_a_kernel_without_a_budget_and_budgets_of_another_triton_fail() -> None:
     assert compiled.compare({"k": COST}, triton.__version__, {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
     (line,) = compiled.compare({"k": COST}, "0.1", {"k": COST})
     assert line.startswith("the budgets hold for triton 0.1, and")
+
+
+def test_an_entry_that_spills_has_a_reason_and_no_other() -> None:
+    _, budget = compiled.budgets()
+    spilling = {name.rsplit(" ", 2)[0] for name, cost in budget.items() if cost.spills}
+    assert spilling == set(compiled.reasons())
+    assert all(compiled.reasons().values())
+    assert compiled.idle(["k v s"], {"k v s 0:kernel sm_90": replace(COST, spills=8)}) == []
+    (line,) = compiled.idle(["k v s"], {"k v s 0:kernel sm_90": COST})
+    assert line == "k v s: a reason to spill in spills.toml, but it does not; remove it"
+
+
+def test_spills_are_a_fault_without_a_reason_and_a_block_too_large_always() -> None:
+    spilling, large = replace(COST, spills=8), replace(COST, shared=2**20)
+    assert list(compiled._too_large(spilling, 90, may_spill=False)) == ["spills 8 bytes"]
+    assert list(compiled._too_large(spilling, 90, may_spill=True)) == []
+    assert len(list(compiled._too_large(large, 90, may_spill=True))) == 1
 
 
 def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
