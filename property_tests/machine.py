@@ -5,7 +5,7 @@ every action (`actions`), and shrinks what fails to the fewest actions.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import hypothesis
@@ -29,6 +29,7 @@ class DecoderMachine(RuleBasedStateMachine):
     groups: ClassVar[Sequence[tuple[Decoding, ...]]] = ()
     """Decodings of one example come from one group; each group has its share of the examples."""
     totals: ClassVar["Totals"]
+    failed: ClassVar[Callable[[Session], None]] = staticmethod(lambda session: None)
 
     session: Session | None = None
 
@@ -56,8 +57,13 @@ class DecoderMachine(RuleBasedStateMachine):
     def act(self, name: str, data: st.DataObject) -> None:
         assert self.session is not None
         drawn = ACTIONS[name].draw(data.draw, self.session)
-        if drawn is not None:
+        if drawn is None:
+            return
+        try:
             getattr(self.session, ACTIONS[name].call)(**drawn)
+        except Exception:
+            type(self).failed(self.session)
+            raise
 
     def between(self) -> bool:
         return self.session is not None and self.session.pending is not None

@@ -178,8 +178,18 @@ def over_kernels(device: str) -> tuple[Decoding, ...]:
 
     from .operations.triton_ops import TritonOperations
 
+    class Interpreted(TritonOperations):
+        """Kernels for all that carries a state; products and norms by PyTorch, which the interpreter takes a second for."""
+
+        def __init__(self, bitwise: bool = False) -> None:
+            super().__init__(bitwise)
+            plain: Any = TorchOperations(bitwise)
+            for name in ("linear", "logits", "norm", "gated_norm"):
+                setattr(self, name, getattr(plain, name))
+
+    operations = Interpreted if device == "cpu" else TritonOperations
     at_once = NumericContract(**{**vars(CONTRACT), "order": "output_only"})
     return (
-        *decodings(TritonOperations(bitwise=True), device, CONTRACT, "kernels, bitwise"),
-        *decodings(TritonOperations(), device, at_once, "kernels"),
+        *decodings(operations(bitwise=True), device, CONTRACT, "kernels, bitwise"),
+        *decodings(operations(), device, at_once, "kernels"),
     )

@@ -72,21 +72,35 @@ def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]
         for name, field_hint in _fields(kind).items():
             yield from _arrays(f"{label}.{name}", getattr(value, name), field_hint)
         return
-    options = (
-        typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-    )
-    arrays = [option for option in options if hasattr(option, "dim_str")]
-    if not arrays or (value is None and type(None) in options):
+    arrays, optional = _array_types(hint)
+    if not arrays or (value is None and optional):
         return
     # A union of array types (D per head, or per head and channel) is decided by the number of axes.
-    fitting = [option for option in arrays if np.ndim(value) == len(option.dim_str.split())]
+    fitting = [option for option in arrays if np.ndim(value) == len(_axes(option))]
     yield label, value, (fitting or arrays)[0]
 
 
+@functools.cache
+def _array_types(hint: Any) -> tuple[tuple[Any, ...], bool]:
+    """The array types among the alternatives of a hint, and whether None is another."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    options = typing.get_args(hint) if union else (hint,)
+    return tuple(option for option in options if hasattr(option, "dim_str")), type(None) in options
+
+
+@functools.cache
+def _axes(hint: Any) -> tuple[str, ...]:
+    return tuple(hint.dim_str.split())
+
+
+_name = functools.cache(str)
+"""The name of a dtype, which NumPy puts together anew on every call."""
+
+
 def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple[int, str]]) -> None:
-    axes = hint.dim_str.split()
+    axes = _axes(hint)
     dtype = getattr(array, "dtype", type(array).__name__)
-    if not isinstance(array, np.ndarray) or str(dtype) not in hint.dtypes:
+    if not isinstance(array, np.ndarray) or _name(dtype) not in hint.dtypes:
         needed = " or ".join(hint.dtypes)
         raise PrecisionError(f"{where} came as {dtype}, but a NumPy array of {needed} is needed; convert it first")
     if array.ndim != len(axes):

@@ -1,0 +1,82 @@
+"""One run of a machine: either every example agrees, or the smallest one that does not."""
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+from hypothesis import settings as Settings  # noqa: N812
+from hypothesis.stateful import get_state_machine_test
+
+from .machine import DecoderMachine
+from .session import Session
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The smallest failing example, what was wrong in it, and how many examples it took until the first one failed."""
+
+    session: Session
+    message: str
+    examples: int
+
+    @property
+    def steps(self) -> int:
+        """Its actions, the one that fails included."""
+        return len(self.session.lines)
+
+
+def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, key: bytes | None = None) -> Failure | None:
+    """Run a machine once. `seed` names its examples; `key` is where a database keeps the failures.
+
+    Raises: what is no deviation of the implementation but an error of ours (`Impossible`), or Ctrl-C.
+    """
+    totals, first = machine.totals, [0]
+    test: Callable[[], None] = get_state_machine_test(machine, settings=how, _flaky_state={"selecting_rule": False})
+    if seed is not None and not how.derandomize:
+        test = hypothesis.seed(seed)(test)
+    if key is not None:
+        test._hypothesis_internal_database_key = key  # type: ignore[attr-defined]
+    seen = totals.examples
+
+    def noted(session: Session) -> None:
+        first[0] = first[0] or totals.examples - seen
+
+    machine.failed = noted  # type: ignore[attr-defined]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            test()
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:  # what an implementation raises is a finding too
+        assert totals.last is not None
+        return Failure(totals.last, said(error), first[0])
+    return None
+
+
+def said(error: BaseException) -> str:
+    """The message of a failure."""
+    return f"{type(error).__name__}: {error}".split("\n\n")[0]
+
+
+def arguments(given: tuple[Any, ...], more: dict[str, Any]) -> str:
+    """As they stand in a call."""
+    return ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in more.items())])
+
+
+def reproducer(failure: Failure, device: str = "cpu") -> str:
+    """A program of a few lines that fails in the same way: `python FILE`."""
+    s = failure.session
+    names = [d.name for d in s.decodings]
+    begun = f"{s.name!r}, {names!r}, {s.spec.words()!r}, slots={s.slots}, window={s.window}, cache={s.cache}"
+    inside = [
+        "from property_tests.session import Session",
+        "",
+        f"session = Session({begun}, device=place)",
+        *(f"session.{name}({arguments(given, more)})" for name, given, more in s.lines),
+    ]
+    body = "\n".join(f"    {line}" if line else "" for line in inside)
+    said_so = "\n".join(f"# {line}" for line in failure.message.splitlines())
+    return f"{said_so}\nfrom conformance.interpreter.device import placed\n\nwith placed({device!r}) as place:\n{body}\n"

@@ -1,0 +1,46 @@
+"""How much is drawn, and from how much: for every change, on a GPU, and for hours.
+
+ci         derandomised, no database: the same examples in every run
+gpu        larger windows, longer sequences, compiled kernels
+campaign   from a seed, in parts that can be resumed; failures are kept in a database and come first
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+
+from .specs import Sizes
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`examples` and `steps` of the machine, and the sizes that it draws from."""
+
+    examples: int
+    steps: int
+    sizes: Sizes
+    derandomised: bool = False
+
+    def settings(self, **given: Any) -> settings:
+        """Hypothesis' settings of the profile; no deadline, since a kernel's first launch compiles it."""
+        phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+        chosen: dict[str, Any] = {
+            "max_examples": self.examples,
+            "stateful_step_count": self.steps,
+            "deadline": None,
+            "suppress_health_check": list(HealthCheck),
+            "report_multiple_bugs": False,
+            "print_blob": False,
+            "database": None,
+            "derandomize": self.derandomised,
+            "phases": phases,
+        }
+        return settings(**{**chosen, **given})
+
+
+PROFILES = {
+    "ci": Profile(200, 8, Sizes(), derandomised=True),
+    "gpu": Profile(100, 16, Sizes(slots=6, window=12, cache=64, seeds=8, options=4, vocabulary=6)),
+    "campaign": Profile(100, 20, Sizes(slots=5, window=8, cache=40, seeds=1000, options=4, vocabulary=5)),
+}
