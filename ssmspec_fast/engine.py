@@ -157,11 +157,9 @@ class Engine:
         names = range(len(prompts)) if keys is None else keys
         if len(names) != len(prompts):
             raise ParameterError(f"{len(prompts)} prompts came with {len(names)} keys; give one for each, or none")
-        if self.busy:
-            raise SlotError("another stream of this engine holds its slots; exhaust or close it, or build a second engine")
         waiting = [Request(n, key, list(prompt)) for n, (key, prompt) in enumerate(zip(names, prompts, strict=True))]
         running: dict[int, Request] = {}
-        sequences, self.busy = self.begin(settings), True
+        sequences = self.open(settings)
         try:
             while waiting or running or self.rounds:
                 self.join(waiting, running, sequences, settings)
@@ -170,7 +168,17 @@ class Engine:
                 while len(self.rounds) > (1 if running and self.graphs is not None else 0):
                     yield from self.leave(running, settings)
         finally:
-            self.busy = False
+            self.close()
+
+    def open(self, settings: Settings) -> Sequences:
+        """All slots for one stream. Raises: SlotError while another holds them."""
+        if self.busy:
+            raise SlotError("another stream of this engine holds its slots; exhaust or close it, or build a second engine")
+        self.busy = True
+        return self.begin(settings)
+
+    def close(self) -> None:
+        self.busy = False
 
     def begin(self, settings: Settings) -> Sequences:
         """No sequence in any slot. The tensors stay where they are, and graphs with them, while the ends stay the same."""

@@ -141,7 +141,10 @@ class ModelDrafter:
         q = None if self.law == "point_mass" else torch.zeros((*tokens.shape, vocabulary), device=slots.device)
         for level, held in zip(self.constants[shape].levels, shape.levels, strict=True):
             logits = self.forward(level, tokens, sequences, slots)
-            law = process(logits, self.sampling, self.past(sequences, slots, tokens, level))
+            plain = (
+                self.choose == "top" and not self.sampling.remembers
+            )  # the most probable tokens are those of the highest logits
+            law = logits if plain else process(logits, self.sampling, self.past(sequences, slots, tokens, level))
             if q is not None:
                 q.index_copy_(1, level.nodes, law)
             self.fill(tokens, law, held, sequences, slots)  # (3)
@@ -169,11 +172,13 @@ class ModelDrafter:
     def fill(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
         """(3), in place."""
         if self.choose == "top":
-            most = max(map(len, level.children))
-            order = torch.argsort(law, dim=-1, descending=True, stable=True)[..., :most]
-            for row, children in enumerate(level.children):
-                for rank, node in enumerate(children):
-                    tokens[:, node] = order[:, row, rank]
+            left = best = law
+            for rank in range(max(map(len, level.children))):
+                left = left if rank == 0 else left.scatter(-1, best, float("-inf"))
+                best = left.argmax(-1, keepdim=True)
+                for row, children in enumerate(level.children):
+                    if rank < len(children):
+                        tokens[:, children[rank]] = best[:, row, 0]
             return
         at = index(slots)
         for row, children in enumerate(level.children):

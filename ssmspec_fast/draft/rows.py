@@ -21,7 +21,7 @@ from ..methods.plain import Plain
 from ..methods.windows import at, recurrence
 from ..model import Model, Recurrent, head
 from ..operations import Operations
-from ..operations.slots import index, put
+from ..operations.slots import index, move, stand_in
 from ..sequences import Sequences
 from ..state import Cache, Pools, new_pools
 from ..window import Feed, Window, plain_feed
@@ -90,7 +90,7 @@ class Rows:
         feed = plain_feed(Window(tokens, slots, count), pools.length, self.operations)
         x = self.decoder.hidden(feed)
         last = x.gather(1, (count - 1)[:, None, None].expand(-1, 1, x.shape[2]))
-        put(pools.length, slots, held + count)
+        move(pools.length, slots, held + count)
         return head(self.model, last, self.operations)[:, 0]
 
     def beside(self, slots: Tensor, rows: int) -> Tensor:
@@ -100,16 +100,19 @@ class Rows:
 
     def copy(self, source: Tensor, to: Tensor) -> None:
         """All that rows hold into other rows (2)."""
-        pools, read, rows = self.decoder.pools, source.flatten().clamp_min(0), to.flatten()
+        pools = self.decoder.pools
+        rows, (read,), _ = stand_in(to.flatten(), source.flatten().clamp_min(0))  # of padding alone: 0 from 0
+        for group in pools.convolutions:
+            group.M.index_copy_(1, rows, group.M[:, read])
         for state in pools.layers:
-            for pool in (state.K, state.V) if isinstance(state, Cache) else (state.M, state.S):
-                put(pool, rows, pool[read])
-        put(pools.length, rows, pools.length[read])
+            for pool in (state.K, state.V) if isinstance(state, Cache) else (state.S,):
+                pool.index_copy_(0, rows, pool[read])
+        pools.length.index_copy_(0, rows, pools.length[read])
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """One token into each row (b, w): the logits after it (b, w, i)."""
         pools, flat = self.decoder.pools, rows.flatten()
         feed = plain_feed(Window(tokens.reshape(-1, 1), flat), pools.length, self.operations)
         logits = self.decoder.verify(feed)
-        put(pools.length, flat, at(pools.length, flat) + 1)
+        pools.length.index_add_(0, index(flat), (flat >= 0).long())
         return logits.view(*rows.shape, -1)
