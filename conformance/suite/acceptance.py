@@ -20,7 +20,7 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case
 from ..draw import Draw
-from .specification import Arguments, Came, Expected, Specification
+from .specification import Arguments, Came, Expected, Further, Specification
 
 GRID = 2**24
 NEAR = Fraction(1, 2**16)
@@ -165,6 +165,10 @@ SIBLINGS = tuple(
 """Many rejections with siblings behind them, over few tokens: what one takes from the next is large."""
 
 
+ENDS: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 4}, {"tree": "chain", "ragged": "off", "eos": "some"}, "normal"),)
+"""Half of all tokens end a sequence, often before a budget that the run meets as well."""
+
+
 def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
     shared: dict[str, Any] = {
         "base": BASE,
@@ -178,6 +182,6 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
 
 
 SPECIFICATIONS = (
-    _specification("greedy", draw_greedy, expect_greedy),
+    _specification("greedy", draw_greedy, expect_greedy, further=ENDS),
     _specification("sampled", draw_sampled, expect_sampled, options={**OPTIONS, "law": LAWS}, further=SIBLINGS),
 )

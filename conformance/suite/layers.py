@@ -201,6 +201,8 @@ SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
 
 FURTHER: tuple[Further, ...] = (({"b": 1, "t": 70}, {}, "gentle"),)
 """A prompt past one chunk of 64 tokens."""
+PROMPTS: tuple[Further, ...] = tuple(({"b": 1, "t": t}, {}, "gentle") for t in (2, 4, 5, 7, 8))
+"""With those of the table, prompts of every length up to 9: one that is as long as a window of drafts is none."""
 
 
 def specifications() -> list[Specification]:
@@ -212,7 +214,7 @@ def specifications() -> list[Specification]:
             rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
             found.append(
                 Specification(
-                    operation=f"layer.{name}", base=base, rows=rows, further=FURTHER, options=kind.options,
+                    operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *(PROMPTS if name == "step" else ())), options=kind.options,
                     families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
                     expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name},
                 )

@@ -1,0 +1,104 @@
+"""Right implementations under many seeds: none may be blamed.
+
+    python -m conformance.false_alarms --seeds 1000 --out docs/false-alarms.md
+
+Every seed draws other inputs for one case of the table, the cases in turn, and every rewriting (`rewritings`) is judged on
+it. Runs of more than 40 tokens are left to the suite itself. A blamed case ends the command with 1, and is named.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ssmspec_ref.contract import Verdict
+
+from .judge import judge
+from .meta import STRIDE, jobs, redrawn
+from .rewritings import Rewriting, every
+
+LONGEST = 40
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What came of one rewriting: judged cases, outputs compared, the worst share of a bound, and the cases blamed."""
+
+    name: str
+    contract: str
+    judged: int
+    compared: int
+    worst: float
+    blamed: tuple[str, ...]
+
+
+def tally(rewriting: Rewriting, seeds: Iterable[int]) -> Tally:
+    """Judge one rewriting under every seed."""
+    subject = rewriting.subject
+    found = [job for job in jobs(subject, f"{rewriting.recurrence}.scan") if job.case.sizes["t"] <= LONGEST]
+    judged, compared, worst, blamed = 0, 0, 0.0, []
+    for seed in seeds:
+        job = found[seed % len(found)]
+        specification = redrawn(job.specification, STRIDE * (seed + 1))
+        judgement = judge(specification, job.capability, job.case)
+        judged += 1
+        compared += len(judgement.outputs)
+        worst = max([worst, *(o.utilisation for o in judgement.outputs)])
+        if judgement.verdict is not Verdict.PASS:
+            blamed.append(f"{job.identity} seed {seed}: {judgement.kind} {judgement.message}")
+    return Tally(subject.name, str(rewriting.contract), judged, compared, worst, tuple(blamed))
+
+
+def campaign(seeds: int, processes: int) -> list[Tally]:
+    """Every rewriting under the seeds from 0 on."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        parts = pool.map(tally, every(), [range(seeds)] * len(list(every())))
+        return list(parts)
+
+
+def markdown(found: Sequence[Tally], seeds: int) -> str:
+    """The table, committed."""
+    lines = [
+        "# False alarms",
+        "",
+        f"Made by `python -m conformance.false_alarms --seeds {seeds} --out docs/false-alarms.md`: right implementations in",
+        "other orders of evaluation and other formats (`conformance/rewritings.py`), judged on the cases of the suite with",
+        "other inputs for every seed. A case that does not pass is a false alarm.",
+        "",
+        f"**{sum(len(t.blamed) for t in found)} false alarms in {sum(t.judged for t in found)} judged cases.**",
+        "",
+        "| implementation | contract | cases | outputs compared | worst error / bound | false alarms |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [f"| {t.name} | `{t.contract}` | {t.judged} | {t.compared} | {t.worst:.3f} | {len(t.blamed)} |" for t in found]
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of each rewriting.")] = 40,
+    processes: Annotated[int, typer.Option(min=1)] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write the table there, as Markdown.")] = None,
+) -> None:
+    """Judge right implementations under many seeds. Exits with 1 if one is blamed."""
+    found, console = campaign(seeds, processes), Console(width=120)
+    table = Table("implementation", "contract", "cases", "worst", "false alarms", title="right, written differently")
+    for t in found:
+        table.add_row(t.name, t.contract, str(t.judged), f"{t.worst:.3f}", str(len(t.blamed)))
+    console.print(table)
+    for t in found:
+        for said in t.blamed:
+            console.print(f"{t.name}: {said}", soft_wrap=True, highlight=False, style="red")
+    if out:
+        out.write_text(markdown(found, seeds), encoding="utf-8")
+    if any(t.blamed for t in found):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,178 @@
+"""Every planted fault, with its bug class and the operation whose cases must fail it."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ssmspec_ref.contract import Subject
+
+from . import (
+    acceptance,
+    arithmetic,
+    attention,
+    cheats,
+    commits,
+    conduct,
+    histories,
+    layers,
+    packed,
+    prompts,
+    reach,
+    rings,
+    rules,
+    sampling,
+    speculation,
+    windows,
+)
+
+THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w-]+#\d+")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong implementation: the subject that has it, and the operation that must fail it.
+
+    `says` is what is wrong, `source` the public thread where it says so, "" where the class has none of its own.
+    """
+
+    name: str
+    bug_class: str
+    operation: str
+    says: str
+    source: str
+    subject: Subject
+
+
+def fault(bug_class: str, operation: str, subject: Subject) -> Fault:
+    """The fault of a subject; what it does is told by the docstring of what it runs."""
+    run: Any = subject.capabilities[operation].run
+    while isinstance(run, partial):
+        run = run.func
+    told = inspect.getdoc(run if inspect.isfunction(run) or inspect.isclass(run) else type(run)) or ""
+    said = " ".join(told.split())
+    source = THREAD.search(said)
+    return Fault(f"{subject.name}", bug_class, operation, said, source[0] if source else "", subject)
+
+
+def _faults() -> Iterator[Fault]:
+    for scan in arithmetic.WRONG:
+        yield fault(ARITHMETIC[scan.__name__], "ssd.scan_masked", arithmetic.subject(scan))
+    for subject in conduct.adapter().subjects:
+        (operation,) = subject.capabilities
+        yield fault(CONDUCT.get(subject.name, "CONDUCT"), operation, subject)
+    for operation, run in reach.WRONG:
+        yield fault(REACH[run.__name__], operation, reach.subject(operation, run))
+    for run in cheats.FAULTS:
+        yield fault("CHEAT", "ssd.scan", cheats.subject(run))
+    for module in (commits, rules, sampling):
+        for operation, runs in module.FAULTS.items():
+            for run, bug_class in runs:
+                yield fault(bug_class, operation, module.subject(operation, run))
+    for other in (histories, rings, prompts):
+        for run, operation, bug_class in other.FAULTS:
+            yield fault(bug_class, operation, other.subject(run, operation))
+    yield from _older()
+
+
+def _older() -> Iterator[Fault]:
+    for operation, runs in (acceptance.WRONG | attention.WRONG).items():
+        for run in runs:
+            yield fault(DECISIONS[run.__name__], operation, acceptance.subject(operation, run))
+    for rule in packed.RULES:
+        for run in packed.WRONG:
+            yield fault(PACKED[run.__name__], f"{rule}.scan_packed", packed.subject(rule, run))
+        for operation, build in windows.WRONG:
+            yield fault(WINDOWS[build.__name__], f"{rule}.{operation}", windows.subject(operation, build, rule))
+    for build, operations in (layers.WRONG | {build: (operation,) for build, operation in layers.REACH.items()}).items():
+        for operation in operations:
+            yield fault(LAYERS[build.__name__], operation, layers.subject(build))
+    for build in (*speculation.WRONG, *speculation.REACH):
+        subject = speculation.subject(build)
+        yield fault(SPECULATION[build.__name__], min(subject.capabilities), subject)
+
+
+ARITHMETIC = {
+    "state_leak": "SLOT-SCOPE",
+    "bf16_state": "NUMERIC",
+    "tf32": "NUMERIC",
+    "group_map": "GROUP-MAP",
+    "lost_skip": "VARIANT",
+    "no_op_decays": "PAD-LEAK",
+    "exp2_constant": "NUMERIC",
+    "previous_bias": "VARIANT",
+}
+CONDUCT = {"zeros": "CHEAT", "keeps_rejected": "CONV", "tree_as_chain": "TREE-MASK"}
+REACH = {
+    "transposed_square": "TRANSPOSE",
+    "one_tile_of_states": "INDEX",
+    "eight_rows": "INDEX",
+    "forgets_at_256": "CHUNK",
+    "early_threshold": "NUMERIC",
+    "floor_under_steps": "NUMERIC",
+    "assumes_compact": "INDEX",
+    "keeps_by_address": "CHEAT",
+    "other_eps": "NUMERIC",
+    "one_tile_of_keys": "INDEX",
+    "near_ancestors": "TREE-MASK",
+    "bits_of_a_word": "TREE-MASK",
+}
+DECISIONS = {
+    "ignores_the_end": "STOP",
+    "spends_one_more": "STOP",
+    "last_twin": "GREEDY",
+    "path_without_root": "ACCEPT-IDX",
+    "independent_siblings": "Q-MISMATCH",
+    "picks_from_the_target": "ACCEPT-RULE",
+    "noise_of_the_parent": "RNG",
+    "sees_siblings": "TREE-MASK",
+    "one_slot_more": "INDEX",
+    "tiled_heads": "GROUP-MAP",
+    "other_scale": "VARIANT",
+    "sixty_four_slots": "INDEX",
+    "overwrites": "TREE-COMMIT",
+    "moves_keys_only": "TREE-COMMIT",
+    "one_length": "SLOT-SCOPE",
+}
+PACKED = {
+    "one_sequence": "SLOT-SCOPE",
+    "never_fresh": "SLOT-REUSE",
+    "empty_is_cleared": "CHUNK",
+    "states_in_order_of_length": "SLOT-SCOPE",
+}
+WINDOWS = {
+    "KeepsOneMore": "ACCEPT-IDX",
+    "LosesAtTheFlush": "REPLAY",
+    "OneCursor": "SLOT-SCOPE",
+    "NarrowCheckpoint": "NUMERIC",
+    "DropsTheLast": "REPLAY",
+    "RestingRowsAdvance": "PAD-SLOT",
+    "ReplaysThePrefix": "TREE-COMMIT",
+}
+LAYERS = {
+    "ForgetsState": "INIT-DROP",
+    "PadsDecay": "PAD-LEAK",
+    "KeepsRecurrentState": "ROLLBACK",
+    "ClampsPrefill": "VARIANT",
+    "LiesAboutWeights": "CONDUCT",
+    "UndoesWholeCalls": "ROLLBACK",
+    "UndoesOneCall": "ROLLBACK",
+    "MasksLastPads": "PAD-LEAK",
+    "AssumesEps": "NUMERIC",
+    "LosesStateAt64": "CHUNK",
+}
+SPECULATION = {
+    "KeepsConvWindow": "ROLLBACK",
+    "RestingRowsAdvance": "PAD-SLOT",
+    "LosesLastToken": "COMMIT",
+    "TreeAsChain": "TREE-MASK",
+    "RollsBackToStart": "ROLLBACK",
+    "FirstColumnWithoutDrafts": "ACCEPT-IDX",
+    "SettlesWhenRead": "COMMIT",
+    "ForgetsPast32": "REPLAY",
+    "EightTokensAtMost": "REPLAY",
+    "TilesGroups": "GROUP-MAP",
+}
+FAULTS: tuple[Fault, ...] = tuple(_faults())

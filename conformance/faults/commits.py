@@ -1,0 +1,78 @@
+"""The window of the convolution, committed or read at the wrong inputs, over the reference's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import conv, tree, tree_paths
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+FP32 = NumericContract()
+
+
+def first_column(M: Array, u: Array, advanced: Array) -> Array:
+    """The window starts at column 0 of the widened one, as if only the root had been accepted. vllm-project/vllm#40738."""
+    return conv.commit(M, u, np.minimum(advanced, 1)).astype(np.float32)
+
+
+def last_column(M: Array, u: Array, advanced: Array) -> Array:
+    """The window ends at the last draft, whatever was accepted. ekryski/mlx-swift-lm#218."""
+    return conv.commit(M, u, np.where(advanced > 0, u.shape[1], 0)).astype(np.float32)
+
+
+def zero_is_all(M: Array, u: Array, advanced: Array) -> Array:
+    """A row that took no part indexes with -1, the last column. NVIDIA/TensorRT-LLM, bug class ACCEPT-IDX."""
+    return conv.commit(M, u, np.where(advanced > 0, advanced, u.shape[1])).astype(np.float32)
+
+
+def narrow_window(M: Array, u: Array, advanced: Array) -> Array:
+    """The oldest input is taken for dead and not moved. sgl-project/sglang#38622."""
+    M_next = conv.commit(M, u, advanced).astype(np.float32)
+    M_next[:, :, 0] = M[:, :, 0]
+    return M_next
+
+
+def first_nodes(M: Array, u: Array, path: Array) -> Array:
+    """Of a tree as many of the first nodes are committed as the path has. sgl-project/sglang#27463."""
+    return conv.commit(M, u, (path >= 0).sum(axis=1)).astype(np.float32)
+
+
+def rows_before(M: Array, u: Array, parents: Array, params: Any) -> Array:
+    """The window of a node is the rows before it, not its ancestors. sgl-project/sglang#11133."""
+    return conv.scan(M, np.where(parents[:, :, None] == tree.PADDING, 0.0, u), params)[0].astype(np.float32)
+
+
+def grandparents(M: Array, u: Array, parents: Array, params: Any) -> Array:
+    """A node whose parent is not the row before it is hung on its grandparent. sgl-project/sglang#8409."""
+    moved = parents.copy()
+    for b, row in enumerate(parents):
+        for node, parent in enumerate(row):
+            if 0 < parent < node - 1:
+                moved[b, node] = row[parent]
+    seen = tree.ancestors(moved)
+    return tree_paths.scan(lambda state, path: conv.scan(state, path, params), M, u, seen).astype(np.float32)
+
+
+def no_bias(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    """The bias is in the signature only. tile-ai/tilelang-ascend#926."""
+    y, M_next = conv.scan(M, u, type(params)(params.weight, None, params.activation))
+    return y.astype(np.float32), M_next.astype(np.float32)
+
+
+FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
+    "conv.commit": ((first_column, "CONV"), (last_column, "ROLLBACK"), (zero_is_all, "ACCEPT-IDX"), (narrow_window, "CONV")),
+    "conv.commit_path": ((first_nodes, "TREE-COMMIT"),),
+    "conv.verify_tree": ((rows_before, "CONV"), (grandparents, "TREE-TOPO")),
+    "conv.scan": ((no_bias, "VARIANT"),),
+}
+"""The operation of each, and its bug class."""
+
+
+def subject(operation: str, run: Callable[..., Any]) -> Subject:
+    return Subject(run.__name__, {operation: Capability(run, FP32)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty commits", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))

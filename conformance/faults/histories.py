@@ -1,0 +1,116 @@
+"""Speculation that is right for one window, and wrong for what the window before it left behind."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.backtrack import Accepted
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.shapes import Array, Lengths, Parents, Path
+
+from .speculation import Snapshots
+from .windows import prefix
+
+
+class FirstColumnOfStates(Snapshots):
+    """A step without drafts starts from the state behind the root of the window before. vllm-project/vllm#52942."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.column = state
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        if inputs.pre.shape[1] == 1:
+            self.kept = replace(self.kept, S=self.column.S)
+        return super().verify(inputs, parents)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        root = prefix(np.minimum(advanced, 1), path)
+        self.column = self.path.commit(self.pending, Accepted(root[0], path=root[1]), self.mixer)
+        super().commit(advanced, path)
+
+
+class AdoptsTheUnwritten(Snapshots):
+    """Behind a window of which every draft was rejected a row adopts a snapshot that nobody wrote. Bug class COMMIT."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(advanced, path)
+        S = self.kept.S.copy()
+        S[advanced == 1] = 0.0
+        self.kept = replace(self.kept, S=S)
+
+
+class OtherSlot(Snapshots):
+    """States are written by slot and read by row. flashinfer-ai/flashinfer#3145."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(advanced, path)
+        rows = len(advanced)
+        S = np.roll(self.kept.S, 1, axis=0) if rows > 1 else np.zeros_like(self.kept.S)
+        self.kept = replace(self.kept, S=S)
+
+
+class TrailsForEver(Snapshots):
+    """What a partial rejection took back is taken back from every window behind it. TheTom/llama-cpp-turboquant#352."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.behind = np.zeros(state.M.shape[0], dtype=np.int64)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fewer = np.maximum(advanced - self.behind, 0)
+        rejected = np.where((advanced > 0) & (advanced < path.shape[1]), path.shape[1] - advanced, 0)
+        self.behind = np.where(self.behind == 0, rejected, self.behind)
+        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+
+
+class AcceptanceOfTheWindowBefore(Snapshots):
+    """The counts of the window before are still on the device when a window is committed. Bug class SCHED."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.late: Lengths | None = None
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        used = advanced if self.late is None else np.minimum(self.late, path.shape[1])
+        self.late = advanced
+        super().commit(*prefix(used, path))
+
+
+class StepsAreVerified(Snapshots):
+    """A row is given to the path of windows by the shape of the batch, where a single token has nothing to commit.
+    Bug class CLASSIFY."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        if path.shape[1] > 1:
+            super().commit(advanced, path)
+
+
+class SharesTheLayer(Snapshots):
+    """What a row has accepted is counted once for all rows. fla-org/flash-linear-attention#477."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(*prefix(np.full_like(advanced, advanced.max()), path))
+
+
+FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
+    (FirstColumnOfStates, "speculate.chain", "ACCEPT-IDX"),
+    (AdoptsTheUnwritten, "speculate.chain", "COMMIT"),
+    (OtherSlot, "speculate.chain", "SLOT-SCOPE"),
+    (TrailsForEver, "speculate.chain", "REPLAY"),
+    (AcceptanceOfTheWindowBefore, "speculate.chain", "SCHED"),
+    (StepsAreVerified, "speculate.chain", "CLASSIFY"),
+    (SharesTheLayer, "speculate.chain", "SLOT-SCOPE"),
+)
+"""Each with its operation and its bug class."""
+
+
+def subject(build: Any, operation: str) -> Subject:
+    return Subject(build.__name__, {operation: Capability(build, FLOAT64)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty histories", "1", tuple(subject(build, operation) for build, operation, _ in FAULTS))

@@ -1,0 +1,85 @@
+"""Layers that take a prompt, a single token or a padded row for something else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.layer import RecurrentLayer
+from ssmspec_ref.shapes import Array
+
+from .layers import Right
+
+
+class FiveAreAWindow(Right):
+    """A prompt of exactly five tokens is verified as a root and four drafts, and writes no state. Bug class CLASSIFY."""
+
+    window = 5
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        held = self.held
+        out = super().forward(u, live)
+        if u.shape[1] == self.window:
+            self.held = held
+        return out
+
+
+class EightAreAWindow(FiveAreAWindow):
+    """The same for a root and seven drafts."""
+
+    window = 8
+
+
+class PadsTheTail(Right):
+    """A single token behind a prompt is padded with two placeholders, and the state behind them is kept. Bug class
+    CLASSIFY."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if u.shape[1] > 1 or not self.past:
+            return super().forward(u, live)
+        return super().forward(np.concatenate([u, np.zeros_like(u), np.zeros_like(u)], axis=1))[:, :1]
+
+
+class NormsTheWhole(Right):
+    """The gated norm takes its mean over all groups. huggingface/transformers#35943."""
+
+    def __init__(self, record: RecurrentLayer, rows: int) -> None:
+        norm = getattr(record, "norm", None)
+        super().__init__(record if norm is None else replace(record, norm=replace(norm, groups=1)), rows)
+
+
+class OneRowIsNotMasked(Right):
+    """The mask of a batch of one row is not applied. huggingface/transformers#46773."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        return super().forward(u, None if len(u) == 1 else live)
+
+
+class ForgetsTheWindow(Right):
+    """Several tokens at once begin with an empty window of the convolution. huggingface/transformers#45513."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if u.shape[1] > 1:
+            self.held = replace(self.held, M=np.zeros_like(self.held.M))
+        return super().forward(u, live)
+
+
+FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
+    (FiveAreAWindow, "layer.step", "CLASSIFY"),
+    (EightAreAWindow, "layer.step", "CLASSIFY"),
+    (PadsTheTail, "layer.step", "CLASSIFY"),
+    (NormsTheWhole, "layer.prefill", "GROUP-MAP"),
+    (OneRowIsNotMasked, "layer.left_pad", "PAD-LEAK"),
+    (ForgetsTheWindow, "layer.continue", "INIT-DROP"),
+)
+"""Each with its operation and its bug class."""
+
+
+def subject(build: Any, operation: str) -> Subject:
+    return Subject(build.__name__, {operation: Capability(build, FLOAT64)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty prompts of layers", "1", tuple(subject(build, operation) for build, operation, _ in FAULTS))

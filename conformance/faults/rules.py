@@ -1,0 +1,117 @@
+"""Recurrences of another rule: steps formed otherwise, a correction from another state, packed runs read on another grid."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import delta, packed, ssd
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.functions import softplus
+from ssmspec_ref.shapes import Array
+
+from .arithmetic import right, rounded
+from .packed import right as right_packed
+from .reach import steps
+
+FP32 = NumericContract()
+CHUNK = 4
+
+
+def ceiling_over_steps(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """dt is never above 0.1, though the reference clamps below only. ml-explore/mlx-lm#988."""
+    return right(S, *steps(window, params, lambda dt: np.minimum(dt, 0.1)))
+
+
+def bias_behind_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """softplus(dt) + bias instead of softplus(dt + bias). huggingface/transformers#47513."""
+    if params.dt_bias is None or not params.dt_softplus:
+        return right(S, window, params)
+    dt = np.clip(softplus(window.dt) + params.dt_bias, *params.dt_limit)
+    return right(S, replace(window, dt=dt), replace(params, dt_bias=None, dt_softplus=False))
+
+
+def overflowing_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """softplus as log(1 + exp x) in single precision throughout, lost from x = 89 on. flashinfer-ai/flashinfer#3127."""
+    if not params.dt_softplus:
+        return right(S, window, params)
+    x = (window.dt if params.dt_bias is None else window.dt + params.dt_bias).astype(np.float32)
+    with np.errstate(over="ignore"):
+        dt = np.log1p(np.exp(x))
+    steps_formed = np.clip(np.where(np.isinf(dt), 0.0, dt).astype(np.float64), *params.dt_limit)
+    return right(S, replace(window, dt=steps_formed), replace(params, dt_bias=None, dt_softplus=False))
+
+
+def ignores_the_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """More than one token starts from zeros. huggingface/transformers#46741."""
+    return right(np.zeros_like(S) if window.x.shape[1] > 1 else S, window, params)
+
+
+def error_before_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The correction is taken from the state before its decay. The converse of flash-linear-attention#885."""
+    outputs = []
+    for t in range(window.v.shape[1]):
+        token = window.token(t)
+        q, k = delta.keys_and_queries(token.q, token.k, token.v.shape[1], params)
+        decay = np.exp(token.g if token.g.ndim == 3 else token.g[..., None])[..., None]
+        u = token.beta[..., None] * (token.v - np.einsum("bhkv, bhk -> bhv", S, k))
+        S = decay * S + k[..., None] * u[:, :, None]
+        outputs.append(np.einsum("bhkv, bhk -> bhv", S, q))
+    return rounded(np.stack(outputs, axis=1), S)
+
+
+def transposed_delta(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The final state is stored value-major; the output is right. gittensor-ai-lab/sparkinfer#615."""
+    o, S_next = delta.scan(S, window, params)
+    return rounded(o, S_next.swapaxes(2, 3).reshape(S_next.shape))
+
+
+def beta_twice(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """beta weighs the key as well as the correction. NeuraLegion/shainet#170."""
+    o, S_next = delta.scan(S, replace(window, beta=window.beta**2), params)
+    return rounded(o, S_next)
+
+
+def from_the_chunk(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """A carried state decays from the start of the chunk, not of its sequence. vllm-project/vllm#23279."""
+    formed, formed_params = steps(run, params, lambda dt: dt)
+    begin = S.copy()
+    for b, start in enumerate(bounds[:-1]):
+        before = formed.dt[0, start - start % CHUNK : start]
+        begin[b] *= np.exp(before.sum(axis=0) * params.A)[:, None, None]
+    return rounded(*right_packed("ssd", begin, formed, bounds, fresh, formed_params))
+
+
+def grid_of_each(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """Final states are taken at chunks counted in each sequence, though the run has one grid. sgl-project/sglang#37836."""
+    lengths = np.diff(bounds)
+    begin = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S)
+    y, S_next, marks = packed.scan(ssd, begin, run, lengths, params, packed.every(lengths, 1))
+    whole = lengths // CHUNK
+    for b, length in enumerate(lengths):
+        place = CHUNK * int(whole[: b + 1].sum()) - 1
+        if length > 0 and place >= 0:
+            S_next[b] = marks[min(place, len(marks) - 1)]
+    return rounded(y, S_next)
+
+
+FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
+    "ssd.scan": (
+        (ceiling_over_steps, "NUMERIC"),
+        (bias_behind_softplus, "VARIANT"),
+        (overflowing_softplus, "NUMERIC"),
+        (ignores_the_state, "INIT-DROP"),
+    ),
+    "delta.scan": ((error_before_decay, "RULE"), (transposed_delta, "TRANSPOSE"), (beta_twice, "RULE")),
+    "ssd.scan_packed": ((from_the_chunk, "CHUNK"), (grid_of_each, "CHUNK")),
+}
+"""The operation of each, and its bug class."""
+
+
+def subject(operation: str, run: Callable[..., Any]) -> Subject:
+    return Subject(run.__name__, {operation: Capability(run, FP32)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty rules", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))

@@ -1,0 +1,112 @@
+"""Acceptance by another law than the one that drafts and target have, over the reference's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.accept import UniformDice
+from ssmspec_ref.accept.draft_tree import unpadded
+from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.shapes import Array
+
+from ..adapters.acceptance import Runs, accept_greedy, accept_sampled, padded
+
+
+def cap_before_stop(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+    """The budget is tested before the end of sequence: what lies between is emitted. sgl-project/sglang#33758."""
+    stopped, free = (accept_greedy(tokens, parents, choice, budget, ends) for ends in (eos, ()))
+    capped = free[3] & (free[2] >= budget)
+    return tuple(np.where(capped.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(stopped, free, strict=True))  # type: ignore[return-value]
+
+
+def zero_matches(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+    """A node without a child is compared with token 0, the filling of a masked load. vllm-project/vllm#29274."""
+    emitted, path, advanced, ended = accept_greedy(tokens, parents, choice, budget, eos)
+    emitted = emitted.copy()
+    for b, count in enumerate(advanced):
+        if 0 < count < tokens.shape[1] and not ended[b] and emitted[b, count - 1] == 0:
+            emitted[b, count] = 0
+    return emitted, path, advanced, ended
+
+
+def accepts_everything(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+    """Every first child stands."""
+    agreed = choice.copy()
+    for b, row in enumerate(parents):
+        for node in range(tokens.shape[1] - 1, 0, -1):
+            if row[node] >= 0:
+                agreed[b, row[node]] = tokens[b, node]
+    return accept_greedy(tokens, parents, agreed, budget, eos)
+
+
+def raw_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """The ratio divides by a softmax at temperature 2, though the draft was drawn at 1. huggingface/transformers#47932."""
+    flat = np.sqrt(q)
+    return accept_sampled(tokens, parents, p, flat / flat.sum(axis=2, keepdims=True), *rest)
+
+
+def q_of_another_request(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """Laws of the drafts lie in the order of the batch before. vllm-project/vllm#41044."""
+    return accept_sampled(tokens, parents, p, np.roll(q, 1, axis=0), *rest)
+
+
+def p_of_the_row_before(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """A node is judged by the target's law of the row before it. NVIDIA/TensorRT-LLM#15098."""
+    return accept_sampled(tokens, parents, np.concatenate([p[:, :1], p[:, :-1]], axis=1), q, *rest)
+
+
+def rejected_stays(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """A rejected child stays in the target's law for its siblings and for the last draw. SafeAILab/EAGLE#74."""
+    coins, picks, budget, eos, law = rest
+    if law != "point_mass":
+        return accept_sampled(tokens, parents, p, q, *rest)
+    return padded([_stays(b, tokens, parents, p, coins, picks) for b in range(len(tokens))], tokens.shape[1], budget, eos)
+
+
+def _stays(b: int, tokens: Array, parents: Array, p: Array, coins: Array, picks: Array) -> Emitted:
+    tree, node, dice = unpadded(tokens[b], parents[b]), 0, UniformDice(coins[b].tolist(), picks[b].tolist())
+    while (child := next((c for c in tree.children(node) if dice.bern(p[b, node, tree.tokens[c]], c)), None)) is not None:
+        node = child
+    return Emitted((*tree.drafted(node), dice.pick(p[b, node].tolist(), node)), tree.path(node))
+
+
+def noise_of_the_row(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:
+    """Noise is keyed by the row of the batch, which has changed, not by the request. vllm-project/vllm#6034."""
+    return accept_sampled(tokens, parents, p, q, np.roll(coins, 1, axis=0), np.roll(picks, 1, axis=0), *rest)
+
+
+def coin_reused(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:
+    """The coin of a node also picks its last token. sgl-project/sglang#7207."""
+    return accept_sampled(tokens, parents, p, q, coins, coins, *rest)
+
+
+def counts_all(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """A rejected sibling is counted as accepted. vllm-project/vllm#2658."""
+    emitted, path, advanced, ended = accept_sampled(tokens, parents, p, q, *rest)
+    siblings = np.array([np.sum(row[1:] == 0) > 1 for row in parents])
+    return emitted, path, advanced + (siblings & (advanced == 1)), ended
+
+
+FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
+    "acceptance.greedy": ((cap_before_stop, "STOP"), (zero_matches, "GREEDY"), (accepts_everything, "ACCEPT-RULE")),
+    "acceptance.sampled": (
+        (raw_q, "Q-MISMATCH"),
+        (q_of_another_request, "Q-MISMATCH"),
+        (p_of_the_row_before, "P-MISMATCH"),
+        (rejected_stays, "ACCEPT-RULE"),
+        (noise_of_the_row, "RNG"),
+        (coin_reused, "RNG"),
+        (counts_all, "ACCEPT-RULE"),
+    ),
+}
+"""The operation of each, and its bug class."""
+
+
+def subject(operation: str, run: Callable[..., Any]) -> Subject:
+    return Subject(run.__name__, {operation: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty sampling", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))

@@ -1,0 +1,179 @@
+"""The suite judged: every planted fault must fail, under other seeds too, and what is right must pass however it is written.
+
+A fault is caught where a case of its operation, at the standard tier, fails. Each fault is judged under several draws of all
+inputs: the tables of cases stay, and the random numbers behind them are others. One that fails in the first draw only was
+caught by luck. Of operations over whole layers, one kind of layer is judged (`KIND`).
+
+    python -m conformance.meta --out docs/faults.md
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ssmspec_ref.contract import Adapter, NumericContract, Subject, Verdict
+
+from .cases import Case
+from .faults.catalogue import FAULTS, Fault
+from .faults.classes import CLASSES, LEFT_OUT
+from .judge import judge
+from .plan import Job, Selection, plan
+from .suite.specification import Arguments, Specification
+
+DRAWS, ENOUGH = 3, 3
+STRIDE = 7919
+"""Draws of each fault; how many failing cases of the first are looked for; what one draw adds to every seed."""
+KIND = "mamba2"
+
+
+@dataclass(frozen=True)
+class Redrawn(Specification):
+    """A specification with other random numbers behind the same cases."""
+
+    shift: int = 0
+
+    def identify(self, case: Case) -> str:
+        return f"{super().identify(case)}+{self.shift}" if self.shift else super().identify(case)
+
+
+def redrawn(specification: Specification, shift: int) -> Redrawn:
+    """The specification with every seed shifted."""
+
+    def draw(case: Case, contract: NumericContract) -> Arguments:
+        return specification.draw(replace(case, seed=case.seed + shift), contract)
+
+    given = {field.name: getattr(specification, field.name) for field in fields(Specification)}
+    return Redrawn(**{**given, "draw": draw}, shift=shift)
+
+
+@dataclass(frozen=True)
+class Caught:
+    """What came of one fault: cases that failed in the first draw, at most `ENOUGH`, how, and how many draws caught it."""
+
+    fault: Fault
+    cases: int
+    failed: tuple[str, ...]
+    kinds: tuple[str, ...]
+    draws: int
+
+    @property
+    def surely(self) -> bool:
+        return self.draws == DRAWS
+
+
+def jobs(subject: Subject, operation: str, tier: str = "standard") -> list[Job]:
+    """The cases of one operation; of layers, those of one kind."""
+    found, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection(tier=tier, operation=operation))
+    return [job for job in found if job.case.options.get("kind", KIND) == KIND]
+
+
+def hunt(fault: Fault) -> Caught:
+    """Judge a fault: every case in the first draw, and in every further draw until one fails."""
+    found = jobs(fault.subject, fault.operation)
+    failed = list(islice(((job.identity, kind) for job in found if (kind := failing(job, 0))), ENOUGH))
+    first = [identity for identity, _ in failed]
+    likely = sorted(found, key=lambda job: job.identity not in first)
+    draws = sum(any(failing(job, shift * STRIDE) for job in likely) for shift in range(1, DRAWS))
+    return Caught(fault, len(found), tuple(first), tuple(sorted({kind for _, kind in failed})), draws + bool(failed))
+
+
+def failing(job: Job, shift: int) -> str:
+    """How a case fails under shifted seeds; "" where it does not."""
+    specification = redrawn(job.specification, shift) if shift else job.specification
+    judgement = judge(specification, job.capability, job.case)
+    return judgement.kind if judgement.verdict is Verdict.FAIL else ""
+
+
+def groups() -> list[list[int]]:
+    """The numbers of the faults, those of one operation together: they share their oracle."""
+    by: dict[str, list[int]] = {}
+    for number, fault in enumerate(FAULTS):
+        by.setdefault(fault.operation, []).append(number)
+    return sorted(by.values(), key=len, reverse=True)
+
+
+def hunt_all(processes: int) -> Iterator[Caught]:
+    """Every fault, in the order of the catalogue."""
+    caught: dict[int, Caught] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        for found in pool.map(_hunted, groups()):
+            caught.update(found)
+    for number, fault in enumerate(FAULTS):
+        yield replace(caught[number], fault=fault)
+
+
+def _hunted(numbers: Iterable[int]) -> dict[int, Caught]:
+    """What came of some faults; without their subjects, which no other process can be handed."""
+    found = {number: hunt(FAULTS[number]) for number in numbers}
+    return {number: replace(one, fault=replace(one.fault, subject=Subject("", {}))) for number, one in found.items()}
+
+
+def shown(found: Sequence[Caught]) -> Table:
+    """The table of a terminal."""
+    table = Table("class", "fault", "operation", "caught by", "how", "cases", "draws", title="planted faults")
+    for c in sorted(found, key=lambda c: list(CLASSES).index(c.fault.bug_class)):
+        style = "" if c.surely else "bold red"
+        first = c.failed[0].split("/", 1)[1] if c.failed else "nothing"
+        counted = f"{len(c.failed)}{'+' if len(c.failed) == ENOUGH else ''} of {c.cases}"
+        named = (c.fault.bug_class, c.fault.name, c.fault.operation, first, ", ".join(c.kinds), counted, f"{c.draws}/{DRAWS}")
+        table.add_row(*named, style=style)
+    return table
+
+
+def markdown(found: Sequence[Caught]) -> str:
+    """The table, committed."""
+    sure = sum(c.surely for c in found)
+    lines = [
+        "# Planted faults",
+        "",
+        "Made by `python -m conformance.meta --out docs/faults.md`. Each fault is a small wrong implementation in",
+        "`conformance/faults`. It is caught where a case of its operation, at the standard tier, fails; it is judged under",
+        f"{DRAWS} draws of all inputs, and one that is not caught in each of them was caught by luck. `{ENOUGH}+` says that",
+        "the search for further failing cases ended there.",
+        "",
+        f"**{sure} of {len(found)} faults are caught in every draw.**",
+        "",
+    ]
+    for bug_class, means in CLASSES.items():
+        own = [c for c in found if c.fault.bug_class == bug_class]
+        lines += [f"## {bug_class}", "", f"{means[0].upper()}{means[1:]}.", ""]
+        if not own:
+            lines += [f"Not planted: {LEFT_OUT[bug_class]}.", ""]
+            continue
+        lines += ["| fault | what it does | operation | cases | draws | first caught by |", "|---|---|---|---:|---:|---|"]
+        for c in own:
+            counted = f"{len(c.failed)}{'+' if len(c.failed) == ENOUGH else ''}/{c.cases}"
+            first = f"`{c.failed[0].split('/', 1)[1]}` ({', '.join(c.kinds)})" if c.failed else "**nothing**"
+            lines.append(
+                f"| {c.fault.name} | {c.fault.says} | {c.fault.operation} | {counted} | {c.draws}/{DRAWS} | {first} |"
+            )
+        lines.append("")
+    lines += ["## Not planted", "", *(f"- {what}: {why}" for what, why in LEFT_OUT.items())]
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    processes: Annotated[int, typer.Option(min=1)] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write the table there, as Markdown.")] = None,
+) -> None:
+    """Judge the suite by its planted faults. Exits with 1 if one is missed, or was caught by luck."""
+    found, console = list(hunt_all(processes)), Console(width=200)
+    console.print(shown(found))
+    missed = [c for c in found if not c.surely]
+    console.print(f"{len(found) - len(missed)} of {len(found)} faults are caught in each of {DRAWS} draws", highlight=False)
+    if out:
+        out.write_text(markdown(found), encoding="utf-8")
+    if missed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

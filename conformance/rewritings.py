@@ -1,0 +1,186 @@
+"""Right implementations, written differently: they must never be blamed.
+
+Each recurrence in NumPy, in the format of its contract, in three orders of evaluation:
+
+sequential    token by token, the sum over the state from its last element to its first
+chunked       by chunks of 4 tokens, from sums of log decays; between chunks the state is stored
+output_only   the whole window at once, from the same sums; the state is stored at its end
+
+    a_ts = exp(sum of log decays of s+1 .. t)                                         (1)
+    S_t  = a_t0 S_0 + sum over s <= t of a_ts (update of s)                           (2)
+    u_t  = beta_t (v_t - (a_t0 S_0)^T k_t - sum over s < t of (k_t . a_ts k_s) u_s)   (3), the update of the delta rule
+
+None of it is taken from the reference.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Order, Subject
+from ssmspec_ref.shapes import Array
+
+from .draw import stored
+
+CHUNK = 4
+Precision = Literal["fp64", "fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """One recurrence in one precision and order. bf16 keeps the state and the outputs in bf16 and computes in float32."""
+
+    recurrence: Literal["ssd", "selective", "delta"]
+    precision: Precision
+    order: Order
+
+    @property
+    def contract(self) -> NumericContract:
+        chunk = CHUNK if self.order == "chunked" else None
+        if self.precision == "fp64":
+            return replace(FLOAT64, order=self.order, chunk=chunk)
+        narrow = self.precision == "bf16"
+        kept: Literal["bf16", "fp32"] = "bf16" if narrow else "fp32"
+        every = narrow and self.order != "output_only"
+        return NumericContract(kept, kept, order=self.order, chunk=chunk, stored_every_token=every, function_ulp=3.0)
+
+    @property
+    def subject(self) -> Subject:
+        name = f"{self.recurrence} {self.precision} {self.order}"
+        return Subject(name, {f"{self.recurrence}.scan": Capability(self.scan, self.contract)})
+
+    def scan(self, S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+        dtype = np.float64 if self.precision == "fp64" else np.float32
+        part: Callable[..., tuple[Array, Array]] = {"ssd": ssd, "selective": selective, "delta": delta}[self.recurrence]
+        formed = FORMED[self.recurrence](lambda a: np.asarray(a, dtype=dtype), window, params)
+        tokens = len(formed[0])
+        step = {"sequential": 1, "chunked": CHUNK, "output_only": tokens}[self.order]
+        state, outputs = S.astype(dtype), []
+        for begin in range(0, tokens, step):
+            y, state = part(state, *(a[begin : begin + step] for a in formed))
+            state = self.keep(state)
+            outputs.append(y)
+        y = np.moveaxis(np.concatenate(outputs), 0, 1)
+        return self.out(finished(self.recurrence, y, window, params)), state
+
+    def keep(self, S: Array) -> Array:
+        """The state as it is stored."""
+        return stored(S, "bf16").astype(np.float32) if self.precision == "bf16" else S
+
+    def out(self, y: Array) -> Array:
+        """An output as it is stored."""
+        return stored(y, "bf16").astype(np.float32) if self.precision == "bf16" else np.ascontiguousarray(y)
+
+
+def every() -> Iterator[Rewriting]:
+    """Every recurrence in every precision and order."""
+    for recurrence in ("ssd", "selective", "delta"):
+        for precision in get_args(Precision):
+            for order in get_args(Order):
+                yield Rewriting(recurrence, precision, order)
+
+
+def ssd(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array) -> tuple[Array, Array]:
+    """(1), (2) for x (t b h p), log decays g (t b h), B and C (t b h n)."""
+    after = summed(S, g[..., None, None], (dt[..., None] * x)[..., None] * B[:, :, :, None, :])
+    return backwards(after * C[:, :, :, None, :]), after[-1]
+
+
+def selective(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array) -> tuple[Array, Array]:
+    """(1), (2) for x (t b d), log decays g (t b d n), B and C (t b n)."""
+    after = summed(S, g, (dt * x)[..., None] * B[:, :, None, :])
+    return backwards(after * C[:, :, None, :]), after[-1]
+
+
+def delta(S: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
+    """(1) to (3) for q and k (t b h k), v (t b h v), log decays g (t b h k), beta (t b h)."""
+    total, outputs = np.cumsum(g, axis=0), []
+    updates: list[Array] = []
+    for t in range(len(v)):
+        old = np.exp(total[t])[..., None] * S
+        ways = [np.exp(total[t] - total[s]) * k[s] for s in range(t)]
+        read = (old * k[t][..., None]).sum(axis=2) + sum(
+            (k[t] * w).sum(-1)[..., None] * u for w, u in zip(ways, updates, strict=True)
+        )
+        updates.append(beta[t][..., None] * (v[t] - read))
+        ways.append(k[t])
+        carried = sum((q[t] * w).sum(-1)[..., None] * u for w, u in zip(ways, updates, strict=True))
+        outputs.append((old * q[t][..., None]).sum(axis=2) + carried)
+    after = np.exp(total[-1])[..., None] * S
+    for s, u in enumerate(updates):
+        after = after + (np.exp(total[-1] - total[s]) * k[s])[..., None] * u[:, :, None]
+    return np.stack(outputs), after
+
+
+def summed(S: Array, g: Array, updates: Array) -> Array:
+    """The states of (2) after every token."""
+    total, states = np.cumsum(g, axis=0), []
+    for t in range(len(updates)):
+        state = np.exp(total[t]) * S
+        for s in range(t + 1):
+            state = state + np.exp(total[t] - total[s]) * updates[s]
+        states.append(state)
+    return np.stack(states)
+
+
+def backwards(a: Array) -> Array:
+    """The sum over the last axis, from its end."""
+    out = np.zeros(a.shape[:-1], dtype=a.dtype)
+    for i in range(a.shape[-1] - 1, -1, -1):
+        out = out + a[..., i]
+    return out
+
+
+def steps(narrow: Callable[[Array], Array], window: Any, params: Any) -> Array:
+    """dt, tokens first."""
+    dt = narrow(window.dt)
+    dt = dt if params.dt_bias is None else dt + narrow(params.dt_bias)
+    dt = np.logaddexp(dt.dtype.type(0), dt) if params.dt_softplus else dt
+    low, high = getattr(params, "dt_limit", (0.0, np.inf))
+    return np.moveaxis(np.clip(dt, dt.dtype.type(low), dt.dtype.type(high)), 1, 0)
+
+
+def formed_ssd(narrow: Callable[[Array], Array], window: Any, params: Any) -> tuple[Array, ...]:
+    dt, x = steps(narrow, window, params), np.moveaxis(narrow(window.x), 1, 0)
+    B, C = (np.moveaxis(np.repeat(narrow(a), x.shape[2] // a.shape[2], axis=2), 1, 0) for a in (window.B, window.C))
+    return x, dt * narrow(params.A), B, C, dt
+
+
+def formed_selective(narrow: Callable[[Array], Array], window: Any, params: Any) -> tuple[Array, ...]:
+    dt = steps(narrow, window, params)
+    x, B, C = (np.moveaxis(narrow(a), 1, 0) for a in (window.x, window.B, window.C))
+    return x, dt[..., None] * narrow(params.A), B, C, dt
+
+
+def formed_delta(narrow: Callable[[Array], Array], window: Any, params: Any) -> tuple[Array, ...]:
+    q, k, v, g, beta = (np.moveaxis(narrow(a), 1, 0) for a in (window.q, window.k, window.v, window.g, window.beta))
+    if params.l2_norm:
+        eps = q.dtype.type(params.eps)
+        q, k = (a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + eps) for a in (q, k))
+    q = q * q.dtype.type(q.shape[-1] ** -0.5 if params.scale is None else params.scale)
+    q, k = (np.repeat(a, v.shape[2] // a.shape[2], axis=2) for a in (q, k))
+    g = g if g.ndim == 4 else np.repeat(g[..., None], k.shape[3], axis=3)
+    return q, k, v, g, beta
+
+
+def finished(recurrence: str, y: Array, window: Any, params: Any) -> Array:
+    """D x and the gate."""
+    if recurrence == "delta":
+        return y
+    x, D = window.x.astype(y.dtype), params.D
+    if D is not None:
+        y = y + (D[:, None] if recurrence == "ssd" and D.ndim == 1 else D).astype(y.dtype) * x
+    if window.z is None:
+        return y
+    z = window.z.astype(y.dtype)
+    return y * (z / (1 + np.exp(-z)))
+
+
+FORMED: dict[str, Callable[..., tuple[Array, ...]]] = {
+    "ssd": formed_ssd,
+    "selective": formed_selective,
+    "delta": formed_delta,
+}
+"""What each recurrence reads, tokens first, in the format of the contract."""
