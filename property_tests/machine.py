@@ -4,7 +4,6 @@ The model is plain decoding of the committed tokens (`session`); Hypothesis draw
 every action (`actions`), and shrinks what fails to the fewest actions.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from ssmspec_ref.contract import Adapter, Decoding
 from .actions import ACTIONS, offered
 from .session import Session, longest
 from .specs import Sizes, specs
+from .totals import Totals
 
 
 class DecoderMachine(RuleBasedStateMachine):
@@ -28,7 +28,7 @@ class DecoderMachine(RuleBasedStateMachine):
     sizes: ClassVar[Sizes] = Sizes()
     groups: ClassVar[Sequence[tuple[Decoding, ...]]] = ()
     """Decodings of one example come from one group; each group has its share of the examples."""
-    totals: ClassVar["Totals"]
+    totals: ClassVar[Totals]
     failed: ClassVar[Callable[[Session], None]] = staticmethod(lambda session: None)
 
     session: Session | None = None
@@ -94,34 +94,6 @@ class DecoderMachine(RuleBasedStateMachine):
         if self.session.utilisation < float("inf"):
             hypothesis.target(self.session.utilisation, label="utilisation of the bound")
         type(self).totals.end(self.session)
-
-
-class Totals:
-    """What the examples of a machine reached. `last` is the session of the last example: of a failure, the smallest one."""
-
-    def __init__(self) -> None:
-        self.examples = 0
-        self.reached: Counter[str] = Counter()
-        self.decodings: Counter[str] = Counter()
-        self.used: dict[str, float] = {}
-        self.worst: tuple[float, Session] | None = None
-        self.last: Session | None = None
-
-    def begin(self, session: Session) -> None:
-        self.last = session
-        self.examples += 1
-        self.decodings.update(d.name for d in session.decodings)
-
-    def end(self, session: Session) -> None:
-        self.reached.update(session.reached)
-        for label, used in session.used.items():
-            self.used[label] = max(self.used.get(label, 0.0), used)
-        if session.used and (self.worst is None or session.utilisation > self.worst[0]):
-            self.worst = session.utilisation, session
-
-    @property
-    def actions(self) -> int:
-        return sum(count for name, count in self.reached.items() if name.startswith("rule "))
 
 
 def machine(

@@ -319,6 +319,27 @@ class Session:
     def utilisation(self) -> float:
         return max(self.used.values(), default=0.0)
 
+    def words(self) -> dict[str, Any]:
+        """The session as JSON holds it; `replay` runs it again."""
+        return {
+            "adapter": self.name,
+            "decodings": [d.name for d in self.decodings],
+            "model": self.spec.words(),
+            "slots": self.slots,
+            "window": self.window,
+            "cache": self.cache,
+            "lines": [[name, list(given), more] for name, given, more in self.lines],
+        }
+
+
+def replay(words: dict[str, Any], device: str = "cpu") -> Session:
+    """A session from its JSON form, action by action. Raises: Deviation."""
+    begun = {name: value for name, value in words.items() if name != "lines"}
+    session = Session(**begun, device=device)
+    for name, given, more in words["lines"]:
+        getattr(session, name)(*given, **more)
+    return session
+
 
 def longest(decoding: Decoding, window: int) -> int:
     """The tokens of the longest window that a decoding takes."""

@@ -1,0 +1,60 @@
+"""What the gates say of the papers' tables, as Markdown: between the markers of `docs/performance.md`, by `ssmspec gates table`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from .gates import Gates
+from .verdict import Judged, Verdict
+
+BEGIN, END = "<!-- papers -->", "<!-- end of papers -->"
+
+
+def text(gates: Gates, judged: Sequence[Judged]) -> str:
+    """A line for each table of a paper, then its cells, and what keeps those that do not pass from it."""
+    return "\n".join([*summary(judged), "", *cells(gates, judged)])
+
+
+def summary(judged: Sequence[Judged]) -> Iterator[str]:
+    """How many cells of each table pass, fail, and cannot be compared."""
+    total = Counter(j.verdict for j in judged)
+    counts = ", ".join(f"{total[v]} {v.value}" for v in Verdict)
+    yield f"{len(judged)} cells of the papers' tables: {counts}."
+    yield ""
+    yield "| table | what it is | pass | fail | not comparable |"
+    yield "|---|---|---|---|---|"
+    for table in dict.fromkeys(j.table for j in judged):
+        own = Counter(j.verdict for j in judged if j.table is table)
+        yield f"| {table.source} | {table.kind} | {' | '.join(str(own[v]) for v in Verdict)} |"
+
+
+def cells(gates: Gates, judged: Sequence[Judged]) -> Iterator[str]:
+    """Every table with its dims, its reason, and its cells."""
+    for table in dict.fromkeys(j.table for j in judged):
+        own = [j for j in judged if j.table is table]
+        yield f"**{table.source}**: {table.kind}, {table.dims} ({gates.dims[table.dims].of}). {table.reason} Weights: {table.weights}."
+        yield ""
+        yield "| | paper | target | ours | floor | verdict |"
+        yield "|---|---|---|---|---|---|"
+        yield from (row(j) for j in own)
+        yield ""
+        for why in dict.fromkeys(j.why for j in own if j.why):
+            yield f"{why[0].upper()}{why[1:]}."
+            yield ""
+
+
+def row(judged: Judged) -> str:
+    sign = "<=" if judged.table.sense == "most" else ">="
+    ours, floor = (f"{x:.2f}" if x is not None else "" for x in (judged.value, judged.floor))
+    return (
+        f"| {judged.cell.at} | {judged.cell.paper:g} | {sign} {judged.target:g} | {ours} | {floor} | {judged.verdict.value} |"
+    )
+
+
+def inserted(page: str, table: str) -> str:
+    """The page with the text between its markers.
+
+    Raises: ValueError for a page that does not hold each marker once.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
+    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}"

@@ -1,0 +1,81 @@
+"""A campaign on the screen: a line while it runs, tables when it is over."""
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .actions import ACTIONS
+from .features import CLASSES, classes
+from .totals import Totals, merged
+
+PATTERNS = ("accepted none of the drafts", "accepted some of the drafts", "accepted all drafts",
+            "accepted a path that is no prefix", "a run cut behind its acceptance")  # fmt: skip
+
+
+def line(part: int, before: dict[str, Any], totals: Totals) -> str:
+    """Examples, actions, kinds of actions, classes of bugs, worst utilisation, all parts together."""
+    now = merged([before, {**totals.words(), "worst": None}]) if before["examples"] else totals.words()
+    reached = classes_of(now)
+    rules = {name for name in now["reached"] if name.startswith("rule ")}
+    actions = sum(now["reached"][name] for name in rules)
+    worst = max(now["used"].values(), default=0.0)
+    return (
+        f"part {part}  examples {now['examples']}  actions {actions}  rules {len(rules)}/{len(calls())}  "
+        f"classes {sum(n > 0 for n in reached.values())}/{len(CLASSES)}  worst utilisation {worst:.3g}"
+    )
+
+
+def calls() -> set[str]:
+    return {action.call for action in ACTIONS.values()}
+
+
+def classes_of(report: dict[str, Any]) -> dict[str, int]:
+    return classes(Counter(report["reached"]))
+
+
+def rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The coverage of a campaign: what, which, how often."""
+    reached = report["reached"]
+    found = [("rule", name, str(reached.get(f"rule {name}", 0))) for name in sorted(calls())]
+    found += [("acceptance", name, str(reached.get(name, 0))) for name in PATTERNS]
+    found += [("bug class", name, str(count)) for name, count in classes_of(report).items()]
+    found += [("handed over", name, str(count)) for name, count in sorted(reached.items()) if name.startswith("from ")]
+    found += [("decoding", name, str(count)) for name, count in sorted(report["decodings"].items())]
+    return found
+
+
+def show(console: Console, report: dict[str, Any]) -> None:
+    table = Table("", "reached", "times", title="What the campaign reached")
+    for kind, name, count in rows(report):
+        table.add_row(kind, name, f"[red]{count}[/red]" if count == "0" else count)
+    console.print(table)
+    used = Table("decoding and value", "worst utilisation of its bound")
+    for label, worst in sorted(report["used"].items(), key=lambda item: -item[1])[:10]:
+        used.add_row(label, f"{worst:.3g}")
+    console.print(used)
+    if report.get("branches"):
+        branches = Table("file of the oracle", "branches reached")
+        for name, share in report["branches"].items():
+            branches.add_row(name, share)
+        console.print(branches)
+    failed = report.get("failures", [])
+    console.print(
+        f"{report['examples']} examples in {report['parts']} parts, {report['seconds']:.0f} s, {len(failed)} failures"
+    )
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The same as a page holds it."""
+    lines = [
+        "| | reached | times |",
+        "|---|---|---:|",
+        *(f"| {kind} | {name} | {count} |" for kind, name, count in rows(report)),
+    ]
+    lines += ["", "| decoding and value | worst utilisation |", "|---|---:|"]
+    lines += [f"| {label} | {worst:.3g} |" for label, worst in sorted(report["used"].items(), key=lambda item: -item[1])]
+    if report.get("branches"):
+        lines += ["", "| file of the oracle | branches |", "|---|---:|"]
+        lines += [f"| {name} | {share} |" for name, share in report["branches"].items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Drawn tests: machines, laws, acceptance, campaigns."""
