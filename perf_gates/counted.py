@@ -21,9 +21,9 @@ from torch import Tensor
 from .gates import Counted, Gates, load
 
 ROWS = 2
-SSD = (4, 16, 32, 2)
-"""h, p, n, g."""
-DELTA = (2, 4, 32, 32)
+SSD = (2, 18, 16, 2)
+"""h, p, n, g; all states together hold six equal parts."""
+DELTA = (1, 2, 32, 32)
 """g, h, k, v."""
 LINEAR = (64, 48)
 """Inputs and outputs of a layer."""

@@ -1,4 +1,4 @@
-"""What the gates say of the papers' tables, as Markdown: between the markers of `docs/performance.md`, by `ssmspec gates table`."""
+"""What the gates say of the papers' tables, as Markdown; `ssmspec gates table --write` puts it into `docs/performance.md`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,8 @@ def cells(gates: Gates, judged: Sequence[Judged]) -> Iterator[str]:
     """Every table with its dims, its reason, and its cells."""
     for table in dict.fromkeys(j.table for j in judged):
         own = [j for j in judged if j.table is table]
-        yield f"**{table.source}**: {table.kind}, {table.dims} ({gates.dims[table.dims].of}). {table.reason} Weights: {table.weights}."
+        dims = f"{table.dims} ({gates.dims[table.dims].of})"
+        yield f"**{table.source}**: {table.kind}, {dims}. {table.reason} Weights: {table.weights}."
         yield ""
         yield "| | paper | target | ours | floor | verdict |"
         yield "|---|---|---|---|---|---|"

@@ -1,0 +1,172 @@
+"""One HTML page of a run, its plots inside: `ssmspec gates page`. The plots are kept as SVG too, for the documents.
+
+roofline      bytes of a launch against its time, beside the copy bandwidth and the empty launch of the run
+ratios        ours over the target of each cell of the papers' tables, and kernels over the peers' of their kind
+cost          time over the tokens of a window or tree, with the least squares of `ssmspec_ref.cost`
+throughput    tokens a second of the recurrence alone, over the rows of a batch
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+
+from ssmspec_ref.cost import fit
+
+from .measured import At, Results
+from .paper_table import row
+from .targets import ROUTES, SHAPES
+from .verdict import Judged
+
+COST_BATCH = 16
+NAMES = ("roofline", "ratios", "cost", "throughput")
+RCPARAMS = {"svg.hashsalt": "ssmspec", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.fonttype": "none"}
+STYLE = "body{font:15px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.1em .6em;text-align:left}.FAIL{color:#b00}"
+
+
+def write(results: Path, out: Path, judged: Sequence[Judged]) -> Iterator[Path]:
+    """The pictures, then the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    read = Results(results)
+    pictures = {name: drawn(DRAW[name], read, judged) for name in NAMES}
+    for name, svg in pictures.items():
+        file = out / f"{name}.svg"
+        file.write_text(svg)
+        yield file
+    file = out / "performance.html"
+    file.write_text(html(read, pictures, judged))
+    yield file
+
+
+def drawn(draw: Callable[[Any, Results, Sequence[Judged]], None], results: Results, judged: Sequence[Judged]) -> str:
+    """A plot as SVG, the same text for the same results."""
+    with mpl.rc_context(RCPARAMS):
+        figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+        draw(axes, results, judged)
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        plt.close(figure)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def roofline(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    timed = [(at, t) for at, t in results.timings.items() if at.part == "steps" and t["bytes"]]
+    for shape in SHAPES:
+        own = [(t["bytes"] / 1e6, t["us"]) for at, t in timed if at.shape == shape]
+        if own:
+            axes.scatter(*zip(*own, strict=True), s=12, label=shape)
+    machine = results.parts.get("steps", {}).get("machine")
+    if machine and timed:
+        ends = [min(t["bytes"] for _, t in timed), max(t["bytes"] for _, t in timed)]
+        line = [b / machine["copy_bytes_per_us"] + machine["empty_launch_us"] for b in ends]
+        axes.plot([b / 1e6 for b in ends], line, color="black", lw=1, label="bytes at copy bandwidth, one launch")
+    axes.set(xscale="log", yscale="log", xlabel="bytes of a launch, MB", ylabel="us", title="Roofline: all is bound by bytes")
+    legend(axes)
+
+
+def ratios(axes: Any, results: Results, judged: Sequence[Judged]) -> None:
+    """Each table and each peer's kernel a line, each cell a point; right of 1 is better."""
+    names: dict[str, None] = {}
+
+    def dot(name: str, gain: float, marker: str, color: str) -> None:
+        names.setdefault(name)
+        axes.plot(gain, list(names).index(name), marker, color=color, ms=4, alpha=0.7)
+
+    for j in judged:
+        if j.value is not None:
+            of = (lambda x, v=j.value: x / v) if j.table.sense == "most" else (lambda x, v=j.value: v / x)
+            dot(j.table.id, of(j.target), "o", "tab:blue")
+            dot(j.table.id, of(j.cell.paper), "^", "tab:orange")
+    for name, gain in peers(results):
+        dot(name, gain, "s", "tab:green")
+    axes.axvline(1, color="black", lw=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xscale="log", xlabel="better than the target (circles), the paper (triangles), the peer's kernel (squares)")
+
+
+def peers(results: Results) -> Iterator[tuple[str, float]]:
+    """The peer's time over ours, of every kernel that was timed beside one."""
+    for at, timing in results.timings.items():
+        name, _, who = at.operation.rpartition(", ")
+        ours = At(at.part, at.shape, f"{name}, ours", at.batch)
+        if at.part in ("peers", "prefill") and who != "ours" and ours in results.timings:
+            yield f"{who}: {name}", timing["us"] / results.us(ours)
+
+
+def points(results: Results, shape: str, batch: int) -> list[tuple[int, float]]:
+    """Tokens and times of what reads the state and writes none: a window of 5, by its faster route, and three trees."""
+    names = {5: [f"window of 5, {route}" for route in ROUTES]} | {n: [f"tree of {n}"] for n in (13, 15, 63)}
+    found = {tokens: [At("steps", shape, name, batch) for name in own] for tokens, own in names.items()}
+    return [(n, min(map(results.us, own))) for n, own in found.items() if all(at in results.timings for at in own)]
+
+
+def cost(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    for shape in SHAPES:
+        known = points(results, shape, COST_BATCH)
+        if len(known) < 3:
+            continue
+        tokens, times = zip(*known, strict=True)
+        line = fit(tokens, times, 1)
+        (dots,) = axes.plot(tokens, times, "o", label=f"{shape}: {line.linear:.2f} N + {line.fixed:.1f} us")
+        axes.plot([5, 63], [line(5), line(63)], color=dots.get_color(), lw=1)
+    title = "Cost of a verification, no state written"
+    axes.set(xlabel="tokens of a window, nodes of a tree", ylabel=f"us, {COST_BATCH} rows", title=title)
+    legend(axes)
+
+
+def throughput(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    for i, shape in enumerate(SHAPES):
+        for operation, style in {"step": "-", "buffered L=16 output only, aligned": "--"}.items():
+            own = {at.batch: at.batch / t["us"] for at, t in results.timings.items() if of_batches(at, shape, operation)}
+            if own:
+                label = f"{shape}, {operation.split(' output')[0]}"
+                axes.plot(*zip(*sorted(own.items()), strict=True), style, marker=".", color=f"C{i}", label=label)
+    axes.set(
+        xscale="log", yscale="log", xlabel="rows", ylabel="tokens a microsecond, one layer", title="Throughput over batch"
+    )
+    legend(axes)
+
+
+def of_batches(at: At, shape: str, operation: str) -> bool:
+    return at.part in ("buffered", "buffered_delta") and (at.shape, at.operation) == (shape, operation)
+
+
+def legend(axes: Any) -> None:
+    """Names what was drawn, where anything was."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+
+
+DRAW: dict[str, Callable[[Any, Results, Sequence[Judged]], None]] = {
+    "roofline": roofline,
+    "ratios": ratios,
+    "cost": cost,
+    "throughput": throughput,
+}
+
+
+def html(results: Results, pictures: dict[str, str], judged: Sequence[Judged]) -> str:
+    """The page: what it was made on, the plots, every cell."""
+    heads = {part: found["machine"] for part, found in results.parts.items()}
+    made = (
+        f"{part}: {m['gpu']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']}" for part, m in heads.items()
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("", "paper", "target", "ours", "floor", "verdict", "table"))
+    plots = "\n".join(svg[svg.index("<svg") :] for svg in pictures.values())
+    return (
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Performance</title><style>{STYLE}</style>\n"
+        f"<h1>Performance</h1><p>{escape('; '.join(made))}</p>\n{plots}\n"
+        f"<table><tr>{head}</tr>\n{''.join(map(shown, judged))}</table></html>\n"
+    )
+
+
+def shown(judged: Judged) -> str:
+    """A cell as a row of the page's table."""
+    columns = [cell.strip() for cell in row(judged).strip("|").split("|")] + [judged.table.source]
+    return f"<tr class='{judged.verdict.value}'>{''.join(f'<td>{escape(cell)}</td>' for cell in columns)}</tr>\n"

@@ -1,0 +1,75 @@
+"""Runs kept and compared: what is significant, what is a regression, what says nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf_gates import gates, history
+from perf_gates.history import Change, NotComparableError, Run, Time
+
+LIMITS = gates.load().limits
+MACHINE = {"gpu": "G", "torch": "2", "triton": "3", "kernels": "k" * 16, "commit": "c" * 40}
+
+
+def run(us: dict[str, float], noise: float = 0.003, **machine: str) -> Run:
+    return Run(MACHINE | machine, {name: Time(value, noise, 1980) for name, value in us.items()})
+
+
+def test_a_run_comes_back_as_it_was_kept_and_is_not_kept_twice(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    one, two = run({"a": 1.0}), run({"a": 1.1}, commit="d" * 40)
+    assert [history.keep(r, file) for r in (one, two, one)] == [True, True, False]
+    assert history.runs(file) == [one, two]
+    assert history.runs(tmp_path / "none") == []
+
+
+def test_holm_orders_and_multiplies() -> None:
+    assert history.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert history.holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
+
+
+def test_noise_is_not_significant_and_8_percent_is() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"m{i}" for i in range(300)]
+    before = run(dict(zip(names, 10 * np.exp(0.003 * rng.standard_normal(300)), strict=True)))
+    after = run(dict(zip(names, 10 * np.exp(0.003 * rng.standard_normal(300)), strict=True)))
+    slower = replace(after, times=after.times | {"m7": Time(10 * (1 + LIMITS.delay), 0.003, 1980)})
+    assert [c.name for c in history.compare(before, after) if c.p < LIMITS.significance] == []
+    assert [c.name for c in history.compare(before, slower) if c.p < LIMITS.significance] == ["m7"]
+    assert [c.name for c in history.regressions([before, after], slower, LIMITS)] == ["m7"]
+    assert list(history.regressions([before], after, LIMITS)) == []
+
+
+def test_noise_hides_what_it_is_as_large_as() -> None:
+    (change,) = history.compare(run({"a": 10.0}, noise=0.1), run({"a": 10.8}, noise=0.1))
+    assert change.p > LIMITS.significance
+
+
+def test_the_best_of_the_last_runs_is_what_counts() -> None:
+    earlier = [run({"a": 9.0}), *(run({"a": 10.0 + i}) for i in range(LIMITS.runs))]
+    assert (best := history.best(earlier, "G", LIMITS.runs))
+    assert best.times["a"].us == 10.0
+    assert [c.before for c in history.regressions(earlier, run({"a": 10.8}), LIMITS)] == [10.0]
+    assert history.best(earlier, "other", LIMITS.runs) is None
+
+
+def test_a_small_change_that_is_significant_is_no_regression() -> None:
+    assert list(history.regressions([run({"a": 10.0})], run({"a": 10.3}), LIMITS)) == []
+
+
+def test_runs_that_say_nothing_of_each_other_are_refused() -> None:
+    with pytest.raises(NotComparableError, match="one run is of G, the other of H"):
+        history.compare(run({"a": 1.0}), run({"a": 1.0}, gpu="H"))
+    with pytest.raises(NotComparableError, match="no measurement in common"):
+        history.compare(run({"a": 1.0}), run({"b": 1.0}))
+    with pytest.raises(NotComparableError, match="no run that is kept is of H"):
+        list(history.regressions([run({"a": 1.0})], run({"a": 1.0}, gpu="H"), LIMITS))
+    assert history.lost(run({"a": 1.0, "b": 1.0}), run({"b": 1.0})) == ["a"]
+
+
+def test_the_table_tells_what_is_significant_and_counts_the_rest() -> None:
+    rows = list(history.table([Change("a", 1.0, 1.2, 1e-9), Change("b", 1.0, 1.0, 1.0)], 0.01))
+    assert rows[2] == "| a | 1.00 | 1.20 | 1.200 | 1e-09 |"
+    assert rows[-1].strip() == "1 of 2 measurements did not change at the level 0.01."
