@@ -23,8 +23,8 @@ from .errors import AdapterUnavailable, ConformanceError
 from .suite import SPECIFICATIONS
 from .suite.specification import Arguments, Specification
 
-TIMEOUT = 60.0
-"""Seconds for one case: ten times the slowest of the standard tier in Triton's interpreter on a busy core, and more than the
+TIMEOUT = 120.0
+"""Seconds for one call: twenty times the slowest of the standard tier in Triton's interpreter on a busy core, and more than the
 compiler needs for a kernel that no case has called before."""
 LOADING = 300.0
 """Seconds until an adapter is imported and has said what it declares."""

@@ -10,6 +10,7 @@ from typing import Protocol
 from ssmspec_ref.contract import Verdict
 
 from .cases import Case
+from .diagnosis import diverges, looks_like
 from .judge import OTHER, Judgement, Measured, judge
 from .known import Known
 from .load import PROGRAM
@@ -169,11 +170,12 @@ def diagnose(way: Way, hints: list[Case], setting: Setting) -> tuple[Diagnosis, 
         entry = setting.known[job.adapter.name].entry(subject, contract, job.specification.identify(case))
         return (entry.reason if entry else "") == result.reason
 
-    case = job.case
+    case, like = job.case, ""
     if judgement.verdict is Verdict.FAIL:
         case, judgement = shrink(
             job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
         )
+        like = likeness(way, job, case) if result.verdict == "fail" and judgement.kind == "bound" else ""
     identity = job.specification.identify(case)
     worst = judgement.worst
     adapter, subject, contract, operation = job.group
@@ -193,8 +195,20 @@ def diagnose(way: Way, hints: list[Case], setting: Setting) -> tuple[Diagnosis, 
         reason=result.reason,
         link=result.link,
         rerun=rerun(job, identity, setting.device, judgement.seed),
+        diverges=diverges(operation, judgement),
+        looks_like=like,
     )
     return diagnosis, case
+
+
+def likeness(way: Way, job: Job, smallest: Case) -> str:
+    """The planted fault that a way of failing equals, if any."""
+    from .faults.catalogue import FAULTS
+
+    failed = [found.case for found, *_ in way.found if found.specification is job.specification]
+    failing = [smallest, failed[0], failed[len(failed) // 2], failed[-1]]
+    passing = (case for case in job.specification.cases("smoke", job.capability.limits) if case not in failed)
+    return looks_like(job.specification, job.capability, failing, passing, FAULTS)
 
 
 def output(measured: Measured) -> Output:

@@ -1,0 +1,135 @@
+"""What a failure looks like: where it is first apart from what must come, and which planted fault computes the same.
+
+A fault is named where its outputs are within twice the bound of the implementation's on every failing case that is tried,
+where it fails these cases as well, and where it passes what the implementation passes. Twice: both round.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ssmspec_ref.contract import Capability, Verdict
+
+from .bench import bench_of, placed
+from .cases import Case
+from .judge import Judgement, Measured, compare, expectation
+from .shrink import within
+from .suite.specification import Expected, Specification
+
+if TYPE_CHECKING:
+    from .faults.catalogue import Fault
+
+FAILING, PASSING = 4, 2
+"""Cases of each kind on which a fault must agree."""
+PARTS = {
+    "M": "the window of the convolution",
+    "S": "the recurrent state",
+    "K": "the keys of the cache",
+    "V": "the values of the cache",
+    "tokens": "the emitted tokens",
+    "path": "the accepted path",
+    "advanced": "the count of what is accepted",
+    "ended": "the end of the run",
+}
+BUFFER = "the state behind checkpoint and ring"
+AXES = {"b": "row", "t": "token", "h": "head", "l": "slot", "w": "tap", "n": "state", "g": "group"}
+
+
+def diverges(operation: str, judgement: Judgement) -> str:
+    """Operation, part and place of what is first beyond its bound, and what beside it is right; "" where no bound decided."""
+    beyond = [m for m in judgement.outputs if not m.utilisation <= 1]
+    if judgement.verdict is not Verdict.FAIL or not beyond:
+        return ""
+    first = beyond[0]
+    place = ", ".join(f"{AXES.get(axis, 'channel')} {index}" for axis, index in first.first.items())
+    text = f"{operation}, in {_part(operation, first)}" + (f": {place}" if place else "")
+    at = judgement.outputs.index(first)
+    behind = [m for m in judgement.outputs[at + 1 :] if m.utilisation <= 1 and _when(m) == _when(first)]
+    right = ["all before"] * (at > 0) + [_part(operation, m) for m in behind]
+    return text + (f"; right: {', '.join(right)}" if right else "")
+
+
+def _when(measured: Measured) -> str:
+    """The window of an output; "" where there is one only."""
+    return " ".join(measured.name.split()[2:])
+
+
+def _part(operation: str, measured: Measured) -> str:
+    name, _, rest = measured.name.partition(" ")
+    buffered = name == "S" and ".buffered_" in operation
+    part = BUFFER if buffered else PARTS.get(name, "the output")
+    return f"{part} {rest}" if rest else part
+
+
+def looks_like(
+    specification: Specification,
+    capability: Capability,
+    failing: Iterable[Case],
+    passing: Iterable[Case],
+    faults: Iterable["Fault"],
+) -> str:
+    """The planted fault whose outputs are those of an implementation, with its class and source; "" where none is."""
+    tried = [*_observed(specification, capability, failing, FAILING, False)]
+    if not tried:
+        return ""
+    tried += _observed(specification, capability, passing, PASSING, True)
+    for fault in faults:
+        own = fault.subject.capabilities.get(specification.operation)
+        if own is not None and all(_same(specification, own, *observed) for observed in tried):
+            failed = sum(not passes for *_, passes in tried)
+            agrees = f"{failed} failing and {len(tried) - failed} passing cases"
+            return f"equals the planted fault `{fault.name}` on {agrees}; bug class {fault.bug_class}: {fault.says}"
+    return ""
+
+
+def _observed(
+    specification: Specification, capability: Capability, cases: Iterable[Case], most: int, passes: bool
+) -> Iterator[tuple[Case, Any, list[Expected], tuple[Any, ...], bool]]:
+    """Cases with their inputs, what must come, and what came, where the implementation fails them, or passes them."""
+    found, seen = 0, list[Case]()
+    for case in cases:
+        if case in seen:
+            continue
+        seen.append(case)
+        arguments = specification.draw(case, capability.contract)
+        answer = bench_of(capability).start(specification, capability, arguments, False, False)()
+        if answer.failed or answer.came.used is not None:
+            continue
+        expected = expectation(specification, case, capability.contract, arguments, None)
+        judgement = compare(expected, answer.came.outputs, capability.contract)
+        if judgement.verdict is (Verdict.PASS if passes else Verdict.FAIL) and judgement.kind in ("", "bound"):
+            found += 1
+            yield case, arguments, expected, answer.came.outputs, passes
+        if found == most:
+            return
+
+
+def _same(
+    specification: Specification,
+    own: Capability,
+    case: Case,
+    arguments: Any,
+    expected: list[Expected],
+    came: Any,
+    passes: bool,
+) -> bool:
+    """Whether a fault gives what came, and passes or fails with it."""
+    if not within(specification, own, case):
+        return False
+    try:
+        outputs = specification.run(own, placed(arguments, False)).outputs
+    except Exception:  # a fault that raises gives nothing
+        return False
+    if len(outputs) != len(came):
+        return False
+    apart = False
+    for want, theirs, ours in zip(expected, outputs, came, strict=True):
+        if not isinstance(theirs, np.ndarray) or theirs.shape != ours.shape:
+            return False
+        judged = np.broadcast_to(np.True_ if want.judged is None else want.judged, want.value.shape)
+        between = np.abs(theirs.astype(np.float64) - ours.astype(np.float64))
+        if not np.all((between <= 2 * want.bound)[judged]):
+            return False
+        apart |= not np.all((np.abs(theirs.astype(np.float64) - want.value) <= want.bound)[judged])
+    return apart is not passes

@@ -1,0 +1,100 @@
+"""A failure is told: where it is first apart, and which planted fault computes the same; a fault of its own equals none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.diagnosis import diverges
+from conformance.faults import acceptance, arithmetic, attention, speculation, windows
+from conformance.judge import Judgement, Measured
+from conformance.known import read_known
+from conformance.plan import Selection, plan
+from conformance.report import Diagnosis
+from conformance.run import Setting, run
+from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.shapes import Array
+
+
+def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
+    """The first diagnosis of one operation at the smoke tier."""
+    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(operation=operation))
+    jobs = [job for job in jobs if job.case.options.get("kind", kind) == kind]
+    return run(jobs, [], Setting({"x": read_known("x")})).diagnoses[0]
+
+
+@pytest.mark.parametrize(
+    ("subject", "operation", "first", "like"),
+    [
+        (
+            speculation.subject(speculation.KeepsConvWindow),
+            "speculate.chain",
+            "speculate.chain, in the window of the convolution after window 1: row 0, channel 0, tap 0; right: all before, "
+            "the recurrent state after window 1",
+            "equals the planted fault `KeepsConvWindow` on 4 failing and 2 passing cases; bug class ROLLBACK: Rejected "
+            "inputs stay in the window of the convolution; the state is rolled back. vllm-project/vllm#50272.",
+        ),
+        (
+            arithmetic.subject(arithmetic.group_map),
+            "ssd.scan",
+            "ssd.scan, in the output: row 0, token 0, head 1, channel 0",
+            "equals the planted fault `group_map`",
+        ),
+        (
+            arithmetic.subject(arithmetic.lost_skip),
+            "ssd.scan",
+            "ssd.scan, in the output: row 0, token 0, head 0, channel 0; right: the recurrent state",
+            "equals the planted fault `lost_skip`",
+        ),
+        (
+            windows.subject("buffered_verify", windows.OneCursor),
+            "ssd.buffered_verify",
+            "ssd.buffered_verify, in the state behind checkpoint and ring after window 0",
+            "equals the planted fault `OneCursor`",
+        ),
+        (
+            acceptance.subject("acceptance.greedy", acceptance.path_without_root),
+            "acceptance.greedy",
+            "acceptance.greedy, in the accepted path: row 0, token 0; right: all before",
+            "equals the planted fault `path_without_root`",
+        ),
+        (
+            attention.subject("attention.verify_tree", attention.tiled_heads),
+            "attention.verify_tree",
+            "attention.verify_tree, in the output",
+            "equals the planted fault `tiled_heads`",
+        ),
+    ],
+    ids=lambda part: part.name if isinstance(part, Subject) else "",
+)
+def test_a_planted_fault_is_placed_and_named(subject: Subject, operation: str, first: str, like: str) -> None:
+    found = diagnosed(subject, operation, "mamba2" if operation.startswith("speculate") else "*")
+    assert found.diverges.startswith(first)
+    assert found.looks_like.startswith(like)
+
+
+def third_root(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """A fault that nobody planted: the output's cube root."""
+    y, S_next = arithmetic.right(S, window, params)
+    return np.cbrt(y), S_next
+
+
+def half_of_one(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """D x is left out of the first row only: near to a planted fault, and another."""
+    y, S_next = arithmetic.right(S, window, params)
+    y[0] = arithmetic.lost_skip(S, window, params)[0][0]
+    return y, S_next
+
+
+@pytest.mark.parametrize("scan", [third_root, half_of_one])
+def test_another_fault_equals_none(scan: Callable[..., Any]) -> None:
+    found = diagnosed(Subject("x", {"ssd.scan": Capability(scan, arithmetic.FP32)}), "ssd.scan")
+    assert found.diverges.startswith("ssd.scan, in the output")
+    assert found.looks_like == ""
+
+
+def test_what_no_bound_decided_is_not_placed() -> None:
+    assert diverges("ssd.scan", Judgement(Verdict.FAIL, "error", "no kernel")) == ""
+    wide = Measured("y", False, 0.5, 1.0, 2.0, {"t": 0})
+    assert diverges("ssd.scan", Judgement(Verdict.PASS, outputs=(wide,))) == ""
