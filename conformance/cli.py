@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ssmspec_ref.contract import Adapter, Limits
 
+from . import artefacts
 from .errors import ConformanceError
 from .judge import OTHER
 from .known import read_known
@@ -129,7 +130,8 @@ def _written(
         writer = Writer(stream, head)
         outcome = run_plan(_watched(jobs, bar), left_out, setting, writer.add, whole, judges)
         writer.close()
-    show(console, head, outcome.results, outcome.diagnoses, str(report / "report.jsonl"))
+    artefacts.write(report)
+    show(console, head, outcome.results, outcome.diagnoses, f"{report / 'report.jsonl'}, page: {report / 'report.html'}")
     return outcome.green
 
 
@@ -180,3 +182,6 @@ def _watched(jobs: list[Job], bar: Progress) -> Iterator[Job]:
         yield job
         bar.advance(task)
     bar.update(task, description="looking for the smallest case of each failure", total=None)
+
+
+artefacts.register(app)
