@@ -38,7 +38,9 @@ from ssmspec_ref.shapes import Array
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
-INTERPRETED = ("fp32", "bf16")
+INTERPRETED = FORMATS[:2]
+"""In the interpreter states are fp32: what they lose in their storage is judged by the kernels' own tests, and on a GPU."""
+WINDOWS = ("fp32", "bf16")
 """In the interpreter, where one case of many windows takes a second, these are judged in one format."""
 
 
@@ -214,7 +216,7 @@ def adapter(device: str = "cuda") -> Adapter:
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
     subjects = []
-    for state, io in FORMATS:
+    for state, io in FORMATS if device != "cpu" else INTERPRETED:
         kernels = Kernels(device, DTYPES[state], DTYPES[io])
         contract = replace(CONTRACT, state=state, io=io)
         windows = replace(contract, order="output_only")
@@ -226,7 +228,7 @@ def adapter(device: str = "cuda") -> Adapter:
         def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
             return replace(of, order="chunked", chunk=tokens)
 
-        here = device != "cpu" or (state, io) == INTERPRETED
+        here = device != "cpu" or (state, io) == WINDOWS
         prompts = (
             Subject("ssd_chunk_scan", {"ssd.scan_packed": may(kernels.packed(ssd_chunk_scan, "ssd"), chunked(64))}),
             Subject("delta_chunk_scan", {"delta.scan_packed": may(kernels.packed(delta_chunk_scan, "delta"), chunked(32))}),
