@@ -218,7 +218,7 @@ def operations(mode: str, device: str, kernels: bool | None = None) -> Operation
     if kernels is None:
         kernels = device.startswith("cuda")
     if not kernels:
-        return TorchOperations(bitwise)
+        return TorchOperations(bitwise, windows=not bitwise)
     from .operations.triton_ops import TritonOperations
 
     return TritonOperations(bitwise)

@@ -7,15 +7,20 @@ from .arithmetic import Arithmetic, exact
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
 from .torch_recurrences import SSD, Delta, Selective
+from .torch_windows import SSDWindows
 
 
 class TorchOperations:
-    """`bitwise`: the bits of a row depend on nothing beside the row (`arithmetic`)."""
+    """`bitwise`: the bits of a row depend on nothing beside the row (`arithmetic`).
 
-    def __init__(self, bitwise: bool = False) -> None:
+    `windows`: SSD takes several tokens at once (`torch_windows`), which no bitwise arithmetic does.
+    """
+
+    def __init__(self, bitwise: bool = False, windows: bool = False) -> None:
         self.bitwise = bitwise
         self.arithmetic = Arithmetic(bitwise)
-        self.ssd, self.delta, self.selective = SSD(self.arithmetic), Delta(self.arithmetic), Selective(self.arithmetic)
+        self.delta, self.selective = Delta(self.arithmetic), Selective(self.arithmetic)
+        self.ssd = SSDWindows(self.arithmetic) if windows and not bitwise else SSD(self.arithmetic)
         conv, attention = Convolution(self.arithmetic), CacheAttention(self.arithmetic)
         self.conv_window, self.conv_packed = conv.window, conv.packed
         self.conv_tree, self.conv_commit = conv.tree, conv.commit
