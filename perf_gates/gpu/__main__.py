@@ -1,39 +1,34 @@
 """The speed table and the conformance at the shapes of models, in parts: `python -m perf_gates.gpu --out DIR --peers DIR`.
 
 Everything is compiled first, by as many processes as there are cores. Then each part runs in a process of its own, so that a
-kernel that breaks the GPU's context ends its part only, and keeps what it has in DIR/PART.json. A part that is complete, for
-the kernels that stand, is not run again; `papers` and `bench`, which are run by name, go on where they ended.
+kernel that breaks the GPU's context ends its case only: the next process goes on from DIR/PART.json. A part that is complete,
+for the kernels that stand, is not run again; `papers` and `bench`, which are run by name, go on where they ended.
 `python -m perf_gates.report DIR` makes the table of the kernels, `ssmspec gates table DIR` that of the papers.
 """
 
 import argparse
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stdout
 from dataclasses import asdict
-from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
 
-from perf_gates.clock import compiling, copy_bytes_per_us, empty_launch_us, noises
+from perf_gates.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu import peers, rehearsal
+from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash
 from perf_gates.measured import FURTHER, PARTS
 
-COMPILE_S, PART_S, SHAPES_S = 120, 90, 150
+COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
 """Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
-
-
-def module(part: str) -> Any:
-    return importlib.import_module(f"perf_gates.gpu.{part}")
+TRIES = 4
+"""Processes that a part may have, where a kernel broke the context of the one before."""
 
 
 def complete(file: Path) -> bool:
@@ -47,41 +42,6 @@ def complete(file: Path) -> bool:
     return same and found["complete"] and not found["errors"]
 
 
-# --- compilation ---
-
-
-def tasks(parts: list[str], shares: int) -> list[tuple[str, tuple[Any, ...]]]:
-    """The cases of the parts; of one with autotuned peers, each share of their configurations."""
-    found: list[tuple[str, tuple[Any, ...]]] = []
-    for part in parts:
-        for case in module(part).cases():
-            apart = hasattr(module(part), "compile_case")
-            found += [(part, (*case, i, shares)) for i in range(shares)] if apart else [(part, case)]
-    return found
-
-
-def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
-    """Launch one case without timing it; what is wrong with it will be said when it is measured."""
-    part, case = task
-    try:
-        with compiling(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            getattr(module(part), "compile_case", module(part).timings)(*case)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    except Exception as error:
-        return f"{part} {case}: {type(error).__name__}: {error}".split("\n")[0][:200]
-    return ""
-
-
-def compile_all(parts: list[str], folder: Path | None, jobs: int) -> None:
-    work = tasks(parts, max(1, jobs - 2))
-    work.sort(key=lambda task: task[0] != "prefill")
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=peers.load, initargs=(folder,)) as pool:
-        for said in pool.map(compile_task, work):
-            if said:
-                print(f"not compiled: {said}", flush=True)
-
-
 # --- measurement ---
 
 
@@ -92,10 +52,10 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
         peers.load(folder)
     head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
-    if part in FURTHER and out.exists() and (was := json.loads(out.read_text()))["machine"]["kernels"] == head["kernels"]:
-        found |= {name: was[name] for name in ("done", "timings")}
+    if out.exists() and (was := json.loads(out.read_text()))["machine"]["kernels"] == head["kernels"]:
+        found |= {name: was[name] for name in ("errors", "done", "timings")}
     for case in module(part).cases():
-        if str(case) in found["done"]:
+        if str(case) in found["done"] or any(error.startswith(f"{case}: ") for error in found["errors"]):
             continue
         noises.clear()
         try:
@@ -104,7 +64,7 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
             found["errors"].append(f"{case}: {type(error).__name__}: {error}".split("\n")[0][:400])
             print(found["errors"][-1], flush=True)
             write(out, found)
-            if "CUDA error" in found["errors"][-1]:
+            if broken(found["errors"][-1]):
                 return
             continue
         finally:
@@ -115,6 +75,23 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
     write(out, found | {"complete": True})
+
+
+def broken(error: str) -> bool:
+    """Whether a fault left the process without its GPU."""
+    return "CUDA error" in error or "Error [CUDA]" in error
+
+
+def again(file: Path) -> bool:
+    """Whether a part ended with its GPU's context, so that a process of its own can measure the rest."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    return not found.get("complete", True) and any(map(broken, found["errors"][-1:]))
+
+
+def without_errors(file: Path) -> None:
+    """Forget what failed, so that it is tried once more; keep what was measured."""
+    if file.exists():
+        write(file, json.loads(file.read_text()) | {"errors": [], "complete": False})
 
 
 def write(out: Path, found: dict[str, Any]) -> None:
@@ -171,13 +148,19 @@ def main(argv: list[str] | None = None) -> int:
     failed = []
     for part in todo:
         file = a.out / f"{part}.json"
-        if part not in FURTHER:
+        if part in FURTHER:
+            without_errors(file)
+        else:
             file.unlink(missing_ok=True)
         if part == "model_shapes":
             judged = ["--out", str(file), "--jobs", str(a.jobs), "--seconds", str(SHAPES_S)]
             run(part, ["perf_gates.gpu.model_shapes", *judged], SHAPES_S + 20)
         else:
-            run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], a.seconds)
+            until = monotonic() + a.seconds
+            for _ in range(TRIES):
+                run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], until - monotonic())
+                if not again(file) or monotonic() > until:
+                    break
         if not complete(file):
             failed.append(part)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are complete", flush=True)

@@ -58,12 +58,13 @@ def timed(launch: Callable[[torch.Tensor], object], batch: int, bytes_: int, out
     return graph_us([lambda s=s: launch(s) for s in slots])  # type: ignore[misc]
 
 
-def ssd(model: str, batch: int) -> list[Timing]:
-    """In registers (`ssd_scan`), by products (`ssd_window`), and trees (`ssd_tree_scan`)."""
+def ssd(model: str, batch: int, nodes: int) -> list[Timing]:
+    """In registers (`ssd_scan`) and by products (`ssd_window`); or a tree (`ssd_tree_scan`)."""
     h, p, n, g = SSD[model]
     scan, window, tree = kernel("ssd_scan"), kernel("ssd_window"), kernel("ssd_tree_scan")
     scan_bytes, tree_bytes = kernel("ssd_scan", "traffic_bytes"), kernel("ssd_tree_scan", "traffic_bytes")
-    pool = torch.randn(batch * copies_for(scan_bytes(batch, 1, h, p, n, g)), h, p, n, device="cuda")
+    fewest = scan_bytes(batch, 1, h, p, n, g, write_state=False)
+    pool = torch.randn(batch * copies_for(fewest), h, p, n, device="cuda")
     A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
 
     def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
@@ -74,6 +75,9 @@ def ssd(model: str, batch: int) -> list[Timing]:
         found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
 
     found: list[Timing] = []
+    if nodes:
+        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, h, p, n, g), ladder(nodes, batch))
+        return found
     run("step", scan, 1, scan_bytes(batch, 1, h, p, n, g))
     for t in SCANS:
         bytes_ = scan_bytes(batch, t, h, p, n, g)
@@ -82,17 +86,16 @@ def ssd(model: str, batch: int) -> list[Timing]:
     unwritten = scan_bytes(batch, WINDOW, h, p, n, g, write_state=False)
     run(f"window of {WINDOW}, in registers", scan, WINDOW, unwritten, write_state=False)
     run(f"window of {WINDOW}, by products", window, WINDOW, unwritten, write_state=False)
-    for nodes in TREES:
-        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, h, p, n, g), ladder(nodes, batch))
     return found
 
 
-def delta(model: str, batch: int) -> list[Timing]:
-    """In registers (`delta_scan`), by the triangular solve (`delta_chunked`), and trees (`delta_tree`)."""
+def delta(model: str, batch: int, nodes: int) -> list[Timing]:
+    """In registers (`delta_scan`) and by the triangular solve (`delta_chunked`); or a tree (`delta_tree`)."""
     g, h, k, v = DELTA[model]
     scan, solve, bytes_of = kernel("delta_scan"), kernel("delta_chunked"), kernel("delta_scan", "traffic_bytes")
     tree, tree_bytes = kernel("delta_tree"), kernel("delta_tree", "traffic_bytes")
-    pool = torch.randn(batch * copies_for(bytes_of(batch, 1, g, h, k, v)), h, k, v, device="cuda")
+    fewest = bytes_of(batch, 1, g, h, k, v, write_state=False)
+    pool = torch.randn(batch * copies_for(fewest), h, k, v, device="cuda")
 
     def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
         q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
@@ -103,6 +106,9 @@ def delta(model: str, batch: int) -> list[Timing]:
         found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
 
     found: list[Timing] = []
+    if nodes:
+        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, g, h, k, v), ladder(nodes, batch))
+        return found
     run("step", scan, 1, bytes_of(batch, 1, g, h, k, v))
     for t in SCANS:
         run(f"scan of {t}, in registers", scan, t, bytes_of(batch, t, g, h, k, v))
@@ -110,15 +116,13 @@ def delta(model: str, batch: int) -> list[Timing]:
     unwritten = bytes_of(batch, WINDOW, g, h, k, v, write_state=False)
     run(f"window of {WINDOW}, in registers", scan, WINDOW, unwritten, write_state=False)
     run(f"window of {WINDOW}, by products", solve, WINDOW, unwritten, write_state=False)
-    for nodes in TREES:
-        run(f"tree of {nodes}", tree, nodes, tree_bytes(batch, nodes, g, h, k, v), ladder(nodes, batch))
     return found
 
 
-def cases() -> Iterator[tuple[str, int]]:
-    """Models and batches."""
-    yield from ((model, batch) for batch in BATCHES for model in (*SSD, *DELTA))
+def cases() -> Iterator[tuple[str, int, int]]:
+    """Models, batches, and the nodes of a tree; 0 stands for all chains."""
+    yield from ((model, batch, nodes) for nodes in (0, *TREES) for batch in BATCHES for model in (*SSD, *DELTA))
 
 
-def timings(model: str, batch: int) -> list[Timing]:
-    return delta(model, batch) if model in DELTA else ssd(model, batch)
+def timings(model: str, batch: int, nodes: int) -> list[Timing]:
+    return delta(model, batch, nodes) if model in DELTA else ssd(model, batch, nodes)

@@ -12,7 +12,7 @@ import pytest
 
 from perf_gates import machine, missed, report, targets
 from perf_gates.gpu import __main__ as gpu
-from perf_gates.gpu import linear, steps
+from perf_gates.gpu import compilation, linear, steps
 from perf_gates.measured import PARTS, At, OverFloor, Results
 
 pytestmark = pytest.mark.interpreter
@@ -273,6 +273,37 @@ def test_case_that_fails_is_an_error_of_its_part(tmp_path: Path, monkeypatch: py
     assert found["errors"] == ["(2,): ValueError: no"]
     assert found["complete"]
     assert not gpu.complete(tmp_path / "linear.json")
+
+
+def test_case_that_breaks_the_gpu_ends_its_process_and_the_next_goes_on_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, ran = tmp_path / "linear.json", []
+
+    def timings(rows: int) -> list[steps.Timing]:
+        ran.append(rows)
+        if rows == 2:
+            raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+        return [steps.Timing("m", "o", rows, 1.0)]
+
+    monkeypatch.setattr(linear, "timings", timings)
+    monkeypatch.setattr(linear, "cases", lambda: iter([(1,), (2,), (3,)]))
+    monkeypatch.setattr(gpu, "fingerprint", lambda: {"kernels": machine.kernels_hash()})
+    monkeypatch.setattr(gpu, "copy_bytes_per_us", lambda: 1.0)
+    monkeypatch.setattr(gpu, "empty_launch_us", lambda: 1.0)
+    gpu.measure("linear", file, None)
+    assert (ran, gpu.again(file)) == ([1, 2], True)
+    gpu.measure("linear", file, None)
+    assert (ran, gpu.again(file), gpu.complete(file)) == ([1, 2, 3], False, False)
+    gpu.without_errors(file)
+    found = json.loads(file.read_text())
+    assert (found["errors"], len(found["timings"]), found["complete"]) == ([], 2, False)
+
+
+def test_what_compiles_can_be_found_by_a_process_that_is_started_anew() -> None:
+    """A package's own `__main__` cannot."""
+    assert compilation.compile_task.__module__ == "perf_gates.gpu.compilation"
+    assert len(compilation.tasks(["linear", "prefill"], 3)) == len(linear.ROWS) + 3 * 4
 
 
 def test_stage_that_takes_too_long_ends_with_what_it_started() -> None:

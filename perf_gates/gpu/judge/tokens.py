@@ -21,6 +21,8 @@ from .call import Call, Check, Plan, declared, launcher, trees, within
 
 VOCABULARY = {"mamba2-2.7b": 50288, "qwen3.5-4b": 151936}
 PROJECTIONS = {"in_proj": (2560, 10576), "out_proj": (5120, 2560)}
+MOST_ROWS = 128
+"""What `linear_rows` takes; an engine with more rows uses a matrix product."""
 GRID = 2**24
 LAWS = ("iid", "without_replacement", "point_mass", "naive")
 

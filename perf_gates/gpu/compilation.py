@@ -1,0 +1,53 @@
+"""Everything that a run launches, compiled first, by as many processes as there are cores.
+
+Processes are started anew, and find what they run by its module: a package's own `__main__` is none that they could import.
+"""
+
+import importlib
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perf_gates.clock import compiling
+from perf_gates.gpu import peers
+
+
+def module(part: str) -> Any:
+    return importlib.import_module(f"perf_gates.gpu.{part}")
+
+
+def tasks(parts: list[str], shares: int) -> list[tuple[str, tuple[Any, ...]]]:
+    """The cases of the parts; of one with autotuned peers, each share of their configurations."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for part in parts:
+        for case in module(part).cases():
+            apart = hasattr(module(part), "compile_case")
+            found += [(part, (*case, i, shares)) for i in range(shares)] if apart else [(part, case)]
+    return found
+
+
+def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
+    """Launch one case without timing it; what is wrong with it will be said when it is measured."""
+    part, case = task
+    try:
+        with compiling(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            getattr(module(part), "compile_case", module(part).timings)(*case)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except Exception as error:
+        return f"{part} {case}: {type(error).__name__}: {error}".split("\n")[0][:200]
+    return ""
+
+
+def compile_all(parts: list[str], folder: Path | None, jobs: int) -> None:
+    work = tasks(parts, max(1, jobs - 2))
+    work.sort(key=lambda task: task[0] != "prefill")
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=peers.load, initargs=(folder,)) as pool:
+        for said in pool.map(compile_task, work):
+            if said:
+                print(f"not compiled: {said}", flush=True)
