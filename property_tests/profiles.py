@@ -41,6 +41,6 @@ class Profile:
 
 PROFILES = {
     "ci": Profile(200, 8, Sizes(seeds=1, options=1, vocabulary=3), derandomised=True),
-    "gpu": Profile(100, 16, Sizes(slots=6, window=12, cache=64, seeds=8, options=4, vocabulary=6)),
+    "gpu": Profile(100, 16, Sizes(slots=5, window=8, cache=40, seeds=4, options=4, vocabulary=5)),
     "campaign": Profile(100, 20, Sizes(slots=5, window=8, cache=40, seeds=1000, options=4, vocabulary=5)),
 }

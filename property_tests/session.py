@@ -288,7 +288,7 @@ class Session:
         committed = self.rooms[d][slot][:-1]
         node = self.oracle(d).at(committed)
         came = flat(self.decoders[d].state(slot))
-        for (name, want, error), got in zip(node.layers(), came, strict=True):
+        for (name, want, error), got in zip(node.layers, came, strict=True):
             self.judge(d, f"{name}, slot {slot}", got, want, error)
         self.same_bits(d, "state", committed, *came)
 

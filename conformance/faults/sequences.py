@@ -148,23 +148,22 @@ class StepReadsTheOldColumn(Right):
         super().begin(slot, state, tokens)
 
 
-class RingOfFour(Right):
-    """A ring of four tokens is full and not flushed: what is accepted behind it is lost. Bug class REPLAY."""
+class RingOfOneWindow(Right):
+    """A ring has room for one window and is not flushed: what is accepted of the second is lost. Bug class REPLAY."""
 
     def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
         super().__init__(model, slots, cache, window)
-        self.held: dict[int, int] = {}
+        self.full: set[int] = set()
 
     def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
-        room = max(0, 4 - self.held.get(slot, 0))
-        state = self.after(slot, window.tokens[row, path[:room]].tolist())
-        self.held[slot] = self.held.get(slot, 0) + len(path)
+        held = self.kept[slot]
         super().keep(slot, window, pending, row, path, root)
-        if room < len(path):
-            self.kept[slot] = state
+        if slot in self.full:
+            self.kept[slot] = held
+        self.full.add(slot)
 
     def begin(self, slot: int, state: ModelState, tokens: tuple[int, ...]) -> None:
-        self.held.pop(slot, None)
+        self.full.discard(slot)
         super().begin(slot, state, tokens)
 
 
@@ -364,7 +363,7 @@ class CutsBeforeTheRoot(Right):
 CLASSES: dict[str, tuple[type[Right], ...]] = {
     "rollback": (KeepsConvWindow, KeepsTheFirstDraft),
     "commit": (LosesLastToken, SettlesWhenRead, FlushLosesTheLast),
-    "cursor": (OneCursor, StepReadsTheOldColumn, RingOfFour),
+    "cursor": (OneCursor, StepReadsTheOldColumn, RingOfOneWindow),
     "slot": (RowForSlot, ForkAliases, ReusesTheState),
     "padding": (PaddingTakesTheLastSlot, PaddingShiftsTheRows, RaggedAsUniform),
     "schedule": (StaleOrder, PreemptForgetsTheLast),

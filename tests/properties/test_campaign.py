@@ -1,0 +1,132 @@
+"""Campaigns: the same seed, the same examples; parts that resume and merge; failures that other workers try first."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from property_tests.campaign import Campaign, read
+from property_tests.database import DatabaseUnavailable, open_database
+
+from .servers import redis_server
+
+REFERENCE = "conformance.adapters.sequences:adapter"
+FAULTY = """
+from conformance.faults import sequences
+from ssmspec_ref.contract import Adapter, FLOAT64, Decoding
+
+
+def adapter():
+    return Adapter("faulty", "1", decodings=(Decoding("faulty", sequences.LosesLastToken, FLOAT64, trees=True),))
+"""
+
+
+def parts(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "parts.jsonl").read_text().splitlines()]
+
+
+def small(folder: Path, **given: Any) -> Campaign:
+    return Campaign(REFERENCE, folder, profile="ci", examples=2, **given)
+
+
+def test_two_campaigns_of_one_seed_have_the_same_examples(tmp_path: Path) -> None:
+    for name, seed in (("one", 5), ("two", 5), ("three", 6)):
+        assert small(tmp_path / name, seed=seed).run(9, most=2) is None
+    one, two, three = ([part["digest"] for part in parts(tmp_path / name)] for name in ("one", "two", "three"))
+    assert one == two
+    assert not set(one) & set(three)
+    assert len(set(one)) == 2
+
+
+def test_a_campaign_goes_on_behind_its_last_whole_part(tmp_path: Path) -> None:
+    small(tmp_path).run(9, most=1)
+    whole = (tmp_path / "parts.jsonl").read_text()
+    (tmp_path / "parts.jsonl").write_text(whole + whole[:50])
+    assert next(small(tmp_path).numbers()) == 1
+    assert next(small(tmp_path, seed=7).numbers()) == 0
+
+
+def test_shards_share_the_parts_and_their_reports_merge(tmp_path: Path) -> None:
+    workers = [small(tmp_path / str(i), shard=(i, 2)) for i in range(2)]
+    assert [list(islice(worker.numbers(), 3)) for worker in workers] == [[0, 2, 4], [1, 3, 5]]
+    for worker in workers:
+        worker.run(9, most=1)
+    folders = [worker.folder for worker in workers]
+    both = read(folders)
+    assert both["examples"] == sum(part["examples"] for folder in folders for part in parts(folder))
+    assert both["reached"]["rule prefill"] == sum(p["reached"]["rule prefill"] for f in folders for p in parts(f))
+    with pytest.raises(ValueError, match="a part came twice"):
+        read([folders[0], folders[0]])
+    with pytest.raises(ValueError, match="holds no finished part"):
+        read([tmp_path / "none"])
+
+
+def test_no_part_begins_behind_the_time(tmp_path: Path) -> None:
+    ticks = iter([0.0, *([61.0] * 9)])
+    campaign = small(tmp_path, clock=lambda: next(ticks))
+    assert campaign.run(1.0) is None
+    assert not (tmp_path / "parts.jsonl").exists()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    (tmp_path / "one_fault.py").write_text(FAULTY)
+
+    def run(name: str, database: str, seed: int) -> "subprocess.CompletedProcess[str]":
+        given = {"adapter": "one_fault:adapter", "profile": "ci", "examples": 60, "parts": 1, "seed": seed}
+        given |= {"database": database, "folder": tmp_path / name}
+        options = [word for key, value in given.items() for word in (f"--{key}", str(value))]
+        command = [sys.executable, "-P", "-c", "from conformance.main import main; main()", "fuzz", *options]
+        place = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, capture_output=True, text=True, env=place, check=False)
+
+    return run
+
+
+def test_two_workers_share_a_failure_through_a_real_redis_server(tmp_path: Path, worker: Any) -> None:
+    """The second one, with another seed, fails at its first example, and not later."""
+    with redis_server(tmp_path) as address:
+        first, second = worker("first", address, 1), worker("second", address, 2)
+    assert first.returncode == second.returncode == 1, first.stderr + second.stderr
+    found, again = parts(tmp_path / "first")[0]["failure"], parts(tmp_path / "second")[0]["failure"]
+    assert again["at"] == 1 < found["at"]
+    assert "Deviation: faulty:" in again["message"]
+    program = tmp_path / "second" / "failures" / "000.py"
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Deviation: faulty:" in done.stderr
+
+
+def test_a_folder_is_shared_in_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "one_fault.py").write_text(FAULTY)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        shared, at = open_database(str(tmp_path / "shared")), []
+        for seed in (1, 2):
+            campaign = Campaign(
+                "one_fault:adapter", tmp_path / str(seed), profile="ci", seed=seed, examples=60, database=shared
+            )
+            failure = campaign.run(9, most=1)
+            assert failure is not None
+            at.append(failure.examples)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert at[1] == 1 < at[0]
+
+
+def test_a_server_that_does_not_answer_is_refused_before_any_example() -> None:
+    with pytest.raises(DatabaseUnavailable, match="no Redis server answers at redis"):
+        open_database("redis://127.0.0.1:1/0")
+    assert open_database(None) is None
