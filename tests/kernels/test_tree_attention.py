@@ -204,7 +204,7 @@ def test_a_mask_is_read_and_no_padding() -> None:
 
 
 def padding_stays(kernel: ModuleType) -> bool:
-    """The last node of every row is padding: its key and value are not read."""
+    """The last node of every row is padding: its query, key and value are not read."""
     b, t, h, g, e = 2, 6, 4, 2, 20
     q, k, v, K, V = (torch.zeros(b, n, heads, e) for n, heads in ((t, h), (t, g), (t, g), (18, g), (18, g)))
     length, mask, out = torch.tensor([9, 3]), torch.ones(b, t, t, dtype=torch.bool).tril(), torch.zeros_like(q)
@@ -213,7 +213,7 @@ def padding_stays(kernel: ModuleType) -> bool:
     named = {"q": q, "k": k, "v": v, "K": K, "V": V, "out": out, "length": length, **parts._asdict()}
     with watch(**named, mask=mask) as seen:
         kernel.tree_attention(q, k, v, K, V, length, ancestors=mask, out=out, parts=parts, split=16, block_l=16)
-    live = all(seen.loaded(name).distinct == b * (t - 1) * g * e * 4 for name in "kv")
+    live = all(seen.loaded(name).distinct == b * (t - 1) * heads * e * 4 for name, heads in (("q", h), ("k", g), ("v", g)))
     return live and not seen.outside and not seen.races and seen.loaded("mask").distinct == b * t * t
 
 
@@ -278,6 +278,7 @@ MUTANTS = {
         "at = of_row + i[:, None] * stride_anc_t + j[None, :] * stride_anc_j",
         "at = of_row + i[:, None] * stride_anc_j + j[None, :] * stride_anc_t",
     ),
+    "the query of padding is read": ("q_r = tl.load(of_q, mask=alive[:, None]", "q_r = tl.load(of_q, mask=in_r[:, None]"),
     "padding is read": ("there = real[:, None] & in_e[None, :]", "there = (j < T)[:, None] & in_e[None, :]"),
     "padding has an output": ("value = tl.where(itself[:, None], value, 0.0)", "value = value"),
     "not scaled": ("scale * dot_inputs(", "dot_inputs("),
