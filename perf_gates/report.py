@@ -27,7 +27,7 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             continue
         found = results.parts[part]
         if found["machine"]["kernels"] != kernels:
-            yield f"{part}: measured on kernels {found['machine']['kernels']}, but these are {kernels}; run it again"
+            yield f"{part}: measured on kernels {found['machine']['kernels']}, which are not those that stand; run it again"
         yield from (f"{part}: {error}" for error in found.get("errors", []))
         if not found.get("complete", "verdicts" in found):
             yield f"{part}: ended before its end"
@@ -114,10 +114,18 @@ def text(results: Results) -> str:
         "\n".join(speed(results)),
         "What is missed, and what bounds it:",
         "\n".join(missed.text(results, missed.reasons())),
+        *lacking(results),
         f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
         "\n".join(conformance(verdicts)),
     ]
     return "\n\n".join(parts)
+
+
+def lacking(results: Results) -> Iterator[str]:
+    """What keeps the results from being whole, said in the table itself."""
+    if wrong := list(faults(results, kernels_hash())):
+        yield "What these results lack:"
+        yield "\n".join(f"- {fault}" for fault in wrong)
 
 
 def inserted(page: str, table: str) -> str:

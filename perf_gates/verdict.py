@@ -81,7 +81,7 @@ def obstacles(gates: Gates, results: Results, kernels: str, cell: Cell) -> Itera
         if machine["gpu"] != limits.gpu:
             yield f"made on {machine['gpu']}, not {limits.gpu}"
         if machine["kernels"] != kernels:
-            yield f"{place.part} was made with kernels {machine['kernels']}, and these are {kernels}"
+            yield f"{place.part} was made with kernels {machine['kernels']}, which are not those that stand"
         noise, clock = timing.get("noise"), timing.get("clock_mhz")
         if noise is None or clock is None:
             yield f"{place.part} holds no noise or no clock of {place.operation}"
