@@ -66,6 +66,12 @@ class Feed(NamedTuple):
     def slots(self) -> Tensor:
         return self.window.slots
 
+    @property
+    def mask(self) -> Tensor | None:
+        """`live`, or None where every token of a row that is no padding is real."""
+        whole = self.window.lengths is None and self.window.parents is None and self.lag is None
+        return None if whole else self.live
+
 
 class Proposal(NamedTuple):
     """A window and the law that drew it: q (b, t, i) fp32 after each node, None for point masses."""

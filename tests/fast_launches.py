@@ -36,6 +36,8 @@ SUBJECTS = {
     "replay": Subject(MODEL, "replay", 7),
     "buffer": Subject(MODEL, "buffer", 7),
     "tree": Subject(MODEL, "tree", 13, parents=tree_of(13)),
+    "tree of 63": Subject(MODEL, "tree", 63, parents=tree_of(63)),
+    "replay, 2 drafts": Subject(MODEL, "replay", 7, drafts=2),
 }
 DRAFTERS: dict[str, Any] = {
     "n-gram": lambda small: NGram(6),
@@ -52,12 +54,12 @@ def counted() -> Iterator[tuple[list[Launch], Tape]]:
 
 
 def step(subject: Subject, layers: int) -> tuple[int, int]:
-    """Kernels and operations of a step of two rows, drafting left out."""
+    """Kernels and operations of a step of one sequence, drafting left out."""
     model = random_model(MODEL, device="meta", layers=layers)
     operations, drafter = TritonOperations(), Neighbours(subject, model)
-    engine = Engine(model, drafter, METHODS[subject.method](subject.drafts), operations=operations, slots=2, cache=64)
-    sequences = new_sequences(2, 80, (0,), (), "meta")
-    proposal = drafter.propose(sequences, torch.empty(2, dtype=torch.int64, device="meta"))
+    engine = Engine(model, drafter, METHODS[subject.method](subject.drafts), operations=operations, slots=1, cache=64)
+    sequences = new_sequences(1, 80, (0,), (), "meta")
+    proposal = drafter.propose(sequences, torch.empty(1, dtype=torch.int64, device="meta"))
     with counted() as (launches, tape):
         engine.judge(proposal, sequences)
     return len(launches), len(tape.done)

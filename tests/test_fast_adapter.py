@@ -91,7 +91,7 @@ FAULTS: dict[str, tuple[str, Any]] = {
 def test_planted_faults_of_methods_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     match fault:
         case "path as a prefix":
-            monkeypatch.setattr(activation_replay, "along", lambda x, path: x[:, : path.shape[1]])
+            monkeypatch.setattr(activation_replay, "along", lambda x, entries, path: x[entries[:, 0], : path.shape[1]])
         case "ring that is never flushed":
             monkeypatch.setattr(ReplayBuffer, "due", lambda self, pools, slots: slots > 99)
         case "other draft":

@@ -41,7 +41,7 @@ def both(name: str, drafter: Callable[[], Any], method: Any, rule: Any = None, s
 
 
 @pytest.mark.parametrize("method", CHAINS)
-@pytest.mark.parametrize("name", ["mamba2", "bamba"])
+@pytest.mark.parametrize("name", ["bamba"])
 def test_recorded_steps_emit_what_eager_ones_emit(name: str, method: str) -> None:
     """Also how many tokens each window emitted: the last ones are read a step late, and counted once."""
     answers = [r.tokens for r in Engine(drawn(name), slots=4, cache=40).generate(prompts(1, LENGTHS), SETTINGS)]

@@ -4,7 +4,7 @@ name               layers   width   heads        state   groups   vocabulary   w
 mamba2-1.3b        48       2048    64 x 64      128     1        50288        state-spaces/mamba2-1.3b
 mamba2-2.7b        64       2560    80 x 64      128     1        50288        state-spaces/mamba2-2.7b
 mamba2-7b          64       4096    128 x 64     128     8        32768        Mamba-Codestral-7B-v0.1
-mamba2-13b         80       5120    160 x 64     128     8        50288        6 width^2 weights a layer
+mamba2-13b         76       5120    160 x 64     128     8        50288        6 width^2 weights a layer
 mamba2-23b         84       6656    208 x 64     128     8        50288        the same
 mamba-in-llama-8b  32       4096    32 x 128     128     32       128256       JunxiongWang/Llama3.1-Mamba2-8B, half attention
 mamba-in-llama-2l  2        4096    as above, no attention                     a drafter of two layers of the former
@@ -56,7 +56,7 @@ DIMS: dict[str, Any] = {
     "mamba2-1.3b": _mamba2(48, 2048),
     "mamba2-2.7b": _mamba2(64, 2560),
     "mamba2-7b": _mamba2(64, 4096, 8, 32768),
-    "mamba2-13b": _mamba2(80, 5120, 8),
+    "mamba2-13b": _mamba2(76, 5120, 8),
     "mamba2-23b": _mamba2(84, 6656, 8),
     "mamba-in-llama-8b": _in_llama(32, list(range(1, 32, 2)), 4096, 1024, 14336, 32, 128256),
     "mamba-in-llama-2l": _in_llama(2, [], 4096, 1024, 14336, 32, 128256),

@@ -11,7 +11,7 @@ In the fast mode, where there is a kernel for it, (1), (2) and (3) are one launc
 Source: Snakes and Ladders, algorithm 2; STree, section 3, for trees.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations, SSDInputs
-from ..operations.slots import each, move, put, take
+from ..operations.slots import each, index, move, stand_in
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict, Window
@@ -30,6 +30,23 @@ from .plain import Plain
 from .windows import advance, at, convolutions_on, draft_number, keep_accepted, recurrence, room
 
 ADVANCED, PATH, CHOSEN, CACHE, HALF = "advanced", "path", "chosen", "cache", "half"
+
+
+class Last(NamedTuple):
+    """What was accepted of the last windows: their slots, the mask of their paths, and where those lie cached."""
+
+    slots: Tensor
+    live: Tensor
+    entries: Tensor
+    nodes: Tensor
+
+
+class To(NamedTuple):
+    """Where the rows of a window are cached; padding repeats a row that is none, if there is one (`slots.stand_in`)."""
+
+    owner: Tensor
+    rows: Tensor
+    some: Tensor
 
 
 class ActivationReplay(Plain):
@@ -50,7 +67,8 @@ class ActivationReplay(Plain):
         pools = new_pools(model, slots, cache + window, device=device)
         pools.kept[ADVANCED] = torch.zeros_like(pools.length)
         pools.kept[CHOSEN] = torch.zeros_like(pools.length)
-        pools.kept[PATH] = torch.full((slots, window), -1, dtype=torch.int64, device=pools.length.device)
+        chain = torch.arange(window, device=pools.length.device)  # a chain's path is its first tokens, as many as advanced
+        pools.kept[PATH] = chain.repeat(slots, 1)
         pools.kept[HALF] = torch.zeros_like(pools.length)
         pools.kept[CACHE] = {
             layer: self.new_cache(mixer, slots, window, model, pools, operations)
@@ -62,21 +80,33 @@ class ActivationReplay(Plain):
     def new_cache(self, mixer: Any, slots: int, window: int, model: Model, pools: Pools, operations: Operations) -> Any:
         """Room for the inputs of the recurrence: a record, or the cache of a kernel."""
         device, scan = pools.length.device, fused(operations, mixer, "replay")
-        if scan is None or self.drafts > 1:
+        if scan is None or self.drafts > 1 or window > scan.longest_replay:
             return new_inputs(mixer, slots * self.drafts, window, model, device)
         return scan.new_cache(new_inputs(mixer, slots, 2 * window, model, device), pools.kept[HALF])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
         move(pools.kept[ADVANCED], slots, torch.zeros_like(slots))
-        move(pools.kept[PATH], slots, torch.full_like(at(pools.kept[PATH], slots), -1))
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if self.trees != (window.parents is not None):
             came, needed = ("a tree", "tree") if window.parents is not None else ("a chain", "activation replay")
             raise Unsupported(f"the method {self.name} was given {came}; use the method {needed} for it")
         feed, slots = super().feed(pools, window, sequences, operations), window.sequences
-        return feed._replace(places=(at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots)))
+        advanced, path = at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots)
+        if all(hasattr(cache, "half") for cache in pools.kept[CACHE].values()):
+            return feed._replace(places=(advanced, path))
+        entries = feed.slots
+        if self.drafts > 1:
+            entries = torch.where(entries >= 0, entries * self.drafts + draft_number(window), -1)
+        owner, (rows,), some = stand_in(entries, torch.arange(len(entries), device=entries.device))
+        return feed._replace(places=(advanced, path, self.last(pools, slots, advanced, path), To(owner, rows, some)))
+
+    def last(self, pools: Pools, slots: Tensor, advanced: Tensor, path: Tensor) -> Last:
+        """What was accepted of the last windows of these sequences, as it lies cached."""
+        live = torch.arange(path.shape[1], device=path.device) < advanced[:, None]
+        entries = index(slots) * self.drafts + at(pools.kept[CHOSEN], slots) if self.drafts > 1 else index(slots)
+        return Last(slots, live & (slots >= 0)[:, None], entries[:, None], path.clamp_min(0))
 
     def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
         return room(pools, layer, mixer, feed)
@@ -87,16 +117,16 @@ class ActivationReplay(Plain):
         state, scan = pools.recurrent(layer), recurrence(operations, mixer)
         launched = hasattr(pools.kept[CACHE][layer], "half")
         if not launched:
-            self.replay(pools, layer, mixer, feed.window.sequences, operations)
+            self.replay(pools, layer, mixer, feed.places[2], operations)
         if feed.parents is None:
-            c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.live, keep="none")
+            c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.mask, keep="none")
         else:
             c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, slots=feed.slots)
         inputs = mixer.project(c, gates, operations)
         if launched:
             return self.launch(pools, layer, mixer, inputs, feed, operations)
         if feed.parents is None or feed.ancestors is None:
-            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.live, write_state=False)  # (2)
+            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.mask, write_state=False)  # (2)
         else:
             y = scan.tree(state.S, inputs, mixer.params, feed.parents, feed.ancestors, slots=feed.slots)  # (2)
         self.cache(pools, layer, inputs, feed)
@@ -104,45 +134,46 @@ class ActivationReplay(Plain):
 
     def launch(self, pools: Pools, layer: int, mixer: Any, inputs: Any, feed: Feed, operations: Operations) -> Tensor:
         """(1) to (3) in one launch."""
-        cache, (advanced, path) = pools.kept[CACHE][layer], feed.places
+        cache, (advanced, path, *_) = pools.kept[CACHE][layer], feed.places
         more = {"ancestors": feed.ancestors, "slots": feed.slots, "lengths": feed.window.lengths}
         more["path"] = path if self.trees else None
         S = pools.recurrent(layer).S
         return recurrence(operations, mixer).replay(S, cache, advanced, inputs, mixer.params, **more)
 
-    def accepted(self, pools: Pools, layer: int, slots: Tensor, path: Tensor) -> Any:
-        """The cached inputs of each slot along its path."""
+    def accepted(self, pools: Pools, layer: int, last: Last) -> Any:
+        """The cached inputs of each slot along its path; what is behind the path is not live."""
         cached = pools.kept[CACHE][layer]
         if hasattr(cached, "half"):
-            place = path.clamp_min(0) + (at(cached.half, slots) * (cached.x.shape[1] // 2))[:, None]
-            x, dt, B = (along(take(x, slots), place) for x in (cached.x, cached.dt, cached.B))
+            places = last.nodes + (at(cached.half, last.slots) * (cached.x.shape[1] // 2))[:, None]
+            x, dt, B = (along(x, last.entries, places) for x in (cached.x, cached.dt, cached.B))
             return SSDInputs(x, dt, B, B)
-        entries = torch.where(slots >= 0, slots * self.drafts + at(pools.kept[CHOSEN], slots), -1)
-        return whole(each(cached, lambda x: along(take(x, entries), path)))
+        return whole(each(cached, lambda x: along(x, last.entries, last.nodes)))
 
-    def replay(self, pools: Pools, layer: int, mixer: Recurrent, slots: Tensor, operations: Operations) -> None:
+    def replay(self, pools: Pools, layer: int, mixer: Recurrent, last: Last, operations: Operations) -> None:
         """What was accepted of the cached windows enters the states (1), in the order of the path."""
-        state, path, count = pools.recurrent(layer), at(pools.kept[PATH], slots), at(pools.kept[ADVANCED], slots)
-        ordered = self.accepted(pools, layer, slots, path)
-        live = torch.arange(path.shape[1], device=path.device) < count[:, None]
-        recurrence(operations, mixer).scan(state.S, ordered, mixer.params, slots=slots, live=live)
+        ordered, S = self.accepted(pools, layer, last), pools.recurrent(layer).S
+        recurrence(operations, mixer).scan(S, ordered, mixer.params, slots=last.slots, live=last.live)
 
     def cache(self, pools: Pools, layer: int, inputs: Any, feed: Feed) -> None:
         """(3)."""
-        entries = torch.where(feed.slots >= 0, feed.slots * self.drafts + draft_number(feed.window), -1)
-        t = feed.tokens.shape[1]
+        to, t = feed.places[3], feed.tokens.shape[1]
         for held, new in zip(pools.kept[CACHE][layer], for_replay(inputs), strict=True):
             if held is not None and new is not None:
-                put(held[:, :t], entries, new)
+                old = held[to.owner, :t]
+                held[:, :t].index_copy_(0, to.owner, torch.where(to.some, new[to.rows].to(held.dtype), old))
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, run, drafts = verdict.slots, verdict.run, feed.window.drafts
         given = {"path": run.path} if self.trees else {"advanced": run.advanced}
         convolutions_on(pools, verdict, operations, drafts, **given)
-        path = functional.pad(run.path, (0, pools.kept[PATH].shape[1] - run.path.shape[1]), value=-1)
         move(pools.kept[ADVANCED], slots, run.advanced)
-        move(pools.kept[PATH], slots, path)
-        move(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
+        if self.trees:
+            path = functional.pad(run.path, (0, pools.kept[PATH].shape[1] - run.path.shape[1]), value=-1)
+            move(pools.kept[PATH], slots, path)
+        if turn := getattr(operations, "commit_halves", None):
+            turn(pools.kept[HALF], rows=len(slots), slots=slots)
+        else:
+            move(pools.kept[HALF], slots, 1 - at(pools.kept[HALF], slots))
         if drafts > 1:
             move(pools.kept[CHOSEN], slots, verdict.row % drafts)
         keep_accepted(pools, feed, verdict, operations)
@@ -150,7 +181,8 @@ class ActivationReplay(Plain):
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """The states up to all committed tokens, and empty caches."""
+        last = self.last(pools, slots, at(pools.kept[ADVANCED], slots), at(pools.kept[PATH], slots))
         for layer, mixer in enumerate(model.mixers):
             if layer in pools.kept[CACHE]:
-                self.replay(pools, layer, mixer, slots, operations)  # type: ignore[arg-type]
+                self.replay(pools, layer, mixer, last, operations)  # type: ignore[arg-type]
         move(pools.kept[ADVANCED], slots, torch.zeros_like(slots))

@@ -19,10 +19,9 @@ def whole(inputs: Any) -> Any:
     return inputs._replace(C=inputs.B) if "C" in inputs._fields else inputs._replace(q=inputs.k)
 
 
-def along(x: Tensor, path: Tensor) -> Tensor:
-    """The tokens of each row on its path (b, k), in order; behind it, where the path is -1, its token 0."""
-    read = path.clamp_min(0).view(*path.shape, *(1,) * (x.dim() - 2)).expand(*path.shape, *x.shape[2:])
-    return torch.gather(x, 1, read)
+def along(x: Tensor, entries: Tensor, places: Tensor) -> Tensor:
+    """Of entry entries[i, 0] of a cache, the tokens at places (b, k), in their order."""
+    return x[entries, places]
 
 
 def fused(operations: Operations, mixer: Any, what: str) -> Any:

@@ -57,19 +57,20 @@ class Joint(Plain):
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if window.parents is not None:
             raise Unsupported("joint attainment brings accepted drafts again, in rows; use the method tree for trees")
-        slots, t = window.slots, window.tokens.shape[1]
-        lag, start = at(pools.kept[LAG], slots), at(pools.length, slots)
+        slots, t, owner = window.slots, window.tokens.shape[1], index(window.slots)
+        lag, start = pools.kept[LAG][owner], pools.length[owner]
         steps = torch.arange(pools.kept[WINDOW] - 1 + t, device=slots.device)
-        own = steps - lag[:, None]
-        again = torch.gather(sequences.tokens[index(slots)], 1, self.inside(start[:, None] + steps, sequences))
+        own, positions = steps - lag[:, None], start[:, None] + steps
+        again = sequences.tokens[owner[:, None], positions.clamp_max(sequences.tokens.shape[1] - 1)]
         fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))
-        new = torch.gather(window.live(), 1, own.clamp(0, t - 1)) & (own >= 0) & (own < t)
-        live = new | ((own < 0) & (slots >= 0)[:, None])
-        tokens = torch.where(own < 0, again, fresh)
-        tokens = torch.where(live, tokens, torch.zeros_like(tokens))
-        advancing = torch.where(draft_number(window) == 0, slots, -1)
-        kept = torch.where(steps == lag[:, None], slots[:, None], -1) if window.drafts == 1 else live & (own <= 0)  # (2)
-        return Feed(window, tokens, live, start[:, None] + steps, pools.length, lag, places=(advancing, kept))
+        real = t if window.lengths is None else window.lengths[:, None]
+        live = (own < real) & (slots >= 0)[:, None]
+        tokens = torch.where(own < 0, again, fresh) * live
+        if window.drafts == 1:
+            places = slots, torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
+        else:
+            places = torch.where(draft_number(window) == 0, slots, -1), live & (own <= 0)
+        return Feed(window, tokens, live, positions, pools.length, lag, places=places)
 
     def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
         return room(pools, layer, mixer, feed)

@@ -20,7 +20,7 @@ from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations
-from ..operations.slots import each, move, stand_in, take
+from ..operations.slots import each, index, move, stand_in
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
@@ -85,7 +85,7 @@ class ReplayBuffer(Plain):
         if feed.parents is not None or feed.window.drafts > 1:
             raise Unsupported("a replay buffer holds one chain for each sequence; use activation replay or tree for more")
         state, slots, scan = pools.recurrent(layer), feed.slots, recurrence(operations, mixer)
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.mask, keep="none")
         inputs = mixer.project(c, gates, operations)
         if hasattr(pools.kept[RING][layer], "origin"):
             given = {"window": pools.kept[WINDOW], "slots": slots, "lengths": feed.window.lengths}
@@ -103,7 +103,7 @@ class ReplayBuffer(Plain):
         steps = torch.arange(pools.kept[ENTRIES], device=slots.device)
         order = (at(pools.kept[ORIGIN], slots)[:, None] + steps) % pools.kept[ENTRIES]
         live = (steps < at(pools.kept[HELD], slots)[:, None]) & (slots >= 0)[:, None]
-        return whole(each(pools.kept[RING][layer], lambda x: along(take(x, slots), order))), live
+        return whole(each(pools.kept[RING][layer], lambda x: along(x, index(slots)[:, None], order))), live
 
     def due(self, pools: Pools, slots: Tensor) -> Tensor:
         return at(pools.kept[HELD], slots) + 2 * pools.kept[WINDOW] > pools.kept[ENTRIES]
@@ -122,10 +122,14 @@ class ReplayBuffer(Plain):
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, advanced = verdict.slots, verdict.run.advanced
         convolutions_on(pools, verdict, operations, feed.window.drafts, advanced=advanced)
-        origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
-        due = self.due(pools, slots)
-        move(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
-        move(pools.kept[HELD], slots, held * ~due + advanced)
+        if turn := getattr(operations, "commit_window", None):
+            sizes = {"capacity": pools.kept[ENTRIES], "window": pools.kept[WINDOW]}
+            turn(pools.kept[ORIGIN], pools.kept[HELD], advanced, slots=slots, **sizes)  # (4)
+        else:
+            origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
+            due = self.due(pools, slots)
+            move(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
+            move(pools.kept[HELD], slots, held * ~due + advanced)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 

@@ -36,6 +36,8 @@ from .torch_recurrences import clear
 
 MATRIX = 4
 """Tokens from which the matrix form of an SSD window is the faster."""
+REPLAYED = 32
+"""The longest window that is replayed in one launch: with 63 nodes what Triton 3.6 compiled read outside memory."""
 
 
 class Launched(ABC):
@@ -126,6 +128,8 @@ class SSD(Launched):
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return ssd_tree_scan(S, *leading(inputs, params), ancestors, **named(inputs, params), slots=slots)
+
+    longest_replay = REPLAYED
 
     def new_cache(self, room: SSDInputs, half: Tensor) -> replay.Cache:
         """Two windows of x, dt and B for each slot."""
