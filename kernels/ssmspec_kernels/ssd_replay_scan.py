@@ -38,6 +38,7 @@ from .ssd_window import MOST_TOKENS
 
 WALKED = 16
 """The longest window that is walked token by token; above, products of matrices are faster."""
+ONE_TILE = "there, what Triton 3.6 compiled for an H200 read outside memory; give program_p of two tiles or more"
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,10 @@ def ssd_replay_scan(
         for mine, own in zip(given, window_tile(p, b * h, 32 if t <= 32 else 16, 4 if t <= 16 else 8), strict=True)
     )
     each = triton.cdiv(program, block)
+    if t > 32 and each == 1:
+        if program_p:
+            raise Unsupported(f"one tile of {block} channels a program, for {t} tokens: {ONE_TILE}")
+        each = 2
     _ssd_replay_scan_kernel[(triton.cdiv(p, each * block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path,
         cache.x, cache.dt, cache.B, cache.half, y,

@@ -242,6 +242,20 @@ def test_too_many_tokens_and_wrong_halves_are_refused() -> None:
     assert not half.any()
 
 
+def test_a_long_window_takes_two_tiles_a_program() -> None:
+    o = Options(b=1, t=33, h=1, g=1, p=32, n=4, io="bf16")
+    case, cache = cases.draw(o), cache_of(o, 33)
+    given = {"cache": cache, "advanced": torch.zeros(1).int()}
+    before = cache.x.clone()
+    with pytest.raises(Unsupported, match="one tile of 16 channels a program, for 33 tokens"):
+        case.call(kernel.ssd_replay_scan, **given, block_p=16, program_p=16)
+    assert torch.equal(cache.x.view(torch.int16), before.view(torch.int16))
+    case.call(kernel.ssd_replay_scan, **given, block_p=16, program_p=32)
+    slot = int(case.slots[0])
+    first = 33 * (1 - int(cache.half[slot]))
+    assert torch.equal(cache.x[slot, first : first + 33], case.x[0])
+
+
 def check_halves(module: ModuleType) -> None:
     half = torch.tensor([0, 1] * 100)
     slots, lengths = torch.from_numpy(np.random.default_rng(2).permutation(200)[:150]), torch.arange(150) % 3
