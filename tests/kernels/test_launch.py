@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ssmspec_kernels import launch
-from ssmspec_ref.errors import PrecisionError, ShapeMismatch
+from ssmspec_kernels import launch, ssd_inputs
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 3), (3,)])
@@ -44,3 +44,9 @@ def test_wrong_tensors_are_refused_by_name() -> None:
         launch.sizes([("x", x, "b t", launch.INDICES)])
     with pytest.raises(PrecisionError, match="lies on meta"):
         launch.sizes([("x", x, "b t", launch.FLOATS), ("y", x.to("meta"), "b t", launch.FLOATS)])
+
+
+def test_the_heads_of_a_program_divide_those_of_a_group() -> None:
+    ssd_inputs.check_heads(2, 6)
+    with pytest.raises(ParameterError, match="4 heads a program do not divide the 6 heads of a group"):
+        ssd_inputs.check_heads(4, 6)
