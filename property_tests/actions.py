@@ -181,7 +181,7 @@ ACTIONS: dict[str, Action] = {
     "verify_tree": Action(verify_tree, "verify", 6, lambda s: takes(s, "trees")),
     "prefill": Action(prefill, "prefill", 2, lambda s: any(s.free(d) for d in range(len(s.rooms)))),
     "release": Action(release, "release", 2, running),
-    "fork": Action(fork, "fork", 1, running),
+    "fork": Action(fork, "fork", 2, running),
     "preempt": Action(preempt, "preempt", 1, running),
     "resume": Action(resume, "resume", 2, lambda s: bool(s.parked)),
     "hand_over": Action(hand_over, "hand_over", 2, lambda s: running(s) and len(s.rooms) > 1),
