@@ -40,6 +40,10 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample from the k most probable; 0: from all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the most probable that hold this mass.")] = 1.0,
+    repetition: Annotated[float, typer.Option(help="Divides the logits of what was written; 1: as they are.")] = 1.0,
+    presence: Annotated[float, typer.Option(help="Taken from the logits of what was emitted.")] = 0.0,
+    frequency: Annotated[float, typer.Option(help="Taken from them as often as it was emitted.")] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="No end of sequence before so many tokens.")] = 0,
     seed: Annotated[int, typer.Option(help="Names the noise, with prompt and position.")] = 0,
     slots: Annotated[int, typer.Option(help="Prompts at once.")] = 8,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ..")] = "cpu",
@@ -62,7 +66,10 @@ def generate(
         if demo:
             same = _demo(console, progress, checkpoint, drafter, texts, max_tokens, given)
             raise typer.Exit(0 if same else DIFFERS)
-        sampling = _sampling(temperature, top_k, top_p)
+        sampling = _sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p,
+            repetition=repetition, presence=presence, frequency=frequency, min_tokens=min_tokens,
+        )  # fmt: skip
         _check(checkpoint, texts, out)
         given |= {"drafter": drafter, "acceptance": acceptance, "sampling": sampling, "seed": seed, "slots": slots}
         done = _generate(console, progress, checkpoint, texts, max_tokens, stop or [], given, show=not as_json)
@@ -186,12 +193,12 @@ def _prompt(line: str, file: Path, number: int) -> str:
     raise ParameterError(f'{file}, line {number}: JSON without a text `prompt`; give {{"prompt": ..}} or plain text')
 
 
-def _sampling(temperature: float, top_k: int, top_p: float) -> "Sampling | None":
-    """None for greedy. Raises: ParameterError."""
+def _sampling(**given: Any) -> "Sampling | None":
+    """None for greedy without penalties. Raises: ParameterError."""
     from .accept.processors import Sampling
 
-    found = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    return None if temperature == 0 else found
+    found = Sampling(**given)
+    return None if found.temperature == 0 and not found.remembers else found
 
 
 def _check(checkpoint: Path | None, texts: list[str], out: Path | None) -> None:

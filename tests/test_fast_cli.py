@@ -263,6 +263,18 @@ def test_json_and_the_file_hold_the_same(trained: Path, plain: ssmspec_fast.Gene
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.json", "prompts.jsonl"]
 
 
+@pytest.mark.parametrize("more", [[], ["--drafter", "lookup", "--acceptance", "naive"]], ids=["plain", "speculative"])
+def test_penalties_are_heeded_also_by_greedy_choices(more: list[str], trained: Path) -> None:
+    """A penalty on every token that was emitted lets none come twice, whatever is drafted."""
+    words = ("--checkpoint", trained / "mamba2", "--prompt", "x", "--max-tokens", 20, "--json", *more)
+    (free,) = json.loads(call(*words).stdout)["completions"]
+    made = call(*words, "--presence", 1000)
+    assert made.exit_code == 0, made.output
+    (penalised,) = json.loads(made.stdout)["completions"]
+    assert len(set(free["tokens"])) < len(free["tokens"]) == 20
+    assert len(set(penalised["tokens"])) == len(penalised["tokens"]) > 5
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -271,6 +283,8 @@ def test_json_and_the_file_hold_the_same(trained: Path, plain: ssmspec_fast.Gene
         (["--checkpoint", "no/such", "--prompt", "x"], "BrokenFile: no/such/tokenizer.json is missing"),
         (["--prompt", "x", "--temperature", "-1"], "ParameterError: temperature came as -1.0"),
         (["--prompt", "x", "--temperature", "nan"], "ParameterError: temperature came as nan"),
+        (["--prompt", "x", "--repetition", "0"], "ParameterError: repetition came as 0.0"),
+        (["--prompt", "x", "--min-tokens", "-1"], "ParameterError: min_tokens came as -1"),
         (["--prompts", "no/such"], "ParameterError: no/such cannot be read as prompts"),
         (
             ["--checkpoint", "no/such", "--prompt", "x", "--out", "no/such/file"],
