@@ -46,8 +46,8 @@ def complete(file: Path) -> bool:
 
 
 def measure(part: str, out: Path, folder: Path | None) -> None:
-    """Every case of a part; the file is written after each. A timing holds the largest relative error of a median of its
-    case, and the clock right after it."""
+    """Every case of a part; the file is written after each. A timing holds the relative error of its median, and the clock
+    right after its case."""
     if part in ("prefill", "peers"):
         peers.load(folder)
     head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
@@ -69,8 +69,10 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
             continue
         finally:
             torch.cuda.empty_cache()
-        quality = {"noise": max(noises, default=0.0), "clock_mhz": clock_mhz()}
-        found["timings"] += [asdict(t) | quality for t in timings]
+        errors = noises if len(noises) == len(timings) else [max(noises, default=0.0)] * len(timings)
+        clock = clock_mhz()
+        rows = zip(timings, errors, strict=True)
+        found["timings"] += [asdict(t) | {"noise": error, "clock_mhz": clock} for t, error in rows]
         found["done"].append(str(case))
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
