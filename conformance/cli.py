@@ -14,11 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ssmspec_ref.contract import Adapter, Limits
 
-from . import artefacts
+from . import artefacts, starting
 from .errors import ConformanceError
 from .judge import OTHER
 from .known import read_known
-from .load import PROGRAM
 from .matrix import show
 from .opening import Opening
 from .plan import Job, Selection, plan
@@ -27,6 +26,7 @@ from .process import TIMEOUT
 from .report import Result, Writer, header, read_report
 from .run import Alone, Judges, Setting
 from .run import run as run_plan
+from .starting import ADAPTER, DEVICE, PROGRAMS
 from .suite import SPECIFICATIONS
 from .suite.specification import TIERS
 
@@ -35,8 +35,6 @@ app = typer.Typer(
 )
 FAILED, REFUSED = 1, 2
 """Exit codes: a case failed or stayed unknown; the command could not be carried out."""
-ADAPTER = "An adapter that ships, or package.module:factory."
-DEVICE = "Where the implementation computes: cpu, cuda, interpreter (Triton's)."
 
 
 def _tier(value: str) -> str:
@@ -55,7 +53,7 @@ def _shard(value: str) -> str:
 @app.command()
 def run(
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
-    program: Annotated[list[str] | None, typer.Option(help="The command of a program that speaks JSON lines.")] = None,
+    program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
     tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s) or standard.")] = "standard",
     subject: Annotated[str, typer.Option(help="Only these subjects; a pattern.")] = "*",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern such as 'ssd.*'.")] = "*",
@@ -76,9 +74,8 @@ def run(
     console, progress = Console(), Console(stderr=True)
     part, parts = map(int, shard.split("/"))
     selection = Selection(tier, subject, operation, case, (part, parts))
-    names = (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
     try:
-        opening = Opening(names, device, not in_process, timeout)
+        opening = Opening(starting.names(adapter, program), device, not in_process, timeout)
         green = _judge(opening, selection, report, known, jobs, seed, console, progress)
     except ConformanceError as error:
         progress.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
@@ -185,3 +182,4 @@ def _watched(jobs: list[Job], bar: Progress) -> Iterator[Job]:
 
 
 artefacts.register(app)
+starting.register(app)

@@ -24,8 +24,8 @@ from .suite import SPECIFICATIONS
 from .suite.specification import Arguments, Specification
 
 TIMEOUT = 120.0
-"""Seconds for one call: twenty times the slowest of the standard tier in Triton's interpreter on a busy core, and more than the
-compiler needs for a kernel that no case has called before."""
+"""Seconds for one call: twenty times the slowest of the standard tier in Triton's interpreter on a core of its own, and more
+than the compiler needs for a kernel that no case has called before."""
 LOADING = 300.0
 """Seconds until an adapter is imported and has said what it declares."""
 LEAVING = 5.0

@@ -82,6 +82,7 @@ OPERATIONS: dict[str, str] = {
     "layer.rollback": "a prompt, rejected tokens undone by the layer's own means, then single tokens",
     "speculate.chain": "windows of drafts verified, accepted in part and committed",
     "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
+    "generate.greedy": "generate(prompts, count, speculate) -> tokens: an engine against itself without speculation",
 }
 """Every operation that can be judged: a function of the reference, or what a stateful layer is taken through."""
 

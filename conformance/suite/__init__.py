@@ -6,6 +6,7 @@ from .acceptance import SPECIFICATIONS as ACCEPTANCE
 from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV
 from .delta import SPECIFICATIONS as DELTA
+from .generate import SPECIFICATIONS as GENERATE
 from .layers import SPECIFICATIONS as LAYERS
 from .packed import SPECIFICATIONS as PACKED
 from .selective import SPECIFICATIONS as SELECTIVE
@@ -15,7 +16,7 @@ from .ssd import SPECIFICATIONS as SSD
 from .windows import SPECIFICATIONS as WINDOWS
 
 PURE = (*CONV, *SELECTIVE, *SSD, *DELTA, *PACKED, *WINDOWS, *ATTENTION, *ACCEPTANCE)
-SPECIFICATIONS: tuple[Specification, ...] = (*PURE, *LAYERS, *SPECULATE)
+SPECIFICATIONS: tuple[Specification, ...] = (*PURE, *LAYERS, *SPECULATE, *GENERATE)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

@@ -1,0 +1,70 @@
+"""flash-linear-attention: the gated delta rule and Kimi Delta Attention, token by token and by chunks.
+
+The state is (key, value), as the reference has it, and new for every call; there is no slot and no tree. Chunks are
+for a GPU: their loop calls a method of its counter, which in the interpreter is a Python integer.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+from .peers import Tensors, module, one, placed, version_of
+
+SEQUENTIAL = NumericContract()
+CHUNK = 64
+ABSENT = {
+    "": "flash-linear-attention judged here is its delta rule",
+    "delta": "no window with accepted tokens, and no tree",
+    "delta.scan_masked": "no mask of tokens",
+}
+
+
+class Rule:
+    """One kernel of the delta rule on one device."""
+
+    def __init__(self, run: Any, device: str) -> None:
+        self.run, self.tensor = run, Tensors(device)
+
+    def options(self, params: Any) -> dict[str, Any]:
+        return {"scale": params.scale, "output_final_state": True, "use_qk_l2norm_in_kernel": params.l2_norm}
+
+    def scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        q, k, v, g, beta = map(self.tensor, (window.q, window.k, window.v, window.g, window.beta))
+        o, S_next = self.run(q, k, v, g=g, beta=beta, initial_state=self.tensor(S), **self.options(params))
+        return self.tensor.back(o, S_next)
+
+    def packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
+        """Every sequence from its own state; one that is fresh from zeros."""
+        q, k, v, g, beta = map(self.tensor, (run.q, run.k, run.v, run.g, run.beta))
+        begin = self.tensor(S)
+        begin[self.tensor(fresh)] = 0
+        given = {"initial_state": begin, "cu_seqlens": self.tensor(bounds), **self.options(params)}
+        o, S_next = self.run(q, k, v, g=g, beta=beta, **given)
+        return self.tensor.back(o, S_next)
+
+
+def subject(name: str, run: Any, contract: NumericContract, gate: str, device: str) -> Subject:
+    rule = Rule(run, device)
+    limits = Limits({"gate": (gate,)}, reason="its gate is per head" if gate == "head" else "its gate is per key channel")
+    found: dict[str, Any] = {"delta.step": one(rule.scan), "delta.scan": rule.scan, "delta.scan_packed": rule.packed}
+    return Subject(name, {o: Capability(call, contract, limits) for o, call in found.items()}, ABSENT)
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """The installed flash-linear-attention. Raises: ImportError, Unsupported."""
+    placed(device)
+    delta, kda = module("fla.ops.gated_delta_rule"), module("fla.ops.kda")
+    compiled = device != "cpu"
+    sequential = replace(SEQUENTIAL, exp="ex2") if compiled else SEQUENTIAL
+    kernels = [
+        ("fused_recurrent_gated_delta_rule", delta, "head", sequential),
+        ("fused_recurrent_kda", kda, "channel", sequential),
+    ]
+    if compiled:
+        by_chunks = replace(sequential, order="chunked", chunk=CHUNK, dot="tf32")
+        kernels += [("chunk_gated_delta_rule", delta, "head", by_chunks), ("chunk_kda", kda, "channel", by_chunks)]
+    subjects = tuple(subject(name, getattr(home, name), contract, gate, device) for name, home, gate, contract in kernels)
+    homepage = "https://github.com/fla-org/flash-linear-attention/issues"
+    return Adapter("fla", version_of("flash-linear-attention", "fla-core"), subjects, homepage)

@@ -1,0 +1,100 @@
+"""Triton kernels of other projects, imported from their installed sources without what their packages want besides.
+
+A package's own initialisation may ask for extensions in CUDA that its Triton kernels do not need; it is left out where its
+sources are asked for. In the interpreter there is no device to enter and nothing to tune.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.shapes import Array
+
+
+def bare(package: str) -> None:
+    """Make a package importable without running its `__init__`. Raises: ImportError where it is not installed."""
+    if package in sys.modules:
+        return
+    spec = find_spec(package)
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError(f"No module named {package!r}", name=package)
+    module = ModuleType(package)
+    module.__path__ = list(spec.submodule_search_locations)
+    sys.modules[package] = module
+
+
+def version_of(*distributions: str) -> str:
+    """The version of the first that is installed; "sources" where a folder holds no record of it."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "sources"
+
+
+def placed(device: str) -> None:
+    """Prepare this process for kernels on a device: a GPU, or the interpreter on the CPU.
+
+    Raises: Unsupported where triton would compile for a device that is not there.
+    """
+    import os
+
+    import torch
+
+    if device != "cpu":
+        return
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unsupported("these are Triton kernels: judge them with --device interpreter, or --device cuda on a GPU")
+    from triton.runtime.autotuner import Autotuner
+
+    torch.cuda.device = lambda index: nullcontext()  # type: ignore[assignment, misc, return-value]
+    Autotuner._bench = lambda self, *args, config, **meta: (0.0, 0.0, 0.0)
+
+
+def module(name: str) -> Any:
+    return import_module(name)
+
+
+class Tensors:
+    """Arrays to tensors of a device and back."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch, self.device = torch, device
+
+    def __call__(self, array: Array | None) -> Any:
+        """Floats in float32, everything else as it is."""
+        if array is None:
+            return None
+        tensor = self.torch.tensor(np.asarray(array), device=self.device)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def back(self, *tensors: Any) -> tuple[Array, ...]:
+        return tuple(t.double().cpu().numpy() for t in tensors)
+
+
+def one(scan: Callable[..., Any]) -> Callable[..., Any]:
+    """A step from a scan: a token is a window of one."""
+
+    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+        y, S_next = scan(S, Window(token), params)
+        return y[:, 0], S_next
+
+    return step
+
+
+class Window:
+    """A token's record with an axis of one token in each array."""
+
+    def __init__(self, token: Any) -> None:
+        for name, array in vars(token).items():
+            setattr(self, name, None if array is None else array[:, None])

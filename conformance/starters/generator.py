@@ -1,0 +1,47 @@
+"""An adapter of a whole engine: prompts in, tokens out. What it generates speculatively is held against what it generates
+plainly, token by token. Here the model is a rule over integers; put your engine in its place.
+
+    ssmspec conform run --adapter MODULE:adapter
+"""
+
+import numpy as np
+
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+VOCABULARY = 64
+
+
+def following(tokens):
+    """The model: the most likely token behind some others."""
+    return int(tokens[-1] + 3 * tokens[-2] * (len(tokens) % 5 == 0)) % VOCABULARY
+
+
+def plain(prompt, count):
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(following(tokens))
+    return tokens[len(prompt) :]
+
+
+def speculative(prompt, count, drafts=3):
+    """Drafts that repeat the last token, verified one by one: those that agree stand, and one token more."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + count:
+        for draft in [tokens[-1]] * drafts:
+            right = following(tokens)
+            tokens.append(right)
+            if draft != right:
+                break
+    return tokens[len(prompt) : len(prompt) + count]
+
+
+def generate(prompts, count, speculate):
+    """`count` tokens (b, count), int64, behind prompts (b, t), greedily; with speculation, or without."""
+    way = speculative if speculate else plain
+    return np.array([way(prompt.tolist(), count) for prompt in prompts])
+
+
+def adapter():
+    """Named on the command line. The contract says how the logits are computed; tokens are compared with ==."""
+    engine = Subject("engine", {"generate.greedy": Capability(generate, NumericContract())})
+    return Adapter("my engine", "0.1", (engine,))

@@ -1,0 +1,55 @@
+"""An adapter of single operations: functions from arrays to arrays. It judges a NumPy kernel; put yours in its place.
+
+ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
+ssmspec conform run --adapter MODULE:adapter        is the kernel?
+"""
+
+import numpy as np
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+
+
+def step(S, token, params):
+    """One token of SSD (Mamba-2): ssd.step(S, token, params) -> y, S.
+
+    S (b h p n), token.x (b h p), token.dt (b h), token.B and token.C (b g n), params.A (h); the letters stand in
+    ssmspec_ref/shapes.py. All arrays come in float64 and hold numbers that are exact in the formats of the contract below, so
+    a cast changes nothing. Do not write into them. Return NumPy arrays.
+    """
+    S, x, dt, B, C, A = (np.asarray(a, dtype=np.float32) for a in (S, token.x, token.dt, token.B, token.C, params.A))
+    heads = x.shape[1]
+    B, C = (np.repeat(a, heads // a.shape[1], axis=1) for a in (B, C))
+
+    # Here your kernel is called: y, S = my_kernel(torch.from_numpy(x), ...)
+    dt = np.logaddexp(np.float32(0), dt)
+    S = np.exp(dt * A)[..., None, None] * S + (dt[..., None] * x)[..., None] * B[:, :, None, :]
+    y = np.einsum("bhpn, bhn -> bhp", S, C)
+
+    return y, S
+
+
+# How the kernel computes; the error that it is allowed follows from this and from the data. Say what is true: a wider
+# contract gives a wider bound, and it stands in the report.
+CONTRACT = NumericContract(
+    state="fp32",  # how the state is stored between calls: fp64, fp32, fp16, bf16
+    io="fp32",  # how outputs are stored
+    accumulate="fp32",  # the arithmetic of everything else
+    dot="ieee",  # how operands of a matrix product are rounded: ieee, tf32x3, tf32, fp16, bf16
+    order="sequential",  # or "chunked" (with chunk=), or "output_only"
+    function_ulp=3,  # the error of exp, log1p, rsqrt and division; 2.5 covers CUDA and PyTorch, NumPy's exp needs 3
+)
+
+# What the kernel does not have. A case outside is not run, and the reason is shown. `ssmspec conform list` shows the options.
+LIMITS = Limits(
+    options={"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)},
+    sizes={"n": (1, 256)},
+    reason="the kernel has no such option",
+)
+
+
+def adapter(device="cpu"):
+    """Named on the command line. `device` is what --device says; leave the argument out if there is only the CPU."""
+    step_capability = Capability(step, CONTRACT, LIMITS)
+    # Every operation that can be judged, and its signature: ssmspec_ref.contract.OPERATIONS
+    subject = Subject("ssd", {"ssd.step": step_capability}, absent={"": "not written yet"})
+    return Adapter("my kernels", "0.1", (subject,))

@@ -1,0 +1,81 @@
+"""The commands for a new adapter: `init` writes one to start from, `smoke` checks it before it is judged."""
+
+import sys
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from .errors import ConformanceError
+from .load import PROGRAM
+from .opening import Opening
+from .process import TIMEOUT
+from .report import python_command
+from .smoke import smoke as findings
+
+ADAPTER = "An adapter that ships, or package.module:factory."
+PROGRAMS = "The command of a program that speaks JSON lines."
+DEVICE = "Where the implementation computes: cpu, cuda, interpreter (Triton's)."
+WRONG, REFUSED = 1, 2
+
+
+class Level(StrEnum):
+    """What an adapter hands over."""
+
+    operations = "operations"
+    decoder = "decoder"
+    generator = "generator"
+
+
+def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
+    """What is to be opened. Modules of the working folder are found too, behind all that is installed."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    return (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write, such as my_adapter.py.")],
+    level: Annotated[Level, typer.Option(help="Functions; what keeps a state; a whole engine.")] = Level.operations,
+) -> None:
+    """Write a commented adapter to start from. It runs, and passes, as it is."""
+    if path.exists() or path.suffix != ".py" or not path.stem.isidentifier():
+        why = "exists; name another file" if path.exists() else "names no module; give one such as my_adapter.py"
+        Console(stderr=True).print(f"[red]{path} {why}[/red]", soft_wrap=True)
+        raise typer.Exit(REFUSED)
+    source = files("conformance.starters").joinpath(f"{level.value}.py").read_text(encoding="utf-8")
+    path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
+    folder = "" if path.parent == Path() else f"PYTHONPATH={path.parent} "
+    told = f"{path} is written; next: {folder}{python_command()} smoke --adapter {path.stem}:adapter"
+    Console(soft_wrap=True, highlight=False).print(told)
+
+
+def smoke(
+    adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
+    program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
+    device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one call of the implementation.")] = TIMEOUT,
+) -> None:
+    """Check an adapter before it is judged: how it is called, what it returns. Exits with 1 if something is wrong."""
+    console, wrong = Console(soft_wrap=True, highlight=False), 0
+    try:
+        with Opening(names(adapter, program), device, True, timeout).open() as adapters:
+            for finding in findings(adapters):
+                wrong += not finding.right
+                mark = "[green]ok[/green]    " if finding.right else "[red]wrong[/red] "
+                console.print(f"{mark}{escape(f'{finding.subject}: {finding.operation}: {finding.says}')}")
+    except ConformanceError as error:
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(REFUSED) from error
+    if wrong:
+        raise typer.Exit(WRONG)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the one of the suite."""
+    app.command()(init)
+    app.command()(smoke)

@@ -1,0 +1,132 @@
+"""From nothing to a judged adapter: what `init` writes passes, a fault in it is found, `smoke` says what is wrong."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance.cli import FAILED, REFUSED, app
+from conformance.errors import UnknownLimit
+from conformance.plan import Selection, plan
+from conformance.smoke import signature
+from conformance.starting import Level
+from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
+
+SOURCES = {level.value: files("conformance.starters").joinpath(f"{level.value}.py").read_text() for level in Level}
+FAULTS = {
+    "operations": ("np.exp(dt * A)", "np.exp2(np.float32(1.44) * dt * A)", "ssd.step, in the output"),
+    "decoder": (
+        "kept[advanced, np.arange(len(advanced))]",
+        "kept[np.maximum(advanced, 1), np.arange(len(advanced))]",
+        "ssd.verify_snapshots, in the recurrent state after window 1",
+    ),
+    "generator": ("tokens.append(right)", "tokens.append(draft)", "generate.greedy, in the emitted tokens: row 0, token"),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "400"})
+
+
+@pytest.mark.parametrize("level", SOURCES)
+def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(level: str, folder: Path) -> None:
+    made = call("init", f"my_{level}.py", "--level", level)
+    assert made.exit_code == 0, made.output
+    assert f"smoke --adapter my_{level}:adapter" in made.output
+    right = call("run", "--adapter", f"my_{level}:adapter", "--tier", "smoke")
+    assert right.exit_code == 0, right.output
+    old, new, place = FAULTS[level]
+    source = (folder / f"my_{level}.py").read_text()
+    assert source.count(old) == 1
+    assert "MODULE" not in source
+    (folder / f"my_faulty_{level}.py").write_text(source.replace(old, new))
+    wrong = call("run", "--adapter", f"my_faulty_{level}:adapter", "--tier", "smoke")
+    assert wrong.exit_code == FAILED
+    assert f"diverges  {place}" in wrong.output
+
+
+def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
+    (folder / "mine.py").write_text("")
+    for name, said in (
+        ("mine.py", "exists; name another file"),
+        ("my-kernel.py", "names no module"),
+        ("mine.txt", "names no"),
+    ):
+        made = call("init", name)
+        assert made.exit_code == REFUSED
+        assert said in made.output
+    assert (folder / "mine.py").read_text() == ""
+
+
+def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
+    call("init", "mine_right.py")
+    made = call("smoke", "--adapter", "mine_right:adapter")
+    assert made.exit_code == 0
+    assert (
+        "ok    ssd: ssd.step: called, and answered as fp32/ulp=3/sequential; its values are within their bounds"
+        in made.output
+    )
+
+
+def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
+    (folder / "mine_off.py").write_text(SOURCES["operations"].replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
+    made = call("smoke", "--adapter", "mine_off:adapter")
+    assert made.exit_code == 0
+    assert "its values are not: y is wrong by" in made.output
+
+
+@pytest.mark.parametrize(
+    ("number", "old", "new", "said"),
+    [
+        (1, "def step(S, token, params)", "def step(S, token)", "it raised: TypeError: step() takes 2 positional"),
+        (2, "return y, S\n", "return y\n", "it returned another number of outputs: 1 outputs came, but 2 are needed: y, S"),
+        (3, "return y, S\n", "return y[0], S\n", "it has another shape"),
+        (4, "return y, S\n", "return y.tolist(), S\n", "an output has another type: y came as list, but a NumPy array"),
+        (5, "    return y, S\n", "    import os; os._exit(9)\n", "its process ended: the process ended with exit code 9"),
+    ],
+)  # fmt: skip
+def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
+    number: int, old: str, new: str, said: str, folder: Path
+) -> None:
+    assert SOURCES["operations"].count(old) == 1
+    (folder / f"mine_wrong{number}.py").write_text(SOURCES["operations"].replace(old, new))
+    made = call("smoke", "--adapter", f"mine_wrong{number}:adapter")
+    assert made.exit_code == FAILED
+    assert said.replace("it has another shape", "an output has another shape: y came with shape (6, 5)") in made.output
+    assert "needed: ssd.step(S, token, params) -> y, S" in made.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('{"ssd.step": step_capability}', '{"ssd.stop": step_capability}', "my kernels, ssd, declares ssd.stop"),
+        ('"D": ("off",)', '"d": ("off",)', "limits d, which no case has; ssd.step has D=head|channel|off"),
+        ('"D": ("off",)', '"D": ("none",)', "limits D=none, which no case has"),
+        ('state="fp32"', 'state="float32"', "ParameterError: state came as 'float32'"),
+    ],
+)  # fmt: skip
+def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, folder: Path) -> None:
+    name = "mine_declares" + str(abs(hash(new)))
+    (folder / f"{name}.py").write_text(SOURCES["operations"].replace(old, new, 1))
+    made = call("smoke", "--adapter", f"{name}:adapter")
+    assert made.exit_code == REFUSED
+    assert said in made.output
+
+
+def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:
+    capability = Capability(print, NumericContract(), Limits(sizes={"q": (1, 2)}))
+    with pytest.raises(UnknownLimit, match="limits the axis q, which no case has"):
+        plan({"a": Adapter("a", "1", (Subject("s", {"ssd.step": capability}),))}, Selection())
+
+
+def test_every_operation_has_a_signature_in_words() -> None:
+    assert all("->" in signature(operation) for operation in OPERATIONS)
+    assert signature("speculate.tree").startswith("run(mixer, state) -> an object with verify")
