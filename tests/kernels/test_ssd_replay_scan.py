@@ -74,7 +74,7 @@ def accepted(rng: Any, mask: Array, tree: bool) -> Array:
 def check_windows(module: ModuleType, o: Options, window: int, tree: bool = False, windows: int = 5, **tiles: int) -> None:
     """Outputs and states beside the oracle, window after window; nothing else is written."""
     rng, first, cache = np.random.default_rng(o.seed), cases.draw(o), cache_of(o, window)
-    advanced, path = torch.zeros(o.b, dtype=torch.int32), torch.full((o.b, o.t), -1)
+    advanced, path = torch.zeros(o.b, dtype=torch.int32), torch.full((o.b, window), -1)
     last: dict[int, SSDWindow] = {}
     for n in range(windows):
         case, lengths, mask = draw(first, o, n, tree)
@@ -106,7 +106,7 @@ def check_windows(module: ModuleType, o: Options, window: int, tree: bool = Fals
         new = accepted(rng, mask, tree)
         for i, row in enumerate(case.rows):
             if lengths[row]:
-                path[row], advanced[row] = torch.from_numpy(new[row]), int((new[row] >= 0).sum())
+                path[row, : o.t], advanced[row] = torch.from_numpy(new[row]), int((new[row] >= 0).sum())
                 if advanced[row]:
                     tokens = each(lambda a, i=i: a[i : i + 1], case.window(np.einsum("btt -> bt", mask[case.rows])))
                     last[int(case.slots[row])] = along(tokens, new[row : row + 1, : int(advanced[row])])
