@@ -207,13 +207,15 @@ class Engine:
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
         """One window of every running sequence, (1) to (4); what became of it is the last of `rounds`."""
         slots = self.rows(self.batch(running))
+        choose = getattr(self.drafter, "choose_shape", None)
+        shape = None if choose is None else choose(len(running))
         if self.graphs is not None:
-            proposal, verdict = self.graphs.step(slots)
+            proposal, verdict = self.graphs.step(slots, shape)
         else:
             proposal = self.drafter.propose(sequences, awake(sequences, slots))  # (1)
             verdict = self.judge(proposal, sequences)
         self.drafter.observe(sequences, proposal, verdict)
-        self.rounds.append(launched(running, verdict, sequences))
+        self.rounds.append(launched(running, verdict, sequences, shape))
 
     def judge(self, proposal: Proposal, sequences: Sequences) -> Verdict:
         """(2) to (4)."""
@@ -226,11 +228,12 @@ class Engine:
 
     def leave(self, running: dict[int, Request], settings: Settings) -> Iterator[tuple[int, Result]]:
         """What the oldest round said: tokens to their requests, and those that have ended out of their slots."""
-        done = []
-        for slot, request, tokens, ended in self.rounds.popleft().read():
+        done, came, last = [], list[int](), self.rounds.popleft()
+        for slot, request, tokens, ended in last.read():
             if running.get(slot) is not request:
                 continue
             if tokens is not None:
+                came.append(len(tokens))
                 request.advanced.append(len(tokens))
                 request.output += tokens
             if not ended:
@@ -241,6 +244,8 @@ class Engine:
             yield request.number, Result(output, "failed" if failed else finish(output, settings), request.statistics)
         if done:
             self.drafter.release(self.rows(done))
+        if tell := getattr(self.drafter, "read_round", None):
+            tell(last.shape, came)
 
     def batch(self, running: dict[int, Request]) -> list[int]:
         """The rows of a step: every slot, or, over graphs, those that run, up to the next power of two."""

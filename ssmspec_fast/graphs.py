@@ -79,12 +79,11 @@ class Graphs:
         self.recorder, self.engine, self.sequences = recorder, engine, sequences
         self.recorded: dict[Any, Recorded] = {}
 
-    def step(self, slots: Tensor) -> tuple[Proposal, Verdict]:
-        """One window of these rows: (1) to (3)."""
+    def step(self, slots: Tensor, shape: Any = None) -> tuple[Proposal, Verdict]:
+        """One window of these rows, of the shape that the drafter chose: (1) to (3)."""
         drafter = self.engine.drafter
         if getattr(drafter, "on_device", False):
-            choose = getattr(drafter, "choose_shape", None)
-            key = len(slots), None if choose is None else choose()
+            key = len(slots), shape
             step = self.recorded.get(key) or self.record(key, slots)
             step.slots.copy_(slots)
         else:

@@ -16,11 +16,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Round(Generic[R]):
-    """`found` (n, 3 + t), on the host: for each sequence its slot, tokens emitted, whether it has ended, and the tokens."""
+    """`found` (n, 3 + t), on the host: for each sequence its slot, tokens emitted, whether it has ended, and the tokens.
+
+    `shape` is what the drafter chose for the step.
+    """
 
     running: dict[int, R]
     found: Tensor
     copied: Any = None
+    shape: Any = None
 
     def read(self) -> Iterator[tuple[int, R, list[int] | None, bool]]:
         """Slot, request, what it emitted (None: it took no part) and whether it has ended; waits for the step."""
@@ -32,15 +36,15 @@ class Round(Generic[R]):
             yield slot, request, said[slot][0] if slot in said else None, ended.get(slot, True)
 
 
-def launched(running: dict[int, R], verdict: Verdict, sequences: Sequences) -> Round[R]:
+def launched(running: dict[int, R], verdict: Verdict, sequences: Sequences, shape: Any = None) -> Round[R]:
     """A step that is on its way. A running sequence that took no part has ended before it."""
     over = sequences.ended[index(verdict.slots)]
     cursors = torch.stack([verdict.slots, verdict.run.advanced, over.long()], dim=1)
     found = torch.cat([cursors, verdict.run.tokens.long()], dim=1)
     if not found.is_cuda:
-        return Round(dict(running), found)
+        return Round(dict(running), found, None, shape)
     host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
     host.copy_(found, non_blocking=True)
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record()
-    return Round(dict(running), host, copied)
+    return Round(dict(running), host, copied, shape)

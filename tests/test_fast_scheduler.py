@@ -1,9 +1,12 @@
 """Requests that come, wait, join, fail, are cancelled: each gets the tokens that it gets alone, when the oracle says."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine import Engine, Settings
@@ -12,6 +15,7 @@ from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.scheduler import Clearing, Continuous, Scheduler
 from ssmspec_fast.traffic import VirtualClock, poisson, replay
+from ssmspec_fast.traffic_cli import REFUSED, app
 from ssmspec_ref import traffic
 from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SlotError
 
@@ -113,6 +117,34 @@ def test_a_request_that_fails_harms_no_other() -> None:
     assert (found[0].ending, found[0].tokens) == ("failed", ())
     assert (found[1].ending, found[1].why) == ("failed", "LengthError: planted")
     assert [found[n + 2].tokens for n in range(len(given))] == wanted
+
+
+def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> None:
+    out = tmp_path / "traffic.json"
+    given = [
+        "--tiny",
+        "--rate",
+        "200",
+        "--requests",
+        "5",
+        "--tokens",
+        "3",
+        "--length",
+        "4",
+        "--slots",
+        "2",
+        "--out",
+        str(out),
+    ]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    held = json.loads(out.read_text())
+    assert held["summary"]["requests"] == len(held["served"]) == 5
+    assert held["summary"]["failed"] == 0
+    assert all(len(one["tokens"]) == 3 and one["arrival"] <= one["start"] <= one["finish"] for one in held["served"])
+    for wrong in (["--policy", "best"], ["--rate", "0"], ["--tokens", "0"], ["--policy", "clearing", "--capacity", "9"]):
+        assert CliRunner().invoke(app, ["--tiny", *wrong]).exit_code == REFUSED
+    assert CliRunner().invoke(app, []).exit_code == REFUSED
 
 
 def test_what_cannot_be_served_is_refused_before_it_is_held() -> None:

@@ -84,6 +84,13 @@ class Report:
         return table
 
 
+def costs(report: Report) -> list[dict[str, Any]]:
+    """What a chooser reads of a report: chains of one draft, whatever they emit."""
+    names = ("model", "method", "batch", "window")
+    chains = [s for s in report.steps if s.subject.parents is None and (s.subject.drafts, s.subject.advanced) == (1, 1)]
+    return [{name: getattr(s.subject, name) for name in names} | {"us": s.us} for s in chains]
+
+
 def machine_of(device: torch.device) -> dict[str, str]:
     """What the times depend on."""
     found = {"device": "cpu", "torch": torch.__version__}

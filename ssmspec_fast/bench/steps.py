@@ -50,7 +50,7 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
     cuda = model.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    most = ROOM // subject.window - 8
+    most = ROOM // subject.advanced - 8
     replays = max(3, min(replays, most // 4))
     engine = engine_of(subject, model, operations_of(model.device), CUDARecorder() if cuda else None)
     slots = torch.arange(subject.batch, device=model.device)

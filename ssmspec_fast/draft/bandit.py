@@ -71,14 +71,14 @@ class BanditDrafter(ModelDrafter):
         ]
         return bounds.index(max(bounds))
 
-    def choose_shape(self) -> int:
-        """The arm of the next window: the same one until a round is read."""
+    def choose_shape(self, rows: int) -> int:
+        """The arm of the next window, whatever its rows: the same one until a round is read."""
         self.arm = self.choice()
         self.shape = self.shapes[self.arm]
         return self.arm
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
-        self.choose_shape()
+        self.choose_shape(len(slots))
         return super().propose(sequences, slots)
 
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:

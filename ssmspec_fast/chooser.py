@@ -1,0 +1,166 @@
+"""How many tokens to draft: by what a window costs in a batch of this size, and by what has been accepted lately.
+
+    a_j    = accepted / offered at place j of a window, old rounds fading                       (1)
+    tau(K) = 1 + a_1 + a_1 a_2 + .. + a_1 .. a_K                                                (2)
+    K      = the one of the highest tau(K) / t(batch, K + 1); 0 unless it gains `margin`        (3)
+
+Costs t come from a table that was measured once, never from live times, so that what is chosen follows from the tokens alone.
+K = 0 is a window of the root: plain decoding at what the method makes of it. Then each `patience`-th window offers one draft
+to learn whether drafting pays again. What is learned is a round old. Tokens that are sampled follow their law whatever K is;
+tokens that are decoded greedily are the same.
+Source: Snakes and Ladders, section 5.3, which tabulates a plan for each batch size.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from math import inf
+
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from .draft import Drafter
+from .sequences import Sequences
+from .window import Proposal, Verdict, Window
+
+
+class Costs:
+    """The time of a step, `us[batch][tokens of the window]`. Between windows it is a line, beyond the largest batch an error.
+
+    Raises: ParameterError for a batch without a window of 1, or a time that is not positive.
+    """
+
+    def __init__(self, us: Mapping[int, Mapping[int, float]]) -> None:
+        self.us = {batch: dict(sorted(times.items())) for batch, times in sorted(us.items())}
+        for batch, times in self.us.items():
+            if batch < 1 or 1 not in times or not all(0 < time < inf for time in times.values()):
+                raise ParameterError(
+                    f"batch {batch} came with the times {times}; give a positive time for each window, also for that of 1"
+                )
+        if not self.us:
+            raise ParameterError("a table came without costs; give the times of at least one batch")
+
+    def longest(self, batch: int) -> int:
+        return max(self.us[self.row(batch)])
+
+    def row(self, batch: int) -> int:
+        """The batch in the table: this one, or the next larger. Raises: ParameterError."""
+        found = next((known for known in self.us if known >= batch), None)
+        if found is None:
+            raise ParameterError(f"the table ends at batches of {max(self.us)}, but {batch} came; measure that batch too")
+        return found
+
+    def __call__(self, batch: int, tokens: int) -> float:
+        """Raises: ParameterError for a window longer than the table's."""
+        times = self.us[self.row(batch)]
+        if tokens in times:
+            return times[tokens]
+        below = max((n for n in times if n < tokens), default=None)
+        above = min((n for n in times if n > tokens), default=None)
+        if below is None or above is None:
+            raise ParameterError(f"the table knows windows of {sorted(times)} at this batch, but {tokens} came; measure it")
+        return times[below] + (times[above] - times[below]) * (tokens - below) / (above - below)
+
+
+def measured(model: str, method: str, device: str = "h200") -> Costs:
+    """The committed table of a model under a method, plain steps as windows of 1. Raises: ParameterError."""
+    held = json.loads((files("ssmspec_fast.bench") / "costs.json").read_text())
+    us: dict[int, dict[int, float]] = {}
+    for step in held.get(device, ()):
+        if step["model"] == model and step["method"] in (method, "plain"):
+            us.setdefault(step["batch"], {})[step["window"]] = step["us"]
+    if not us:
+        raise ParameterError(f"no costs of {model} under {method} on {device} are committed; measure them by ssmspec bench")
+    return Costs(us)
+
+
+class Chooser:
+    """(1) to (3) for windows of at most `most` drafts.
+
+    Raises: ParameterError (most below 1, margin or fade outside [0, 1), patience below 1, a table of shorter windows).
+    """
+
+    def __init__(
+        self, costs: Costs, most: int, *, margin: float = 0.02, fade: float = 0.02, patience: int = 32, prior: float = 0.7
+    ) -> None:
+        if most < 1 or patience < 1 or not 0 <= margin < 1 or not 0 <= fade < 1 or not 0 <= prior <= 1:
+            raise ParameterError(
+                f"most, margin, fade, patience, prior came as {most}, {margin}, {fade}, {patience}, {prior}; give 1 or more, "
+                "two parts of 1, 1 or more, and a probability"
+            )
+        for batch in costs.us:
+            costs(batch, 1 + most)
+        self.costs, self.most, self.margin, self.fade, self.patience = costs, most, margin, fade, patience
+        self.offered, self.accepted = [1.0] * most, [prior] * most
+        self.silent = 0
+
+    def tau(self, drafts: int) -> float:
+        """(2)."""
+        found, all_so_far = 1.0, 1.0
+        for offered, accepted in zip(self.offered[:drafts], self.accepted[:drafts], strict=True):
+            all_so_far *= accepted / offered
+            found += all_so_far
+        return found
+
+    def choose(self, batch: int) -> int:
+        """(3)."""
+        plain = 1 / self.costs(batch, 1)
+        rates = [self.tau(k) / self.costs(batch, 1 + k) for k in range(self.most + 1)]
+        best = rates.index(max(rates))
+        if best and rates[best] >= (1 + self.margin) * plain:
+            self.silent = 0
+            return best
+        self.silent += 1
+        return 1 if self.silent % self.patience == 0 else 0
+
+    def learn(self, drafts: int, advanced: Sequence[int]) -> None:
+        """What became of windows of so many drafts (1); a window that emitted nothing took no part."""
+        for count in advanced:
+            for place in range(min(drafts, count) if count else 0):
+                self.offered[place] = (1 - self.fade) * self.offered[place] + 1
+                self.accepted[place] = (1 - self.fade) * self.accepted[place] + (place + 1 < count)
+
+
+class Budgeted:
+    """Chains of a drafter, cut to what is chosen; nothing is drafted where that is nothing.
+
+    Raises: ParameterError for a drafter of trees or of several rows, or one that must see every window (a model).
+    """
+
+    law, drafts, trees, on_device = "point_mass", 1, False, True
+
+    def __init__(self, inner: Drafter, chooser: Chooser) -> None:
+        held = hasattr(inner, "decoder") or hasattr(inner, "attach")
+        if getattr(inner, "trees", False) or getattr(inner, "drafts", 1) > 1 or held or inner.nodes != 1 + chooser.most:
+            raise ParameterError(
+                f"a drafter of {inner.nodes} nodes came; give one of chains of {chooser.most} drafts that reads tokens alone"
+            )
+        self.inner, self.chooser, self.nodes = inner, chooser, inner.nodes
+        self.on_device = getattr(inner, "on_device", False)
+        self.chosen = 0
+
+    def start(self, sequences: Sequences, slots: Tensor) -> None:
+        self.inner.start(sequences, slots)
+
+    def release(self, slots: Tensor) -> None:
+        self.inner.release(slots)
+
+    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
+        self.inner.observe(sequences, proposal, verdict)
+
+    def choose_shape(self, rows: int) -> int:
+        """The drafts of the next window, for so many rows."""
+        self.chosen = self.chooser.choose(rows)
+        return self.chosen
+
+    def read_round(self, shape: int, advanced: Sequence[int]) -> None:
+        """What a window emitted, a round late."""
+        self.chooser.learn(shape, advanced)
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        if self.chosen == 0:
+            return Proposal(Window(sequences.roots(slots)[:, None], slots))
+        window = self.inner.propose(sequences, slots).window
+        lengths = None if window.lengths is None else window.lengths.clamp_max(1 + self.chosen)
+        return Proposal(Window(window.tokens[:, : 1 + self.chosen].contiguous(), slots, lengths))
