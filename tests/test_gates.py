@@ -314,3 +314,15 @@ def test_the_gates_are_frozen() -> None:
     assert isinstance(GATES, Gates)
     with pytest.raises(AttributeError):
         GATES.limits.noise = 1.0  # type: ignore[misc]
+
+
+def test_a_delay_of_8_percent_is_as_many_launches_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perf_gates.gpu import core
+
+    made: list[int] = []
+    monkeypatch.setattr(core, "graphed", lambda launches: made.append(len(launches)))
+    for copies in (8, 9, 12, 23, 96):
+        _, count = core.swept([lambda: None] * copies, 0.0)
+        core.swept([lambda: None] * copies, GATES.limits.delay)
+        assert made[-2] == count >= core.LEAST
+        assert made[-1] / count == pytest.approx(1 + GATES.limits.delay, abs=0.01)

@@ -17,6 +17,8 @@ from perf_gates.pairs import Side, WrongOutputError
 from .prefill import ROUNDING, _delta_float64, _ssd_float64
 from .steps import DELTA, SSD, bf16, kernel, ladder
 
+LEAST = 50
+"""Launches of a graph at least, so that a delay of 8 % is a whole number of them."""
 IN = (10576, 2560)
 """Outputs and inputs of the projection of Mamba2-2.7B."""
 
@@ -115,8 +117,8 @@ def _side(
             raise WrongOutputError(f"{name}: an output was not written, or is not finite")
         _near(name, {row: out[row] for row in wanted}, wanted)
 
-    again = slots[: round(delayed * copies)]
-    return Side(name, graphed([lambda s=s: launch(s) for s in (*slots, *again)]), check, bytes_ * copies, copies)  # type: ignore[misc]
+    call, count = swept([lambda s=s: launch(s) for s in slots], delayed)  # type: ignore[misc]
+    return Side(name, call, check, bytes_ * count, count)
 
 
 def projection(rows: int, delayed: float) -> Side:
@@ -131,9 +133,14 @@ def projection(rows: int, delayed: float) -> Side:
         _near("projection", {0: y}, {0: x.double() @ Ws[0].double().T})
 
     bytes_ = int(kernel("linear_rows", "traffic_bytes")(rows, IN[1], IN[0]))
-    again = Ws[: round(delayed * copies)]
-    call = graphed([lambda W=W: linear(x, W, out=y) for W in (*Ws, *again)])  # type: ignore[misc]
-    return Side(f"projection of {rows}", call, check, bytes_ * copies, copies)
+    call, count = swept([lambda W=W: linear(x, W, out=y) for W in Ws], delayed)  # type: ignore[misc]
+    return Side(f"projection of {rows}", call, check, bytes_ * count, count)
+
+
+def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], None], int]:
+    """A graph of whole sweeps over the launches, and of a share more that delays it; how many there are without that."""
+    whole = launches * -(-LEAST // len(launches))
+    return graphed([*whole, *whole[: round(delayed * len(whole))]]), len(whole)
 
 
 def _near(name: str, ours: dict[int, Tensor], exact: dict[int, Tensor]) -> None:
