@@ -1,0 +1,115 @@
+"""The suite inside pytest: another project's session, run for real."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.report import read_report
+
+ROOT = Path(__file__).parent.parent
+
+KERNELS = """
+import numpy as np
+from ssmspec_ref import conv
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+def commit(M, u, advanced):
+    return conv.commit(M, u, np.minimum(advanced + WRONG, u.shape[1])).astype(np.float32)
+
+WRONG = {wrong}
+
+def adapter():
+    subject = Subject("window", {{"conv.commit": Capability(commit, NumericContract())}})
+    return Adapter("mine", "0.1", (subject,), homepage="")
+"""
+KNOWN = '[[known]]\ncase = "*"\nreason = "keeps a draft"\nlink = "https://example.org/1"\nexpires = 2999-01-01\n'
+
+
+def session(folder: Path, *words: str, wrong: int = 0) -> subprocess.CompletedProcess[str]:
+    """pytest in another project, with the plugin and nothing else of ours."""
+    (folder / "my_kernels.py").write_text(KERNELS.format(wrong=wrong))
+    (folder / "test_own.py").write_text("def test_own():\n    pass\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]), "COLUMNS": "120"}
+    loaded = [] if installed() else ["-p", "conformance.plugin"]
+    command = [sys.executable, "-m", "pytest", *loaded, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+def installed() -> bool:
+    """Whether pytest finds the plugin by itself."""
+    from importlib.metadata import entry_points
+
+    return any(entry.value == "conformance.plugin" for entry in entry_points(group="pytest11"))
+
+
+def test_every_case_is_a_test_behind_the_projects_own(tmp_path: Path) -> None:
+    done = session(tmp_path, "-v", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_own.py::test_own PASSED" in done.stdout
+    assert "ssmspec::mine::window[fp32/sequential]::conv.commit/b2,t7,c6,w4/plain/normal/s0 PASSED" in done.stdout
+    results = read_report(tmp_path / "report" / "report.jsonl").results
+    assert f"{1 + sum(bool(r.case) for r in results)} passed" in done.stdout
+    assert (tmp_path / "report" / "report.html").exists()
+    assert "mine: window: no " in done.stdout, "what is left out is told"
+
+
+def test_a_failing_case_is_a_failed_test_with_its_account(tmp_path: Path) -> None:
+    done = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report", wrong=1)
+    assert done.returncode == 1
+    assert "M after the last token is wrong by" in done.stdout
+    assert "rerun   " in done.stdout
+    assert "conformance/judge.py" not in done.stdout, "no traceback through the suite"
+    whole = read_report(tmp_path / "report" / "report.jsonl")
+    (way,) = [d for d in whole.diagnoses if d.operation == "conv.commit"]
+    assert way.failures == whole.footer.verdicts["fail"] > 3
+
+
+def test_a_listed_failure_is_expected_and_one_that_passes_fails(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text(KNOWN)
+    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-known", "known.toml", "-k", "commit and plain")
+    done = session(tmp_path, *words, wrong=1)
+    assert done.returncode == 0, done.stdout
+    assert "xfailed" in done.stdout
+    assert session(tmp_path, *words, wrong=0).returncode == 1
+
+
+def test_workers_judge_and_one_report_is_written(tmp_path: Path) -> None:
+    words = ("-n", "2", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
+    done = session(tmp_path, *words, wrong=1)
+    assert done.returncode == 1, done.stdout + done.stderr
+    alone = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "alone", wrong=1)
+    assert alone.returncode == 1
+    cases = [
+        sorted((r.case, r.verdict) for r in read_report(tmp_path / f / "report.jsonl").results) for f in ("report", "alone")
+    ]
+    assert cases[0] == cases[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ssmspec-adapter", "no_such"), "UnknownAdapter: no adapter 'no_such' ships"),
+        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "huge"), "give one of smoke, standard"),
+        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-operation", "nothing.*"), "nothing to run"),
+    ],
+)
+def test_a_mistake_is_one_of_usage(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = session(tmp_path, *words)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
+def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n\ndef pytest_unconfigure(config):\n"
+        "    ours = sorted(m for m in sys.modules if m.split('.')[0] in ('conformance', 'ssmspec_ref', 'numpy', 'rich'))\n"
+        "    print('\\nIMPORTED', ours)\n"
+    )
+    done = session(tmp_path, "-s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "IMPORTED ['conformance', 'conformance.plugin']" in done.stdout
