@@ -11,6 +11,7 @@ from hypothesis import settings as Settings  # noqa: N812
 from hypothesis.stateful import get_state_machine_test
 
 from .machine import DecoderMachine
+from .reduce import reduced
 from .session import Session
 
 
@@ -52,7 +53,8 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
         raise
     except Exception as error:  # what an implementation raises is a finding too
         assert totals.last is not None
-        return Failure(totals.last, said(error), first[0])
+        smallest, message = reduced(totals.last, machine.adapter)
+        return Failure(smallest, message or said(error), first[0])
     return None
 
 

@@ -1,6 +1,6 @@
 """How much is drawn, and from how much: for every change, on a GPU, and for hours.
 
-ci         derandomised, no database: the same examples in every run
+ci         derandomised, no database: the same examples in every run; failures are cut down by `reduce` alone
 gpu        larger windows, longer sequences, compiled kernels
 campaign   from a seed, in parts that can be resumed; failures are kept in a database and come first
 """
@@ -24,7 +24,7 @@ class Profile:
 
     def settings(self, **given: Any) -> settings:
         """Hypothesis' settings of the profile; no deadline, since a kernel's first launch compiles it."""
-        phases = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+        phases = (Phase.reuse, Phase.generate, *(() if self.derandomised else (Phase.shrink,)))
         chosen: dict[str, Any] = {
             "max_examples": self.examples,
             "stateful_step_count": self.steps,
