@@ -11,7 +11,7 @@ from typing import Any
 from .measured import At
 
 FILE = Path(__file__).parent / "gates.toml"
-KINDS = ("kernel", "step", "memory", "closed form", "simulated acceptance", "trained")
+KINDS = ("kernel", "step", "memory", "closed form", "simulated acceptance", "simulated traffic", "trained")
 NAMED = re.compile(r"^(?P<part>\w+)(?::(?P<dims>[^/]+))?/(?P<operation>.+)/(?P<batch>\d+)$")
 
 

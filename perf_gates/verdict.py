@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from . import served
 from .allocated import row_bytes
 from .gates import Cell, Gates, Table, at
 from .measured import At, Missing, Results
@@ -62,8 +63,13 @@ def of_cell(gates: Gates, results: Results, kernels: str, table: Table, cell: Ce
 def figure(results: Results, cell: Cell, unit: str) -> float:
     """(1). Raises: Missing."""
 
+    def of(place: At) -> float:
+        if place.part == "memory":
+            return float(row_bytes(place))
+        return served.p95(results, place) if place.part == "traffic" else float(results.timing(place)[unit])
+
     def least(side: tuple[At, ...]) -> float:
-        return min(float(row_bytes(place) if place.part == "memory" else results.timing(place)[unit]) for place in side)
+        return min(map(of, side))
 
     try:
         return cell.times * cell.tau * least(cell.over) / least(cell.under)
@@ -74,9 +80,8 @@ def figure(results: Results, cell: Cell, unit: str) -> float:
 def obstacles(gates: Gates, results: Results, kernels: str, cell: Cell) -> Iterator[str]:
     """(2), but for what is missing."""
     limits = gates.limits
-    for place in (*cell.over, *cell.under):
-        if place.part == "memory":
-            continue
+    made_of = [(served.sources(place) if place.part == "traffic" else [place]) for place in (*cell.over, *cell.under)]
+    for place in (place for places in made_of for place in places if place.part != "memory"):
         machine, timing = results.parts[place.part]["machine"], results.timing(place)
         if machine["gpu"] != limits.gpu:
             yield f"made on {machine['gpu']}, not {limits.gpu}"

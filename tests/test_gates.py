@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from perf_gates import cli, gates, occupancy, paper_table, verdict
+from perf_gates import cli, gates, occupancy, paper_table, served, verdict
 from perf_gates.allocated import row_bytes
 from perf_gates.compiled import Cost
 from perf_gates.gates import Cell, GateError, Gates, Table
@@ -174,6 +174,40 @@ def test_recurrent_memory_is_counted_from_what_the_launchers_take() -> None:
     table = GATES.table("replayssm-11")
     found = [verdict.of_cell(GATES, results, KERNELS, table, cell) for cell in table.cells]
     assert {f.verdict for f in found} == {Verdict.PASS}
+
+
+def bench(path: Path, plain: float, speculative: float) -> Results:
+    """Steps of the engine that grow by a tenth with each doubling of the batch. Units: microseconds."""
+    machine = {"gpu": GATES.limits.gpu, "kernels": KERNELS, "torch": "2", "triton": "3"}
+    timings = [
+        {"model": "mamba2-2.7b", "operation": name, "batch": b, "us": us * 1.1**i, "noise": 0.001, "clock_mhz": 1980}
+        for name, us in ((served.PLAIN, plain), (served.SPECULATIVE, speculative))
+        for i, b in enumerate(served.BATCHES)
+    ]
+    (path / "bench.json").write_text(json.dumps({"machine": machine, "timings": timings}))
+    return Results(path)
+
+
+def test_traffic_is_replayed_with_the_measured_steps(tmp_path: Path) -> None:
+    table = GATES.table("snakes-traffic")
+    found = [verdict.of_cell(GATES, bench(tmp_path, 1800, 2000), KERNELS, table, cell) for cell in table.cells]
+    assert {f.verdict for f in found} == {Verdict.PASS}
+    assert all(f.value is not None and f.value < 0.6 for f in found)
+    useless = [verdict.of_cell(GATES, bench(tmp_path, 1800, 9000), KERNELS, table, cell) for cell in table.cells]
+    assert {f.value for f in useless} == {1.0}
+    assert served.p95(bench(tmp_path, 1800, 2000), At("traffic", "mamba2-2.7b", "plain, load 0.1", 16)) > 400 * 1800e-6
+
+
+def test_traffic_without_its_steps_or_of_noisy_ones_is_not_comparable(tmp_path: Path) -> None:
+    table = GATES.table("snakes-traffic")
+    missing = verdict.of_cell(GATES, Results(tmp_path), KERNELS, table, table.cells[0])
+    assert (missing.verdict, missing.value) == (Verdict.NOT_COMPARABLE, None)
+    results = bench(tmp_path, 1800, 2000)
+    results.parts["bench"]["timings"][3]["noise"] = 0.5
+    noisy = verdict.of_cell(GATES, results, KERNELS, table, table.cells[0])
+    assert (noisy.verdict, noisy.why) == (Verdict.NOT_COMPARABLE, "noise of plain, window of 1 0.500, above 0.02")
+    with pytest.raises(Missing, match="matter of traffic"):
+        served.p95(results, At("traffic", "mamba2-2.7b", "guess", 16))
 
 
 def test_the_table_shows_every_cell_with_its_verdict(tmp_path: Path) -> None:
