@@ -4,12 +4,15 @@ A fault is named where its outputs are within twice the bound of the implementat
 where it fails these cases as well, and where it passes what the implementation passes. Twice: both round.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssmspec_ref.contract import Capability, Verdict
+from ssmspec_ref.shapes import Array
 
 from .bench import bench_of, placed
 from .cases import Case
@@ -75,12 +78,28 @@ def looks_like(
         return ""
     tried += _observed(specification, capability, passing, PASSING, True)
     for fault in faults:
-        own = fault.subject.capabilities.get(specification.operation)
+        own = _of(fault, specification.operation)
         if own is not None and all(_same(specification, own, *observed) for observed in tried):
             failed = sum(not passes for *_, passes in tried)
             agrees = f"{failed} failing and {len(tried) - failed} passing cases"
             return f"equals the planted fault `{fault.name}` on {agrees}; bug class {fault.bug_class}: {fault.says}"
     return ""
+
+
+def _of(fault: "Fault", operation: str) -> Capability | None:
+    """What a fault does for an operation; a fault of a scan is one of a step too, over a window of one token."""
+    rule, _, name = operation.partition(".")
+    found = fault.subject.capabilities.get(operation)
+    scan = fault.subject.capabilities.get(f"{rule}.scan")
+    if found is not None or scan is None or name != "step" or rule == "conv":
+        return found
+
+    def step(S: Array, token: Any, params: Any) -> Any:
+        kind = getattr(sys.modules[type(token).__module__], type(token).__name__.replace("Token", "Window"))
+        came = scan.run(S, kind(**{n: None if a is None else a[:, None] for n, a in vars(token).items()}), params)
+        return came[0][:, 0], came[1]
+
+    return replace(scan, run=step)
 
 
 def _observed(

@@ -1,6 +1,7 @@
 """A failure is told: where it is first apart, and which planted fault computes the same; a fault of its own equals none."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from conformance.known import read_known
 from conformance.plan import Selection, plan
 from conformance.report import Diagnosis
 from conformance.run import Setting, run
+from ssmspec_ref import ssd
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
 from ssmspec_ref.shapes import Array
 
@@ -72,6 +74,14 @@ def test_a_planted_fault_is_placed_and_named(subject: Subject, operation: str, f
     found = diagnosed(subject, operation, "mamba2" if operation.startswith("speculate") else "*")
     assert found.diverges.startswith(first)
     assert found.looks_like.startswith(like)
+
+
+def test_a_fault_of_a_scan_is_known_in_a_step_too() -> None:
+    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+        return arithmetic.rounded(*ssd.step(S, token, replace(params, A=params.A * 1.44 * np.log(2))))
+
+    found = diagnosed(Subject("x", {"ssd.step": Capability(step, arithmetic.FP32)}), "ssd.step")
+    assert found.looks_like.startswith("equals the planted fault `exp2_constant`")
 
 
 def third_root(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
