@@ -49,7 +49,8 @@ class Feed(NamedTuple):
 
     `tokens`, `live`, `positions` (b, l); `start` (s) counts the tokens of each slot before the first one fed; `lag` (b);
     `parents`, `ancestors` for trees. The window's own token t of a row stands at lag + t. `places` is what a method computes
-    once for all layers.
+    once for all layers. What is not live stands behind what is: where no state is written nothing needs the mask, for nothing
+    that is real reads it.
     """
 
     window: Window
@@ -65,12 +66,6 @@ class Feed(NamedTuple):
     @property
     def slots(self) -> Tensor:
         return self.window.slots
-
-    @property
-    def mask(self) -> Tensor | None:
-        """`live`, or None where every token of a row that is no padding is real."""
-        whole = self.window.lengths is None and self.window.parents is None and self.lag is None
-        return None if whole else self.live
 
 
 class Proposal(NamedTuple):

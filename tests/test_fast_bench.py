@@ -119,6 +119,19 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
         assert CliRunner().invoke(app, wrong).exit_code == cli.REFUSED
 
 
+def test_a_step_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(subject: Subject, model: object, replays: int) -> StepTime:
+        if subject.method == "joint":
+            raise RuntimeError("planted\nand more")
+        return time_of(subject, 5.0)
+
+    monkeypatch.setattr("ssmspec_fast.bench.steps.measure", measured)
+    done = CliRunner().invoke(app, ["--tiny"])
+    assert done.exit_code == cli.FAILED
+    assert "tiny joint, window of 3, batch 1, 1 emitted failed: RuntimeError: planted\n" in done.output
+    assert "tiny tree, tree of 7, batch 1, 1 emitted failed" not in done.output
+
+
 def test_a_tiny_step_is_measured() -> None:
     """For real, phases and all; the whole of `--tiny` is the same again."""
     found = measure(

@@ -20,7 +20,7 @@ from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.model import Model
-from ssmspec_fast.operations.slots import put
+from ssmspec_fast.operations.slots import move
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
@@ -276,7 +276,7 @@ def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -
         return spoken(model, made, Skilled(wanted, NODES, 0.7, tree=tree), given) != wanted
 
     with monkeypatch.context() as m:
-        m.setattr(activation_replay, "put", lambda c, s, v: put(c, s, v if v.is_floating_point() else v.clamp_max(1)))
+        m.setattr(activation_replay, "move", lambda counts, slots, new: move(counts, slots, new.clamp_max(1)))
         assert differs(ActivationReplay())
     with monkeypatch.context() as m:
         m.setattr(BITWISE, "conv_commit", lambda M, u, advanced, slots: None)
@@ -285,13 +285,13 @@ def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -
         m.setattr(replay_buffer.ReplayBuffer, "due", lambda self, pools, slots: slots > 99)
         assert differs(ReplayBuffer(2 * NODES))
     with monkeypatch.context() as m:
-        m.setattr(activation_replay, "along", lambda x, path: x[:, : path.shape[1]])
+        m.setattr(activation_replay, "along", lambda x, entries, path: x[entries[:, 0], : path.shape[1]])
         assert differs(Tree(), tree=True)
     with monkeypatch.context() as m:
         m.setattr(BITWISE, "kv_compact", lambda *args, **kwargs: None)
         assert differs(Tree(), tree=True)
     with monkeypatch.context() as m:
-        m.setattr(snapshots, "put", lambda cursor, slots, values: None)
+        m.setattr(snapshots, "move", lambda cursor, slots, values: None)
         assert differs(Snapshots())
 
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from .subjects import Subject
 
 app = typer.Typer(pretty_exceptions_enable=False, help="What a step costs, by method, window, tree and batch.")
-REFUSED, UNFINISHED = 2, 3
-"""Exit codes: the command could not be carried out; there was no time for all steps, run it again with the same file."""
+FAILED, REFUSED, UNFINISHED = 1, 2, 3
+"""Exit codes: a step failed, the others stand; the command could not be carried out; there was no time for all steps, run it
+again with the same file."""
 
 
 @app.callback(invoke_without_command=True)
@@ -46,6 +47,10 @@ def bench(
     console.print(report.table())
     for name, held in report.fits().items():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
+    for name, why in report.failed.items():
+        console.print(f"{name} failed: {why}", markup=False)
+    if report.failed:
+        raise typer.Exit(FAILED)
     if left:
         console.print(f"{left} steps are left; run the command again with the same --out")
         raise typer.Exit(UNFINISHED)
@@ -104,7 +109,10 @@ def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds
         for subject in todo:
             if time.monotonic() - began > seconds:
                 break
-            report.steps.append(measure(subject, model, 25 if where.type == "cuda" else 3))
+            try:
+                report.steps.append(measure(subject, model, 25 if where.type == "cuda" else 3))
+            except (SpecError, RuntimeError) as error:
+                report.failed[subject.name] = f"{type(error).__name__}: {error}".split("\n")[0]
             if out is not None:
                 write_whole(out, report.as_json())
         del model

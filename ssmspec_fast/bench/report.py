@@ -22,6 +22,8 @@ SCHEMA = 1
 class Report:
     """`machine` names what was measured on and with; a file of another machine, or of other versions, is not gone on with.
 
+    `failed` names the steps that could not be measured in this run, and why.
+
     Units: `copy_gb_s` is the device's copy bandwidth, `weights` the bytes of weights that a step of each model reads.
     """
 
@@ -29,6 +31,7 @@ class Report:
     copy_gb_s: float | None = None
     weights: dict[str, int] = field(default_factory=dict)
     steps: list[StepTime] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
     def has(self, subject: Subject) -> bool:
         return any(step.subject == subject for step in self.steps)

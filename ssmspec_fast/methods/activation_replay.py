@@ -119,14 +119,14 @@ class ActivationReplay(Plain):
         if not launched:
             self.replay(pools, layer, mixer, feed.places[2], operations)
         if feed.parents is None:
-            c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.mask, keep="none")
+            c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, keep="none")
         else:
             c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, slots=feed.slots)
         inputs = mixer.project(c, gates, operations)
         if launched:
             return self.launch(pools, layer, mixer, inputs, feed, operations)
         if feed.parents is None or feed.ancestors is None:
-            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, live=feed.mask, write_state=False)  # (2)
+            y = scan.scan(state.S, inputs, mixer.params, slots=feed.slots, write_state=False)  # (2)
         else:
             y = scan.tree(state.S, inputs, mixer.params, feed.parents, feed.ancestors, slots=feed.slots)  # (2)
         self.cache(pools, layer, inputs, feed)

@@ -83,12 +83,12 @@ class Joint(Plain):
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:
         state, slots, (advancing, kept) = pools.recurrent(layer), feed.slots, feed.places
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.live, keep="none")
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none")
         inputs = mixer.project(c, gates, operations)
         scan, params = recurrence(operations, mixer), mixer.params
         if feed.window.drafts == 1:
-            return scan.snapshots(state.S, inputs, params, kept, slots=slots, live=feed.live)
-        y = scan.scan(state.S, inputs, params, slots=slots, live=feed.live, write_state=False)
+            return scan.snapshots(state.S, inputs, params, kept, slots=slots)
+        y = scan.scan(state.S, inputs, params, slots=slots, write_state=False)
         scan.scan(state.S, inputs, params, slots=advancing, live=kept)
         return y
 

@@ -85,7 +85,7 @@ class ReplayBuffer(Plain):
         if feed.parents is not None or feed.window.drafts > 1:
             raise Unsupported("a replay buffer holds one chain for each sequence; use activation replay or tree for more")
         state, slots, scan = pools.recurrent(layer), feed.slots, recurrence(operations, mixer)
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, live=feed.mask, keep="none")
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none")
         inputs = mixer.project(c, gates, operations)
         if hasattr(pools.kept[RING][layer], "origin"):
             given = {"window": pools.kept[WINDOW], "slots": slots, "lengths": feed.window.lengths}

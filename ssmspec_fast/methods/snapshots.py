@@ -70,9 +70,9 @@ class Snapshots(Plain):
         if feed.parents is not None:
             raise Unsupported("snapshots keep a state for each token of a chain; use the method tree for trees")
         state, (kept, begin) = pools.recurrent(layer), feed.places
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, live=feed.mask, keep="none")
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots, keep="none")
         inputs = mixer.project(c, gates, operations)
-        return recurrence(operations, mixer).snapshots(state.S, inputs, mixer.params, kept, slots=begin, live=feed.mask)
+        return recurrence(operations, mixer).snapshots(state.S, inputs, mixer.params, kept, slots=begin)
 
     def entry(self, pools: Pools, slots: Tensor, steps: Tensor) -> Tensor:
         """Place number of token `steps` among those of its slot (1)."""
