@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,15 @@ def session(folder: Path, *words: str, wrong: int = 0) -> subprocess.CompletedPr
     (folder / "my_kernels.py").write_text(KERNELS.format(wrong=wrong))
     (folder / "test_own.py").write_text("def test_own():\n    pass\n")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]), "COLUMNS": "120"}
-    loaded = [] if installed() else ["-p", "conformance.plugin"]
-    command = [sys.executable, "-m", "pytest", *loaded, *words]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "conformance.plugin", "-p", "xdist.plugin", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
-def installed() -> bool:
-    """Whether pytest finds the plugin by itself."""
-    from importlib.metadata import entry_points
-
-    return any(entry.value == "conformance.plugin" for entry in entry_points(group="pytest11"))
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
+    assert declared == {"ssmspec": "conformance.plugin"}
 
 
 def test_every_case_is_a_test_behind_the_projects_own(tmp_path: Path) -> None:
