@@ -1,14 +1,16 @@
 """`ssmspec generate --demo`: its verdict comes from a comparison."""
 
 import re
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from ssmspec_fast import cli, demo
-from ssmspec_fast.api import Completion
+from ssmspec_fast.api import Completion, Generation
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.watch import Counts
 
@@ -96,10 +98,24 @@ def test_a_planted_rule_that_accepts_one_draft_too_many_is_caught(monkeypatch: p
     assert "identical to plain decoding: no, first difference at token" in made.stdout
 
 
-def test_the_first_difference_is_counted_from_0_and_a_shorter_completion_is_one() -> None:
-    def of(*tokens: int) -> Completion:
-        return Completion(tokens, None, "length", Counts())
+def of(*tokens: int, seconds: float = 1.0) -> Completion:
+    return Completion(tokens, None, "length", Counts(windows=1, emitted=len(tokens), seconds=seconds))
 
+
+def test_the_speed_is_that_of_the_fastest_run_and_the_verdict_that_of_all() -> None:
+    def run(*tokens: int, seconds: float) -> Generation:
+        made = of(*tokens, seconds=seconds)
+        return Generation((made,), made.statistics)
+
+    console = Console(file=(said := StringIO()), width=200)
+    same = [(run(1, 2, seconds=2), run(1, 2, seconds=5)), (run(1, 2, seconds=1), run(1, 2, seconds=4))]
+    assert demo.judged(console, same)
+    assert "speed: 2.0 tokens/s, plain decoding 0.5 tokens/s: 4.00 times as fast" in said.getvalue()
+    assert not demo.judged(console, [*same, (run(1, 3, seconds=1), run(1, 2, seconds=1))])
+    assert said.getvalue().endswith("identical to plain decoding: no, first difference at token 1\n")
+
+
+def test_the_first_difference_is_counted_from_0_and_a_shorter_completion_is_one() -> None:
     assert demo.difference(of(1, 2, 3), of(1, 2, 3)) is None
     assert demo.difference(of(1, 2, 3), of(1, 5, 3)) == 1
     assert demo.difference(of(1, 2, 3), of(1, 2)) == 2
