@@ -24,6 +24,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Self, TypeVar
 
+from perf_gates.machine import kernels_hash
 from tests.kernels.campaign.cases import ELSEWHERE, tests_of
 from tests.kernels.campaign.draw import Break, draw, redraw
 from tests.kernels.campaign.places import Place, find
@@ -164,14 +165,6 @@ def confirm(rows: Sequence[dict[str, Any]]) -> int:
 def commit() -> str:
     """The commit of the checkout."""
     return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-
-def kernels_hash() -> str:
-    """As `perf_gates.machine.kernels_hash`, of the checkout."""
-    digest = hashlib.sha256()
-    for file in sorted(PACKAGE.glob("*.py")):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def file_hashes() -> dict[str, str]:
