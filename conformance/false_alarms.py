@@ -3,7 +3,7 @@
     python -m conformance.false_alarms --seeds 1000 --out docs/false-alarms.md
 
 Every seed draws other inputs for one case of the table, the cases in turn, and every rewriting (`rewritings`) is judged on
-it. Runs of more than 40 tokens are left to the suite itself. A blamed case ends the command with 1, and is named.
+it. Runs of more than 20 tokens are left to the suite itself. A blamed case ends the command with 1, and is named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from .judge import judge
 from .meta import STRIDE, jobs, redrawn
 from .rewritings import Rewriting, every
 
-LONGEST = 40
+LONGEST = 20
 
 
 @dataclass(frozen=True)
