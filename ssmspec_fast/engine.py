@@ -236,6 +236,8 @@ class Engine:
                 came.append(len(tokens))
                 request.advanced.append(len(tokens))
                 request.output += tokens
+                if not tokens and not ended:  # its drafter gave a window without a root, and would again
+                    ended = self.stopped(slot)
             if not ended:
                 continue
             done.append(slot)
@@ -246,6 +248,12 @@ class Engine:
             self.drafter.release(self.rows(done))
         if tell := getattr(self.drafter, "read_round", None):
             tell(last.shape, came)
+
+    def stopped(self, slot: int) -> bool:
+        """A sequence that can emit nothing has ended."""
+        assert self.sequences is not None
+        self.sequences.ended[slot] = True
+        return True
 
     def batch(self, running: dict[int, Request]) -> list[int]:
         """The rows of a step: every slot, or, over graphs, those that run, up to the next power of two."""

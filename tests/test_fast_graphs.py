@@ -90,6 +90,22 @@ def test_a_shape_is_recorded_once_whatever_is_asked() -> None:
     assert len(recorder.launches) == len(engine.graphs.recorded) <= 3  # type: ignore[union-attr]
 
 
+def test_a_request_whose_window_has_no_root_fails_and_the_others_go_on() -> None:
+    """A drafter that proposes no token at all for one request would keep the engine waiting for ever."""
+    model, given = drawn("mamba2"), prompts(1, LENGTHS)
+    wanted = [r.tokens for r in Engine(model, slots=4, cache=40).generate(given, SETTINGS)]
+
+    class Rootless(NGram):
+        def propose(self, sequences: Any, slots: Any) -> Any:
+            proposal = super().propose(sequences, slots)
+            lengths = proposal.window.lengths * (sequences.request[slots.clamp_min(0)] != 2)
+            return proposal._replace(window=proposal.window._replace(lengths=lengths))
+
+    found = Engine(model, Rootless(NODES - 1), ActivationReplay(), slots=4, cache=40).generate(given, SETTINGS)
+    assert [r.finish == "failed" for r in found] == [False, False, True, False]
+    assert [r.tokens for r in found if r.finish != "failed"] == [wanted[n] for n in (0, 1, 3)]
+
+
 def test_what_waits_for_the_host_cannot_be_recorded() -> None:
     x = torch.arange(3)
     for plant in (lambda: int(x.max()), lambda: x[x > 1], lambda: x.nonzero(), lambda: bool(x.any())):
