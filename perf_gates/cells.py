@@ -25,7 +25,7 @@ DRAFTERS = {
     "mamba2 at 5 %": {"drafter": "mamba2-drafter-05", "drafts": 3},
     "mamba2 tree A": {"drafter": "mamba2-drafter", "tree": "a"},
     "mamba2 beams 2x3": {"drafter": "mamba2-drafter", "tree": "2x3"},
-    "mamba2 bandit": {"drafter": "mamba2-drafter", "tree": "1,1/2,1/3,2,1"},
+    "mamba2 at 5 %, bandit": {"drafter": "mamba2-drafter-05", "tree": "1,1/2,1/3,2,1"},
 }
 MODES = ("bitwise", "fast")
 SHARE = 0.05
