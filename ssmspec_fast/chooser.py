@@ -12,7 +12,7 @@ Source: Snakes and Ladders, section 5.3, which tabulates a plan for each batch s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from math import inf
 
@@ -153,6 +153,12 @@ class Budgeted:
         """The drafts of the next window, for so many rows."""
         self.chosen = self.chooser.choose(rows)
         return self.chosen
+
+    def every_shape(self) -> Iterator[int]:
+        """Each number of drafts in turn, chosen."""
+        for drafts in range(self.chooser.most + 1):
+            self.chosen = drafts
+            yield drafts
 
     def read_round(self, shape: int, advanced: Sequence[int]) -> None:
         """What a window emitted, a round late."""

@@ -180,6 +180,28 @@ class Engine:
     def close(self) -> None:
         self.busy = False
 
+    @torch.no_grad()
+    def prepare(self, settings: Settings) -> None:
+        """Record the steps of all numbers of rows and all shapes of the drafter, so that no request waits for a recording.
+
+        Without graphs there is nothing to record; a drafter on the host, or one that chooses shapes and does not list them
+        (`every_shape`), has its steps recorded as they come.
+
+        Raises: SlotError as `open`.
+        """
+        self.open(settings)
+        every = getattr(self.drafter, "every_shape", None)
+        known = every is not None or not hasattr(self.drafter, "choose_shape")
+        if self.graphs is not None and known and getattr(self.drafter, "on_device", False):
+            for shape in (None,) if every is None else every():
+                for rows in sorted({self.padded(n) for n in range(1, self.slots + 1)}):
+                    self.graphs.step(self.rows([-1] * rows), shape)
+        self.close()
+
+    def padded(self, running: int) -> int:
+        """The rows of a step of so many sequences: the next power of two, or every slot."""
+        return min(self.slots, 1 << (running - 1).bit_length())
+
     def begin(self, settings: Settings) -> Sequences:
         """No sequence in any slot. The tensors stay where they are, and graphs with them, while the ends stay the same."""
         ends = torch.tensor(settings.eos, dtype=torch.int64)
@@ -259,8 +281,7 @@ class Engine:
         """The rows of a step: every slot, or, over graphs, those that run, up to the next power of two."""
         if self.graphs is None:
             return [slot if slot in running else -1 for slot in range(self.slots)]
-        rows = min(self.slots, 1 << (len(running) - 1).bit_length())
-        return sorted(running) + [-1] * (rows - len(running))
+        return sorted(running) + [-1] * (self.padded(len(running)) - len(running))
 
     def rows(self, slots: list[int]) -> Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self.model.device)

@@ -96,7 +96,7 @@ def _engine(
 
 
 def _replay(engine: "Engine", policy: "Policy", rate: float, requests: int, tokens: int, length: int, seed: int) -> "Traffic":
-    """Shapes are compiled and recorded by a first batch of each size. Raises: ParameterError, LengthError."""
+    """Prompts are compiled by a first batch, steps recorded for every size. Raises: ParameterError, LengthError."""
     import torch
 
     from .engine import Settings
@@ -107,11 +107,8 @@ def _replay(engine: "Engine", policy: "Policy", rate: float, requests: int, toke
     vocabulary, generator = engine.model.config.vocabulary, torch.Generator().manual_seed(seed)
     prompts = torch.randint(0, vocabulary, (requests, length), generator=generator).tolist()
     settings = Settings(tokens)
-    rows = 1
-    while rows < engine.slots:
-        engine.generate(prompts[:rows], settings)
-        rows *= 2
     engine.generate(prompts[: engine.slots], settings)
+    engine.prepare(settings)
     scheduler = Scheduler(engine, settings, policy)
     try:
         return replay(scheduler, prompts, arrivals)

@@ -9,6 +9,7 @@ import torch
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
+from ssmspec_fast.chooser import Budgeted, Chooser, Costs
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
@@ -88,6 +89,21 @@ def test_a_shape_is_recorded_once_whatever_is_asked() -> None:
     first = engine.generate(prompts(1, LENGTHS), SETTINGS)
     assert engine.generate(prompts(1, LENGTHS), SETTINGS) == first
     assert len(recorder.launches) == len(engine.graphs.recorded) <= 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [lambda: NGram(NODES - 1), lambda: Budgeted(NGram(2), Chooser(Costs({4: {1: 1.0, 3: 1.1}}), 2))],
+    ids=["one shape", "several"],
+)
+def test_prepared_steps_are_not_recorded_again(drafter: Any) -> None:
+    recorder, model = TapeRecorder(), drawn("mamba2")
+    engine = Engine(model, drafter(), ActivationReplay(), slots=4, cache=40, graphs=recorder)
+    engine.prepare(SETTINGS)
+    recorded = len(recorder.launches)
+    wanted = [r.tokens for r in Engine(model, slots=4, cache=40).generate(prompts(1, LENGTHS), SETTINGS)]
+    assert [r.tokens for r in engine.generate(prompts(1, LENGTHS), SETTINGS)] == wanted
+    assert len(recorder.launches) == recorded == 3 * len({shape for _, shape in engine.graphs.recorded})  # type: ignore[union-attr]
 
 
 def test_a_request_whose_window_has_no_root_fails_and_the_others_go_on() -> None:
