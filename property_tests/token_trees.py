@@ -66,7 +66,7 @@ def token_trees(
 
     With `twins`, siblings may hold the same token.
     """
-    count = draw(st.integers(1, most))
+    count = most if draw(st.booleans()) else draw(st.integers(1, most))
     shape = draw(st.sampled_from(SHAPES))
     picks = draw(st.lists(st.integers(0, MOST), min_size=count, max_size=count))
     above = parents(shape, count, picks)

@@ -1,0 +1,76 @@
+"""Acceptance, decision by decision: an implementation and the exact rule, on the same laws and the same noise.
+
+The exact rule runs on fractions. An implementation in float64 decides the first child of a node exactly, and so a pick at a
+node of which nothing was rejected: products of two multiples of 2^-24 are float64 numbers. Behind a rejection quotients
+round; a decision there that lies within 2^-40 of where it turns, 2^13 roundings, is not judged, nor is what follows.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.accept import UniformDice, multi_step, naive, proposals
+from ssmspec_ref.accept.draft_tree import DraftTree
+from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.contract import Capability
+
+from .distributions import Round
+
+NEAR = Fraction(1, 2**40)
+
+
+class Differs(AssertionError):
+    """An implementation decided otherwise than the exact rule."""
+
+
+class Exact(UniformDice):
+    """Dice that note whether a decision behind a rejection came too near to where it turns."""
+
+    def __init__(self, coins: Any, picks: Any, tree: DraftTree) -> None:
+        super().__init__(coins, picks)
+        self.tree, self.rejected, self.clear = tree, set[int](), True
+
+    def bern(self, p: Any, node: int) -> bool:
+        above = self.tree.parents[node]
+        if above in self.rejected and 0 < p < 1:
+            self.clear &= abs(Fraction(p) - Fraction(self.coins[node])) > NEAR
+        stands = super().bern(p, node)
+        if not stands:
+            self.rejected.add(above)
+        return stands
+
+    def pick(self, weights: Any, node: int) -> int:
+        total = Fraction(0)
+        for weight in weights if node in self.rejected else ():
+            total += Fraction(weight)
+            if 0 < total < 1:
+                self.clear &= abs(total - Fraction(self.picks[node])) > NEAR
+        return super().pick(weights, node)
+
+
+def exact(round_: Round) -> tuple[Emitted, bool]:
+    """What the exact rule emits, and whether every decision is clear."""
+    size = round_.tree.size
+    tree = DraftTree(round_.tree.tokens[:size], round_.tree.parents[:size])
+    p, q = round_.p[:size], round_.q[:size]
+    dice = Exact(round_.coins, round_.picks, tree)
+    if round_.law == "naive":
+        return naive.naive(tree, p, dice), dice.clear
+    laws: dict[str, Any] = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
+    drawn = laws[round_.law](tree, q) if round_.law in laws else proposals.point_masses(tree, len(p[0]))
+    return multi_step.multi_step(tree, p, drawn, dice), dice.clear
+
+
+def judge(capability: Capability, round_: Round) -> bool:
+    """Whether the round was judged. Raises: Differs."""
+    run, clear = exact(round_)
+    tokens, parents = (np.array([a], dtype=np.int64) for a in (round_.tree.tokens, round_.tree.parents))
+    p, q = (np.array([[[float(x) for x in row] for row in rows]]) for rows in (round_.p, round_.q))
+    coins, picks = (np.array([[float(u) for u in noise]]) for noise in (round_.coins, round_.picks))
+    budget = np.array([len(round_.tree.tokens) + 1])
+    said, path, advanced, ended = capability.run(tokens, parents, p, q, coins, picks, budget, (), round_.law)
+    came = tuple(said[0][: advanced[0]].tolist()), tuple(path[0][: advanced[0]].tolist())
+    if clear and (came != (run.tokens, run.path) or ended[0]):
+        raise Differs(f"{round_.law}: emitted {came[0]} on {came[1]}, but the exact rule {run.tokens} on {run.path}")
+    return clear
