@@ -38,10 +38,9 @@ from ssmspec_ref.shapes import Array
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
-INTERPRETED = FORMATS[:2]
-"""In the interpreter states are fp32: what they lose in their storage is judged by the kernels' own tests, and on a GPU."""
-WINDOWS = ("fp32", "bf16")
-"""In the interpreter, where one case of many windows takes a second, these are judged in one format."""
+INTERPRETED: tuple[tuple[Storage, Storage], ...] = (("fp32", "bf16"),)
+"""In the interpreter, where one case takes a second, the format of engines; the others are judged by the kernels' own tests,
+and on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,6 @@ def adapter(device: str = "cuda") -> Adapter:
         def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
             return replace(of, order="chunked", chunk=tokens)
 
-        here = device != "cpu" or (state, io) == WINDOWS
         prompts = (
             Subject("ssd_chunk_scan", {"ssd.scan_packed": may(kernels.packed(ssd_chunk_scan, "ssd"), chunked(64))}),
             Subject("delta_chunk_scan", {"delta.scan_packed": may(kernels.packed(delta_chunk_scan, "delta"), chunked(32))}),
@@ -260,9 +258,9 @@ def adapter(device: str = "cuda") -> Adapter:
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
             }),
-            *(prompts if here else ()),
+            *prompts,
             *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
-            *(kernel_windows.subjects(kernels, contract) if here else ()),
+            *kernel_windows.subjects(kernels, contract),
         ]  # fmt: skip
     subjects += kernel_acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))
