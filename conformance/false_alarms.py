@@ -23,7 +23,8 @@ from .judge import judge
 from .meta import STRIDE, jobs, redrawn
 from .rewritings import Rewriting, every
 
-LONGEST = 20
+LONGEST, BLOCK = 20, 50
+"""Tokens of a case, and seeds that one process takes at a time."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,24 @@ def tally(rewriting: Rewriting, seeds: Iterable[int]) -> Tally:
 
 
 def campaign(seeds: int, processes: int) -> list[Tally]:
-    """Every rewriting under the seeds from 0 on."""
+    """Every rewriting under the seeds from 0 on, dealt out in blocks."""
+    blocks = [range(begin, min(begin + BLOCK, seeds)) for begin in range(0, seeds, BLOCK)]
+    tasks = [(rewriting, block) for rewriting in every() for block in blocks]
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        parts = pool.map(tally, every(), [range(seeds)] * len(list(every())))
-        return list(parts)
+        parts = list(pool.map(tally, *zip(*tasks, strict=True)))
+    return [together(parts[i : i + len(blocks)]) for i in range(0, len(parts), len(blocks))]
+
+
+def together(parts: Sequence[Tally]) -> Tally:
+    """The blocks of one rewriting as one."""
+    return Tally(
+        parts[0].name,
+        parts[0].contract,
+        sum(t.judged for t in parts),
+        sum(t.compared for t in parts),
+        max(t.worst for t in parts),
+        tuple(said for t in parts for said in t.blamed),
+    )
 
 
 def markdown(found: Sequence[Tally], seeds: int) -> str:
