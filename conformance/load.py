@@ -15,6 +15,8 @@ PROGRAM = "program "
 """What stands before the command of a program that is judged through its standard input."""
 EXTRAS = {"torch": "torch", "transformers": "transformers", "triton": "kernels"}
 """The extra of ours that installs a package."""
+DISTRIBUTIONS = {"fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
+"""The name under which a package is installed, where it is another."""
 
 
 def shipped() -> list[str]:
@@ -61,7 +63,13 @@ def load(name: str, device: str = "cpu") -> Adapter:
                 f"no module {missing!r} to take the adapter {name!r} from; put its folder on the path, PYTHONPATH=FOLDER"
             ) from error
         extra = EXTRAS.get(missing)
-        how = f"pip install 'ssmspec[{extra}]'" if extra else f"pip install {missing}" if missing else str(error)
+        how = (
+            f"pip install 'ssmspec[{extra}]'"
+            if extra
+            else f"pip install {DISTRIBUTIONS.get(missing, missing)}"
+            if missing
+            else str(error)
+        )
         raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
     except Unsupported as error:
         raise AdapterUnavailable(f"{name}: {error}") from error
