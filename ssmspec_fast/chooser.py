@@ -70,6 +70,7 @@ def measured(model: str, method: str, device: str = "h200") -> Costs:
     for step in held.get(device, ()):
         if step["model"] == model and step["method"] in (method, "plain"):
             us.setdefault(step["batch"], {})[step["window"]] = step["us"]
+    us = {batch: times for batch, times in us.items() if 1 in times}  # those with a plain step beside
     if not us:
         raise ParameterError(f"no costs of {model} under {method} on {device} are committed; measure them by ssmspec bench")
     return Costs(us)

@@ -11,7 +11,7 @@ from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.chooser import Budgeted, Chooser, Costs
 from ssmspec_fast.draft.bandit import BanditDrafter
-from ssmspec_fast.draft.model import ModelDrafter
+from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import branches, chain
 from ssmspec_fast.engine import Engine, Settings
@@ -120,6 +120,22 @@ def test_a_request_whose_window_has_no_root_fails_and_the_others_go_on() -> None
     found = Engine(model, Rootless(NODES - 1), ActivationReplay(), slots=4, cache=40).generate(given, SETTINGS)
     assert [r.finish == "failed" for r in found] == [False, False, True, False]
     assert [r.tokens for r in found if r.finish != "failed"] == [wanted[n] for n in (0, 1, 3)]
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_slots_of_several_rows_lie_without_gaps(sequences: int) -> None:
+    """A kernel reads one after the other; a view that repeats a slot is none."""
+    engine, slots = Engine(drawn("mamba2"), slots=2, cache=40), torch.arange(sequences)
+    held = engine.begin(SETTINGS)
+    for slot in range(sequences):
+        held.add(slot, [5, 6, 5], 4, slot)
+    chains = ChainsDrafter(drawn("mamba"), 2, 3, slots=2, cache=40)
+    with torch.no_grad():
+        chains.start(held, slots)
+        for drafter in (NGram(2, 3), chains):
+            window = drafter.propose(held, slots).window
+            assert window.slots.tolist() == slots.repeat_interleave(3).tolist()
+            assert all(len(x) == 1 or x.stride() == (1,) for x in (window.slots, window.sequences))
 
 
 def test_what_waits_for_the_host_cannot_be_recorded() -> None:

@@ -226,4 +226,4 @@ class ChainsDrafter(ModelDrafter):
         tokens = super().propose(sequences, slots).window.tokens
         chains = tokens[:, 1:].view(len(slots), self.nodes - 1, self.drafts).transpose(1, 2)
         rows = torch.cat([tokens[:, :1, None].expand(-1, self.drafts, 1), chains], dim=2).flatten(0, 1)
-        return Proposal(Window(rows, slots[:, None].expand(-1, self.drafts).reshape(-1), drafts=self.drafts))
+        return Proposal(Window(rows, slots.repeat_interleave(self.drafts), drafts=self.drafts))

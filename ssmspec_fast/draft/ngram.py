@@ -57,7 +57,7 @@ class NGram:
             return Proposal(trie(roots, rows, found, slots))
         tokens = torch.cat([roots[:, None, None].expand(-1, self.wanted, 1), rows], dim=2)
         lengths = torch.where(found, 1 + self.tokens, 1)
-        owners = slots[:, None].expand(-1, self.wanted).reshape(-1)
+        owners = slots.repeat_interleave(self.wanted)
         return Proposal(Window(tokens.flatten(0, 1), owners, lengths.flatten(), None, self.wanted))
 
 
