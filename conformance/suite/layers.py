@@ -212,9 +212,10 @@ def specifications() -> list[Specification]:
         for kind in layer_weights.KINDS:
             base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
             rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
+            further = (*FURTHER, *(PROMPTS if name == "step" else ()))
             found.append(
                 Specification(
-                    operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *(PROMPTS if name == "step" else ())), options=kind.options,
+                    operation=f"layer.{name}", base=base, rows=rows, further=further, options=kind.options,
                     families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
                     expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name},
                 )
