@@ -16,6 +16,7 @@ from .measured import PARTS, Missing, Results
 from .targets import Cell, cells
 
 README = Path(__file__).parent / "README.md"
+NOT_RUN = "not run: no time left"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 
 
@@ -32,7 +33,11 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
         if not found.get("complete", "verdicts" in found):
             yield f"{part}: ended before its end"
         failed = [v for v in found.get("verdicts", []) if not v["passed"]]
-        yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in failed)
+        left = sum(v["message"] == NOT_RUN for v in failed)
+        if left:
+            yield f"{part}: {left} of {len(found['verdicts'])} checks {NOT_RUN}"
+        ran = (v for v in failed if v["message"] != NOT_RUN)
+        yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in ran)
     for cell in cells():
         try:
             cell.reached(results)
