@@ -39,7 +39,7 @@ def test_the_engine_agrees_with_plain_decoding(how: str) -> None:
     assert failure is None, failure
     assert made.totals.examples >= EXAMPLES[how]
     assert made.totals.reached["rule verify"] >= EXAMPLES[how]
-    assert made.totals.reached["rule hand_over"] >= 1
+    assert made.totals.reached["rule hand_over"] >= (how == "torch")
 
 
 def test_the_references_paths_agree_with_plain_decoding() -> None:
