@@ -10,6 +10,8 @@ agrees with the one committed within the reference's own bound is kept as it is,
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,17 +149,22 @@ def settled(made: dict[str, Array], kept: dict[str, Array]) -> dict[str, Array]:
     return found
 
 
+def of_operation(number: int) -> tuple[list[Vector], dict[str, Array]]:
+    """The vectors of one operation of `PURE`, and their tensors."""
+    specification = PURE[number]
+    made = [vector(specification, case, failed, n) for n, (case, failed) in enumerate(chosen(specification))]
+    return [one for one, _ in made], {name: a for _, tensors in made for name, a in tensors.items()}
+
+
 def generate(folder: Path) -> dict[str, bytes]:
     """Every file of the folder, by its name."""
-    vectors, files = [], {}
-    for specification in PURE:
-        tensors: dict[str, Array] = {}
-        for number, (case, failed) in enumerate(chosen(specification)):
-            made, own = vector(specification, case, failed, number)
-            vectors.append(made)
-            tensors |= own
-        name = f"{specification.operation}.safetensors"
-        files[name] = dump(settled(tensors, read(folder / name)))
+    vectors: list[Vector] = []
+    files: dict[str, bytes] = {}
+    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
+        for own, tensors in pool.map(of_operation, range(len(PURE))):
+            vectors += own
+            name = own[0].file
+            files[name] = dump(settled(tensors, read(folder / name)))
     contracts = {name: str(contract) for name, contract in CONTRACTS.items()}
     index = Index(contracts=contracts, vectors=tuple(vectors))
     files["index.json"] = _json(index.model_dump(mode="json"))
