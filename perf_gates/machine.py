@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -44,13 +45,43 @@ def _said(command: list[str]) -> str:
 @functools.cache
 def kernels_hash() -> str:
     """A hash over the sources of `ssmspec_kernels` without docstrings: a result can be told from those of other kernels."""
+    return _hash(sources().glob("*.py"))
+
+
+@functools.cache
+def kernel_hash(name: str, folder: Path | None = None) -> str:
+    """The same over one kernel's module and all that it imports of the package: other kernels may change beside it."""
+    folder = folder or sources()
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += _imports((folder / f"{module}.py").read_text())
+    return _hash(folder / f"{module}.py" for module in found)
+
+
+def sources() -> Path:
+    """The folder of the package."""
     spec = importlib.util.find_spec("ssmspec_kernels")
     assert spec is not None
     assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _hash(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(Path(spec.origin).parent.glob("*.py")):
+    for file in sorted(files):
         digest.update(f"{file.name}\0{code(file.read_text())}".encode())
     return digest.hexdigest()[:16]
+
+
+def _imports(source: str) -> Iterator[str]:
+    """The modules of the package that a module of it takes names from."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module] if node.module else [alias.name for alias in node.names]
 
 
 def code(source: str) -> str:

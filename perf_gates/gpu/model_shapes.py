@@ -28,13 +28,15 @@ from typing import Any
 import torch
 
 from perf_gates.gpu.judge.call import Call, Check, Plan
+from perf_gates.machine import fingerprint, kernel_hash
 
 FAMILIES = ("ssd", "delta", "inputs", "attention", "tokens")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one check. `utilisation` is the largest error over its bound; None where bits were compared."""
+    """What came of one check, of the kernel whose `kernel_hash` is `code`. `utilisation` is the largest error over its bound;
+    None where bits were compared."""
 
     kernel: str
     model: str
@@ -43,6 +45,7 @@ class Verdict:
     passed: bool
     utilisation: float | None
     message: str = ""
+    code: str = ""
 
 
 def checks(plan: Plan, only: str = "") -> list[Check]:
@@ -146,16 +149,21 @@ def table(found: list[Verdict]) -> str:
 
 
 def merged(parts: list[Path]) -> dict[str, Any]:
-    """Runs of one machine and of the same kernels, in one; a check that had no time left in one part is another's.
+    """Runs of one kind of machine in one: of each check the last verdict on its kernel's present code; one that was not run
+    counts only where no part ran it.
 
-    Raises: ValueError for parts of other kernels or of another machine.
+    Raises: ValueError for parts of another GPU or of other versions.
     """
     reports = [json.loads(part.read_text()) for part in parts]
-    if any(report["machine"] != reports[0]["machine"] for report in reports):
-        raise ValueError("the parts were made on other machines, with other versions, or with other kernels; run them again")
-    ran = [v for report in reports for v in report["verdicts"] if not v["message"].startswith("not run")]
-    ran.sort(key=lambda v: (v["kernel"], v["model"], v["batch"], v["variant"]))
-    return {"machine": reports[0]["machine"], "verdicts": ran}
+    kinds = {tuple(report["machine"][name] for name in ("gpu", "torch", "triton")) for report in reports}
+    if len(kinds) > 1:
+        raise ValueError(f"the parts were made on {sorted(kinds)}; run them again on one kind of machine")
+    found = {}
+    for v in (v for report in reports for v in report["verdicts"]):
+        name = v["kernel"], v["model"], v["batch"], v["variant"]
+        if v["code"] == kernel_hash(v["kernel"]) and not (name in found and v["message"].startswith("not run")):
+            found[name] = v
+    return {"machine": reports[-1]["machine"], "verdicts": [found[name] for name in sorted(found)]}
 
 
 def finish(report: dict[str, Any], out: Path) -> None:
@@ -182,8 +190,6 @@ def main() -> None:
     a = parser.parse_args()
     if a.merge:
         finish(merged(a.merge), a.out)
-    from perf_gates.machine import fingerprint
-
     plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
     found: list[Verdict] = []
     for verdict in verdicts(plan, a.only, "cuda", 0 if a.no_guards else 1024, a.jobs, a.seconds):
@@ -191,7 +197,8 @@ def main() -> None:
         if not verdict.passed:
             print(f"FAIL {verdict.kernel}/{verdict.model}/{verdict.variant}/b{verdict.batch}: {verdict.message}", flush=True)
     found.sort(key=lambda v: (v.kernel, v.model, v.batch, v.variant))
-    finish({"machine": fingerprint(), "verdicts": [asdict(v) for v in found]}, a.out)
+    coded = [asdict(v) | {"code": kernel_hash(v.kernel)} for v in found]
+    finish({"machine": fingerprint(), "verdicts": coded}, a.out)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from perf_gates.gpu import model_shapes
 from perf_gates.gpu.judge import call, inputs, rings, ssd, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
+from perf_gates.machine import kernel_hash
 
 pytestmark = pytest.mark.interpreter
 
@@ -108,29 +109,45 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
 
 
 def test_what_fails_counts_in_the_table_and_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    found = [Verdict("a", "m", "T=1", 1, True, 0.5), Verdict("a", "m", "T=2", 1, False, None, "no")]
-    assert re.search(r"\| a \| m \| 2 \| 0\.50 \| 1 FAILED \|", model_shapes.table(found))
+    found = [Verdict("norm", "m", "T=1", 1, True, 0.5), Verdict("norm", "m", "T=2", 1, False, None, "no")]
+    assert re.search(r"\| norm \| m \| 2 \| 0\.50 \| 1 FAILED \|", model_shapes.table(found))
     assert "exact" in model_shapes.table([Verdict("b", "m", "T=1", 1, True, None)])
     monkeypatch.setattr(model_shapes, "verdicts", lambda *_: iter(found))
-    monkeypatch.setattr("perf_gates.machine.fingerprint", dict)
+    monkeypatch.setattr(model_shapes, "fingerprint", dict)
     monkeypatch.setattr("sys.argv", ["model_shapes", "--out", str(tmp_path / "x.json")])
     with pytest.raises(SystemExit, match="1"):
         model_shapes.main()
     assert "T=2" in (tmp_path / "x.json").read_text()
 
 
-def test_parts_of_a_run_are_merged_and_parts_of_other_kernels_are_not(tmp_path: Any) -> None:
-    lost = asdict(Verdict("a", "m", "T=1", 1, False, None, "not run: no time left"))
-    ran = asdict(Verdict("a", "m", "T=1", 1, True, 0.5))
-    for name, machine, verdicts in (
-        ("x", {"kernels": "1"}, [lost]),
-        ("y", {"kernels": "1"}, [ran]),
-        ("z", {"kernels": "2"}, []),
-    ):
-        (tmp_path / name).write_text(json.dumps({"machine": machine, "verdicts": verdicts}))
+def test_of_each_check_the_last_verdict_on_the_present_code_counts(tmp_path: Any) -> None:
+    here = kernel_hash("norm")
+    lost = asdict(Verdict("norm", "m", "T=1", 1, False, None, "not run: no time left", here))
+    ran = asdict(Verdict("norm", "m", "T=1", 1, True, 0.5, "", here))
+    again = asdict(Verdict("norm", "m", "T=1", 1, True, 0.4, "", here))
+    older = asdict(Verdict("norm", "m", "T=2", 1, True, 0.5, "", "of another code"))
+    machine = {"gpu": "G", "torch": "1", "triton": "2"}
+    parts = (("x", [ran, older], "G"), ("y", [lost], "G"), ("z", [again], "G"), ("w", [ran], "other"))
+    for name, found, gpu in parts:
+        (tmp_path / name).write_text(json.dumps({"machine": machine | {"gpu": gpu}, "verdicts": found}))
     assert model_shapes.merged([tmp_path / "x", tmp_path / "y"])["verdicts"] == [ran]
-    with pytest.raises(ValueError, match="other kernels"):
-        model_shapes.merged([tmp_path / "x", tmp_path / "z"])
+    assert model_shapes.merged([tmp_path / "y", tmp_path / "x"])["verdicts"] == [ran]
+    assert model_shapes.merged([tmp_path / "x", tmp_path / "z"])["verdicts"] == [again]
+    assert model_shapes.merged([tmp_path / "y"])["verdicts"] == [lost]
+    with pytest.raises(ValueError, match="one kind of machine"):
+        model_shapes.merged([tmp_path / "x", tmp_path / "w"])
+
+
+def test_the_code_of_a_kernel_is_its_module_and_what_that_imports(tmp_path: Any) -> None:
+    for name, text in (("a", "from .b import x\n"), ("b", "x = 1\n"), ("c", "y = 1\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+    before = kernel_hash("a", tmp_path)
+    (tmp_path / "c.py").write_text("y = 2\n")
+    kernel_hash.cache_clear()
+    assert kernel_hash("a", tmp_path) == before
+    (tmp_path / "b.py").write_text("x = 2\n")
+    kernel_hash.cache_clear()
+    assert kernel_hash("a", tmp_path) != before
 
 
 def test_a_check_that_has_no_time_left_is_no_pass() -> None:
