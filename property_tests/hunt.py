@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import settings as Settings  # noqa: N812
 from hypothesis.stateful import get_state_machine_test
 
 from .machine import DecoderMachine
-from .reduce import reduced
+from .reduce import attempt, reduced
 from .session import Session
 
 
@@ -30,7 +31,8 @@ class Failure:
 
 
 def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, key: bytes | None = None) -> Failure | None:
-    """Run a machine once. `seed` names its examples; `key` is where a database keeps the failures.
+    """Run a machine once. `seed` names its examples; `key` is where a database keeps the failures, as
+    sessions cut down to their fewest actions; they are replayed before anything is drawn.
 
     Raises: what is no deviation of the implementation but an error of ours (`Impossible`), or Ctrl-C.
     """
@@ -41,6 +43,14 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
     if key is not None:
         test._hypothesis_internal_database_key = key  # type: ignore[attr-defined]
     seen = totals.examples
+    known = None if key is None or how.database is None else b"session " + key
+    for held in sorted(how.database.fetch(known), key=len) if known and how.database else ():
+        words = {name: value for name, value in json.loads(held).items() if name not in ("adapter", "lines")}
+        begun = Session(machine.adapter, **words)
+        begun.name = machine.named
+        again = attempt(begun, machine.adapter, [(name, tuple(g), more) for name, g, more in json.loads(held)["lines"]])
+        if again is not None:
+            return Failure(*again, 1)
 
     def noted(session: Session) -> None:
         first[0] = first[0] or totals.examples - seen
@@ -54,6 +64,8 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
     except Exception as error:  # what an implementation raises is a finding too
         assert totals.last is not None
         smallest, message = reduced(totals.last, machine.adapter)
+        if known and how.database:
+            how.database.save(known, json.dumps(smallest.words()).encode())
         return Failure(smallest, message or said(error), first[0])
     return None
 
