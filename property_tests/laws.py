@@ -238,8 +238,9 @@ def head_permutation(given: Given) -> None:
     groups = np.arange(given.window.B.shape[2])[::-1]
     heads = (groups[:, None] * each_head + np.arange(each_head)).ravel()
     w, p = given.window, given.params
-    cut = {"x": w.x[:, :, heads], "dt": w.dt[:, :, heads], "B": w.B[:, :, groups], "C": w.C[:, :, groups]}
-    moved = replace(w, **cut, z=None if w.z is None else w.z[:, :, heads])
+    orders = {"x": heads, "dt": heads, "z": heads, "B": groups, "C": groups}
+    cut = {name: None if (a := getattr(w, name)) is None else np.take(a, order, axis=2) for name, order in orders.items()}
+    moved = replace(w, **cut)
     named = {name: None if (a := getattr(p, name)) is None else a[heads] for name in ("A", "D", "dt_bias")}
     one, other = given.scan(given.S, w), given.scan(given.S[:, heads], moved, replace(p, **named))
     equal("outputs", one[0][:, :, heads], other[0])

@@ -50,7 +50,8 @@ class Spec:
     @classmethod
     def of(cls, words: dict[str, Any]) -> "Spec":
         """From its JSON form."""
-        options = tuple(sorted(words.get("options", {}).items()))
+        held = {name: tuple(value) if isinstance(value, list) else value for name, value in words.get("options", {}).items()}
+        options = tuple(sorted(held.items()))
         return cls(tuple(words["kinds"]), words["seed"], words.get("vocabulary", 4), options)
 
     def words(self) -> dict[str, Any]:

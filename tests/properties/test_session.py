@@ -14,7 +14,7 @@ from conformance.faults.sequences import Right
 from property_tests.hunt import Failure, reproducer
 from property_tests.session import Deviation, Impossible, Session, replay
 from ssmspec_fast.adapter_sequences import SlotDecoder
-from ssmspec_ref.contract import FLOAT64, Adapter, Decoding, TokenVerdict
+from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
 
 MODEL = {"kinds": ["mamba2", "attention"], "seed": 0}
 ENGINE = "ssmspec_fast.adapter_sequences:adapter"
@@ -47,10 +47,10 @@ def test_a_right_decoder_passes_and_replays_from_its_words() -> None:
 
 
 class TouchesAnother(Right):
-    def commit(self, verdict: TokenVerdict) -> None:
-        super().commit(verdict)
-        for slot in set(self.kept) - {s for s, _, _ in self.pending}:
-            self.kept[slot] = self.after(slot, [0])
+    def fork(self, slot: int, to: int) -> None:
+        super().fork(slot, to)
+        for other in set(self.kept) - {slot, to}:
+            self.kept[other] = self.after(other, [0])
 
 
 class SaysNaN(Right):
