@@ -47,9 +47,9 @@ def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run
 
 def test_the_last_screen_says_what_was_judged_and_where_the_report_lies(tmp_path: Path) -> None:
     made = call("run", "--adapter", "reference", "--operation", "conv.step", "--tier", "smoke", "--report", str(tmp_path))
-    last = made.output.strip().splitlines()[-5:]
+    last = made.output.strip().splitlines()[-12:]
     assert any("reference" in line and "cases, tier smoke" in line for line in last)
-    assert any("report.jsonl" in line for line in last)
+    assert "report.jsonl" in "".join(line.strip(" │") for line in last), "a long path is wrapped"
 
 
 def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +324,15 @@ def interrupted(*_: Any) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """A process that a shell started in the background ignores SIGINT; here it is heeded."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize("where", ["ssmspec_fast.engine.Engine.step", "pathlib.Path.replace"])
 def test_ctrl_c_leaves_no_half_written_file(
     where: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +347,7 @@ def test_ctrl_c_leaves_no_half_written_file(
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_planted_writing_in_place_is_caught(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test above would see of a command that opens its file first."""
 

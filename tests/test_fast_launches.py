@@ -35,7 +35,7 @@ STEP = {
     "replay, 2 drafts": [6, 79],
 }
 """The same beside the layers, whatever their number: at most."""
-DRAFTING = {"n-gram": 80, "lookup": 76, "model, chain of 4": 170, "model, tree A": 216}
+DRAFTING = {"n-gram": 81, "lookup": 76, "model, chain of 4": 170, "model, tree A": 216}
 """All launches of a proposal, the model one layer of Mamba-2: at most."""
 
 
