@@ -256,17 +256,22 @@ def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
     assert gpu.main(["--out", str(folder), "--only", "steps", "--again"]) == 1
 
 
+def three_cases(monkeypatch: pytest.MonkeyPatch, timings: Any) -> None:
+    """The part `linear` is three cases that these timings answer; what it asks of the machine is made up."""
+    monkeypatch.setattr(linear, "timings", timings)
+    monkeypatch.setattr(linear, "cases", lambda: iter([(1,), (2,), (3,)]))
+    monkeypatch.setattr(gpu, "fingerprint", lambda: {"kernels": machine.kernels_hash()})
+    monkeypatch.setattr(gpu, "copy_bytes_per_us", lambda: 1.0)
+    monkeypatch.setattr(gpu, "empty_launch_us", lambda: 1.0)
+
+
 def test_case_that_fails_is_an_error_of_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def timings(rows: int) -> list[steps.Timing]:
         if rows == 2:
             raise ValueError("no")
         return [steps.Timing("m", "o", rows, 1.0)]
 
-    monkeypatch.setattr(linear, "timings", timings)
-    monkeypatch.setattr(linear, "cases", lambda: iter([(1,), (2,), (3,)]))
-    monkeypatch.setattr(gpu, "fingerprint", lambda: {"kernels": machine.kernels_hash()})
-    monkeypatch.setattr(gpu, "copy_bytes_per_us", lambda: 1.0)
-    monkeypatch.setattr(gpu, "empty_launch_us", lambda: 1.0)
+    three_cases(monkeypatch, timings)
     gpu.measure("linear", tmp_path / "linear.json", None)
     found = json.loads((tmp_path / "linear.json").read_text())
     assert [t["batch"] for t in found["timings"]] == [1, 3]
@@ -286,11 +291,7 @@ def test_case_that_breaks_the_gpu_ends_its_process_and_the_next_goes_on_behind_i
             raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
         return [steps.Timing("m", "o", rows, 1.0)]
 
-    monkeypatch.setattr(linear, "timings", timings)
-    monkeypatch.setattr(linear, "cases", lambda: iter([(1,), (2,), (3,)]))
-    monkeypatch.setattr(gpu, "fingerprint", lambda: {"kernels": machine.kernels_hash()})
-    monkeypatch.setattr(gpu, "copy_bytes_per_us", lambda: 1.0)
-    monkeypatch.setattr(gpu, "empty_launch_us", lambda: 1.0)
+    three_cases(monkeypatch, timings)
     gpu.measure("linear", file, None)
     assert (ran, gpu.again(file)) == ([1, 2], True)
     gpu.measure("linear", file, None)
