@@ -12,6 +12,7 @@ from .layers.attention import Attention
 from .methods import Method
 from .model import Mixer, Model, head, through
 from .operations import Operations
+from .operations.slots import index
 from .prefill import CHUNK, prefill
 from .sequences import Sequences
 from .state import Pools, check_memory
@@ -71,8 +72,28 @@ class Decoder:
             named = f"slot {outside[0]} was named" if outside else f"slot {twice[0]} was named twice"
             raise SlotError(f"{named}, but there are the slots 0 to {self.slots - 1}; name each of them once")
 
-    def feed(self, window: Window, sequences: Sequences) -> Feed:
+    def feed(self, window: Window, sequences: Sequences, *, fits: bool = False) -> Feed:
+        """`fits` says that the caller has counted, as an engine does once for each request: otherwise the lengths are read,
+        for which the host waits.
+
+        Raises: LengthError for a window that reaches beyond the cache, before anything is written.
+        """
+        if not fits:
+            self.check_room(window)
         return self.method.feed(self.pools, window, sequences, self.operations)
+
+    def check_room(self, window: Window) -> None:
+        """Raises: LengthError."""
+        real = window.live()
+        needed = torch.where(real.any(1), self.pools.length[index(window.slots)] + real.sum(1), 0)
+        places = self.cache + self.window - 1
+        if len(needed) and int(needed.max()) > places:
+            row = int(needed.argmax())
+            count, slot = int(real[row].sum()), int(window.slots[row])
+            raise LengthError(
+                f"a window of {count} tokens came for slot {slot}, which holds {int(needed[row]) - count} and has {places} "
+                f"places; build the decoder with cache={int(needed[row]) - self.window + 1}"
+            )
 
     def hidden(self, feed: Feed) -> Tensor:
         """What the head reads after each token of a feed; no length moves."""

@@ -241,7 +241,7 @@ class Engine:
 
     def judge(self, proposal: Proposal, sequences: Sequences) -> Verdict:
         """(2) to (4)."""
-        feed = self.target.feed(proposal.window, sequences)
+        feed = self.target.feed(proposal.window, sequences, fits=True)  # as `check` has counted
         logits = self.target.verify(feed)  # (2)
         verdict = self.acceptance(proposal, logits, sequences, self.operations)  # (3)
         self.target.commit(feed, verdict)  # (4)

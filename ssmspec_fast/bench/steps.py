@@ -94,7 +94,7 @@ def split(engine: Engine, slots: torch.Tensor) -> tuple[Callable[[], object], ..
         held["proposal"] = engine.drafter.propose(sequences, awake(sequences, slots))
 
     def forward() -> None:
-        held["feed"] = engine.target.feed(held["proposal"].window, sequences)
+        held["feed"] = engine.target.feed(held["proposal"].window, sequences, fits=True)
         held["logits"] = engine.target.verify(held["feed"])
 
     def acceptance() -> None:

@@ -15,6 +15,8 @@ from .slots import index, stand_in, take
 
 QUERIES = 32
 """Queries whose products with all keys are held at once."""
+HELD = 1 << 27
+"""Such products that are held at once on a GPU: half a gigabyte in fp32."""
 
 
 class CacheAttention:
@@ -114,18 +116,23 @@ class CacheAttention:
     def packed(
         self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
     ) -> Tensor:
-        """One sequence after the other; token i of a sequence sees the places up to T + i."""
-        out = torch.zeros_like(q)
-        edges, owners = bounds.tolist(), slots.tolist()
-        for b, slot in enumerate(owners):
-            start, end = edges[b], edges[b + 1]
-            if slot < 0 or start == end:
-                continue
-            T = int(length[slot])
-            p = torch.arange(T + end - start, device=q.device)
-            seen = p <= T + torch.arange(end - start, device=q.device)[:, None]
-            reach = slice(0, T + end - start)
-            out[:, start:end] = self.attend(q[:, start:end], K[slot, reach][None], V[slot, reach][None], seen[None], scale)
+        """Token i of a sequence sees the places up to T + i; several sequences at once, filled up to the longest."""
+        out, edges, held = torch.zeros_like(q), bounds.tolist(), length.tolist()
+        pieces = [
+            (slot, start, end, held[slot])
+            for slot, start, end in zip(slots.tolist(), edges, edges[1:], strict=False)
+            if slot >= 0 and start < end
+        ]
+        many = at_once(q, max((T + end - start for _, start, end, T in pieces), default=0))
+        for first in range(0, len(pieces), many):
+            owners, starts, ends, before = torch.tensor(pieces[first : first + many], device=q.device).unbind(1)
+            i = torch.arange(int((ends - starts).max()), device=q.device)
+            p = torch.arange(int((before + ends - starts).max()), device=q.device)
+            real = i < (ends - starts)[:, None]
+            at = torch.where(real, starts[:, None] + i, 0)
+            seen = (p <= (before[:, None] + i)[..., None]) & real[..., None]
+            y = self.attend(q[0, at], K[owners, : len(p)], V[owners, : len(p)], seen, scale)
+            out[0, at[real]] = y[real]
         return out
 
     @staticmethod
@@ -148,6 +155,11 @@ class CacheAttention:
         source = torch.where(some & (nodes >= 0), (T + nodes.clamp_min(0).long()).clamp_max(K.shape[1] - 1), to)
         for pool in (K, V):
             pool.index_put_((owner[:, None], to), pool[owner[:, None], source])
+
+
+def at_once(q: Tensor, places: int) -> int:
+    """Sequences of a packed run that are attended together: on a GPU, where launches cost most, as many as `HELD` allows."""
+    return max(1, HELD // (QUERIES * max(places, 1) * q[0, 0].numel())) if q.is_cuda else 1
 
 
 def reach(committed: Tensor, capacity: int) -> int:
