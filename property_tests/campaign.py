@@ -93,7 +93,7 @@ class Campaign:
         if number % TARGETED == TARGETED - 1:
             given["phases"] = (Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
         how = profile.settings(**given, derandomize=False)
-        failure = hunt(made, how, self.seed * 2**20 + number, f"{self.named} {self.profile}".encode())
+        failure = hunt(made, how, self.seed * 2**20 + number, f"{self.named} {self.profile} {self.device}".encode())
         line = {"head": self.head, "number": number, "seconds": self.clock() - begun, **totals.words()}
         line["failure"] = None if failure is None else {"message": failure.message, "at": failure.examples}
         self.folder.mkdir(parents=True, exist_ok=True)

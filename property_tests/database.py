@@ -1,5 +1,10 @@
-"""Where workers share failing examples: a folder, on a shared file system perhaps, or a Redis server."""
+"""Where workers share failing examples: a folder, on a shared file system perhaps, or a Redis server.
 
+Hypothesis keeps in its database what failed, and what came near to a target. Only the failures are kept here (`Failures`):
+what one worker came near to would change what the next one draws, and a seed would not name its examples any more.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
@@ -7,6 +12,27 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 class DatabaseUnavailable(Exception):
     """The server does not answer, or its client is not installed."""
+
+
+class Failures(ExampleDatabase):
+    """A database of Hypothesis', of which the examples near to a target are left out."""
+
+    NEAR = b".pareto"
+
+    def __init__(self, kept: ExampleDatabase) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def save(self, key: bytes, value: bytes) -> None:
+        if not key.endswith(self.NEAR):
+            self.kept.save(key, value)
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        """In one order, wherever they lie."""
+        return sorted(self.kept.fetch(key))
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        self.kept.delete(key, value)
 
 
 def open_database(place: str | None) -> ExampleDatabase | None:
@@ -17,7 +43,7 @@ def open_database(place: str | None) -> ExampleDatabase | None:
     if place is None:
         return None
     if not place.startswith(("redis://", "rediss://", "unix://")):
-        return DirectoryBasedExampleDatabase(Path(place))
+        return Failures(DirectoryBasedExampleDatabase(Path(place)))
     try:
         from hypothesis.extra.redis import RedisExampleDatabase
         from redis import Redis
@@ -29,4 +55,4 @@ def open_database(place: str | None) -> ExampleDatabase | None:
         server.ping()
     except RedisError as error:
         raise DatabaseUnavailable(f"no Redis server answers at {place} ({error}); start one, or give a folder") from error
-    return RedisExampleDatabase(server)
+    return Failures(RedisExampleDatabase(server))

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from hypothesis import settings as Settings  # noqa: N812
 from hypothesis.stateful import get_state_machine_test
 
 from .machine import DecoderMachine
-from .reduce import attempt, reduced
+from .reduce import reduced
 from .session import Session
 
 
@@ -31,31 +30,23 @@ class Failure:
 
 
 def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, key: bytes | None = None) -> Failure | None:
-    """Run a machine once. `seed` names its examples; `key` is where a database keeps the failures, as
-    sessions cut down to their fewest actions; they are replayed before anything is drawn.
+    """Run a machine once. `seed` names its examples; `key` is where the database of `how` keeps the failing ones. Those that
+    it holds, whoever found them, are replayed before anything is drawn; one that does not fail any more is deleted there.
 
     Raises: what is no deviation of the implementation but an error of ours (`Impossible`), or Ctrl-C.
     """
     totals, first = machine.totals, [0]
-    test: Callable[[], None] = get_state_machine_test(machine, settings=how, _flaky_state={"selecting_rule": False})
     if seed is not None and not how.derandomize:
-        test = hypothesis.seed(seed)(test)
+        machine = hypothesis.seed(seed)(machine)  # on the class: `seed` on the test takes its database away
+    test: Callable[[], None] = get_state_machine_test(machine, settings=how, _flaky_state={"selecting_rule": False})
     if key is not None:
         test._hypothesis_internal_database_key = key  # type: ignore[attr-defined]
     seen = totals.examples
-    known = None if key is None or how.database is None else b"session " + key
-    for held in sorted(how.database.fetch(known), key=len) if known and how.database else ():
-        words = {name: value for name, value in json.loads(held).items() if name not in ("adapter", "lines")}
-        begun = Session(machine.adapter, **words)
-        begun.name = machine.named
-        again = attempt(begun, machine.adapter, [(name, tuple(g), more) for name, g, more in json.loads(held)["lines"]])
-        if again is not None:
-            return Failure(*again, 1)
 
     def noted(session: Session) -> None:
         first[0] = first[0] or totals.examples - seen
 
-    machine.failed = noted  # type: ignore[attr-defined]
+    machine.failed = noted
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             test()
@@ -64,8 +55,6 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
     except Exception as error:  # what an implementation raises is a finding too
         assert totals.last is not None
         smallest, message = reduced(totals.last, machine.adapter)
-        if known and how.database:
-            how.database.save(known, json.dumps(smallest.words()).encode())
         return Failure(smallest, message or said(error), first[0])
     return None
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from conformance.load import load
@@ -94,7 +94,7 @@ def test_planted_rules_differ(fault: str) -> None:
 
     planted = Capability(wrong, capability("ssmspec_fast").contract)
 
-    @settings(max_examples=200, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=200, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
     @given(rounds())
     def check(drawn: Round) -> None:
         judge(planted, drawn)

@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
-from property_tests.campaign import Campaign, read
+from conformance.faults import sequences
+from property_tests.campaign import TARGETED, Campaign, read
 from property_tests.database import DatabaseUnavailable, open_database
+from property_tests.hunt import hunt
+from property_tests.machine import machine
+from property_tests.profiles import PROFILES
+from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
 
 from .servers import redis_server
 
@@ -36,12 +42,14 @@ def small(folder: Path, **given: Any) -> Campaign:
 
 
 def test_two_campaigns_of_one_seed_have_the_same_examples(tmp_path: Path) -> None:
+    """Over four parts, the last of which climbs, and with a database that the first campaign has written to."""
+    shared = open_database(str(tmp_path / "shared"))
     for name, seed in (("one", 5), ("two", 5), ("three", 6)):
-        assert small(tmp_path / name, seed=seed).run(9, most=2) is None
+        assert small(tmp_path / name, seed=seed, database=shared).run(9, most=TARGETED) is None
     one, two, three = ([part["digest"] for part in parts(tmp_path / name)] for name in ("one", "two", "three"))
     assert one == two
     assert not set(one) & set(three)
-    assert len(set(one)) == 2
+    assert len(set(one)) == TARGETED
 
 
 def test_a_campaign_goes_on_behind_its_last_whole_part(tmp_path: Path) -> None:
@@ -90,10 +98,14 @@ def worker(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
 
 
 def test_two_workers_share_a_failure_through_a_real_redis_server(tmp_path: Path, worker: Any) -> None:
-    """The second one, with another seed, fails at its first example, and not later."""
+    """The second one, with another seed, fails at its first example, and not later; the server holds Hypothesis' examples."""
     with redis_server(tmp_path) as address:
-        first, second = worker("first", address, 1), worker("second", address, 2)
+        first = worker("first", address, 1)
+        with Redis.from_url(address) as server:
+            held = server.keys()
+        second = worker("second", address, 2)
     assert first.returncode == second.returncode == 1, first.stderr + second.stderr
+    assert [key for key in held if b"one_fault:adapter ci cpu" in key], held
     found, again = parts(tmp_path / "first")[0]["failure"], parts(tmp_path / "second")[0]["failure"]
     assert again["at"] == 1 < found["at"]
     assert "Deviation: faulty:" in again["message"]
@@ -109,21 +121,24 @@ def test_two_workers_share_a_failure_through_a_real_redis_server(tmp_path: Path,
     assert "Deviation: faulty:" in done.stderr
 
 
-def test_a_folder_is_shared_in_the_same_way(tmp_path: Path) -> None:
-    (tmp_path / "one_fault.py").write_text(FAULTY)
-    sys.path.insert(0, str(tmp_path))
-    try:
-        shared, at = open_database(str(tmp_path / "shared")), []
-        for seed in (1, 2):
-            campaign = Campaign(
-                "one_fault:adapter", tmp_path / str(seed), profile="ci", seed=seed, examples=60, database=shared
-            )
-            failure = campaign.run(9, most=1)
-            assert failure is not None
-            at.append(failure.examples)
-    finally:
-        sys.path.remove(str(tmp_path))
+def test_a_folder_is_shared_in_the_same_way_until_the_failure_is_mended(tmp_path: Path) -> None:
+    """Hypothesis' own folder: what fails is tried first under another seed; what passes then is deleted."""
+    shared, profile, at = open_database(str(tmp_path / "shared")), PROFILES["ci"], []
+    assert shared is not None
+    how = profile.settings(max_examples=60, derandomize=False, database=shared)
+    for seed in (1, 2):
+        failure = hunt(machine(only(sequences.LosesLastToken), "one", profile.sizes), how, seed, b"key")
+        assert failure is not None
+        at.append(failure.examples)
     assert at[1] == 1 < at[0]
+    assert list(shared.fetch(b"key"))
+    mended = machine(only(sequences.Right), "one", profile.sizes)
+    assert hunt(mended, profile.settings(max_examples=3, derandomize=False, database=shared), 3, b"key") is None
+    assert not list(shared.fetch(b"key"))
+
+
+def only(fault: type[sequences.Right]) -> Adapter:
+    return Adapter("one", "1", decodings=(Decoding("one", fault, FLOAT64, trees=True),))
 
 
 def test_a_server_that_does_not_answer_is_refused_before_any_example() -> None:
