@@ -21,13 +21,14 @@ class GateError(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What makes a measurement comparable, and what a gate must notice. Shares, but for the bandwidth and the launch."""
+    """What makes a measurement comparable, and what a gate must notice. Shares, but for the rates and the launch."""
 
     gpu: str
     noise: float
     clock: float
     baseline: float
     bandwidth_tb_s: float
+    tflops: float
     launch_us: float
     delay: float
     regression: float

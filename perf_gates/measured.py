@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
-FURTHER = ("papers", "bench")
-"""What the papers' tables need beside them: more windows and rings of the kernels, and steps of an engine."""
+FURTHER = ("papers", "bench", "trained")
+"""What the papers' tables need beside them: more windows and rings of the kernels, steps of an engine, and runs of it with the
+checkpoints of this repository."""
 
 
 class Missing(LookupError):

@@ -9,6 +9,7 @@ for the kernels that stand, is not run again; `papers` and `bench`, which are ru
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,16 +46,19 @@ def complete(file: Path) -> bool:
 # --- measurement ---
 
 
-def measure(part: str, out: Path, folder: Path | None) -> None:
-    """Every case of a part; the file is written after each. A timing holds the relative error of its median, and the clock
-    right after its case."""
+def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
+    """Every case of a part whose name holds the pattern `like`; the file is written after each.
+
+    A timing holds the relative error of its median, and the clock right after its case.
+    """
     if part in ("prefill", "peers"):
         peers.load(folder)
     head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
     if out.exists() and (was := json.loads(out.read_text()))["machine"]["kernels"] == head["kernels"]:
         found |= {name: was[name] for name in ("errors", "done", "timings")}
-    for case in module(part).cases():
+    wanted = [case for case in module(part).cases() if re.search(like, str(case))]
+    for case in wanted:
         if str(case) in found["done"] or any(error.startswith(f"{case}: ") for error in found["errors"]):
             continue
         noises.clear()
@@ -76,7 +80,7 @@ def measure(part: str, out: Path, folder: Path | None) -> None:
         found["done"].append(str(case))
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
-    write(out, found | {"complete": True})
+    write(out, found | {"complete": not like})
 
 
 def broken(error: str) -> bool:
@@ -127,6 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
     parser.add_argument("--seconds", type=float, default=PART_S, help="of one part")
+    parser.add_argument("--cases", default="", metavar="PATTERN", help="only cases whose name holds it; the part stays open")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rehearse", action="store_true", help="launch nothing, on any machine: see `rehearsal`")
     parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
@@ -137,15 +142,15 @@ def main(argv: list[str] | None = None) -> int:
     if a.out is None:
         parser.error("--out names the folder of the results")
     if a.stage == "compile":
-        compile_all(a.only, a.peers, a.jobs)
+        compile_all(a.only, a.peers, a.jobs, a.cases)
         return 0
     if a.stage == "measure":
-        measure(a.only[0], a.out / f"{a.only[0]}.json", a.peers)
+        measure(a.only[0], a.out / f"{a.only[0]}.json", a.peers, a.cases)
         return 0
     a.out.mkdir(parents=True, exist_ok=True)
-    given = ["--out", str(a.out), "--jobs", str(a.jobs), *(["--peers", str(a.peers)] if a.peers else [])]
+    given = ["--out", str(a.out), "--jobs", str(a.jobs), "--cases", a.cases, *(["--peers", str(a.peers)] if a.peers else [])]
     todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
-    if timed := [part for part in todo if part not in ("model_shapes", "bench")]:
+    if timed := [part for part in todo if part not in ("model_shapes", "trained")]:
         run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
     failed = []
     for part in todo:

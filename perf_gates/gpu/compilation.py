@@ -5,6 +5,7 @@ Processes are started anew, and find what they run by its module: a package's ow
 
 import importlib
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from multiprocessing import get_context
@@ -21,11 +22,11 @@ def module(part: str) -> Any:
     return importlib.import_module(f"perf_gates.gpu.{part}")
 
 
-def tasks(parts: list[str], shares: int) -> list[tuple[str, tuple[Any, ...]]]:
+def tasks(parts: list[str], shares: int, like: str = "") -> list[tuple[str, tuple[Any, ...]]]:
     """The cases of the parts; of one with autotuned peers, each share of their configurations."""
     found: list[tuple[str, tuple[Any, ...]]] = []
     for part in parts:
-        for case in module(part).cases():
+        for case in (case for case in module(part).cases() if re.search(like, str(case))):
             apart = hasattr(module(part), "compile_case")
             found += [(part, (*case, i, shares)) for i in range(shares)] if apart else [(part, case)]
     return found
@@ -44,8 +45,8 @@ def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
     return ""
 
 
-def compile_all(parts: list[str], folder: Path | None, jobs: int) -> None:
-    work = tasks(parts, max(1, jobs - 2))
+def compile_all(parts: list[str], folder: Path | None, jobs: int, like: str = "") -> None:
+    work = tasks(parts, max(1, jobs - 2), like)
     work.sort(key=lambda task: task[0] != "prefill")
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=peers.load, initargs=(folder,)) as pool:
         for said in pool.map(compile_task, work):

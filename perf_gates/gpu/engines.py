@@ -1,0 +1,144 @@
+"""Engines for the steps of `named`: random weights on the device, sequences that have begun, drafts, and what is forced.
+
+The drafter's forwards run and count; what is accepted is forced, behind the same reading of the logits, so that a stated tau
+can be set against the time. Nothing is prefilled: states and caches are zeros, which take as long.
+"""
+
+import gc
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from perf_gates.clock import is_compiling
+
+from . import ablation, work
+from .named import DRAFTERS, Step, fixed
+
+ROOM = 512
+"""Tokens that a sequence may get while it is timed."""
+MANY = 64
+"""Rows of a batch from which a ring is the papers': 16 tokens and a window."""
+
+_models: dict[tuple[str, str], Any] = {}
+
+
+def engine(module: str, name: str) -> Any:
+    """A function of the engine, by name."""
+    return getattr(import_module(f"ssmspec_fast.{module}"), name)
+
+
+def model_of(name: str, device: str) -> Any:
+    """A model with random weights; while kernels are compiled, as few of its layers as have all kinds."""
+    key = name, device
+    if key not in _models:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        layers = kinds(name) if is_compiling() else None
+        _models[key] = engine("bench.models", "random_model")(name, dtype, device, layers=layers)
+    return _models[key]
+
+
+def kinds(name: str) -> int:
+    """How many of the first blocks have every kind of block that the model has."""
+    blocks = engine("bench.models", "family_of")(name)[1].blocks
+    return next(n for n in range(1, len(blocks) + 1) if set(blocks[:n]) == set(blocks))
+
+
+def keep(step: Step, device: str) -> None:
+    """Forget the models that a step does not need, and what the steps before it left."""
+    for key in [key for key in _models if key[0] not in (step.model, step.drafter)]:
+        del _models[key]
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def operations_of(step: Step, device: str) -> Any:
+    if step.ablated:
+        return ablation.operations(step.ablated)
+    return engine("bench.steps", "operations_of")(torch.device(device))
+
+
+def built(step: Step, device: str, operations: Any, recorder: Any) -> Any:
+    """An engine whose sequences have begun."""
+    model = model_of(step.model, device)
+    subject = engine("bench.subjects", "Subject")(
+        step.model, step.method, step.tokens, step.batch, step.drafts, step.parents, step.emitted
+    )
+    forced, drafter = engine("bench.subjects", "Forced")(subject, model), drafter_of(step, subject, device, operations)
+    sizes = {"slots": step.batch, "cache": step.context + ROOM}
+    found = engine("engine", "Engine")(
+        model, drafter, method_of(step), forced, operations=operations, graphs=recorder, **sizes
+    )
+    sequences = found.begin(engine("engine", "Settings")(ROOM))
+    slots = torch.arange(step.batch, device=model.device)
+    prompt = [i % 61 for i in range(step.context + 1)]
+    for slot in range(step.batch):
+        sequences.add(slot, [slot % 61, *prompt[1:]], 2**40, slot)
+    for decoder in (found.target, getattr(drafter, "decoder", None)):
+        if decoder is not None:
+            decoder.method.start(decoder.pools, slots)
+            decoder.pools.length[: step.batch] = step.context
+    return found
+
+
+def method_of(step: Step) -> Any:
+    """As the benchmark of the engine, but that a ring is the papers' where rows are many, and for single tokens."""
+    if step.method == "buffer" and (step.batch >= MANY or step.tokens == 1):
+        return engine("methods.replay_buffer", "ReplayBuffer")(work.RING + step.tokens)
+    return engine("bench.subjects", "METHODS")[step.method](step.drafts)
+
+
+def drafter_of(step: Step, subject: Any, device: str, operations: Any) -> Any:
+    """Neighbours in the vocabulary, n-grams with a table behind them, or a model."""
+    target = model_of(step.model, device)
+    if not step.shape:
+        return engine("bench.subjects", "Neighbours")(subject, target)
+    if step.shape.startswith("PNG"):
+        size = target.config.vocabulary, step.drafts, step.tokens - 1
+        table = torch.randint(target.config.vocabulary, size, device=target.device)
+        return engine("draft.ngram", "NGram")(step.tokens - 1, step.drafts, table)
+    model, (kind, _, size) = model_of(step.drafter, device), step.shape.partition(" ")
+    given = {"slots": step.batch, "cache": step.context + ROOM}
+    if kind == "beam":
+        return engine("draft.beam", "BeamDrafter")(model, *map(int, size.split("x")), operations, **given)
+    parents = engine("draft.shapes", "chain")(step.tokens - 1) if kind == "chain" else fixed(size)
+    return engine("draft.model", "ModelDrafter")(model, parents, operations, trees=kind == "tree", **given)
+
+
+def stepping(step: Step, made: Any, device: str) -> Callable[[], object]:
+    """What is timed: the step as it runs, a replay; every one goes on where the one before it ended."""
+    slots = torch.arange(step.batch, device=made.model.device)
+    if not step.alone:
+        found: Callable[[], object] = engine("bench.steps", "stepping")(made, slots)
+        return ablation.with_copies(made.operations, found) if step.ablated else found
+
+    def draft() -> object:
+        return made.drafter.propose(made.sequences, engine("graphs", "awake")(made.sequences, slots))
+
+    if made.recorder is None:
+        return draft
+    replay: Callable[[], object] = made.recorder(draft)[1]
+    return replay
+
+
+def work_of(step: Step, made: Any, device: str) -> work.Work:
+    """The bytes and products of a step, its drafter's among them."""
+    bytes_of = engine("bench.models", "weight_bytes")
+    target = made.model
+    if not step.drafter:
+        return work.of(step, target, bytes_of(target))
+    return work.of(step, target, bytes_of(target), bytes_of(model_of(step.drafter, device)), forwards(step))
+
+
+def forwards(step: Step) -> int:
+    """The forwards of a drafter for a window: one for each level that has drafts below it."""
+    kind, _, size = step.shape.partition(" ")
+    if kind == "beam":
+        return int(size.split("x")[1])
+    shapes = import_module("ssmspec_fast.draft.shapes")
+    return len(shapes.Shape(step.parents or shapes.chain(step.tokens - 1)).levels)
+
+
+__all__ = ["DRAFTERS", "built", "engine", "forwards", "keep", "model_of", "operations_of", "stepping", "work_of"]

@@ -1,0 +1,140 @@
+"""Steps of an engine by the names that `gates.toml` gives them.
+
+    plain, window of 1               METHOD, window of TOKENS | tree of NODES [, N drafts] [, N emitted] [, context 4k]
+    end to end tree A                drafting counts: a SHAPE, or PNG(6,2); the drafter is that of the model
+    draft tree 3,2,2,1,1             drafting alone: the model is the drafter
+    packed 3x4, unrolled 3x4         a beam tree of 3 beams and 4 steps in one row, and in a row and a state for each leaf
+    joint K=6 M=2, chunk scan ..     see `ablation`
+
+A SHAPE is chain of N, with N drafts; tree A to E; tree 3,2,1, the children by level; beam 3x4.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from ssmspec_ref.draft import static_tree
+
+CONTEXT = 512
+"""Tokens in the caches of attention, where no other number is given."""
+FORCED = 2
+"""Tokens that a step with drafting emits; its time is the same for any number."""
+DRAFTERS = {
+    "mamba-in-llama-8b": "mamba-in-llama-2l-1024",
+    "mamba-in-llama-8b-25": "mamba-in-llama-2l-1024",
+    "mamba-in-llama-8b-0": "mamba-in-llama-2l-1024",
+    "pythia-6.9b": "mamba-130m",
+    "mistral-7b": "mamba-130m-32000",
+    "tiny-hybrid": "tiny",
+}
+METHODS = ("plain", "snapshots", "joint", "replay", "buffer", "tree")
+SEED = 0
+"""Of the beam trees, which are drawn."""
+STEP = re.compile(
+    r"^(?P<method>\w+), (?P<kind>window|tree) of (?P<tokens>\d+)(, (?P<drafts>\d+) drafts)?(, (?P<emitted>\d+) emitted)?$"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Step:
+    """`tokens` of a window or nodes of a tree, root included; `shape` of what is drafted, by `drafter` (empty: n-grams);
+    `alone` leaves the target out; `ablated` names what is put back."""
+
+    model: str
+    operation: str
+    batch: int
+    method: str
+    tokens: int
+    drafts: int = 1
+    emitted: int = 1
+    parents: tuple[int, ...] | None = None
+    context: int = CONTEXT
+    shape: str = ""
+    drafter: str = ""
+    alone: bool = False
+    ablated: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.model} {self.operation}, batch {self.batch}"
+
+    @property
+    def rows(self) -> int:
+        """Rows of a linear layer of the target: joint attainment feeds accepted drafts again."""
+        fed = 2 * self.tokens - 1 if self.method == "joint" else self.tokens
+        return self.batch * self.drafts * fed
+
+
+def named(model: str, operation: str, batch: int) -> Step | None:
+    """The step of a name; None for a name of another kind."""
+    name, _, context = operation.partition(", context ")
+    head, _, rest = name.partition(" ")
+    long = 1024 * int(context.removesuffix("k")) if context else CONTEXT
+    if name.startswith("end to end "):
+        return drafting(model, operation, batch, name.removeprefix("end to end "), long)
+    if head == "draft":
+        tokens, parents = sized(rest)
+        method = "replay" if parents is None else "tree"
+        return Step(model, operation, batch, method, tokens, 1, FORCED, parents, long, rest, model, alone=True)
+    if head in ("packed", "unrolled"):
+        parents = beam_tree(*map(int, rest.split("x")))
+        if head == "packed":
+            return Step(model, operation, batch, "tree", len(parents), parents=parents)
+        leaves = len(set(range(len(parents))) - set(parents))
+        return Step(model, operation, batch * leaves, "replay", 1 + int(rest.split("x")[1]))
+    if name.startswith("joint K=6 M=2, "):
+        return Step(model, operation, batch, "joint", 7, 2, ablated=name.partition(", ")[2])
+    found = STEP.match(name)
+    if found is None or found["method"] not in METHODS:
+        return None
+    tokens = int(found["tokens"])
+    parents = tree_of(tokens) if found["kind"] == "tree" else None
+    drafts, emitted = int(found["drafts"] or 1), int(found["emitted"] or 1)
+    return Step(model, operation, batch, found["method"], tokens, drafts, emitted, parents, long)
+
+
+def drafting(model: str, operation: str, batch: int, shape: str, context: int) -> Step:
+    """A whole step: PNG(K,M) is verified by joint attainment where it has several drafts, trees by trees."""
+    if shape.startswith("PNG"):
+        K, M = map(int, shape.removeprefix("PNG(").removesuffix(")").split(","))
+        return Step(model, operation, batch, "joint" if M > 1 else "replay", 1 + K, M, FORCED, None, context, shape)
+    tokens, parents = sized(shape)
+    method = "replay" if parents is None else "tree"
+    return Step(model, operation, batch, method, tokens, 1, FORCED, parents, context, shape, DRAFTERS[model])
+
+
+def sized(shape: str) -> tuple[int, tuple[int, ...] | None]:
+    """The nodes of a shape, and its parents; those of a beam tree, which drafting decides, as one that is drawn."""
+    kind, _, size = shape.partition(" ")
+    if kind == "chain":
+        return 1 + int(size.removeprefix("of ")), None
+    parents = beam_tree(*map(int, size.split("x"))) if kind == "beam" else fixed(size)
+    return len(parents), parents
+
+
+def fixed(size: str) -> tuple[int, ...]:
+    """A static tree by its letter, or by the children of each level."""
+    if size.isalpha():
+        return tuple(getattr(static_tree, f"TREE_{size}"))
+    counts, level, levels = [int(count) for count in size.split(",")], 1, []
+    for count in counts:
+        levels.append([count] * level)
+        level *= count
+    return static_tree.tree_from_branches(levels)
+
+
+def tree_of(nodes: int) -> tuple[int, ...]:
+    """STree's tree A for 13 nodes; otherwise a binary tree, level by level."""
+    if nodes == len(static_tree.TREE_A):
+        return static_tree.TREE_A
+    return (-1, *((i - 1) // 2 for i in range(1, nodes)))
+
+
+def beam_tree(beams: int, steps: int) -> tuple[int, ...]:
+    """Every step's nodes below beams of the step before, each drawn alike; what has no node below it stays a leaf."""
+    rng, parents, level = np.random.default_rng(SEED), [-1], [0]
+    for _ in range(steps):
+        above = sorted(int(i) for i in rng.choice(level, beams))
+        level = list(range(len(parents), len(parents) + beams))
+        parents += above
+    return tuple(parents)
