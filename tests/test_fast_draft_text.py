@@ -1,5 +1,6 @@
 """A drafter of another tokenizer: what it drafts is what its text says, and the output is the target's whatever it says."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -71,9 +72,9 @@ def test_a_drafter_that_writes_the_targets_letters_under_other_numbers_is_always
     fed: list[int] = []
 
     class Counting(TextDrafter):
-        def feed(self, ids: list[int], row: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            fed.append(len(ids))
-            return super().feed(ids, row)
+        def feed(self, ids: Sequence[Sequence[int]], rows: torch.Tensor) -> torch.Tensor:
+            fed.extend(map(len, ids))
+            return super().feed(ids, rows)
 
     drafter = Counting(draft, Letters(7), Letters(), 3, operations, slots=2, cache=64)
     engine = Engine(model, drafter, ActivationReplay(), slots=2, cache=48, operations=operations)
@@ -108,14 +109,25 @@ def test_what_is_written_is_the_drafters_own_greedy_continuation() -> None:
         for _ in range(4):
             said.append(int(np.argmax(model.law([*ids, *said]))))
         with torch.no_grad():
-            assert drafter.written(0, ids) == said
-            draft = drafter.draft(0, history)
+            assert drafter.written({0: ids}) == {0: said}
+            draft = drafter.draft({0: history})[0]
         assert draft == oracle.retokenised(Pairs().decode(said), history, Letters(), 2)
+
+
+def test_texts_that_are_drafted_together_are_drafted_as_each_alone() -> None:
+    """Of different lengths, one that is new beside others that go on, and slots in another order."""
+    together = TextDrafter(float64("bamba"), Pairs(), Letters(), 3, slots=3, look_behind=2, cache=64)
+    alone = [TextDrafter(float64("bamba"), Pairs(), Letters(), 3, slots=3, look_behind=2, cache=64) for _ in range(3)]
+    turns = ({2: "abcabcab", 0: "x"}, {0: "xyz", 1: "stuff", 2: "abcabcabcde"}, {1: "st", 2: "abcabcabcdef"}, {1: "stu"})
+    for turn in turns:
+        ids = {slot: Pairs().encode(text) for slot, text in turn.items()}
+        with torch.no_grad():
+            assert together.written(ids) == {slot: alone[slot].written({slot: x})[slot] for slot, x in ids.items()}
 
 
 def test_a_history_beyond_the_drafters_cache_is_met_with_silence() -> None:
     drafter = TextDrafter(float64("bamba"), Letters(), Letters(), 2, slots=1, cache=5)
-    assert drafter.draft(0, Letters().encode("abcdef")) == []
+    assert drafter.draft({0: Letters().encode("abcdef")}) == {}
 
 
 def test_bad_numbers_are_refused() -> None:

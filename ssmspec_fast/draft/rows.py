@@ -87,10 +87,14 @@ class Rows:
         count = (sequences.length[owner] - held).clamp(1, self.window)
         places = held[:, None] + torch.arange(self.window, device=slots.device)
         tokens = sequences.tokens[owner[:, None], places.clamp_max(sequences.tokens.shape[1] - 1)]
-        feed = plain_feed(Window(tokens, slots, count), pools.length, self.operations)
-        x = self.decoder.hidden(feed)
-        last = x.gather(1, (count - 1)[:, None, None].expand(-1, 1, x.shape[2]))
-        move(pools.length, slots, held + count)
+        return self.run(tokens, slots, count)
+
+    def run(self, tokens: Tensor, rows: Tensor, count: Tensor) -> Tensor:
+        """The first `count` (b) tokens (b, t) into each row (b): the logits after the last of them (b, i)."""
+        pools = self.decoder.pools
+        x = self.decoder.hidden(plain_feed(Window(tokens, rows, count), pools.length, self.operations))
+        last = x.gather(1, (count - 1).clamp_min(0)[:, None, None].expand(-1, 1, x.shape[2]))
+        move(pools.length, rows, at(pools.length, rows) + count)
         return head(self.model, last, self.operations)[:, 0]
 
     def beside(self, slots: Tensor, rows: int) -> Tensor:

@@ -66,7 +66,7 @@ class TextDrafter:
         self.model, self.own, self.target = model, own, target
         self.tokens, self.steps, self.look_behind, self.nodes = tokens, steps, look_behind, 1 + tokens
         used = TorchOperations() if operations is None else operations
-        self.rows = Rows(model, used, slots=slots, width=1, cache=cache + steps, window=1, memory=memory)
+        self.rows = Rows(model, used, slots=slots, width=1, cache=cache + steps, window=look_behind, memory=memory)
         self.decoder, self.cache = self.rows.decoder, cache
         self.fed: dict[int, list[int]] = {}
 
@@ -88,23 +88,24 @@ class TextDrafter:
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         tokens = torch.zeros((len(slots), self.nodes), dtype=torch.int64)
         lengths = torch.ones(len(slots), dtype=torch.int64)
-        for row, slot in enumerate(slots.tolist()):
-            if slot >= 0 and not bool(sequences.ended[slot]):
-                history = sequences.tokens[slot, : int(sequences.length[slot])].tolist()
-                draft = self.draft(slot, history)[: self.tokens]
-                lengths[row] += len(draft)
-                tokens[row, 1 : 1 + len(draft)] = torch.tensor(draft, dtype=torch.int64)
+        rows = {slot: row for row, slot in enumerate(slots.tolist()) if slot >= 0}
+        for slot, draft in self.draft(told(sequences, list(rows))).items():
+            draft = draft[: self.tokens]
+            lengths[rows[slot]] += len(draft)
+            tokens[rows[slot], 1 : 1 + len(draft)] = torch.tensor(draft, dtype=torch.int64)
         tokens = tokens.to(slots.device)
         tokens[:, 0] = sequences.roots(slots)
         return Proposal(Window(tokens, slots, lengths.to(slots.device)))
 
-    def draft(self, slot: int, history: list[int]) -> list[int]:
-        """(1) to (4): silent where the drafter has no room or no token for the text."""
-        ids = self.own.encode(self.target.decode(history))  # (1)
-        if not ids or len(ids) > self.cache:
-            return []
-        said = self.written(slot, ids)
-        return retokenised(self.text(ids, said), history, self.target, self.look_behind)  # (4)
+    def draft(self, histories: dict[int, list[int]]) -> dict[int, list[int]]:
+        """(1) to (4), by slot: silent where the drafter has no room or no token for the text."""
+        ids = {slot: self.own.encode(self.target.decode(history)) for slot, history in histories.items()}  # (1)
+        ids = {slot: x for slot, x in ids.items() if 0 < len(x) <= self.cache}
+        found = {}
+        for slot, said in self.written(ids).items():
+            text = self.text(ids[slot], said)
+            found[slot] = retokenised(text, histories[slot], self.target, self.look_behind)  # (4)
+        return found
 
     def text(self, ids: Sequence[int], said: Sequence[int]) -> str:
         """The text of the tokens said, as it follows the others: some tokenizers write a space by what stands before."""
@@ -112,29 +113,43 @@ class TextDrafter:
         before, whole = self.own.decode(tail), self.own.decode([*tail, *said])
         return whole[len(before) :] if whole.startswith(before) else self.own.decode(list(said))
 
-    def written(self, slot: int, ids: list[int]) -> list[int]:
-        """What the drafter writes after its tokens of the text (2) (3)."""
-        device = self.model.device
-        kept, fed = ids[: max(0, len(ids) - self.look_behind)], self.fed.get(slot)
-        if fed is None or kept[: len(fed)] != fed:
-            self.decoder.prefill([[*kept, 0]], [slot])
-        else:
-            self.feed(kept[len(fed) :], torch.tensor([[slot]], device=device))
-        self.fed[slot] = kept
-        row = self.rows.beside(torch.tensor([slot], device=device), 1)
-        self.rows.copy(torch.tensor([[slot]], device=device), row)
-        logits = self.feed(ids[len(kept) :], row)
-        said = [int(logits.argmax())]
+    def written(self, ids: dict[int, list[int]]) -> dict[int, list[int]]:
+        """What the drafter writes after its tokens of each text (2) (3), all of them in step."""
+        if not ids:
+            return {}
+        kept = {slot: x[: max(0, len(x) - self.look_behind)] for slot, x in ids.items()}
+        fresh = [slot for slot, x in kept.items() if slot not in self.fed or x[: len(self.fed[slot])] != self.fed[slot]]
+        if fresh:
+            self.decoder.prefill([[*kept[slot], 0] for slot in fresh], fresh)
+            self.fed |= {slot: kept[slot] for slot in fresh}
+        slots = torch.tensor(list(ids), device=self.model.device)
+        beside = self.rows.beside(slots, 1)
+        self.feed([x[len(self.fed[slot]) :] for slot, x in kept.items()], slots)
+        self.fed |= kept
+        self.rows.copy(slots[:, None], beside)
+        logits = self.feed([x[len(kept[slot]) :] for slot, x in ids.items()], beside[:, 0])
+        said = [logits.argmax(1)]
         while len(said) < self.steps:
-            said.append(int(self.feed(said[-1:], row).argmax()))
-        return said
+            said.append(self.rows.step(said[-1][:, None], beside)[:, 0].argmax(1))
+        return dict(zip(ids, torch.stack(said, dim=1).tolist(), strict=True))
 
-    def feed(self, ids: Sequence[int], row: Tensor) -> Tensor:
-        """Tokens into a row, one by one; the logits after the last."""
-        logits = torch.zeros(1, device=row.device)
-        for token in ids:
-            logits = self.rows.step(torch.tensor([[token]], device=row.device), row)[0, 0]
-        return logits
+    def feed(self, ids: Sequence[Sequence[int]], rows: Tensor) -> Tensor:
+        """Tokens into each row, as many at once as the look-behind; the logits after the last of each (b, i)."""
+        found = torch.zeros((len(ids), self.model.config.vocabulary), device=rows.device)
+        for first in range(0, max(map(len, ids)), self.look_behind):
+            parts = [x[first : first + self.look_behind] for x in ids]
+            filled = [[*part, *[0] * (self.look_behind - len(part))] for part in parts]
+            count = torch.tensor([len(part) for part in parts], device=rows.device)
+            logits = self.rows.run(torch.tensor(filled, device=rows.device), torch.where(count > 0, rows, -1), count)
+            found = torch.where((count > 0)[:, None], logits.to(found.dtype), found)
+        return found
+
+
+def told(sequences: Sequences, slots: list[int]) -> dict[int, list[int]]:
+    """The tokens of the sequences that have not ended, by slot."""
+    rows = torch.tensor(slots, dtype=torch.int64, device=sequences.tokens.device)
+    tokens, lengths, ended = (x[rows].tolist() for x in (sequences.tokens, sequences.length, sequences.ended))
+    return {slot: x[:n] for slot, x, n, over in zip(slots, tokens, lengths, ended, strict=True) if not over}
 
 
 def retokenised(text: str, history: Sequence[int], target: Tokenizer, look_behind: int) -> list[int]:
