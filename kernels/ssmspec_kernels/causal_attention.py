@@ -6,12 +6,16 @@
     d'   = exp(m - m') d + sum_l p_il,   o' = exp(m - m') o + sum_l p_il V_l,   y_i = o / d at the end         (4)
 
 T slots were committed before the run, and keys (turned to their positions) and values of its tokens lie behind them: so a
-prompt may come in pieces, or behind a prefix that was there. Slots behind a block's last token are not read. A live token
-whose value is NaN makes the tokens before it NaN too, where one block of tokens has both: 0 NaN is NaN in a product.
+prompt may come in pieces, or behind a prefix that was there. Slots behind a block's last token are not read. A value that is
+not finite makes NaN of its channel in the tokens that see it, and in no other: where a block of slots is seen by some of its
+tokens only, it is left out of the products, where its weight of 0 would be NaN.
 
 Layout: q, y (t, h, e), all sequences in one run; K, V (s, l, g, e), pools that sequences reach through `slots`; query head h
-reads key head h // (h / g). Scores and sums are fp32, and p stays fp32 (`dots`). Bound by the products.
+reads key head h // (h / g). Scores and sums are fp32; p stays fp32 (`dots`), or is rounded to bf16 for its product with V
+(`contract.Products`). Bound by the products.
 """
+
+import math
 
 import torch
 import triton
@@ -20,6 +24,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
+from .contract import Products, rounds
 from .dots import dot_inputs, dot_left
 from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments
@@ -43,6 +48,7 @@ def causal_attention(
     scale: float | None = None,
     slots: Tensor | None = None,
     out: Tensor | None = None,
+    products: Products = "fp32",
     block_t: int = 64,
     block_l: int = 64,
     num_warps: int = 4,
@@ -52,7 +58,8 @@ def causal_attention(
 
     Sequence b has the tokens bounds[b] .. bounds[b + 1] - 1; bounds never fall, and stay where a sequence is empty. Tokens
     outside, and those of a sequence with a negative slot, are neither read nor written. `length` (s) counts the committed
-    slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read.
+    slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read. `products` "bf16" rounds p,
+    as torch does.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -72,27 +79,49 @@ def causal_attention(
     check_pool(axes["s"], sequences, slots)
     if not q.dtype == K.dtype == V.dtype:
         raise PrecisionError(f"q, K, V came as {q.dtype}, {K.dtype}, {V.dtype}; a matrix product takes one type")
+    rounded = rounds(products, q.dtype)
     scale = e**-0.5 if scale is None else scale
     if not scale > 0:
         raise ParameterError(f"scale came as {scale}; give scale > 0, or None for e^-1/2")
     y = torch.empty_like(q) if out is None else out
-    _causal_attention_kernel[(most(t, sequences, block_t), h)](
+    _causal_attention_kernel[(h, most(t, sequences, block_t))](
         q, K, V, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
-        t, sequences, scale, E=e, L=axes["l"], HEADS_PER_KEY=h // g, BLOCK_T=block_t, BLOCK_L=block_l,
-        BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
-        num_warps=num_warps, num_stages=num_stages,
+        t, sequences, scale * math.log2(math.e), E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t,
+        BLOCK_L=block_l, BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
+        STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return y
+
+
+@triton.jit
+def _fold(high, total, acc, q_t, K_l, V_l, visible, scale, MASKED: tl.constexpr, ROUND: tl.constexpr):
+    """One block of slots more: (1) to (4), to the base 2, `scale` with the factor log2(e)."""
+    s = dot_inputs(q_t, tl.trans(K_l)) * scale
+    if MASKED:
+        s = tl.where(visible, s, float("-inf"))  # (1)
+    above = tl.maximum(high, tl.max(s, axis=1))  # (2)
+    p = tl.exp2(s - above[:, None])  # (3)
+    shrink = tl.exp2(high - above)
+    return above, shrink * total + tl.sum(p, axis=1), shrink[:, None] * acc + dot_left(p, V_l, ROUND)  # (4)
+
+
+@triton.jit
+def _finite(x):
+    """x with 0 for what is not finite, and 1 there, otherwise 0."""
+    f = x.to(tl.float32)
+    lost = (f - f) != 0
+    return tl.where(lost, 0.0, f).to(x.dtype), lost.to(tl.int32)
 
 
 @triton.jit
 def _causal_attention_kernel(
     q, K, V, bounds, length, slots, y, stride_q_t, stride_q_h, stride_K_s, stride_K_l, stride_K_g,
     stride_V_s, stride_V_l, stride_V_g, stride_y_t, stride_y_h, tokens, sequences, scale,
-    E: tl.constexpr, L: tl.constexpr, HEADS_PER_KEY: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr,
-    BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr,
+    E: tl.constexpr, L: tl.constexpr, HEADS_PER_KEY: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    c, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    # The longest rows start first, so that the last programs are short.
+    c, h = tl.num_programs(1) - 1 - tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     b, start, end = chunk_place(bounds, c, sequences, tokens, BLOCK_T, BLOCK_B)
     slot = b
     if slots is not None:
@@ -100,7 +129,7 @@ def _causal_attention_kernel(
     if slot >= 0:
         t = start + tl.arange(0, BLOCK_T)
         e = tl.arange(0, BLOCK_E)
-        real, in_e = t < end, e < E
+        real, in_e = t < end, (e < E) | (E == BLOCK_E)
         q_t = tl.load(
             q + t[:, None] * stride_q_t + h * stride_q_h + e[None, :], mask=real[:, None] & in_e[None, :], other=0.0
         )
@@ -108,23 +137,27 @@ def _causal_attention_kernel(
         if length is not None:
             last += tl.load(length + slot).to(tl.int64)
         seen = tl.minimum(tl.max(tl.where(real, last, -1), axis=0) + 1, L)
-        at_K = K + slot * stride_K_s + (h // HEADS_PER_KEY) * stride_K_g
-        at_V = V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g
+        by_all = tl.minimum(tl.min(last, axis=0) + 1, L) // BLOCK_L * BLOCK_L
+        at_K = K + slot * stride_K_s + (h // HEADS_PER_KEY) * stride_K_g + e[None, :]
+        at_V = V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g + e[None, :]
         high = tl.full([BLOCK_T], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_T], tl.float32)
         acc = tl.zeros([BLOCK_T, BLOCK_E], tl.float32)
-        for l0 in range(0, seen, BLOCK_L):
-            l = l0 + tl.arange(0, BLOCK_L).to(tl.int64)
+        i = tl.arange(0, BLOCK_L).to(tl.int64)
+        for l0 in tl.range(0, by_all, BLOCK_L, num_stages=STAGES):
+            there = in_e[None, :] & (i >= 0)[:, None]
+            K_l = tl.load(at_K + (l0 + i)[:, None] * stride_K_l, mask=there, other=0.0)
+            V_l = tl.load(at_V + (l0 + i)[:, None] * stride_V_l, mask=there, other=0.0)
+            high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, there, scale, False, ROUND)
+        for l0 in range(by_all, seen, BLOCK_L):
+            l = l0 + i
             there = (l < seen)[:, None] & in_e[None, :]
-            K_l = tl.load(at_K + l[:, None] * stride_K_l + e[None, :], mask=there, other=0.0)
-            V_l = tl.load(at_V + l[:, None] * stride_V_l + e[None, :], mask=there, other=0.0)
+            K_l = tl.load(at_K + l[:, None] * stride_K_l, mask=there, other=0.0)
+            V_l, lost = _finite(tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0))
             visible = l[None, :] <= last[:, None]
-            s = tl.where(visible, scale * dot_inputs(q_t, tl.trans(K_l)), float("-inf"))  # (1)
-            above = tl.maximum(high, tl.max(s, axis=1))  # (2)
-            p = tl.exp(s - above[:, None])  # (3)
-            shrink = tl.exp(high - above)
-            total = shrink * total + tl.sum(p, axis=1)
-            acc = shrink[:, None] * acc + dot_left(p, V_l)  # (4)
-            high = above
+            high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, visible, scale, True, ROUND)
+            if tl.max(tl.max(lost, axis=1), axis=0) > 0:
+                meets = tl.dot(visible.to(tl.bfloat16), lost.to(tl.bfloat16))
+                acc = tl.where(meets > 0, float("nan"), acc)
         at_y = y + t[:, None] * stride_y_t + h * stride_y_h + e[None, :]
         tl.store(at_y, (acc / total[:, None]).to(y.dtype.element_ty), mask=real[:, None] & in_e[None, :])

@@ -9,7 +9,8 @@
 (2) knows nothing of the state. The first launch forms T, P and r of halves of 32 tokens at once, T by forward substitution on
 the identity. The second joins the halves a and b of a chunk: below the diagonal T has -T_b scores(k)_ba T_a (6). The third
 walks each sequence with a tile of the state in registers, and between two chunks there are products only. Everything between
-the launches is fp32, products are as accurate as fp32 (`dots`).
+the launches is fp32, products are as accurate as fp32 (`dots`); or their operands are rounded to bf16 (`contract.Products`),
+and the state is summed in fp32 all the same.
 
 Layout: q, k (t, g, k), v (t, h, v), all sequences in one run; S (s, h, k, v), a pool that sequences reach through `slots`;
 the scratch (c, h, i, j) has of each chunk (`packed_chunks`) the rows of T, those of P, r of the keys, r of the queries.
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
+from .contract import Products, rounds
 from .delta_inputs import load_gate_params
 from .delta_window import carried, check_one_type, from_state, norms, scores, substituted
 from .dots import dot_both
@@ -79,6 +81,7 @@ def delta_chunk_scan(
     places: Tensor | None = None,
     out: Tensor | None = None,
     scratch: Tensor | None = None,
+    products: Products = "fp32",
     chunk: int = 32,
     block_v: int = 8,
     num_warps: int = 2,
@@ -93,7 +96,7 @@ def delta_chunk_scan(
     whatever its slot holds. `places` (c) names a slot of S for the state after each chunk, in the order of
     `ssmspec_ref.packed.every` with blocks of `chunk` tokens; a negative one is not kept. No place may be the slot or a place
     of another sequence. Chunks of 64, with tiles of 32 channels and 4 warps, take 0.9 of the time on an H200, but spill
-    registers.
+    registers. `products` "bf16" rounds the operands of the products, as fla does.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (chunks of 64 on sm_100), before anything is written.
     """
@@ -119,6 +122,7 @@ def delta_chunk_scan(
     divides(groups, h)
     check_pool(axes["s"], sequences, slots)
     check_one_type(q, k, v)
+    rounded = rounds(products, q.dtype)
     scale = axes["k"] ** -0.5 if scale is None else scale
     if not (scale > 0 and eps > 0):
         raise ParameterError(f"scale and eps came as {scale} and {eps}; give scale > 0 (or None) and eps > 0")
@@ -132,7 +136,7 @@ def delta_chunk_scan(
     elif tuple(scratch.shape) != shape or scratch.dtype != torch.float32 or not scratch.is_contiguous():
         raise ShapeMismatch(f"scratch came as {tuple(scratch.shape)} {scratch.dtype}, but {shape} in float32 is needed")
     o = torch.empty_like(v) if out is None else out
-    common = {"K": axes["k"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "CHUNK": chunk,
+    common = {"K": axes["k"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "ROUND": rounded, "CHUNK": chunk,
               "BLOCK_B": triton.next_power_of_2(sequences), "SPLIT": q.dtype == torch.bfloat16,
               "BLOCK_K": max(16, triton.next_power_of_2(axes["k"]))}  # fmt: skip
     half = min(chunk, 32)
@@ -180,8 +184,8 @@ def _halves_kernel(
     q, k, g, beta, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g,
     stride_g_t, stride_g_h, stride_beta_t, stride_beta_h, stride_T_c, stride_T_h, stride_bias_h,
     tokens, sequences, scale, eps,
-    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, ROUND: tl.constexpr, L2_NORM: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     c, h = tl.program_id(1).to(tl.int64) // (CHUNK // HALF), tl.program_id(0).to(tl.int64)
     b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
@@ -218,8 +222,8 @@ def _halves_kernel(
 def _join_kernel(
     q, k, g, A, dt_bias, bounds, slots, scratch, stride_q_t, stride_q_g, stride_k_t, stride_k_g, stride_g_t, stride_g_h,
     stride_T_c, stride_T_h, stride_bias_h, tokens, sequences,
-    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
-    SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     c, h = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
     b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
@@ -250,7 +254,7 @@ def _join_kernel(
         T_a, T_b = tl.load(at_T), tl.load(at_T + HALF * CHUNK + HALF)
         seen = (l[:, None] >= 0) & (l[None, :] >= 0)
         between = scores(k_b, r_b, G_b, k_a, r_a, G_a, seen, HALF, CHANNEL)
-        tl.store(at_T + HALF * CHUNK, dot_both(T_b, dot_both(-between, T_a, SPLIT), SPLIT))  # (6)
+        tl.store(at_T + HALF * CHUNK, dot_both(T_b, dot_both(-between, T_a, SPLIT, ROUND), SPLIT, ROUND))  # (6)
         tl.store(at_T + HALF, tl.zeros_like(T_a))
         at_P = at_T + CHUNK * CHUNK
         tl.store(at_P + HALF * CHUNK, scores(q_b, r_q, G_b, k_a, r_a, G_a, seen, HALF, CHANNEL))
@@ -262,8 +266,8 @@ def _chunk_walk_kernel(
     S, q, k, v, g, A, dt_bias, bounds, slots, fresh, places, scratch, o,
     stride_S_s, stride_S_h, stride_S_k, stride_q_t, stride_q_g, stride_k_t, stride_k_g, stride_v_t, stride_v_h,
     stride_g_t, stride_g_h, stride_T_c, stride_T_h, stride_o_t, stride_o_h, stride_bias_h, tokens, sequences, chunks,
-    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
-    SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
+    K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot = b
@@ -292,14 +296,14 @@ def _chunk_walk_kernel(
             k_t = load_rows(k + group * stride_k_g, t * stride_k_t, i, real, in_k)
             v_t = load_rows(v + h * stride_v_h, t * stride_v_t, j, real, in_v).to(tl.float32)
             r_k = tl.load(at_r + c * stride_T_c)
-            R = v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT)
-            U = dot_both(tl.load(at_T + c * stride_T_c), R, SPLIT)  # (3)
+            R = v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT, ROUND)
+            U = dot_both(tl.load(at_T + c * stride_T_c), R, SPLIT, ROUND)  # (3)
             q_t = load_rows(q + group * stride_q_g, t * stride_q_t, i, real, in_k)
-            o_t = from_state(q_t, tl.load(at_r + c * stride_T_c + CHUNK), G, state, CHANNEL, SPLIT)
-            o_t += dot_both(tl.load(at_T + c * stride_T_c + CHUNK * CHUNK), U, SPLIT)  # (4)
+            o_t = from_state(q_t, tl.load(at_r + c * stride_T_c + CHUNK), G, state, CHANNEL, SPLIT, ROUND)
+            o_t += dot_both(tl.load(at_T + c * stride_T_c + CHUNK * CHUNK), U, SPLIT, ROUND)  # (4)
             at_o = o + t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
             tl.store(at_o, o_t.to(o.dtype.element_ty), mask=real[:, None] & in_v[None, :])
-            state = carried(state, k_t, r_k, G, tl.sum(g_t, axis=0), U, CHANNEL, SPLIT)  # (5)
+            state = carried(state, k_t, r_k, G, tl.sum(g_t, axis=0), U, CHANNEL, SPLIT, ROUND)  # (5)
             if places is not None:
                 place = tl.load(places + first + c).to(tl.int64)
                 tl.store(at_S + place * stride_S_s, state.to(S.dtype.element_ty), mask=inside & (place >= 0))

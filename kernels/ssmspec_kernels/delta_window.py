@@ -64,12 +64,12 @@ def norms(x, scale, eps, L2_NORM: tl.constexpr):
 
 
 @triton.jit
-def from_state(x, r, G, state, CHANNEL: tl.constexpr, SPLIT: tl.constexpr):
+def from_state(x, r, G, state, CHANNEL: tl.constexpr, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
     """decayed(x) S (1)."""
     if CHANNEL:
-        read = dot_both(x.to(tl.float32) * r[:, None] * tl.exp(G), state, SPLIT)
+        read = dot_both(x.to(tl.float32) * r[:, None] * tl.exp(G), state, SPLIT, ROUND)
     else:
-        read = (r * tl.exp(G))[:, None] * dot_right(x, state)
+        read = (r * tl.exp(G))[:, None] * dot_right(x, state, ROUND)
     return read
 
 
@@ -106,11 +106,11 @@ def substituted(A, R, T: tl.constexpr):
 
 
 @triton.jit
-def carried(state, k, r, G, total, U, CHANNEL: tl.constexpr, SPLIT: tl.constexpr):
+def carried(state, k, r, G, total, U, CHANNEL: tl.constexpr, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
     """The state after the window (4); `total` is G_T."""
     if CHANNEL:
         kept = k.to(tl.float32) * r[:, None] * tl.exp(total[None, :] - G)
-        state = tl.exp(total)[:, None] * state + dot_both(tl.trans(kept), U, SPLIT)
+        state = tl.exp(total)[:, None] * state + dot_both(tl.trans(kept), U, SPLIT, ROUND)
     else:
-        state = tl.exp(total) * state + dot_right(tl.trans(k), (r * tl.exp(total - G))[:, None] * U)
+        state = tl.exp(total) * state + dot_right(tl.trans(k), (r * tl.exp(total - G))[:, None] * U, ROUND)
     return state

@@ -8,6 +8,8 @@ together the 24 bits of x, unless lo underflows. Products of bf16 are exact in f
 sums (2) are a product of fp32 operands, on the tensor cores and without tf32. fp16 and fp32 activations take one product in
 fp32 (3). Two fp32 operands are nine bf16 products (4), summed from the small to the large.
 
+Where a launcher is asked for bf16 products, an fp32 operand is rounded to nearest instead, and one product is taken (5).
+
 The parts are cut off, not rounded: the upper half of the bits of x is hi, and two of them become a register of the product
 in one instruction. Conversions run at an eighth of that rate, and were half the time of a tree on an H200.
 """
@@ -34,8 +36,10 @@ def split3(x):
 
 
 @triton.jit
-def dot_left(x, y):
-    """x y for an fp32 block x and activations y, summed in fp32 (2) (3)."""
+def dot_left(x, y, ROUND: tl.constexpr = False):
+    """x y for an fp32 block x and activations y, summed in fp32 (2) (3); (5) where ROUND."""
+    if ROUND:
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
     if y.dtype == tl.bfloat16:
         hi, mid, lo = split3(x)
         acc = tl.dot(lo, y, out_dtype=tl.float32)
@@ -56,8 +60,10 @@ def dot_onto(acc, x, y):
 
 
 @triton.jit
-def dot_right(x, y):
-    """x y for activations x and an fp32 block y, summed in fp32 (2) (3)."""
+def dot_right(x, y, ROUND: tl.constexpr = False):
+    """x y for activations x and an fp32 block y, summed in fp32 (2) (3); (5) where ROUND."""
+    if ROUND:
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
     if x.dtype == tl.bfloat16:
         hi, mid, lo = split3(y)
         acc = tl.dot(x, lo, out_dtype=tl.float32)
@@ -75,8 +81,10 @@ def dot_inputs(x, y):
 
 
 @triton.jit
-def dot_both(x, y, SPLIT: tl.constexpr):
-    """x y for two fp32 blocks, summed in fp32: on the tensor cores (4) where SPLIT, otherwise in fp32 (3)."""
+def dot_both(x, y, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
+    """x y for two fp32 blocks, summed in fp32: on the tensor cores (4) where SPLIT, in fp32 (3); (5) where ROUND."""
+    if ROUND:
+        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
     if SPLIT:
         hi, mid, lo = split3(x)
         y_hi, y_mid, y_lo = split3(y)

@@ -8,7 +8,8 @@
 The first launch forms dt and (1). The second walks each sequence by (2) and (3) with a tile of the state in registers, and
 keeps S_c, the state that a chunk starts from. The third forms (4) of all chunks at once, for it knows of other chunks only
 through S_c: a program has one chunk and several heads of a group, which share C_i . B_j, and reads the state of the next head
-while it works on this one. What lies between the launches is fp32. Products are as accurate as fp32 (`dots`).
+while it works on this one. Products are as accurate as fp32, and what lies between the launches is fp32; with products in
+bf16 (`contract.Products`) S_c lies there as the products read it, rounded. The state itself is summed in fp32 all the same.
 
 Layout: x (t, h, p) and the like, all sequences in one run; S (s, h, p, n), a pool that sequences reach through `slots`; the
 scratch (c, h, i) has of each chunk (`packed_chunks`) G, dt and S_c. Bound by the products of (4), the scratch, and the walk.
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
+from .contract import Products, rounds
 from .dots import dot_inputs, dot_left, dot_right
 from .functions import silu
 from .launch import FLOATS, INDICES, check_pool, d_strides, divides, sizes, strides
@@ -41,6 +43,7 @@ def traffic_bytes(
     state: int = 4,
     io: int = 2,
     z: bool = False,
+    products: Products = "fp32",
 ) -> int:
     """Bytes that must cross the memory bus, each once: tokens, states of live sequences that are not fresh, and the scratch.
 
@@ -48,12 +51,15 @@ def traffic_bytes(
     are the bytes of an element.
     """
     run = io * tokens * (h * p * (3 if z else 2) + 2 * g * n + h)
-    return run + 2 * h * (sequences * p * n * state + chunks * (p * n + 2 * chunk) * 4)
+    held = p * n * (4 if products == "fp32" else 2)
+    return run + 2 * h * (sequences * p * n * state + chunks * (held + 2 * chunk * 4))
 
 
-def scratch_shape(tokens: int, sequences: int, h: int, p: int, n: int, *, chunk: int = 64) -> tuple[int, int, int]:
-    """The shape of the scratch (fp32) that a run needs."""
-    return most(tokens, sequences, chunk), h, 2 * chunk + p * n
+def scratch_shape(
+    tokens: int, sequences: int, h: int, p: int, n: int, *, chunk: int = 64, products: Products = "fp32"
+) -> tuple[int, int, int]:
+    """The shape of the scratch (fp32) that a run needs; two states of bf16 share a number."""
+    return most(tokens, sequences, chunk), h, 2 * chunk + (p * n if products == "fp32" else triton.cdiv(p * n, 2))
 
 
 def ssd_chunk_scan(
@@ -75,6 +81,7 @@ def ssd_chunk_scan(
     places: Tensor | None = None,
     out: Tensor | None = None,
     scratch: Tensor | None = None,
+    products: Products = "fp32",
     chunk: int = 64,
     block_p: int | None = None,
     block_n: int = 64,
@@ -91,7 +98,7 @@ def ssd_chunk_scan(
     outside, and those of a sequence with a negative slot, are neither read nor written. A sequence that is `fresh` (b)
     starts from zeros, whatever its slot holds. `places` (c) names a slot of S for the state after each chunk, in the order
     of `ssmspec_ref.packed.every` with blocks of `chunk` tokens; a negative one is not kept. No place may be the slot or a
-    place of another sequence.
+    place of another sequence. `products` "bf16" rounds the operands of the products, as mamba-ssm does.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (tiles that were not checked compiled), before anything
     is written.
@@ -118,6 +125,7 @@ def ssd_chunk_scan(
     divides(g, h)
     check_pool(axes["s"], sequences, slots)
     check_one_type(x=x, B=B, C=C)
+    rounded = rounds(products, x.dtype)
     low, high = dt_limit
     if not 0 <= low <= high:
         raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
@@ -126,7 +134,7 @@ def ssd_chunk_scan(
             f"num_warps and num_stages came as {num_warps} and {num_stages}; as compiled for a GPU the outputs are checked "
             "with up to 4 warps and with 2 stages or more"
         )
-    shape = scratch_shape(t, sequences, h, p, n, chunk=chunk)
+    shape = scratch_shape(t, sequences, h, p, n, chunk=chunk, products=products)
     if places is not None and len(places) < shape[0]:
         raise ShapeMismatch(f"places hold {len(places)} entries, but the run may have {shape[0]} chunks; give one for each")
     if scratch is None:
@@ -136,18 +144,19 @@ def ssd_chunk_scan(
     y = torch.empty_like(x) if out is None else out
     wide, block = max(16, triton.next_power_of_2(n)), block_p or min(max(16, triton.next_power_of_2(p)), 32)
     shared = next(k for k in range(min(heads, h // g), 0, -1) if h // g % k == 0)
+    states = scratch.view(torch.bfloat16) if rounded else scratch
     packed = {"CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences)}
-    common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, **packed}
+    common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, "ROUND": rounded, **packed}
     _chunk_steps_kernel[(triton.cdiv(h, 16), shape[0])](
         dt, A, dt_bias, bounds, slots, scratch, *strides(dt, 2), *strides(scratch, 2), t, sequences, low, high,
         H=h, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_H=16, **packed,
     )  # fmt: skip
     _chunk_starts_kernel[(triton.cdiv(p, walk_p), h, sequences)](
-        S, x, B, bounds, slots, fresh, places, scratch, *strides(S, 3), *strides(x, 2), *strides(B, 2), *strides(scratch, 2),
-        t, sequences, shape[0], BLOCK_P=walk_p, BLOCK_N=wide, STAGES=walk_stages, num_warps=walk_warps, **common,
+        S, x, B, bounds, slots, fresh, places, scratch, states, *strides(S, 3), *strides(x, 2), *strides(B, 2),
+        *strides(scratch, 2), t, sequences, shape[0], BLOCK_P=walk_p, BLOCK_N=wide, STAGES=walk_stages, num_warps=walk_warps, **common,
     )  # fmt: skip
     _chunk_outputs_kernel[(h // shared, shape[0])](
-        x, B, C, D, z, bounds, slots, scratch, y, *strides(x, 2), *strides(B, 2), *strides(C, 2), *strides(z, 2),
+        x, B, C, D, z, bounds, slots, scratch, states, y, *strides(x, 2), *strides(B, 2), *strides(C, 2), *strides(z, 2),
         *strides(scratch, 2), *strides(y, 2), *d_strides(D), t, sequences, HEADS=shared, TILES=triton.cdiv(p, block),
         BLOCK_P=block, BLOCK_N=min(block_n, wide), STAGES=num_stages, num_warps=num_warps, **common,
     )  # fmt: skip
@@ -156,7 +165,7 @@ def ssd_chunk_scan(
 
 @triton.jit
 def _chunk_steps_kernel(
-    dt, A, dt_bias, bounds, slots, scratch, stride_dt_t, stride_dt_h, stride_U_c, stride_U_h, tokens, sequences, low, high,
+    dt, A, dt_bias, bounds, slots, scratch, stride_dt_t, stride_dt_h, stride_c, stride_h, tokens, sequences, low, high,
     H: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -176,7 +185,7 @@ def _chunk_steps_kernel(
         raw = tl.load(dt + t[:, None] * stride_dt_t + h[None, :] * stride_dt_h, mask=real, other=0.0)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         G = tl.cumsum(step * tl.load(A + h[None, :], mask=in_h, other=0.0), axis=0)  # (1)
-        at = scratch + c * stride_U_c + h[None, :] * stride_U_h + i[:, None]
+        at = scratch + c * stride_c + h[None, :] * stride_h + i[:, None]
         there = in_h & (i >= 0)[:, None]
         tl.store(at, G, mask=there)
         tl.store(at + CHUNK, step, mask=there)
@@ -184,11 +193,12 @@ def _chunk_steps_kernel(
 
 @triton.jit
 def _chunk_starts_kernel(
-    S, x, B, bounds, slots, fresh, places, scratch, stride_S_s, stride_S_h, stride_S_p, stride_x_t, stride_x_h,
-    stride_B_t, stride_B_g, stride_U_c, stride_U_h, tokens, sequences, chunks,
-    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
+    S, x, B, bounds, slots, fresh, places, scratch, states, stride_S_s, stride_S_h, stride_S_p, stride_x_t, stride_x_h,
+    stride_B_t, stride_B_g, stride_c, stride_h, tokens, sequences, chunks,
+    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    PARTS: tl.constexpr = 2 if ROUND else 1
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot = b
     if slots is not None:
@@ -204,19 +214,20 @@ def _chunk_starts_kernel(
         if fresh is not None:
             held = inside & (tl.load(fresh + b) == 0)
         state = tl.load(at_S + slot * stride_S_s, mask=held, other=0.0).to(tl.float32)
-        at_G = scratch + first * stride_U_c + h * stride_U_h + i
-        at_U = scratch + first * stride_U_c + h * stride_U_h + 2 * CHUNK + p[:, None] * N + n[None, :]
+        of_head = first * stride_c + h * stride_h
+        at_G = scratch + of_head + i
+        at_U = states + (of_head + 2 * CHUNK) * PARTS + p[:, None] * N + n[None, :]
         at_x, at_B = x + h * stride_x_h, B + (h // HEADS_PER_GROUP) * stride_B_g
         for c in tl.range(0, count, num_stages=STAGES):
-            tl.store(at_U + c * stride_U_c, state, mask=inside)
+            tl.store(at_U + c * stride_c * PARTS, state.to(states.dtype.element_ty), mask=inside)
             t = start + c * CHUNK + i
             real = t < end
-            G, step = tl.load(at_G + c * stride_U_c), tl.load(at_G + c * stride_U_c + CHUNK)
+            G, step = tl.load(at_G + c * stride_c), tl.load(at_G + c * stride_c + CHUNK)
             total = tl.sum(tl.where(i == CHUNK - 1, G, 0.0), axis=0)
             x_t = load_rows(at_x, t * stride_x_t, p, real, in_p).to(tl.float32)
             brought = tl.trans((tl.exp(total - G) * step)[:, None] * x_t)
             B_t = load_rows(at_B, t * stride_B_t, n, real, in_n)
-            state = tl.exp(total) * state + dot_left(brought, B_t)  # (2) (3)
+            state = tl.exp(total) * state + dot_left(brought, B_t, ROUND)  # (2) (3)
             if places is not None:
                 place = tl.load(places + first + c).to(tl.int64)
                 tl.store(at_S + place * stride_S_s, state.to(S.dtype.element_ty), mask=inside & (place >= 0))
@@ -225,11 +236,12 @@ def _chunk_starts_kernel(
 
 @triton.jit
 def _chunk_outputs_kernel(
-    x, B, C, D, z, bounds, slots, scratch, y, stride_x_t, stride_x_h, stride_B_t, stride_B_g, stride_C_t, stride_C_g,
-    stride_z_t, stride_z_h, stride_U_c, stride_U_h, stride_y_t, stride_y_h, stride_D_h, stride_D_p, tokens, sequences,
-    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
+    x, B, C, D, z, bounds, slots, scratch, states, y, stride_x_t, stride_x_h, stride_B_t, stride_B_g, stride_C_t, stride_C_g,
+    stride_z_t, stride_z_h, stride_c, stride_h, stride_y_t, stride_y_h, stride_D_h, stride_D_p, tokens, sequences,
+    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    PARTS: tl.constexpr = 2 if ROUND else 1
     c, h0 = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * HEADS
     b, start, end = chunk_place(bounds, c, sequences, tokens, CHUNK, BLOCK_B)
     slot = b
@@ -250,15 +262,16 @@ def _chunk_outputs_kernel(
             h = h0 + tile // TILES
             p = (tile % TILES) * BLOCK_P + tl.arange(0, BLOCK_P).to(tl.int64)
             in_p = p < P
-            at_U = scratch + c * stride_U_c + h * stride_U_h
-            G, step = tl.load(at_U + i), tl.load(at_U + CHUNK + i)
+            of_head = c * stride_c + h * stride_h
+            G, step = tl.load(scratch + of_head + i), tl.load(scratch + of_head + CHUNK + i)
+            at_U = states + (of_head + 2 * CHUNK) * PARTS
             x_t = load_rows(x + h * stride_x_h, t * stride_x_t, p, real, in_p)
             from_state = tl.zeros([CHUNK, BLOCK_P], tl.float32)
             for n0 in tl.static_range(0, N, BLOCK_N):
                 n = n0 + tl.arange(0, BLOCK_N)
                 C_t = load_rows(at_C, t * stride_C_t, n, real, n < N)
-                from_state += dot_right(C_t, tl.trans(load_rows(at_U + 2 * CHUNK, p * N, n, in_p, n < N)))
-            y_t = dot_left(weights(G, G, step, sees, scores), x_t) + tl.exp(G)[:, None] * from_state  # (4)
+                from_state += dot_right(C_t, tl.trans(load_rows(at_U, p * N, n, in_p, n < N)), ROUND)
+            y_t = dot_left(weights(G, G, step, sees, scores), x_t, ROUND) + tl.exp(G)[:, None] * from_state  # (4)
             if D is not None:
                 skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
                 y_t += skip[None, :] * x_t.to(tl.float32)
