@@ -8,8 +8,8 @@ from typing import Any
 
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
 FURTHER = ("papers", "bench", "trained")
-"""What the papers' tables need beside them: more windows and rings of the kernels, steps of an engine, and runs of it with the
-checkpoints of this repository."""
+"""What the papers' tables need beside them: more windows and rings of the kernels; steps of an engine; runs of it with the
+checkpoints."""
 
 
 class Missing(LookupError):

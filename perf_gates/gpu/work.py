@@ -61,9 +61,7 @@ def ring(step: Step, mixer: Any) -> float:
     if step.method != "buffer":
         return 0.0
     if hasattr(mixer, "key_heads"):
-        token = (
-            4 * mixer.value_heads * mixer.value_channels + 2 * mixer.key_heads * mixer.key_channels + 4 * mixer.value_heads
-        )
+        token = 4 * mixer.value_heads * (1 + mixer.value_channels) + 2 * mixer.key_heads * mixer.key_channels
     else:
         token = 2 * mixer.heads * mixer.channels + 2 * mixer.groups * mixer.state + 4 * mixer.heads
     return token * (RING / 2 + step.tokens)

@@ -11,16 +11,16 @@ mamba-in-llama-8b  32       4096    32 x 128     128     32       128256       J
 mamba-in-llama-2l  2        4096    as above, no attention                     a drafter of two layers of the former
   .. -1024         2        1024    16 x 64      64      16       128256       the same of a quarter of the width
 mamba2-130m        24       768     24 x 64      128     1        50288        state-spaces/mamba2-130m
-mamba-130m         24       768     Mamba-1      16               50432        state-spaces/mamba-130m, pythia's tokens; -32000: mistral's
-mamba-370m         48       1024    Mamba-1      16               50432        state-spaces/mamba-370m, pythia's tokens
+mamba-130m         24       768     Mamba-1      16               50432        state-spaces/mamba-130m; -32000: mistral's tokens
+mamba-370m         48       1024    Mamba-1      16               50432        state-spaces/mamba-370m
 pythia-6.9b        32       4096    attention                     50432        EleutherAI/pythia-6.9b
 mistral-7b         32       4096    attention, 8 key heads        32000        mistralai/Mistral-7B-v0.1, no sliding window
 nemotron-3-nano-4b 42       3136    96 x 80      128     8        131072       nvidia/NVIDIA-Nemotron-3-Nano-4B
 qwen3.5-4b         32       2560    delta rule, 16 and 32 heads   248320       Qwen/Qwen3.5-4B
 tiny, tiny-hybrid                                                              for a CPU
 
-The papers train 13B and 23B models from nothing and print no sizes; the sizes here have that many weights. Drafters have their
-targets' tokens. Of the two hybrids the order of the layers is as published where it is known, and their number always.
+The papers train 13B and 23B models from nothing and print no sizes; the sizes here have that many weights. Drafters have the
+tokens of their targets.
 """
 
 from dataclasses import replace
@@ -90,7 +90,8 @@ def _qwen(layers: int, width: int, inner: int) -> Any:
     fields = {
         "model_type": "qwen3_5_text", "hidden_size": width, "num_hidden_layers": layers, "intermediate_size": inner,
         "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-        "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320, "tie_word_embeddings": True,
+        "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320,
+        "tie_word_embeddings": True,
     }  # fmt: skip
     return fields, None
 
