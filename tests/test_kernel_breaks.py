@@ -128,7 +128,8 @@ def test_a_planted_break_is_killed_and_one_that_changes_nothing_survives() -> No
         broken("past + 2 * WINDOW > CAPACITY", "past + 2 * WINDOW >= CAPACITY"),
         broken("past + 2 * WINDOW > CAPACITY", "past + WINDOW + WINDOW > CAPACITY"),
     ]
-    row, other = run.each(made, lambda tester, one: run.judge(tester, one, seconds), 1)
+    found = dict(run.each(made, lambda tester, one: run.judge(tester, one, seconds), 1))
+    row, other = (found[one] for one in made)
     assert (row["result"], row["how"]) == ("killed", "assertion")
     assert "test_the_cursors_follow_the_rule" in row["by"]
     assert other["result"] == "survived"
