@@ -1,0 +1,32 @@
+"""Triton's functions as functions of a module, for kernels that call them by a name of their own.
+
+The interpreter replaces functions where Triton defines them; a name that was bound before keeps the old one. To be imported
+when the interpreter is chosen.
+"""
+
+from importlib import import_module
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def exp(x):  # type: ignore[no-untyped-def]
+    return tl.exp(x)
+
+
+@triton.jit
+def exp2(x):  # type: ignore[no-untyped-def]
+    return tl.exp2(x)
+
+
+FUNCTIONS = {"exp": exp, "exp2": exp2}
+
+
+def bind(home: str, *names: str) -> None:
+    """Bind names of a module anew. Raises: ImportError where it has no such name, so that nothing is left out unseen."""
+    kernels = import_module(home)
+    for name in names:
+        if not hasattr(kernels, name):
+            raise ImportError(f"{home} has no {name}; its kernels cannot be interpreted", name=home)
+        setattr(kernels, name, FUNCTIONS[name])

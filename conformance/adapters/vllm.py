@@ -1,0 +1,250 @@
+"""vLLM: the Triton kernels of its Mamba-2 and gated-delta layers, run from its sources without the rest of the package.
+
+A state is kept for every token of a window, in slots of a table: a window reads the slot of the last accepted token and
+writes all of its own (`vllm_windows`). Slot 0 is padding. The delta rule's state is (value, key); the convolution keeps
+w - 1 inputs, and behind them those of a window's drafts. dt, A, D and the bias come widened by strides of 0, as the layer
+calls the kernels; D and the bias are arguments that cannot be left out, and dt has no limits in a step.
+"""
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+from . import standins, vllm_windows
+from .peers import Tensors, bare, module, one, placed, version_of
+from .pools import Pool, Run, by_head, ends, flat, turned, with_oldest
+
+OPS, RULE = "vllm.model_executor.layers.mamba.ops", "vllm.third_party.flash_linear_attention.ops"
+PADDING = 0
+"""The slot that is padding; `vllm.v1.attention.backends.utils.NULL_BLOCK_ID`."""
+CHUNK = 16
+RING = 5
+"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed."""
+HEADS = {"D": ("head", "channel"), "dt_bias": ("on",), "dt_limit": ("off",)}
+STEP = Limits(HEADS, reason="selective_state_update takes D and dt_bias always, and no limits of dt")
+NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="its step has no limits of dt")
+TAPS = Limits(sizes={"w": (2, 4)}, reason="filters of 2 to 4 taps, which every kernel of its convolution takes")
+GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
+MIXED = Limits(HEADS | {"kind": ("mamba2", "delta")}, TAPS.sizes, "layers of Mamba-2 and of the gated delta rule")
+ABSENT = {
+    "": "vLLM judged here is its Triton kernels of Mamba-2 and the gated delta rule",
+    "speculate.tree": "no kernel takes a tree",
+    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
+}
+
+
+class Kernels:
+    """The kernels on one device, and how they are called for a batch."""
+
+    padding = PADDING
+
+    def __init__(self, device: str) -> None:
+        self.tensor = Tensors(device)
+        ssm, conv = module(f"{OPS}.mamba_ssm"), module(f"{OPS}.causal_conv1d")
+        self.update, self.conv_update, self.conv_fn = (
+            ssm.selective_state_update,
+            conv.causal_conv1d_update,
+            conv.causal_conv1d_fn,
+        )
+        self.chunks = module(f"{OPS}.ssd_combined").mamba_chunk_scan_combined_varlen
+        replay = module(f"{OPS}.selective_state_update_replayssm_output_only")
+        self.replay = replay.selective_state_update_replayssm_output_only
+        self.recurrent = module(f"{RULE}.fused_recurrent").fused_recurrent_gated_delta_rule
+
+    # --- one token ---
+
+    def step(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, S, PADDING + 1)
+        given = self.ssd(token, params)
+        out = self.tensor.torch.full_like(given["x"], float("nan"))
+        self.update(pool.states, **given, out=out, state_batch_indices=pool.index)
+        return self.tensor.back(out, pool.rows())
+
+    def ssd(self, tokens: Any, params: Any) -> dict[str, Any]:
+        """Tokens in a run, as the step takes them."""
+        x, dt, B, C, z = map(self.tensor, (tokens.x, tokens.dt, tokens.B, tokens.C, tokens.z))
+        given = {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
+        return given | by_head(self.tensor, params, x.shape[-1], B.shape[-1])
+
+    # --- windows: a slot for every token ---
+
+    def ssd_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
+        b, t = window.dt.shape[:2]
+        given = self.ssd(Run(window), params)
+        out = self.tensor.torch.full_like(given["x"], float("nan"))
+        places = {"state_batch_indices": pool.table, "num_accepted_tokens": accepted, "cu_seqlens": ends(self.tensor, b, t)}
+        self.update(pool.states, **given, out=out, **places)
+        return out.unflatten(0, (b, t))
+
+    def delta_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
+        b, t = window.beta.shape[:2]
+        q, k, v, g, beta = (flat(self.tensor(a))[None] for a in (window.q, window.k, window.v, window.g, window.beta))
+        places = {"ssm_state_indices": pool.table, "num_accepted_tokens": accepted, "cu_seqlens": ends(self.tensor, b, t)}
+        how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
+        o, _ = self.recurrent(q, k, v, g, beta, initial_state=pool.states, **places, **how)
+        return o[0].unflatten(0, (b, t))
+
+    def ssd_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        """A run as one window; the slot of its last token holds the state."""
+        return self._scan(self.ssd_window, S, window, params, window.dt.shape[1])
+
+    def delta_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        y, S_next = self._scan(self.delta_window, turned(S), window, params, window.beta.shape[1])
+        return y, turned(S_next)
+
+    def _scan(self, run: Any, S: Array, window: Any, params: Any, t: int) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, S, PADDING + 1, t)
+        ones = self.tensor.torch.ones(len(S), dtype=self.tensor.torch.int32, device=self.tensor.device)
+        y = run(pool, ones, window, params)
+        return self.tensor.back(y, pool.at(t * ones - 1))
+
+    # --- chunks ---
+
+    def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        b, t = window.dt.shape[:2]
+        y, S_next = self._chunks(self.tensor(S), Run(window), [t * i for i in range(b + 1)], params)
+        return self.tensor.back(y.unflatten(0, (b, t)), S_next)
+
+    def ssd_packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
+        """Every sequence from its own state, one that is fresh from zeros; one without tokens is not in the batch."""
+        states = self.tensor(S)
+        states[self.tensor(fresh)] = 0
+        full = [i for i in range(len(S)) if bounds[i] < bounds[i + 1]]
+        y, after = self._chunks(states[full], Run(run), [0, *(int(bounds[i + 1]) for i in full)], params)
+        states[full] = after
+        return self.tensor.back(y[None], states)
+
+    def _chunks(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
+        """Chunks begin anew with every sequence."""
+        tensor, torch = self.tensor, self.tensor.torch
+        cuts, last = [0], list[int]()
+        owner = list[int]()
+        for sequence, (begin, end) in enumerate(pairwise(bounds)):
+            inside = [*range(begin + CHUNK, end, CHUNK), end]
+            cuts, owner = cuts + inside, owner + [sequence] * len(inside)
+            last.append(len(owner) - 1)
+        x, dt, B, C, z = map(tensor, (run.x, run.dt, run.B, run.C, run.z))
+        out = torch.full_like(x, float("nan"))
+        index = partial(torch.tensor, dtype=torch.int32, device=tensor.device)
+        A, D, bias = map(tensor, (params.A, params.D, params.dt_bias))
+        S_next = self.chunks(
+            x, dt, A, B, C, CHUNK, index(bounds), index(cuts), index(last), index(owner), out,
+            D=D, z=z, dt_bias=bias, initial_states=states, dt_softplus=params.dt_softplus, dt_limit=params.dt_limit,
+            state_dtype=torch.float32,
+        )  # fmt: skip
+        return out, S_next
+
+    # --- convolution ---
+
+    def conv_rest(self, params: Any) -> dict[str, Any]:
+        return {
+            "weight": self.tensor(params.weight),
+            "bias": self.tensor(params.bias),
+            "activation": "silu" if params.activation else None,
+        }
+
+    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
+        y, M_next = self.conv_scan(M, u[:, None], params)
+        return y[:, 0], M_next
+
+    def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, M[:, :, 1:], PADDING + 1)
+        x = self.tensor(u).transpose(1, 2).contiguous()
+        y = self.conv_update(x.clone(), pool.states, **self.conv_rest(params), conv_state_indices=pool.index)
+        return self.tensor.back(y.transpose(1, 2), with_oldest(self.tensor(M), x, pool.rows()))
+
+    def conv_prefill(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
+        b, t = u.shape[:2]
+        pool = Pool(self.tensor, M[:, :, 1:].swapaxes(1, 2), PADDING + 1)
+        x = flat(self.tensor(u)).T
+        y = self.conv_fn(
+            x, conv_states=pool.states.transpose(1, 2), query_start_loc=ends(self.tensor, b, t), cache_indices=pool.index,
+            has_initial_state=self.tensor.torch.ones(b, dtype=bool, device=self.tensor.device), **self.conv_rest(params),
+        )  # fmt: skip
+        M_next = with_oldest(self.tensor(M), self.tensor(u).transpose(1, 2), pool.rows().transpose(1, 2))
+        return self.tensor.back(y.T.unflatten(0, (b, t)), M_next)
+
+
+def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
+    exp = "ex2" if compiled else "libm"
+    rule = NumericContract(exp=exp)  # type: ignore[arg-type]
+    state = NumericContract(exp="ex2", softplus="log")
+    chunks = replace(rule, softplus="log", order="chunked", chunk=CHUNK, dot="tf32")
+    ring = replace(rule, softplus="log", order="output_only", dot="tf32x3")
+    windows = partial(partial, vllm_windows.Snapshots, kernels)
+    found: dict[str, dict[str, Capability]] = {
+        "selective_state_update": {
+            "ssd.step": Capability(kernels.step, state, STEP),
+            "ssd.scan": Capability(kernels.ssd_scan, state, STEP),
+            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+        },
+        "fused_recurrent_gated_delta_rule": {
+            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
+            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
+            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
+        },
+        "mamba_chunk_scan_combined_varlen": {
+            "ssd.scan": Capability(kernels.ssd_chunks, chunks),
+            "ssd.scan_packed": Capability(kernels.ssd_packed, chunks),
+        },
+        "selective_state_update_replayssm_output_only": {
+            "ssd.buffered_step": Capability(partial(vllm_windows.Ring, kernels, RING), ring, NO_LIMIT),
+        },
+        "causal_conv1d_update": {
+            "conv.step": Capability(kernels.conv_step, rule, TAPS),
+            "conv.scan": Capability(kernels.conv_scan, rule, TAPS),
+        },
+        "a layer's speculative decoding": {
+            "speculate.chain": Capability(partial(vllm_windows.Layer, kernels), state, MIXED),
+        },
+    }
+    if compiled:
+        found["causal_conv1d_fn"] = {"conv.scan": Capability(kernels.conv_prefill, rule, TAPS)}
+    return tuple(Subject(name, capabilities, ABSENT) for name, capabilities in found.items())
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """The kernels of the vLLM whose sources are on the path. Raises: ImportError, Unsupported."""
+    placed(device)
+    stand_in(device)
+    kernels = Kernels(device)
+    if device == "cpu":
+        module("conformance.adapters.jitted").bind(f"{RULE}.fused_recurrent", "exp")
+    homepage = "https://github.com/vllm-project/vllm/issues"
+    return Adapter("vllm", version_of("vllm"), subjects(kernels, device != "cpu"), homepage)
+
+
+def stand_in(device: str) -> None:
+    """The packages around the kernels, and what these read of the rest."""
+    import triton
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    for home in (OPS, RULE):
+        parts = home.split(".")
+        for depth in range(1, len(parts) + 1):
+            bare(".".join(parts[:depth]))
+    major, minor = standins.capability(device)
+    platform = SimpleNamespace(
+        **dict.fromkeys(("is_cpu", "is_rocm", "is_xpu"), lambda: False),
+        is_cuda=lambda: device != "cpu",
+        is_cuda_alike=lambda: device != "cpu",
+        is_arch_support_pdl=lambda: major >= 9,
+        is_device_capability=lambda wanted, **_: wanted in ((major, minor), 10 * major + minor),
+        is_device_capability_family=lambda family, **_: family // 10 == major,
+    )
+    name = "cpu" if device == "cpu" else module("torch").cuda.get_device_name().replace(" ", "_")
+    for package in ("vllm.utils", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm._custom_ops"):
+        standins.module(package)
+    standins.module("vllm.envs", VLLM_TUNED_CONFIG_FOLDER=None)
+    standins.module("vllm.logger", init_logger=lambda _: standins.silent())
+    standins.module("vllm.platforms", current_platform=platform)
+    standins.module("vllm.triton_utils", HAS_TRITON=True, tl=tl, triton=triton, tldevice=libdevice)
+    standins.module("vllm.utils.math_utils", cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2)
+    standins.module("vllm.utils.platform_utils", get_device_name_as_file_name=lambda: name)
+    standins.module("vllm.v1.attention.backends.utils", NULL_BLOCK_ID=PADDING, PAD_SLOT_ID=-1)
