@@ -1,6 +1,6 @@
 """Is speculation plain decoding? One table over models, methods, drafters and modes.
 
-    python -m perf_gates.lossless --checkpoints ssmspec_fast/checkpoints --out perf_gates/results/lossless.json --device cuda
+    python -m perf_gates.lossless --device cuda --jobs 12 --out perf_gates/results/lossless.json
     python -m perf_gates.lossless --table FILE        the table, as Markdown
     python -m perf_gates.lossless --check FILE        what is missing, failed, or made with other kernels or checkpoints
 
@@ -9,145 +9,33 @@ bitwise it must be equal; fast, a first difference must be a near tie (`conforma
 10,000 tokens in fp32. The float64 forward is the engine's, on plain operations: `tests/test_fast_transformers.py` and
 `tests/test_fast_shipped.py` hold it to transformers'. `perf_gates.cells` says when a table stands.
 
-The engine is reached by name (`--engine`): `run`, `exact` and `digest` as in `ssmspec_fast.traces`. With `--jobs` cells run
-in so many processes, in turn on the GPUs that are seen. Plain decoding runs once for each model and mode, and lies in a
-temporary folder. The file is written whole after every cell; cells that it holds already and that passed with the same
-kernels and checkpoints are not run again; `--seconds` starts no cell later than that, and ends those that run.
+Four fifths of the prompts run at once and the others join as those leave; on a GPU steps are CUDA graphs. With `--jobs` cells
+run in so many processes (`perf_gates.runs`), in turn on the GPUs that are seen, each at one model as long as there is work.
+The file is written whole after every cell; cells that it holds already and that passed with the same kernels and checkpoints
+are not run again; `--seconds` starts no cell later than that, and ends those that run.
 """
 
 import argparse
 import functools
 import json
+import math
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from ssmspec_ref.errors import SpecError
-
-from .cells import (
-    DRAFTERS,
-    METHODS,
-    MODELS,
-    MODES,
-    PASSED,
-    Cell,
-    Key,
-    compare,
-    joined,
-    judge,
-    keys,
-    missing,
-    problems,
-    read,
-    table,
-)
+from .cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, Cell, Key, joined, keys, missing, problems, read, table
 from .machine import fingerprint, kernels_hash
+from .runs import PLAIN, Bench, needs, ordered
 from .workers import VISIBLE, Failed, spread
 
 ENGINE = "ssmspec_fast.traces"
-PLAIN = "plain"
-
-
-class Run(NamedTuple):
-    """Plain decoding of all prompts: tokens (n, t) and the logits (n, t, i) that each was chosen from."""
-
-    tokens: list[tuple[int, ...]]
-    logits: np.ndarray
-
-
-class Bench:
-    """Runs cells, and before them the plain decoding of a model and mode, which it leaves in `store`."""
-
-    def __init__(
-        self,
-        engine: str,
-        checkpoints: Path,
-        prompts: list[str],
-        tokens: int,
-        device: str,
-        dtype: str,
-        store: Path,
-        graphs: bool = False,
-    ) -> None:
-        self.engine, self.checkpoints, self.prompts, self.tokens = import_module(engine), checkpoints, prompts, tokens
-        self.device, self.dtype, self.store, self.graphs = device, dtype, store, graphs
-        folders = {file.parent for file in checkpoints.glob("*/config.json")}
-        self.digests = {folder.name: self.engine.digest(folder) for folder in sorted(folders)}
-        self.held: tuple[Path, Run] | None = None
-        self.exact = functools.lru_cache(maxsize=256)(self.forward)
-
-    def __call__(self, key: Key) -> Cell | None:
-        """A cell, or nothing for plain decoding."""
-        if key[1] == PLAIN:
-            self.decode(key[0], key[3])
-            return None
-        return self.cell(key)
-
-    def run(self, model: str, mode: str, **given: Any) -> Any:
-        named = {"mode": mode, "device": self.device, "dtype": self.dtype, "graphs": self.graphs}
-        return self.engine.run(self.checkpoints / model, self.prompts, self.tokens, **named | given)
-
-    def file(self, model: str, mode: str) -> Path:
-        return self.store / f"{model}-{mode}.npz"
-
-    def decode(self, model: str, mode: str) -> None:
-        """Plain decoding, into its file."""
-        plain, file = self.run(model, mode), self.file(model, mode)
-        part = file.with_suffix(".part.npz")
-        np.savez(part, tokens=np.array(plain.tokens), logits=np.stack(plain.logits))
-        part.replace(file)
-
-    def plain(self, model: str, mode: str) -> Run:
-        """What `decode` left."""
-        file = self.file(model, mode)
-        if self.held is None or self.held[0] != file:
-            with np.load(file) as held:
-                self.held = file, Run([tuple(row) for row in held["tokens"].tolist()], held["logits"])
-        return self.held[1]
-
-    def cell(self, key: Key) -> Cell:
-        """Raises: what speculation raises, but that what it refuses is inapplicable."""
-        model, method, drafter, mode = key
-        given = dict(DRAFTERS[drafter])
-        if given["drafter"] in self.digests:
-            given["drafter"] = self.checkpoints / str(given["drafter"])
-        try:
-            spoken = self.run(model, mode, method=method, **given)
-        except SpecError as error:
-            if type(error).__name__ != "Unsupported":
-                raise
-            return self.stamped(Cell(*key, "inapplicable", str(error)))
-        found = compare(self.plain(model, mode), spoken, lambda n, output: self.exact(model, n, output), mode == "fast")
-        statistics = spoken.statistics
-        windows = statistics.none, statistics.some, statistics.all
-        outcome = judge(*found, windows, self.dtype == "float32")
-        counted = {"compared": found[2], "ties": found[3], "windows": windows, "tau": statistics.tau, "steps": spoken.steps}
-        return self.stamped(Cell(*key, *outcome, **counted, seconds=round(statistics.seconds, 3)))
-
-    def stamped(self, cell: Cell) -> Cell:
-        """With what it was made."""
-        return Cell(**asdict(cell) | {"kernels": kernels_hash(), "checkpoints": joined(self.digests, cell)})
-
-    def forward(self, model: str, n: int, output: tuple[int, ...]) -> np.ndarray:
-        return self.engine.exact(self.checkpoints / model, self.prompts[n], output, self.device)
-
-
-def needs(key: Key) -> Key | None:
-    """The plain decoding that a cell is compared with."""
-    return None if key[1] == PLAIN else (key[0], PLAIN, "", key[3])
-
-
-def ordered(cells: Sequence[Key]) -> list[Key]:
-    """The cells, each plain decoding before the first that needs it."""
-    return list(dict.fromkeys(key for cell in cells for key in (needs(cell), cell) if key is not None))
+FEWER_SLOTS = 0.8
+"""Slots for each prompt: the last fifth of the prompts joins as others leave."""
 
 
 def machine(device: str) -> dict[str, str]:
@@ -176,7 +64,7 @@ def gpus(device: str) -> list[str]:
 def answers(make: Any, tasks: Sequence[Key], jobs: int, until: float, device: str) -> Iterator[tuple[Key, Any]]:
     """Every task's answer, here one after the other, or in several processes as they come."""
     if jobs > 1:
-        yield from spread(tasks, make, jobs, needs, until, gpus(device))
+        yield from spread(tasks, make, jobs, needs, until, gpus(device), kin=lambda key: key[0])
         return
     bench = make()
     for task in tasks:
@@ -194,26 +82,45 @@ def fill(
     until: float,
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """Run what the file lacks, and write it after every cell. `make()` is a Bench."""
+    """Run what the file lacks, and write it after every cell, in the order of what is expected. `make()` is a Bench."""
     results: dict[str, Any] = {"machine": machine(settings["device"]), "settings": settings, "cells": []}
     if file.exists():
         held = json.loads(file.read_text(encoding="utf-8"))
         if held["settings"] == settings:
             results["cells"] = [cell for cell in held["cells"] if stands(read(cell), digests)]
-    began = time.monotonic()
+    places = {key: place for place, key in enumerate(expected)}
     tasks = ordered(missing([read(cell) for cell in results["cells"]], expected))
+    progress = Progress(len(tasks))
     for key, answer in answers(make, tasks, jobs, until, settings["device"]):
-        if key[1] == PLAIN:
-            print(f"{time.monotonic() - began:6.1f} s  {key[0]} / plain / {key[3]} {answer or ''}", flush=True)
-            continue
         cell = answer
         if isinstance(answer, Failed):
             cell = Cell(*key, "error", answer.reason, kernels=kernels_hash())
-        results["cells"].append(asdict(cell))
-        write(file, results)
-        pace = f"{cell.steps} steps of {1000 * cell.seconds / cell.steps:.1f} ms" if cell.steps else ""
-        print(f"{time.monotonic() - began:6.1f} s  {' / '.join(key)}: {cell.outcome} {cell.reason} {pace}", flush=True)
+        progress(key, cell)
+        if key[1] != PLAIN:
+            results["cells"].append(asdict(cell))
+            results["cells"].sort(key=lambda held: places.get(read(held).key, len(places)))
+            write(file, results)
     return results
+
+
+class Progress:
+    """A line for every answer, with how long the others will take if they take as long as those so far."""
+
+    def __init__(self, tasks: int) -> None:
+        self.tasks, self.done, self.began = tasks, 0, time.monotonic()
+
+    def __call__(self, key: Key, cell: Cell | None) -> None:
+        self.done += 1
+        passed = time.monotonic() - self.began
+        left = passed / self.done * (self.tasks - self.done)
+        print(f"{passed:6.1f} s  {self.done} of {self.tasks}, about {left:.0f} s left  {self.said(key, cell)}", flush=True)
+
+    @staticmethod
+    def said(key: Key, cell: Cell | None) -> str:
+        if cell is None:
+            return f"{key[0]} / plain / {key[3]}"
+        pace = f"{cell.steps} steps of {1000 * cell.seconds / cell.steps:.1f} ms" if cell.steps else ""
+        return f"{' / '.join(filter(None, key))}: {cell.outcome} {cell.reason} {pace}".rstrip()
 
 
 def stands(cell: Cell, digests: dict[str, str]) -> bool:
@@ -233,7 +140,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--graphs", action="store_true", help="steps as CUDA graphs")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--engine", default=ENGINE)
@@ -247,22 +153,25 @@ def main() -> None:
         return
     lines = (given.checkpoints / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines[: given.prompts]]
+    slots, graphs = math.ceil(FEWER_SLOTS * len(prompts)), given.device.startswith("cuda")
     with tempfile.TemporaryDirectory() as store:
         arguments = (
             given.engine,
             given.checkpoints,
             prompts,
             given.tokens,
+            slots,
             given.device,
             given.dtype,
             Path(store),
-            given.graphs,
+            graphs,
         )
         make, digests = functools.partial(Bench, *arguments), Bench(*arguments).digests
         if given.check:
             results = json.loads(given.check.read_text(encoding="utf-8"))
         else:
-            settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype", "graphs")}
+            settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype")}
+            settings |= {"slots": slots, "graphs": graphs}
             results = fill(make, digests, expected, given.out, settings, until, given.jobs)
     found = problems(results, expected, kernels_hash(), digests)
     print("\n".join(found) or f"{len(expected)} cells stand")

@@ -1,12 +1,14 @@
 """Tasks over processes that share the GPUs: in the order given, each when what it needs is there; answers as they come.
 
 A process works on one task at a time and is told the next when it has answered, so that nothing starts once the time is over.
-One that dies, or whose GPU fails under it, answers with what happened and is replaced.
+It stays with tasks of one kin, for which it has compiled and read, and takes up the kin that the fewest others work on when
+there are no more. One that dies, or whose GPU fails under it, answers with what happened and is replaced.
 """
 
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,10 +33,22 @@ class Worker:
     line: Connection
     place: int
     task: Any = None
+    kin: Any = None
+
+
+def alike(task: Any) -> Any:
+    """One kin for all tasks: they go out in order."""
+    return None
 
 
 def spread(
-    tasks: Sequence[Any], make: Make, jobs: int, needs: Callable[[Any], Any], until: float, gpus: Sequence[str] = ()
+    tasks: Sequence[Any],
+    make: Make,
+    jobs: int,
+    needs: Callable[[Any], Any],
+    until: float,
+    gpus: Sequence[str] = (),
+    kin: Callable[[Any], Any] = alike,
 ) -> Iterator[tuple[Any, Any]]:
     """Each task and its answer, or `Failed`. A task waits for the one that it `needs` (None: for none).
 
@@ -44,12 +58,13 @@ def spread(
     try:
         while time.monotonic() < until:
             for worker in workers:
-                ready = next((task for task in waiting if needs(task) is None or needs(task) in done), None)
-                if worker.task is None and ready is not None:
-                    waiting.remove(ready)
-                    worker.task = ready
+                ready = [task for task in waiting if needs(task) is None or needs(task) in done]
+                if worker.task is None and ready:
+                    task = chosen(worker, ready, workers, kin)
+                    waiting.remove(task)
+                    worker.task, worker.kin = task, kin(task)
                     with suppress(BrokenPipeError):  # it died: its line says so below
-                        worker.line.send(ready)
+                        worker.line.send(task)
             busy = [worker for worker in workers if worker.task is not None]
             if not busy:
                 return
@@ -64,6 +79,12 @@ def spread(
     finally:
         for worker in workers:
             worker.process.kill()
+
+
+def chosen(worker: Worker, ready: Sequence[Any], workers: Sequence[Worker], kin: Callable[[Any], Any]) -> Any:
+    """The first task of the worker's own kin; without one, the first of those that the fewest others work on."""
+    others = Counter(other.kin for other in workers if other is not worker)
+    return min(ready, key=lambda task: -1 if kin(task) == worker.kin else others[kin(task)])
 
 
 def heard(worker: Worker) -> tuple[Any, bool]:

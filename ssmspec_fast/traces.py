@@ -59,7 +59,11 @@ class Kept:
 
 
 class Traced(Watched):
-    """An engine that collects the windows and the logits of every request."""
+    """An engine that collects the windows and the logits of every request.
+
+    It serves many and records few shapes: steps of all slots, a quarter and a sixteenth of them, and prompts that join by
+    eighths.
+    """
 
     def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:
         self.kept = Kept(acceptance)
@@ -71,6 +75,14 @@ class Traced(Watched):
 
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
         numbers = {slot: request.number for slot, request in running.items()}
+    def padded(self, running: int) -> int:
+        return next(n for share in (16, 4, 1) if (n := -(-self.slots // share)) >= running)
+
+    def join(self, waiting: list[Request], running: dict[int, Request], sequences: Sequences, settings: Settings) -> None:
+        free = self.slots - len(running)
+        if not running or free >= min(len(waiting), -(-self.slots // 8)):
+            super().join(waiting, running, sequences, settings)
+
         if self.graphs is None:
             self.kept.logits.clear()
         super().step(running, sequences)
@@ -84,14 +96,22 @@ class Traced(Watched):
                 self.logits[numbers[slot]].append(logits)
 
 
-def run(folder: str | Path, prompts: Sequence[str], budget: int, *, graphs: Recorder | bool = False, **given: Any) -> Trace:
-    """Greedy runs of `budget` tokens each, whatever they say; over `graphs` where asked; `given` as for `api.load`.
+def run(
+    folder: str | Path,
+    prompts: Sequence[str],
+    budget: int,
+    *,
+    graphs: Recorder | bool = False,
+    slots: int | None = None,
+    **given: Any,
+) -> Trace:
+    """Greedy runs of `budget` tokens each, whatever they say, so many `slots` at once (None: all); over `graphs` where asked.
 
-    Raises: as `api.load`.
+    `given` as for `api.load`. Raises: as there.
     """
     encode = Tokenizer(folder).encode
     tokens = [encode(prompt) for prompt in prompts]
-    room = {"slots": len(prompts), "cache": max(map(len, tokens)) + budget}
+    room = {"slots": len(prompts) if slots is None else slots, "cache": max(map(len, tokens)) + budget}
     recorder = CUDARecorder() if graphs is True else graphs or None
     made: Any = functools.partial(Traced, graphs=recorder)
     engine = Parts(folder, engine=made, **room | given).load().engine

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from conformance.losslessness import first_difference, near_tie
 from perf_gates import cells, lossless, workers
 from perf_gates.cells import Cell, compare, judge, keys, problems, table
-from perf_gates.lossless import Bench, fill, needs, ordered
-from perf_gates.workers import Failed, spread
+from perf_gates.lossless import fill
+from perf_gates.runs import Bench, needs, ordered
+from perf_gates.workers import Failed, Worker, spread
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.traces import exact, run
 
@@ -141,7 +143,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make(trained: Path, tmp_path: Path) -> Callable[[], Bench]:
-    return partial(Bench, lossless.ENGINE, trained, PROMPTS, 16, "cpu", "float32", tmp_path)
+    return partial(Bench, lossless.ENGINE, trained, PROMPTS, 16, 3, "cpu", "float32", tmp_path)
 
 
 def test_cells_are_run_written_and_not_run_again(
@@ -192,7 +194,8 @@ def test_a_planted_method_that_forgets_what_was_accepted_differs(
 
 @pytest.mark.parametrize("graphs", [False, TapeRecorder()], ids=["launched", "replayed"])
 def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs: Any, trained: Path) -> None:
-    given = {"drafter": trained / "mamba2-drafter", "method": "joint", "dtype": "float32", "graphs": graphs}
+    """One of the prompts joins when another has left."""
+    given = {"drafter": trained / "mamba2-drafter", "method": "joint", "dtype": "float32", "graphs": graphs, "slots": 3}
     spoken = run(trained / "mamba2", PROMPTS, 12, **given)
     for prompt, tokens, logits in zip(PROMPTS, spoken.tokens, spoken.logits, strict=True):
         assert len(tokens) == 12
@@ -225,6 +228,17 @@ def test_tasks_go_to_processes_in_order_and_what_breaks_one_leaves_the_others(mo
     assert found["breaks"] == Failed("RuntimeError: GPU gone")
     assert found["dies"] == Failed("its process ended with 3")
     assert os.environ[workers.VISIBLE] == "as it was"
+
+
+def test_a_process_stays_with_one_kin_and_then_helps_where_the_fewest_work() -> None:
+    tasks = ["a1", "b1", "c1", "a2", "b2", "a3"]
+    idle, *others = [Worker(None, None, 0, kin=kin) for kin in (None, "a", "b", "b")]  # type: ignore[arg-type]
+    kin = itemgetter(0)
+    assert workers.chosen(others[1], tasks, [idle, *others], kin) == "b1"
+    assert workers.chosen(idle, tasks, [idle, *others], kin) == "c1"
+    assert workers.chosen(idle, ["b1", "a2", "a3"], [idle, *others], kin) == "a2"
+    assert workers.chosen(others[0], ["b1", "c1"], [idle, *others], kin) == "c1"
+    assert workers.chosen(others[0], tasks[1:], [idle, *others], workers.alike) == "b1"
 
 
 def test_what_runs_when_the_time_is_over_is_ended_and_nothing_starts_then() -> None:
