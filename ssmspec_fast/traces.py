@@ -73,8 +73,6 @@ class Traced(Watched):
         self.windows: dict[int, list[Seen]] = defaultdict(list)
         self.show = lambda seen: self.windows[seen.request].append(seen)
 
-    def step(self, running: dict[int, Request], sequences: Sequences) -> None:
-        numbers = {slot: request.number for slot, request in running.items()}
     def padded(self, running: int) -> int:
         return next(n for share in (16, 4, 1) if (n := -(-self.slots // share)) >= running)
 
@@ -83,6 +81,8 @@ class Traced(Watched):
         if not running or free >= min(len(waiting), -(-self.slots // 8)):
             super().join(waiting, running, sequences, settings)
 
+    def step(self, running: dict[int, Request], sequences: Sequences) -> None:
+        numbers = {slot: request.number for slot, request in running.items()}
         if self.graphs is None:
             self.kept.logits.clear()
         super().step(running, sequences)
