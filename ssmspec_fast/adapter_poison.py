@@ -61,7 +61,7 @@ def inputs(decoder: Decoder, slot: int) -> None:
     kept = decoder.pools.kept
     if activation_replay.CACHE not in kept:
         return
-    drafts, chosen = decoder.method.drafts, int(kept[activation_replay.CHOSEN][slot])  # type: ignore[attr-defined]
+    drafts, chosen = decoder.method.drafts, int(kept[activation_replay.CHOSEN][slot])
     path = kept[activation_replay.PATH][slot][: int(kept[activation_replay.ADVANCED][slot])].tolist()
     for cached in kept[activation_replay.CACHE].values():
         behind = int(cached.half[slot]) * kept[activation_replay.PATH].shape[1] if hasattr(cached, "half") else 0

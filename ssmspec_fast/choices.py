@@ -109,9 +109,9 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
         found = _model_drafter(draft, drafting, operations)
     else:
         found = given
-    check = getattr(found, "check", None)
-    if check is not None:
-        check(target)
+    if not isinstance(found, Drafter):
+        raise ParameterError(f"drafter came as {found!r}; give a name, a folder, or one that derives from draft.Drafter")
+    found.check(target)
     return found
 
 
@@ -164,20 +164,14 @@ def _counts(text: str, wanted: int | None = None) -> list[int]:
     return [int(part) for part in parts]
 
 
-def held(drafter: Any) -> int:
-    """The bytes of a drafter's own states and caches."""
-    decoder = getattr(drafter, "decoder", None)
-    return 0 if decoder is None else int(decoder.pools.bytes)
-
-
 def method(name: str | None, drafter: Drafter) -> Method:
     """The method of a name; without one, plain without drafts, tree for trees, otherwise activation replay.
 
     Raises: ParameterError.
     """
     if name is None:
-        name = "plain" if drafter.nodes == 1 else "tree" if getattr(drafter, "trees", False) else "activation-replay"
-    return METHODS[chosen("method", name, METHODS)](getattr(drafter, "drafts", 1))
+        name = "plain" if drafter.nodes == 1 else "tree" if drafter.trees else "activation-replay"
+    return METHODS[chosen("method", name, METHODS)](drafter.drafts)
 
 
 def acceptance(name: str | None, sampling: Sampling | None, seed: int = 0) -> Acceptance:
@@ -197,16 +191,14 @@ def acceptance(name: str | None, sampling: Sampling | None, seed: int = 0) -> Ac
 
 def check_fit(drafter: Drafter, rule: Acceptance, made: Method) -> None:
     """Raises: Unsupported, ParameterError where rule or method cannot take what the drafter proposes."""
-    check = getattr(rule, "check", None)
-    if check is not None:
-        check(drafter)
-    trees, drafts = getattr(drafter, "trees", False), getattr(drafter, "drafts", 1)
-    if trees and made.name != "tree":
+    rule.check(drafter)
+    if drafter.trees and made.name != "tree":
         raise Unsupported(f"the drafter proposes trees, but {made.name} verifies chains; use the method tree")
-    if made.name == "tree" and not trees and drafter.nodes > 1:
+    if made.name == "tree" and not drafter.trees and drafter.nodes > 1:
         raise Unsupported("the method tree verifies trees, but the drafter proposes chains; use activation-replay")
-    if drafts != getattr(made, "drafts", 1):
-        raise Unsupported(f"the drafter proposes {drafts} rows for each sequence, which the method {made.name} does not take")
+    if drafter.drafts != made.drafts:
+        rows = drafter.drafts
+        raise Unsupported(f"the drafter proposes {rows} rows for each sequence, which the method {made.name} does not take")
 
 
 def operations(mode: str, device: str, kernels: bool | None = None) -> Operations:

@@ -21,8 +21,9 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from .draft import Drafter
+from .draft.around import Around
 from .sequences import Sequences
-from .window import Proposal, Verdict, Window
+from .window import Proposal, Window
 
 
 class Costs:
@@ -123,32 +124,19 @@ class Chooser:
                 self.accepted[place] = (1 - self.fade) * self.accepted[place] + (place + 1 < count)
 
 
-class Budgeted:
+class Budgeted(Around):
     """Chains of a drafter, cut to what is chosen; nothing is drafted where that is nothing.
 
     Raises: ParameterError for a drafter of trees or of several rows, or one that must see every window (a model).
     """
 
-    law, drafts, trees, on_device = "point_mass", 1, False, True
-
     def __init__(self, inner: Drafter, chooser: Chooser) -> None:
-        held = hasattr(inner, "decoder") or hasattr(inner, "attach")
-        if getattr(inner, "trees", False) or getattr(inner, "drafts", 1) > 1 or held or inner.nodes != 1 + chooser.most:
+        if inner.trees or inner.drafts > 1 or inner.follows or inner.nodes != 1 + chooser.most:
             raise ParameterError(
                 f"a drafter of {inner.nodes} nodes came; give one of chains of {chooser.most} drafts that reads tokens alone"
             )
-        self.inner, self.chooser, self.nodes = inner, chooser, inner.nodes
-        self.on_device = getattr(inner, "on_device", False)
-        self.chosen = 0
-
-    def start(self, sequences: Sequences, slots: Tensor) -> None:
-        self.inner.start(sequences, slots)
-
-    def release(self, slots: Tensor) -> None:
-        self.inner.release(slots)
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
-        self.inner.observe(sequences, proposal, verdict)
+        super().__init__(inner)
+        self.chooser, self.chosen = chooser, 0
 
     def choose_shape(self, rows: int) -> int:
         """The drafts of the next window, for so many rows."""
@@ -161,9 +149,8 @@ class Budgeted:
             self.chosen = drafts
             yield drafts
 
-    def read_round(self, shape: int, advanced: Sequence[int]) -> None:
-        """What a window emitted, a round late."""
-        self.chooser.learn(shape, advanced)
+    def read_round(self, shape: int | None, advanced: Sequence[int]) -> None:
+        self.chooser.learn(self.chosen if shape is None else shape, advanced)
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         if self.chosen == 0:

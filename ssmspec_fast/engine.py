@@ -116,9 +116,8 @@ class Engine:
         self.operations: Operations = TorchOperations() if operations is None else operations
         self.drafter: Drafter = Nothing() if drafter is None else drafter
         self.acceptance: Acceptance = Greedy() if acceptance is None else acceptance
-        for part, other in ((self.acceptance, self.drafter), (self.drafter, model)):
-            if check := getattr(part, "check", None):  # whether a rule can judge the drafts, a drafter serve the model
-                check(other)
+        self.acceptance.check(self.drafter)
+        self.drafter.check(model)
         self.target = Decoder(
             model,
             Plain() if method is None else method,
@@ -133,8 +132,7 @@ class Engine:
         self.sequences: Sequences | None = None
         self.graphs: Graphs | None = None
         self.rounds: deque[Round[Request]] = deque()
-        if attach := getattr(self.drafter, "attach", None):  # drafts from what the target's head read
-            attach(self.target)
+        self.drafter.attach(self.target)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
@@ -184,16 +182,14 @@ class Engine:
     def prepare(self, settings: Settings) -> None:
         """Record the steps of all numbers of rows and all shapes of the drafter, so that no request waits for a recording.
 
-        Without graphs there is nothing to record; a drafter on the host, or one that chooses shapes and does not list them
-        (`every_shape`), has its steps recorded as they come.
+        Without graphs there is nothing to record; a drafter on the host, or one that does not list its shapes, has its steps
+        recorded as they come.
 
         Raises: SlotError as `open`.
         """
         self.open(settings)
-        every = getattr(self.drafter, "every_shape", None)
-        known = every is not None or not hasattr(self.drafter, "choose_shape")
-        if self.graphs is not None and known and getattr(self.drafter, "on_device", False):
-            for shape in (None,) if every is None else every():
+        if self.graphs is not None and self.drafter.on_device:
+            for shape in self.drafter.every_shape():
                 for rows in sorted({self.padded(n) for n in range(1, self.slots + 1)}):
                     self.graphs.step(self.rows([-1] * rows), shape)
         self.close()
@@ -229,8 +225,7 @@ class Engine:
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
         """One window of every running sequence, (1) to (4); what became of it is the last of `rounds`."""
         slots = self.rows(self.batch(running))
-        choose = getattr(self.drafter, "choose_shape", None)
-        shape = None if choose is None else choose(len(running))
+        shape = self.drafter.choose_shape(len(running))
         if self.graphs is not None:
             proposal, verdict = self.graphs.step(slots, shape)
         else:
@@ -268,8 +263,7 @@ class Engine:
             yield request.number, Result(output, "failed" if failed else finish(output, settings), request.statistics)
         if done:
             self.drafter.release(self.rows(done))
-        if tell := getattr(self.drafter, "read_round", None):
-            tell(last.shape, came)
+        self.drafter.read_round(last.shape, came)
 
     def stopped(self, slot: int) -> bool:
         """A sequence that can emit nothing has ended."""

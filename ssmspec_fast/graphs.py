@@ -82,7 +82,7 @@ class Graphs:
     def step(self, slots: Tensor, shape: Any = None) -> tuple[Proposal, Verdict]:
         """One window of these rows, of the shape that the drafter chose: (1) to (3)."""
         drafter = self.engine.drafter
-        if getattr(drafter, "on_device", False):
+        if drafter.on_device:
             key = len(slots), shape
             step = self.recorded.get(key) or self.record(key, slots)
             step.slots.copy_(slots)

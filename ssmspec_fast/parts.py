@@ -118,7 +118,7 @@ class Parts:
 
     def build(self, target: Model, draft: Model | None) -> Watched:
         """The engine on these models. Raises: Unsupported, ParameterError, RingOverflow."""
-        samples = getattr(self.rule, "name", "greedy") in ("rejection", "multi_step")
+        samples = self.rule is not None and not isinstance(self.rule, str) and self.rule.name in ("rejection", "multi_step")
         drafting = choices.Drafting(
             self.drafts, self.rows, self.tree, samples, self.sampling, self.seed, self.slots, self.cache, self.texts
         )
@@ -140,7 +140,7 @@ class Parts:
         engine = self.build(models[0], models[1] if len(models) > 1 else None)
         weights = sum(plan.bytes for plan in plans)
         reading = max(found.peak_bytes(self.type) - plan.bytes for found, plan in zip(folders, plans, strict=True))
-        return Memory(weights, reading, engine.target.pools.bytes + choices.held(engine.drafter))
+        return Memory(weights, reading, engine.target.pools.bytes + engine.drafter.held)
 
     def load(self) -> "Generator":
         """Read the weights. Raises: BrokenFile."""

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .accept import Acceptance
 from .checkpoint import load, weight_files
 from .decoder import Decoder
+from .draft import Drafter
 from .engine import Request, Settings
 from .graphs import CUDARecorder, Recorder
 from .methods.plain import Plain
@@ -42,20 +44,20 @@ class Trace:
     steps: int
 
 
-class Kept:
+class Kept(Acceptance):
     """A rule that keeps the logits of what stands, by verdict, since a graph fills both again; otherwise the one inside."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+    def __init__(self, inner: Acceptance) -> None:
+        self.inner, self.name = inner, inner.name
         self.logits: dict[int, Tensor] = {}
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        verdict: Verdict = self.inner(proposal, logits, sequences, operations)
+        verdict = self.inner(proposal, logits, sequences, operations)
         self.logits[id(verdict)] = logits[verdict.row[:, None], verdict.run.path.clamp_min(0)]
         return verdict
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["inner"], name)
+    def check(self, drafter: Drafter) -> None:
+        self.inner.check(drafter)
 
 
 class Traced(Watched):

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
 from .draft import Drafter
+from .draft.around import Around
 from .engine import Engine, Request
 from .sequences import Sequences
 from .window import Proposal, Verdict
@@ -66,29 +65,17 @@ def count(seen: Iterable[Seen], seconds: float = 0.0) -> Counts:
     return Counts(len(windows), emitted, drafted, tuple(histogram), none, len(drafts) - none - every, every, seconds)
 
 
-class Last:
+class Last(Around):
     """A drafter that keeps hold of the last proposal and verdict; otherwise the one inside."""
 
     def __init__(self, inner: Drafter) -> None:
-        self.inner, self.nodes = inner, inner.nodes
+        super().__init__(inner)
         self.proposal: Proposal | None = None
         self.verdict: Verdict | None = None
 
-    def start(self, sequences: Sequences, slots: Tensor) -> None:
-        self.inner.start(sequences, slots)
-
-    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
-        return self.inner.propose(sequences, slots)
-
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
         self.proposal, self.verdict = proposal, verdict
-        self.inner.observe(sequences, proposal, verdict)
-
-    def release(self, slots: Tensor) -> None:
-        self.inner.release(slots)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["inner"], name)
+        super().observe(sequences, proposal, verdict)
 
 
 class Watched(Engine):

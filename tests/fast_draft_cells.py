@@ -18,6 +18,8 @@ from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
+from ssmspec_fast.draft import Drafter
+from ssmspec_fast.draft.around import Around
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.bigrams import bigram_table
@@ -98,22 +100,12 @@ CELLS = [
 ]
 
 
-class Watched:
+class Watched(Around):
     """A drafter whose windows are told apart by how much of them was accepted; windows without drafts are none of them."""
 
-    def __init__(self, drafter: Any) -> None:
-        self.drafter, self.nodes, self.law = drafter, drafter.nodes, drafter.law
-        self.trees, self.drafts = drafter.trees, drafter.drafts
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
         self.seen: set[str] = set()
-
-    def start(self, sequences: Sequences, slots: torch.Tensor) -> None:
-        self.drafter.start(sequences, slots)
-
-    def release(self, slots: torch.Tensor) -> None:
-        self.drafter.release(slots)
-
-    def propose(self, sequences: Sequences, slots: torch.Tensor) -> Proposal:
-        return self.drafter.propose(sequences, slots)
 
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:
         live, parents = proposal.window.live().tolist(), proposal.window.tree().tolist()
@@ -123,7 +115,7 @@ class Watched:
                 continue
             last = int(verdict.run.path[n, advanced - 1])
             self.seen.add("none" if advanced == 1 else "some" if last in parents[row] else "all")
-        self.drafter.observe(sequences, proposal, verdict)
+        super().observe(sequences, proposal, verdict)
 
 
 def renumbered(model: Model) -> Model:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ssmspec_fast.draft import Drafter
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint
@@ -30,7 +31,7 @@ CHAINS: dict[str, Callable[[], Method]] = {
 }
 
 
-class Skilled:
+class Skilled(Drafter):
     """Chains or trees around the right continuation; each right token is right with probability `skill`.
 
     `answers[n]` is what plain decoding emits for request n. Records the windows by how much of them was accepted.
@@ -43,10 +44,6 @@ class Skilled:
         self.drafts, self.tree = drafts, tree
         self.rng = np.random.default_rng(seed)
         self.seen: set[str] = set()
-
-    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
-
-    def release(self, slots: Tensor) -> None: ...
 
     def right(self, sequences: Sequences, slot: int) -> list[int]:
         """What comes behind the root; some token where the answer ends."""

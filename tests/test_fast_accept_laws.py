@@ -17,6 +17,7 @@ from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling, past, process
 from ssmspec_fast.accept.rejection import Rejection
+from ssmspec_fast.draft import Drafter
 from ssmspec_fast.engine import Engine, Settings
 from ssmspec_fast.families import find
 from ssmspec_fast.methods.activation_replay import ActivationReplay
@@ -24,7 +25,7 @@ from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
-from ssmspec_fast.window import Proposal, Verdict, Window
+from ssmspec_fast.window import Proposal, Window
 from ssmspec_ref import model as reference
 from ssmspec_ref.accept import processors as oracle
 from ssmspec_ref.accept.draft_tree import DraftTree
@@ -135,19 +136,13 @@ def law_of_two_tokens() -> np.ndarray:
     return np.concatenate([first[a] * after([*PROMPT, a]) for a in range(4)])
 
 
-class Drawing:
+class Drawing(Drafter):
     """Children drawn from a fixed law of their parent's token, in a fixed tree, by a generator of its own."""
 
     def __init__(self, parents: tuple[int, ...], law: str, trees: bool) -> None:
         self.parents, self.law, self.trees, self.nodes = parents, law, trees, len(parents)
         self.rng, self.drafts = np.random.default_rng(8), 1
         self.table = np.random.default_rng(9).dirichlet(np.ones(4) * 0.7, size=4).astype(np.float32)
-
-    def start(self, sequences: Sequences, slots: torch.Tensor) -> None: ...
-
-    def release(self, slots: torch.Tensor) -> None: ...
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: torch.Tensor) -> Proposal:
         n = len(slots)

@@ -11,6 +11,8 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.noise import DRAW, uniforms
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.decoder import Decoder
+from ssmspec_fast.draft import Drafter
+from ssmspec_fast.draft.around import Around
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
@@ -39,27 +41,20 @@ LENGTHS, BUDGET = (1, 5, 3), 9
 FAMILIES = ("bamba", "mamba_in_llama")
 
 
-class Recorded:
+class Recorded(Around):
     """A drafter that writes down what it proposed, and after which tokens."""
 
-    def __init__(self, drafter: Any) -> None:
-        self.drafter = drafter
-        self.nodes, self.law, self.trees, self.drafts = drafter.nodes, drafter.law, drafter.trees, 1
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
         self.windows: list[tuple[list[int], int, Proposal, int]] = []
         self.advanced: set[int] = set()
 
-    def start(self, sequences: Sequences, slots: torch.Tensor) -> None:
-        self.drafter.start(sequences, slots)
-
-    def release(self, slots: torch.Tensor) -> None:
-        self.drafter.release(slots)
-
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Any) -> None:
         self.advanced |= {int(n) for n in verdict.run.advanced if n > 0}
-        self.drafter.observe(sequences, proposal, verdict)
+        super().observe(sequences, proposal, verdict)
 
     def propose(self, sequences: Sequences, slots: torch.Tensor) -> Proposal:
-        proposal = self.drafter.propose(sequences, slots)
+        proposal = super().propose(sequences, slots)
         for row, slot in enumerate(slots.tolist()):
             if slot >= 0:
                 tokens = sequences.tokens[slot, : int(sequences.length[slot])].tolist()

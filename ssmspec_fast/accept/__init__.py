@@ -1,15 +1,22 @@
 """Acceptance rules: what a target makes of a proposal, cut where the sequence ends."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from torch import Tensor
 
+from ..draft import Drafter
 from ..operations import Operations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict
 
 
-class Acceptance(Protocol):
+class Acceptance(ABC):
     """Sees the logits at every node, what was proposed and by which law, and the row's own tokens."""
 
+    name: str
+
+    @abstractmethod
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict: ...
+
+    def check(self, drafter: Drafter) -> None:  # noqa: B027
+        """Whether this rule can judge what a drafter proposes. Raises: ParameterError, Unsupported."""

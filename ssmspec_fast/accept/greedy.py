@@ -5,12 +5,15 @@ from torch import Tensor
 from ..operations import Operations
 from ..sequences import Sequences
 from ..window import Proposal, Verdict
+from . import Acceptance
 from .fused import greedy
 from .walk import best, broken, cut, walk
 
 
-class Greedy:
+class Greedy(Acceptance):
     """The most likely token at every node, the lowest of equals."""
+
+    name = "greedy"
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
         window, rule = proposal.window, getattr(operations, "accept_greedy", None)

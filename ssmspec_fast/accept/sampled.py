@@ -7,10 +7,12 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
+from ..draft import Drafter
 from ..operations import Operations
 from ..operations.slots import index
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
+from . import Acceptance
 from .noise import COIN, PICK, check_seed, uniforms
 from .processors import Past, Sampling, past, process
 from .walk import best, broken, cut
@@ -18,7 +20,7 @@ from .walk import best, broken, cut
 LAWS: tuple[str, ...] = ("iid", "without_replacement", "point_mass")
 
 
-class Sampled:
+class Sampled(Acceptance):
     """`sampling` is the target's; give the same to the drafter. `seed` and the request's number name the noise.
 
     Raises: ParameterError for a seed that is no number of 64 bits.
@@ -33,9 +35,8 @@ class Sampled:
         check_seed(seed)
         self.sampling, self.seed = Sampling() if sampling is None else sampling, seed
 
-    def check(self, drafter: Any) -> None:
-        """Whether this rule can judge what a drafter proposes. Raises: ParameterError, Unsupported."""
-        self.refuse(getattr(drafter, "law", "point_mass"), getattr(drafter, "drafts", 1), getattr(drafter, "trees", False))
+    def check(self, drafter: Drafter) -> None:
+        self.refuse(drafter.law, drafter.drafts, drafter.trees)
 
     def check_proposal(self, proposal: Proposal) -> None:
         """As `check`, of one proposal. Raises: ParameterError, Unsupported."""

@@ -11,8 +11,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..accept import Acceptance
 from ..accept.fused import greedy
 from ..accept.walk import best, broken, cut, walk
+from ..draft import Drafter
 from ..draft.shapes import TREE_A, chain
 from ..engine import Engine, Settings
 from ..methods import Method
@@ -66,22 +68,16 @@ def tree_of(nodes: int) -> tuple[int, ...]:
     return TREE_A if nodes == len(TREE_A) else (-1, *((i - 1) // 2 for i in range(1, nodes)))
 
 
-class Neighbours:
+class Neighbours(Drafter):
     """Drafts beside the root in the vocabulary; the same shape at every step."""
 
-    on_device, law = True, "point_mass"
+    on_device = True
 
     def __init__(self, subject: Subject, model: Model) -> None:
         self.nodes, self.drafts = len(subject.parents or range(subject.window)), subject.drafts
         self.vocabulary, self.trees = model.config.vocabulary, subject.parents is not None
         self.steps = torch.arange(self.nodes, device=model.device)
         self.parents = torch.tensor(subject.parents or chain(max(1, self.nodes - 1)), device=model.device)
-
-    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
-
-    def release(self, slots: Tensor) -> None: ...
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         tokens = (sequences.roots(slots)[:, None] + self.steps) % self.vocabulary
@@ -91,8 +87,10 @@ class Neighbours:
         return Proposal(Window(tokens, slots, None, parents, self.drafts))
 
 
-class Forced:
+class Forced(Acceptance):
     """Greedy acceptance of `advanced` tokens, whatever the logits say; they are read as greedy acceptance reads them."""
+
+    name = "forced"
 
     def __init__(self, subject: Subject, model: Model) -> None:
         parents = list(subject.parents or range(-1, subject.window - 1))

@@ -77,6 +77,10 @@ class BanditDrafter(ModelDrafter):
         self.shape = self.shapes[self.arm]
         return self.arm
 
+    def every_shape(self) -> tuple[()]:
+        """None: an arm is recorded when it is first played."""
+        return ()
+
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         self.choose_shape(len(slots))
         return super().propose(sequences, slots)

@@ -22,15 +22,16 @@ from ..model import Model, head
 from ..operations.slots import index, put
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
+from . import Drafter
 
 
-class HeadDrafter:
+class HeadDrafter(Drafter):
     """`W` (k, u, 2 u) of a target of width u; `choose` is top or iid; `slots` as the engine's, or more.
 
     Raises: ShapeMismatch (W of another target), ParameterError (a choice that is none, penalties, which it does not apply).
     """
 
-    drafts, trees, on_device = 1, False, True
+    on_device = follows = True
 
     def __init__(
         self,
@@ -59,6 +60,10 @@ class HeadDrafter:
         self.known = torch.zeros(slots, dtype=torch.bool, device=target.device)
         self.decoder_of_target: Decoder | None = None
 
+    @property
+    def held(self) -> int:
+        return self.x.nbytes + self.known.nbytes
+
     def attach(self, decoder: Decoder) -> None:
         """The target's decoder, whose `read` is (1). Raises: ParameterError for one with more slots."""
         if decoder.slots > len(self.x):
@@ -67,8 +72,6 @@ class HeadDrafter:
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         put(self.known, slots, torch.zeros_like(slots, dtype=torch.bool))
-
-    def release(self, slots: Tensor) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         at, roots = index(slots), sequences.roots(slots)

@@ -30,7 +30,8 @@ from ..operations import Operations
 from ..operations.slots import index
 from ..operations.torch_ops import TorchOperations
 from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
+from ..window import Proposal, Window
+from . import Drafter
 from .rows import Rows
 from .shapes import Level, Shape, branches
 
@@ -65,7 +66,7 @@ def constants(shape: Shape, device: torch.device) -> Constants:
     return Constants(torch.tensor(shape.parents).to(device), tuple(levels))
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """`parents` is the tree (`shapes.chain`, `.branches`, `.TREE_A`); `slots` and `cache` as the engine's, or more.
 
     A tree with one path is proposed as a chain, unless `trees` says otherwise.
@@ -74,7 +75,7 @@ class ModelDrafter:
     Raises: NotTopological, ParameterError (a choice that is none, more children than tokens), MemoryRefused.
     """
 
-    drafts, on_device = 1, True
+    on_device = follows = True
 
     def __init__(
         self,
@@ -118,6 +119,10 @@ class ModelDrafter:
         self.decoder = self.rows.decoder
         self.constants = {shape: constants(shape, model.device) for shape in self.shapes}
 
+    @property
+    def held(self) -> int:
+        return self.decoder.pools.bytes
+
     def check(self, model: Model) -> None:
         """Raises: TokenizerMismatch for a target with another number of tokens."""
         ours, theirs = self.model.config.vocabulary, model.config.vocabulary
@@ -128,10 +133,6 @@ class ModelDrafter:
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         self.rows.start(sequences, slots)
-
-    def release(self, slots: Tensor) -> None: ...
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         shape, b = self.shape, len(slots)

@@ -12,10 +12,11 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ..model import Model
 from ..operations.slots import index
 from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
+from ..window import Proposal, Window
+from . import Drafter
 
 
-class NGram:
+class NGram(Drafter):
     """PNG(tokens, drafts): the windows that followed the root most often, then rows of the model's bigram table.
 
     `table` (vocabulary, rows, tokens) is `bigrams.bigram_table`'s; None: history alone. With `trees` the drafts of a sequence
@@ -24,7 +25,7 @@ class NGram:
     Raises: ParameterError (tokens or drafts below 1), ShapeMismatch (a table of another length).
     """
 
-    law, on_device = "point_mass", True
+    on_device = True
 
     def __init__(self, tokens: int, drafts: int = 1, table: Tensor | None = None, *, trees: bool = False) -> None:
         _positive(tokens=tokens, drafts=drafts)
@@ -41,12 +42,6 @@ class NGram:
                 f"table knows {len(self.table)} tokens, but the model has {model.config.vocabulary}; give it a row for each"
             )
 
-    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
-
-    def release(self, slots: Tensor) -> None: ...
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
-
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         at, roots = index(slots), sequences.roots(slots)
         rows, found = followers(sequences.tokens[at], sequences.length[at], self.tokens, self.wanted)
@@ -61,23 +56,17 @@ class NGram:
         return Proposal(Window(tokens.flatten(0, 1), owners, lengths.flatten(), None, self.wanted))
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """At most `tokens` tokens that followed the last occurrence of the longest suffix that occurred before.
 
     Raises: ParameterError (tokens or longest below 1).
     """
 
-    law, drafts, trees, on_device = "point_mass", 1, False, True
+    on_device = True
 
     def __init__(self, tokens: int, longest: int = 3) -> None:
         _positive(tokens=tokens, longest=longest)
         self.tokens, self.longest, self.nodes = tokens, longest, 1 + tokens
-
-    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
-
-    def release(self, slots: Tensor) -> None: ...
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         at = index(slots)

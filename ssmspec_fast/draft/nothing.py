@@ -3,19 +3,14 @@
 from torch import Tensor
 
 from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
+from ..window import Proposal, Window
+from . import Drafter
 
 
-class Nothing:
+class Nothing(Drafter):
     """For plain decoding."""
 
     nodes, on_device = 1, True
 
-    def start(self, sequences: Sequences, slots: Tensor) -> None: ...
-
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         return Proposal(Window(sequences.roots(slots)[:, None], slots))
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
-
-    def release(self, slots: Tensor) -> None: ...

@@ -23,7 +23,8 @@ from ..model import Model
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
 from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
+from ..window import Proposal, Window
+from . import Drafter
 from .rows import Rows
 
 
@@ -35,7 +36,7 @@ class Tokenizer(Protocol):
     def decode(self, tokens: list[int]) -> str: ...
 
 
-class TextDrafter:
+class TextDrafter(Drafter):
     """At most `tokens` of the target's tokens from at most `steps` of the drafter's (None: as many).
 
     `cache` counts the drafter's tokens.
@@ -43,7 +44,7 @@ class TextDrafter:
     Raises: ParameterError (tokens, steps or look_behind below 1), MemoryRefused.
     """
 
-    law, drafts, trees = "point_mass", 1, False
+    follows = True
 
     def __init__(
         self,
@@ -70,6 +71,10 @@ class TextDrafter:
         self.decoder, self.cache = self.rows.decoder, cache
         self.fed: dict[int, list[int]] = {}
 
+    @property
+    def held(self) -> int:
+        return self.decoder.pools.bytes
+
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         """Raises: ParameterError for an engine with more slots."""
         if sequences.tokens.shape[0] > self.rows.slots:
@@ -82,8 +87,6 @@ class TextDrafter:
     def release(self, slots: Tensor) -> None:
         for slot in slots.tolist():
             self.fed.pop(slot, None)
-
-    def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None: ...
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         tokens = torch.zeros((len(slots), self.nodes), dtype=torch.int64)

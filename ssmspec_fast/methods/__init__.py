@@ -17,9 +17,10 @@ from ..window import Feed, Verdict, Window
 
 
 class Method(Protocol):
-    """See docs/decisions/0005-the-engine.md."""
+    """See docs/decisions/0005-the-engine.md. `drafts` is the rows of a sequence."""
 
     name: str
+    drafts: int
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         """Raises: Unsupported, with the reason, where the method is not defined for the model or the operations."""

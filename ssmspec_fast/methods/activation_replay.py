@@ -108,8 +108,7 @@ class ActivationReplay(Plain):
         entries = index(slots) * self.drafts + at(pools.kept[CHOSEN], slots) if self.drafts > 1 else index(slots)
         return Last(slots, live & (slots >= 0)[:, None], entries[:, None], path.clamp_min(0))
 
-    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-        return room(pools, layer, mixer, feed)
+    room = staticmethod(room)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations

@@ -72,8 +72,7 @@ class Joint(Plain):
             places = torch.where(draft_number(window) == 0, slots, -1), live & (own <= 0)
         return Feed(window, tokens, live, positions, pools.length, lag, places=places)
 
-    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-        return room(pools, layer, mixer, feed)
+    room = staticmethod(room)
 
     @staticmethod
     def inside(places: Tensor, sequences: Sequences) -> Tensor:

@@ -20,7 +20,7 @@ from .windows import advance, attend, recurrence
 class Plain:
     """The definition that every other method must equal. The others override what they do otherwise."""
 
-    name = "plain"
+    name, drafts = "plain", 1
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         if window != 1:

@@ -38,7 +38,7 @@ class ReplayBuffer(Plain):
     Raises: ParameterError for a capacity below 1.
     """
 
-    name = "replay buffer"
+    name, drafts = "replay buffer", 1
 
     def __init__(self, capacity: int | None = None) -> None:
         if capacity is not None and capacity < 1:
@@ -76,8 +76,7 @@ class ReplayBuffer(Plain):
         for name in (ORIGIN, HELD):
             move(pools.kept[name], slots, torch.zeros_like(slots))
 
-    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-        return room(pools, layer, mixer, feed)
+    room = staticmethod(room)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations

@@ -61,8 +61,7 @@ class Snapshots(Plain):
         to = slots[:, None] * pools.kept[ROOM] + self.entry(pools, slots, steps)
         return feed._replace(places=(torch.where(feed.live, to, -1), self.places(pools, slots)))
 
-    def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-        return room(pools, layer, mixer, feed)
+    room = staticmethod(room)
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
