@@ -55,7 +55,8 @@ def placed(device: str) -> None:
         raise Unsupported("these are Triton kernels: judge them with --device interpreter, or --device cuda on a GPU")
     from triton.runtime.autotuner import Autotuner
 
-    torch.cuda.device = lambda index: nullcontext()  # type: ignore[assignment, misc, return-value]
+    for place in (torch.cuda, torch.cpu):
+        place.device = lambda index: nullcontext()  # type: ignore[attr-defined, misc, union-attr]
     Autotuner._bench = lambda self, *args, config, **meta: (0.0, 0.0, 0.0)
 
 

@@ -20,7 +20,8 @@ class Snapshots:
         self.kernels, self.params = kernels, params
         self.turn = turned if rule == "delta" else lambda S: S
         self.run = kernels.delta_window if rule == "delta" else kernels.ssd_window
-        self.S, self.pool = self.turn(S), None
+        self.S = self.turn(S)
+        self.pool: Pool | None = None
         torch = kernels.tensor.torch
         self.accepted = torch.ones(len(S), dtype=torch.int32, device=kernels.tensor.device)
 

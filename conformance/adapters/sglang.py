@@ -1,0 +1,205 @@
+"""SGLang: the Triton kernels of its Mamba-2 and gated-delta layers, run from its sources without the rest of the package.
+
+Windows and trees are verified into buffers that hold a state for every node (`sglang_windows`): a node reads the state of its
+parent, the convolution walks up the parents that it finds in first children and next siblings, and hands the parents on. What
+is accepted is copied into the slots. A slot below zero is padding. The delta rule's state is (value, key); the convolution
+keeps w - 1 inputs. dt, A, D and the bias come widened by strides of 0, as the layer calls the kernel; it has no limits of dt.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ssmspec_ref import tree
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.shapes import Ancestors, Array, Parents
+
+from . import sglang_windows, standins
+from .peers import Tensors, bare, module, one, placed, version_of
+from .pools import Pool, by_head, turned, with_oldest
+
+OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
+CHUNK = 16
+NODES = 64
+STEP = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no limits of dt")
+SIZES = {"w": (2, 4), "t": (1, NODES)}
+TAPS = Limits(sizes=SIZES, reason=f"filters of 2 to 4 taps, and up to {NODES} tokens, over which its loop is unrolled")
+GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
+MIXED = Limits({"dt_limit": ("off",), "kind": ("mamba2", "delta")}, SIZES, "layers of Mamba-2 and of the gated delta rule")
+ABSENT = {
+    "": "SGLang judged here is its Triton kernels of Mamba-2 and the gated delta rule",
+    "delta.buffered_step": "its rings take raw gates, from which they make g and beta themselves",
+    "delta.buffered_verify": "its rings take raw gates, from which they make g and beta themselves",
+    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
+}
+
+
+class Kernels:
+    """The kernels on one device, and how they are called for a batch."""
+
+    def __init__(self, device: str) -> None:
+        self.tensor = Tensors(device)
+        self.update = module(f"{OPS}.triton_ops.mamba_ssm").selective_state_update
+        self.chunks = module(f"{OPS}.triton_ops.ssd_combined").mamba_chunk_scan_combined
+        self.conv_update = module(f"{OPS}.causal_conv1d_triton").causal_conv1d_update
+        self.recurrent = module(f"{RULE}.fused_recurrent").fused_recurrent_gated_delta_rule_update
+        self.scatter = module(f"{OPS}.mamba_state_scatter_triton").fused_mamba_state_scatter_with_mask
+
+    # --- recurrences: `more` says whether nodes are kept, and what their parents are ---
+
+    def ssd(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
+        x, dt, B, C, z = map(self.tensor, (window.x, window.dt, window.B, window.C, window.z))
+        given = {"dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
+        out = self.tensor.torch.full_like(x, float("nan"))
+        wide = by_head(self.tensor, params, x.shape[-1], B.shape[-1])
+        self.update(pool.states, x, **given, **wide, out=out, state_batch_indices=pool.index, **more)
+        return out
+
+    def delta(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
+        given = map(self.tensor, (window.q, window.k, window.v, window.g, window.beta))
+        how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
+        return self.recurrent(*given, initial_state_source=pool.states, initial_state_indices=pool.index, **how, **more)
+
+    def kept(self, rows: int, nodes: int, state: Any, parents: Any) -> dict[str, Any]:
+        """A buffer for the state of every node, NaN in it; the slots are left alone."""
+        torch, device = self.tensor.torch, self.tensor.device
+        return {
+            "disable_state_update": True,
+            "intermediate_states_buffer": torch.full((rows, nodes, *state), float("nan"), device=device),
+            "intermediate_state_indices": torch.arange(rows, device=device, dtype=torch.int32),
+            "cache_steps": nodes,
+            "retrieve_parent_token": parents,
+        }
+
+    def ssd_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, S)
+        return self.tensor.back(self.ssd(pool, window, params), pool.rows())
+
+    def delta_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, turned(S))
+        y, S_next = self.tensor.back(self.delta(pool, window, params), pool.rows())
+        return y, turned(S_next)
+
+    def ssd_tree(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
+        return self._tree(self.ssd, S, window, ancestors, params)
+
+    def delta_tree(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
+        return self._tree(self.delta, turned(S), window, ancestors, params)
+
+    def _tree(self, run: Any, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
+        pool, parents = Pool(self.tensor, S), self.tensor(tree.parents(ancestors).clip(0)).int()
+        y: Array = self.tensor.back(run(pool, window, params, **self.kept(*ancestors.shape[:2], S.shape[1:], parents)))[0]
+        return y
+
+    def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        x, dt, A, B, C = map(self.tensor, (window.x, window.dt, params.A, window.B, window.C))
+        D, z, bias = map(self.tensor, (params.D, window.z, params.dt_bias))
+        out = self.tensor.torch.full_like(x, float("nan"))
+        S_next = self.chunks(
+            x, dt, A, B, C, CHUNK, D=D, z=z, dt_bias=bias, initial_states=self.tensor(S), out=out, return_final_states=True,
+            dt_softplus=params.dt_softplus, dt_limit=params.dt_limit,
+        )  # fmt: skip
+        return self.tensor.back(out, S_next)
+
+    # --- convolution ---
+
+    def conv_rest(self, params: Any) -> dict[str, Any]:
+        return {
+            "weight": self.tensor(params.weight),
+            "bias": self.tensor(params.bias),
+            "activation": "silu" if params.activation else None,
+        }
+
+    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
+        y, M_next = self.conv_scan(M, u[:, None], params)
+        return y[:, 0], M_next
+
+    def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
+        pool, x = Pool(self.tensor, M[:, :, 1:]), self.tensor(u).transpose(1, 2)
+        y = self.conv_update(x, pool.states, **self.conv_rest(params), conv_state_indices=pool.index)
+        return self.tensor.back(y.transpose(1, 2), with_oldest(self.tensor(M), x, pool.rows()))
+
+    def conv_tree(self, M: Array, u: Array, parents: Parents, params: Any) -> Array:
+        pool = Pool(self.tensor, M[:, :, 1:])
+        y: Array = self.tensor.back(self.conv(pool, self.tensor(u), parents, params, self.windows(pool, u.shape[1])))[0]
+        return y
+
+    def windows(self, pool: Pool, nodes: int) -> dict[str, Any]:
+        """A buffer for the window behind every node, NaN in it."""
+        torch, rows = self.tensor.torch, len(pool.slots)
+        return {
+            "intermediate_conv_window": torch.full(
+                (rows, nodes, *pool.states.shape[1:]), float("nan"), device=self.tensor.device
+            ),
+            "intermediate_state_indices": torch.arange(rows, device=self.tensor.device, dtype=torch.int32),
+        }
+
+    def conv(self, pool: Pool, u: Any, parents: Parents | None, params: Any, more: dict[str, Any]) -> Any:
+        """The outputs (b, t, c); of a tree, the kernel writes the parents into `retrieve_parent_token`."""
+        if parents is not None:
+            names = ("retrieve_next_token", "retrieve_next_sibling")
+            more |= {name: self.tensor(links).int() for name, links in zip(names, sglang_windows.links(parents), strict=True)}
+            more["retrieve_parent_token"] = self.tensor.torch.full_like(more["retrieve_next_token"], -9)
+        y = self.conv_update(u.transpose(1, 2), pool.states, **self.conv_rest(params), conv_state_indices=pool.index, **more)
+        return y.transpose(1, 2)
+
+
+def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
+    rule = NumericContract(exp="ex2" if compiled else "libm")
+    state = replace(rule, softplus="log")
+    chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32")
+    windows = partial(partial, sglang_windows.Snapshots, kernels)
+    layer = Capability(partial(sglang_windows.Layer, kernels), state, MIXED)
+    found = {
+        "selective_state_update": {
+            "ssd.step": Capability(one(kernels.ssd_scan), state, STEP),
+            "ssd.scan": Capability(kernels.ssd_scan, state, STEP),
+            "ssd.verify_tree": Capability(kernels.ssd_tree, state, STEP),
+            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+        },
+        "fused_recurrent_gated_delta_rule_update": {
+            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
+            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
+            "delta.verify_tree": Capability(kernels.delta_tree, rule, GATE),
+            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
+        },
+        "mamba_chunk_scan_combined": {"ssd.scan": Capability(kernels.ssd_chunks, chunks)},
+        "causal_conv1d_update": {
+            "conv.step": Capability(kernels.conv_step, rule, TAPS),
+            "conv.scan": Capability(kernels.conv_scan, rule, TAPS),
+            "conv.verify_tree": Capability(kernels.conv_tree, rule, TAPS),
+        },
+        "a layer's speculative decoding": {"speculate.chain": layer, "speculate.tree": layer},
+    }
+    return tuple(Subject(name, capabilities, ABSENT) for name, capabilities in found.items())
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """The kernels of the SGLang whose sources are on the path. Raises: ImportError, Unsupported."""
+    placed(device)
+    stand_in(device)
+    kernels = Kernels(device)
+    if device == "cpu":
+        module("conformance.adapters.jitted").bind(f"{RULE}.fused_recurrent", "exp")
+    homepage = "https://github.com/sgl-project/sglang/issues"
+    return Adapter("sglang", version_of("sglang"), subjects(kernels, device != "cpu"), homepage)
+
+
+def stand_in(device: str) -> None:
+    """The packages around the kernels, and what these read of the rest."""
+    import torch
+
+    for home in (f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE):
+        parts = home.split(".")
+        for depth in range(1, len(parts) + 1):
+            bare(".".join(parts[:depth]))
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    hopper = standins.capability(device)[0] >= 9
+    for package in ("sglang.kernels.jit", "sglang.srt", "sglang.srt.utils"):
+        standins.module(package)
+    standins.module("sglang.kernels.jit.utils", is_arch_support_pdl=lambda: hopper)
+    standins.module("sglang.srt.utils.common", torch_release=release, get_device_core_count=_no_cores)
+
+
+def _no_cores(*_: Any) -> int:
+    raise NotImplementedError("no kernel judged here asks for the number of cores")
