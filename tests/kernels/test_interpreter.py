@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from conformance.interpreter import faithful, memory, rounding
+from conformance.interpreter import faithful, memory, quick, rounding
 
 pytestmark = pytest.mark.interpreter
 
@@ -147,6 +147,46 @@ def test_nothing_stays_installed_and_the_unrepaired_interpreter_is_wrong() -> No
     before = {name for name in vars(builder) if name.startswith("create_")}
     with faithful.faithful():
         assert {name for name in vars(builder) if name.startswith("create_")} == before
+
+
+# --- time ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _halved(x, TIMES: tl.constexpr):
+    return x if TIMES == 0 else _halved(x * 0.5, TIMES - 1)
+
+
+@triton.jit
+def nested_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, _halved(tl.load(x + i).to(tl.float32), 3).to(tl.bfloat16))
+
+
+def test_builtins_are_replaced_once_a_launch_and_stand_again_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The placed repair keeps the calls of device functions from replacing them again; the bits are those without it."""
+    x, calls = values(64, 3)[:64].contiguous(), []
+    patch = next(c.cell_contents for c in interpreter._patch_lang.__closure__ if c.cell_contents.__name__ == "_patch_lang")
+    counted = quick._once(lambda fn: (calls.append(fn), patch(fn))[1])
+    results = []
+    for patched in (counted, lambda fn: (calls.append(fn), patch(fn))[1]):
+        monkeypatch.setattr(interpreter, "_patch_lang", patched)
+        out = torch.empty(64, dtype=torch.bfloat16)
+        nested_kernel[(2,)](x, out, N=64)
+        results.append((len(calls), out))
+        calls.clear()
+    assert [count for count, _ in results] == [1, 9]  # a launch; and two programs, each of four calls
+    assert torch.equal(results[0][1], results[1][1])
+    assert torch.equal(results[0][1], (x * 0.125).bfloat16())
+    assert tl.core.is_builtin(tl.load)
+
+
+def test_the_format_of_a_type_is_kept_by_its_name() -> None:
+    types = [tl.float32, tl.bfloat16, tl.int1, tl.pointer_type(tl.float16)]
+    types += [tl.block_type(t, [4, 2]) for t in types]
+    kept = interpreter._get_np_dtype
+    look = next(c.cell_contents for c in kept.__closure__ if getattr(c.cell_contents, "__name__", "") == "_get_np_dtype")
+    assert [kept(t) for t in types] == [kept(t) for t in types] == [look(t) for t in types]
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
