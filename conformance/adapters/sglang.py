@@ -88,7 +88,9 @@ class Kernels:
 
     def _tree(self, run: Any, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
         pool, parents = Pool(self.tensor, S), self.tensor(tree.parents(ancestors).clip(0)).int()
-        y: Array = self.tensor.back(run(pool, window, params, **self.kept(*ancestors.shape[:2], S.shape[1:], parents)))[0]
+        y: Array = self.tensor.back(run(pool, window, params, **self.kept(len(S), ancestors.shape[1], S.shape[1:], parents)))[
+            0
+        ]
         return y
 
     def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
