@@ -25,7 +25,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
 from .contract import Products, rounds
-from .dots import dot_inputs, dot_left
+from .dots import dot_inputs, dot_onto
 from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments
 
@@ -58,8 +58,8 @@ def causal_attention(
 
     Sequence b has the tokens bounds[b] .. bounds[b + 1] - 1; bounds never fall, and stay where a sequence is empty. Tokens
     outside, and those of a sequence with a negative slot, are neither read nor written. `length` (s) counts the committed
-    slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read. `products` "bf16" rounds p,
-    as torch does.
+    slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read. `products` "bf16" rounds
+    p, as torch does.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -102,15 +102,16 @@ def _fold(high, total, acc, q_t, K_l, V_l, visible, scale, MASKED: tl.constexpr,
     above = tl.maximum(high, tl.max(s, axis=1))  # (2)
     p = tl.exp2(s - above[:, None])  # (3)
     shrink = tl.exp2(high - above)
-    return above, shrink * total + tl.sum(p, axis=1), shrink[:, None] * acc + dot_left(p, V_l, ROUND)  # (4)
+    acc = shrink[:, None] * acc
+    acc = tl.dot(p.to(V_l.dtype), V_l, acc=acc, out_dtype=tl.float32) if ROUND else dot_onto(acc, p, V_l)
+    return above, shrink * total + tl.sum(p, axis=1), acc  # (4)
 
 
 @triton.jit
-def _finite(x):
-    """x with 0 for what is not finite, and 1 there, otherwise 0."""
+def _lost(x):
+    """Where x is not finite."""
     f = x.to(tl.float32)
-    lost = (f - f) != 0
-    return tl.where(lost, 0.0, f).to(x.dtype), lost.to(tl.int32)
+    return (f - f) != 0
 
 
 @triton.jit
@@ -149,15 +150,26 @@ def _causal_attention_kernel(
             K_l = tl.load(at_K + (l0 + i)[:, None] * stride_K_l, mask=there, other=0.0)
             V_l = tl.load(at_V + (l0 + i)[:, None] * stride_V_l, mask=there, other=0.0)
             high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, there, scale, False, ROUND)
+        poisoned = 0
         for l0 in range(by_all, seen, BLOCK_L):
             l = l0 + i
             there = (l < seen)[:, None] & in_e[None, :]
             K_l = tl.load(at_K + l[:, None] * stride_K_l, mask=there, other=0.0)
-            V_l, lost = _finite(tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0))
+            V_l = tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0)
+            lost = _lost(V_l)
+            V_l = tl.where(lost, tl.zeros_like(V_l), V_l)
             visible = l[None, :] <= last[:, None]
             high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, visible, scale, True, ROUND)
-            if tl.max(tl.max(lost, axis=1), axis=0) > 0:
-                meets = tl.dot(visible.to(tl.bfloat16), lost.to(tl.bfloat16))
-                acc = tl.where(meets > 0, float("nan"), acc)
+            poisoned = tl.maximum(poisoned, tl.max(tl.max(lost.to(tl.int32), axis=1), axis=0))
         at_y = y + t[:, None] * stride_y_t + h * stride_y_h + e[None, :]
-        tl.store(at_y, (acc / total[:, None]).to(y.dtype.element_ty), mask=real[:, None] & in_e[None, :])
+        whole = real[:, None] & in_e[None, :]
+        tl.store(at_y, (acc / total[:, None]).to(y.dtype.element_ty), mask=whole)
+        if poisoned > 0:
+            tl.debug_barrier()  # what was stored is written over
+            for l0 in range(by_all, seen, BLOCK_L):
+                l = l0 + i
+                there = (l < seen)[:, None] & in_e[None, :]
+                lost = _lost(tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0))
+                sees = tl.where(l[None, :] <= last[:, None], 1.0, 0.0).to(tl.bfloat16)
+                meets = tl.dot(sees, tl.where(lost, 1.0, 0.0).to(tl.bfloat16))
+                tl.store(at_y, tl.full([BLOCK_T, BLOCK_E], float("nan"), y.dtype.element_ty), mask=whole & (meets > 0))

@@ -267,7 +267,8 @@ def _chunk_walk_kernel(
     stride_S_s, stride_S_h, stride_S_k, stride_q_t, stride_q_g, stride_k_t, stride_k_g, stride_v_t, stride_v_h,
     stride_g_t, stride_g_h, stride_T_c, stride_T_h, stride_o_t, stride_o_h, stride_bias_h, tokens, sequences, chunks,
     K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_B: tl.constexpr, SPLIT: tl.constexpr, BLOCK_K: tl.constexpr, V: tl.constexpr, BLOCK_V: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot = b

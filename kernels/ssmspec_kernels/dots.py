@@ -39,13 +39,15 @@ def split3(x):
 def dot_left(x, y, ROUND: tl.constexpr = False):
     """x y for an fp32 block x and activations y, summed in fp32 (2) (3); (5) where ROUND."""
     if ROUND:
-        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
-    if y.dtype == tl.bfloat16:
+        acc = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
+    elif y.dtype == tl.bfloat16:
         hi, mid, lo = split3(x)
         acc = tl.dot(lo, y, out_dtype=tl.float32)
         acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)
-        return tl.dot(hi, y, acc=acc, out_dtype=tl.float32)
-    return tl.dot(x, y.to(tl.float32), input_precision="ieee")
+        acc = tl.dot(hi, y, acc=acc, out_dtype=tl.float32)
+    else:
+        acc = tl.dot(x, y.to(tl.float32), input_precision="ieee")
+    return acc
 
 
 @triton.jit
@@ -63,13 +65,15 @@ def dot_onto(acc, x, y):
 def dot_right(x, y, ROUND: tl.constexpr = False):
     """x y for activations x and an fp32 block y, summed in fp32 (2) (3); (5) where ROUND."""
     if ROUND:
-        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
-    if x.dtype == tl.bfloat16:
+        acc = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
+    elif x.dtype == tl.bfloat16:
         hi, mid, lo = split3(y)
         acc = tl.dot(x, lo, out_dtype=tl.float32)
         acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)
-        return tl.dot(x, hi, acc=acc, out_dtype=tl.float32)
-    return tl.dot(x.to(tl.float32), y, input_precision="ieee")
+        acc = tl.dot(x, hi, acc=acc, out_dtype=tl.float32)
+    else:
+        acc = tl.dot(x.to(tl.float32), y, input_precision="ieee")
+    return acc
 
 
 @triton.jit
@@ -84,8 +88,8 @@ def dot_inputs(x, y):
 def dot_both(x, y, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
     """x y for two fp32 blocks, summed in fp32: on the tensor cores (4) where SPLIT, in fp32 (3); (5) where ROUND."""
     if ROUND:
-        return tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
-    if SPLIT:
+        acc = tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16), out_dtype=tl.float32)
+    elif SPLIT:
         hi, mid, lo = split3(x)
         y_hi, y_mid, y_lo = split3(y)
         acc = tl.dot(lo, y_lo, out_dtype=tl.float32)
@@ -96,5 +100,7 @@ def dot_both(x, y, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
         acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)
         acc = tl.dot(hi, y_mid, acc=acc, out_dtype=tl.float32)
         acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)
-        return tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)
-    return tl.dot(x, y, input_precision="ieee")
+        acc = tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)
+    else:
+        acc = tl.dot(x, y, input_precision="ieee")
+    return acc

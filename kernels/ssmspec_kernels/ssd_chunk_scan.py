@@ -153,7 +153,8 @@ def ssd_chunk_scan(
     )  # fmt: skip
     _chunk_starts_kernel[(triton.cdiv(p, walk_p), h, sequences)](
         S, x, B, bounds, slots, fresh, places, scratch, states, *strides(S, 3), *strides(x, 2), *strides(B, 2),
-        *strides(scratch, 2), t, sequences, shape[0], BLOCK_P=walk_p, BLOCK_N=wide, STAGES=walk_stages, num_warps=walk_warps, **common,
+        *strides(scratch, 2), t, sequences, shape[0], BLOCK_P=walk_p, BLOCK_N=wide, STAGES=walk_stages,
+        num_warps=walk_warps, **common,
     )  # fmt: skip
     _chunk_outputs_kernel[(h // shared, shape[0])](
         x, B, C, D, z, bounds, slots, scratch, states, y, *strides(x, 2), *strides(B, 2), *strides(C, 2), *strides(z, 2),
@@ -195,8 +196,8 @@ def _chunk_steps_kernel(
 def _chunk_starts_kernel(
     S, x, B, bounds, slots, fresh, places, scratch, states, stride_S_s, stride_S_h, stride_S_p, stride_x_t, stride_x_h,
     stride_B_t, stride_B_g, stride_c, stride_h, tokens, sequences, chunks,
-    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     PARTS: tl.constexpr = 2 if ROUND else 1
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -238,8 +239,9 @@ def _chunk_starts_kernel(
 def _chunk_outputs_kernel(
     x, B, C, D, z, bounds, slots, scratch, states, y, stride_x_t, stride_x_h, stride_B_t, stride_B_g, stride_C_t, stride_C_g,
     stride_z_t, stride_z_h, stride_c, stride_h, stride_y_t, stride_y_h, stride_D_h, stride_D_p, tokens, sequences,
-    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr, BLOCK_B: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, ROUND: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, TILES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     PARTS: tl.constexpr = 2 if ROUND else 1
     c, h0 = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64) * HEADS

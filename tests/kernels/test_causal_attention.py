@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import causal_attention as kernel
+from ssmspec_kernels.contract import of_products
 from ssmspec_ref import attention
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.attention import AttentionParams, KVState
@@ -36,6 +37,7 @@ class Options:
     e: int = 18
     io: str = "fp32"
     scale: float | None = None
+    products: str = "fp32"
     padding: bool = True
     size: float = 1.0
     seed: int = 0
@@ -54,7 +56,7 @@ class Case:
 
     def call(self, module: ModuleType, **changes: Any) -> Tensor:
         named: dict[str, Any] = {name: getattr(self, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")}
-        named |= {"scale": self.options.scale, "block_t": BLOCK, "block_l": BLOCK}
+        named |= {"scale": self.options.scale, "products": self.options.products, "block_t": BLOCK, "block_l": BLOCK}
         return module.causal_attention(**{**named, **changes})
 
     def rows(self) -> list[tuple[int, slice]]:
@@ -103,7 +105,7 @@ def expected(case: Case, slot: int, cut: slice) -> tuple[Array, Array]:
     chain = np.tri(tokens, dtype=bool)[None]
     y = attention.read(q, KVState(K, V, np.array([committed])), chain, AttentionParams(scale=o.scale))
     mask = np.concatenate([np.ones((1, tokens, committed), bool), chain], axis=2)
-    c = contract(o.io, o.io)
+    c = of_products(o.products, contract(o.io, o.io))  # type: ignore[arg-type]
     scale = o.e**-0.5 if o.scale is None else o.scale
     pair = eb.attention(*(eb.exact(x, c) for x in (q, K, V)), mask, scale, blocks=-(-end // BLOCK))
     return y[0], pair.store(o.io).error[0]  # type: ignore[arg-type]
@@ -114,6 +116,7 @@ COVER = [
     Options(io="bf16", g=1, h=3, e=33, scale=0.4, seed=1),
     Options(io="fp16", lengths=(17, 33), committed=(40, 0), g=2, h=2, e=5, padding=False, seed=2),
     Options(io="bf16", lengths=(16, 1, 1), committed=(16, 31, 0), h=6, g=3, e=16, size=8.0, seed=3),
+    Options(io="bf16", products="bf16", h=4, e=20, seed=4),
 ]
 
 
@@ -181,6 +184,26 @@ def test_large_scores_do_not_overflow() -> None:
     check_bound(kernel, Options(size=300.0, lengths=(9,), committed=(12,), padding=False))
 
 
+@pytest.mark.parametrize(("products", "form"), [("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
+def test_a_value_that_is_not_finite_reaches_its_channel_in_the_tokens_that_see_it_and_no_other(
+    products: str, form: str
+) -> None:
+    rng = np.random.default_rng(7)
+    q, K, V = (
+        strided(tensors.draw(rng, *shape, forms=(form,)), form) for shape in ((50, 4, 18), (1, 50, 2, 18), (1, 50, 2, 18))
+    )
+    call = lambda: kernel.causal_attention(  # noqa: E731
+        q, K, V, torch.tensor([0, 50]), block_t=BLOCK, block_l=BLOCK, products=products
+    )
+    clean, reached = call(), torch.zeros(50, 4, 18, dtype=torch.bool)
+    for token, group, channel, value in ((21, 1, 3, float("nan")), (40, 0, 5, float("inf"))):
+        V[0, token, group, channel] = value
+        reached[token:, 2 * group : 2 * group + 2, channel] = True
+    y = call()
+    assert not bool(y[reached].isfinite().any())
+    assert torch.equal(y[~reached], clean[~reached])
+
+
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"q": lambda c: c.q[..., :-1]}, ShapeMismatch, "axis e has size"),
     ({"K": lambda c: c.K.bfloat16()}, PrecisionError, "q, K, V came as"),
@@ -188,6 +211,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"q": lambda c: c.q[:, :3], "out": lambda c: None}, ParameterError, "2 groups do not divide 3"),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 4 sequences"),
     ({"block_t": lambda c: 24}, ParameterError, "chunk came as 24"),
+    ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
+    ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
     ({"scale": lambda c: 0.0}, ParameterError, "scale came as 0.0"),
     ({"length": lambda c: torch.zeros(6)}, PrecisionError, "length came as"),
     ({"out": lambda c: c.out[:, :-1]}, ShapeMismatch, "axis h has size"),
