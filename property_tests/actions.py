@@ -1,6 +1,7 @@
-"""Actions on a session, drawn from what its ledger allows: the rules of the state machine, and of schedules.
+"""Actions drawn from what a ledger allows: the rules of the state machine, and of schedules.
 
-Every function takes `draw` and a session and returns the arguments of the action of its name, or None where there is none.
+Every function takes `draw` and a ledger, a session perhaps, and returns the arguments of the action of its name, or None
+where there is none.
 Draws shrink towards one sequence, one row without drafts, nothing padded, everything accepted.
 """
 
@@ -9,80 +10,81 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from .session import Session, longest, nodes, plain_of
+from .acceptances import acceptance_patterns
+from .ledger import Ledger, longest, nodes
 from .token_trees import token_trees
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Arguments = dict[str, Any]
 
 
-def decoder(draw: Draw, session: Session, allowed: Callable[[int], bool]) -> int | None:
+def decoder(draw: Draw, ledger: Ledger, allowed: Callable[[int], bool]) -> int | None:
     """The number of a decoder."""
-    found = [d for d in range(len(session.decoders)) if allowed(d)]
+    found = [d for d in range(len(ledger.rooms)) if allowed(d)]
     return draw(st.sampled_from(found)) if found else None
 
 
-def sequence(draw: Draw, session: Session, allowed: Callable[[int, int], bool] = lambda d, s: True) -> Any:
+def sequence(draw: Draw, ledger: Ledger, allowed: Callable[[int, int], bool] = lambda d, s: True) -> Any:
     """A decoder and the slot of a sequence in it that waits for no verdict."""
-    busy = set() if session.pending is None else {(session.pending[0], int(s)) for s in session.pending[1].slots}
-    found = [(d, s) for d, room in enumerate(session.rooms) for s in sorted(room) if (d, s) not in busy and allowed(d, s)]
+    busy = set() if ledger.pending is None else {(ledger.pending[0], int(s)) for s in ledger.pending[1].slots}
+    found = [(d, s) for d, room in enumerate(ledger.rooms) for s in sorted(room) if (d, s) not in busy and allowed(d, s)]
     return draw(st.sampled_from(found)) if found else None
 
 
-def token(session: Session) -> st.SearchStrategy[int]:
-    return st.integers(0, session.spec.vocabulary - 1)
+def token(ledger: Ledger) -> st.SearchStrategy[int]:
+    return st.integers(0, ledger.vocabulary - 1)
 
 
-def prefill(draw: Draw, session: Session) -> Arguments | None:
+def prefill(draw: Draw, ledger: Ledger) -> Arguments | None:
     """Prompts of one to five tokens into any free slots of a decoder."""
-    d = decoder(draw, session, lambda d: bool(session.free(d)))
+    d = decoder(draw, ledger, lambda d: bool(ledger.free(d)))
     if d is None:
         return None
-    slots = draw(st.lists(st.sampled_from(session.free(d)), min_size=1, max_size=2, unique=True))
-    prompt = st.lists(token(session), min_size=1, max_size=5)
+    slots = draw(st.lists(st.sampled_from(ledger.free(d)), min_size=1, max_size=2, unique=True))
+    prompt = st.lists(token(ledger), min_size=1, max_size=5)
     return {"d": d, "prompts": [draw(prompt) for _ in slots], "slots": slots}
 
 
-def batch(draw: Draw, session: Session, d: int, width: int) -> tuple[list[int], int]:
+def batch(draw: Draw, ledger: Ledger, d: int, width: int) -> tuple[list[int], int]:
     """Slots in any order, padding among them, and how many tokens their windows may have."""
-    fitting = [s for s, tokens in session.rooms[d].items() if len(tokens) < session.cache]
+    fitting = [s for s, tokens in ledger.rooms[d].items() if len(tokens) < ledger.cache]
     slots = draw(st.lists(st.sampled_from(sorted(fitting)), min_size=1, unique=True))
-    room = min(width, *(session.cache - len(session.rooms[d][s]) for s in slots))
+    room = min(width, *(ledger.cache - len(ledger.rooms[d][s]) for s in slots))
     for _ in range(draw(st.integers(0, 2))):
         slots.insert(draw(st.integers(0, len(slots))), -1)
     return slots, room
 
 
-def fits(session: Session, d: int) -> bool:
-    return any(len(tokens) < session.cache for tokens in session.rooms[d].values())
+def fits(ledger: Ledger, d: int) -> bool:
+    return any(len(tokens) < ledger.cache for tokens in ledger.rooms[d].values())
 
 
-def verify_chain(draw: Draw, session: Session) -> Arguments | None:
+def verify_chain(draw: Draw, ledger: Ledger) -> Arguments | None:
     """Windows of unequal length, without drafts too, and several rows of a sequence where the decoding has them."""
-    d = decoder(draw, session, lambda d: session.decodings[d].chains and fits(session, d))
+    d = decoder(draw, ledger, lambda d: ledger.decodings[d].chains and fits(ledger, d))
     if d is None:
         return None
-    slots, most = batch(draw, session, d, longest(session.decodings[d], session.window))
-    drafts = session.decodings[d].drafts
+    slots, most = batch(draw, ledger, d, longest(ledger.decodings[d], ledger.window))
+    drafts = ledger.decodings[d].drafts
     longest_row = most if draw(st.booleans()) else draw(st.integers(1, most))
     rows = [slot for slot in slots for _ in range(drafts)]
     short = draw(st.booleans())
     lengths = [draw(st.integers(1, longest_row)) if short else longest_row for _ in rows]
-    drafted = st.lists(token(session), min_size=longest_row - 1, max_size=longest_row - 1)
-    tokens = [[session.rooms[d][slot][-1] if slot >= 0 else 0, *draw(drafted)] for slot in rows]
+    drafted = st.lists(token(ledger), min_size=longest_row - 1, max_size=longest_row - 1)
+    tokens = [[ledger.rooms[d][slot][-1] if slot >= 0 else 0, *draw(drafted)] for slot in rows]
     whole = all(length == longest_row for length in lengths)
     return {"d": d, "tokens": tokens, "slots": rows, "lengths": None if whole else lengths, "drafts": drafts}
 
 
-def verify_tree(draw: Draw, session: Session) -> Arguments | None:
+def verify_tree(draw: Draw, ledger: Ledger) -> Arguments | None:
     """Another tree for every row."""
-    d = decoder(draw, session, lambda d: session.decodings[d].trees and fits(session, d))
+    d = decoder(draw, ledger, lambda d: ledger.decodings[d].trees and fits(ledger, d))
     if d is None:
         return None
-    slots, most = batch(draw, session, d, longest(session.decodings[d], session.window))
+    slots, most = batch(draw, ledger, d, longest(ledger.decodings[d], ledger.window))
     width = most if draw(st.booleans()) else draw(st.integers(1, most))
-    roots = [session.rooms[d][slot][-1] if slot >= 0 else 0 for slot in slots]
-    trees = [draw(token_trees(session.spec.vocabulary, width, width, root)) for root in roots]
+    roots = [ledger.rooms[d][slot][-1] if slot >= 0 else 0 for slot in slots]
+    trees = [draw(token_trees(ledger.vocabulary, width, width, root)) for root in roots]
     return {
         "d": d,
         "tokens": [list(tree.tokens) for tree in trees],
@@ -91,89 +93,87 @@ def verify_tree(draw: Draw, session: Session) -> Arguments | None:
     }
 
 
-def commit(draw: Draw, session: Session) -> Arguments | None:
+def commit(draw: Draw, ledger: Ledger) -> Arguments | None:
     """Any path of each row, all of it or less, and any next root; the state may be looked at or not."""
-    if session.pending is None:
+    if ledger.pending is None:
         return None
-    _, window = session.pending
+    _, window = ledger.pending
     m = window.drafts
-    paths, kept, rows, roots = [], [], [], []
+    paths, kept, rows, roots = list[list[int]](), list[int](), list[int](), list[int]()
     for n in range(len(window.slots) // m):
         row = n * m + (draw(st.integers(0, m - 1)) if m > 1 else 0)
         if window.slots[row] < 0:
             paths, kept, rows, roots = [*paths, []], [*kept, 0], [*rows, n * m], [*roots, 0]
             continue
         ways = nodes(window, row)
-        path = ways[-1] if draw(st.booleans()) else draw(st.sampled_from(ways))
-        cut = draw(st.integers(0, len(path) - 1)) if draw(st.booleans()) else 0
-        paths, kept, rows = [*paths, path], [*kept, len(path) - cut], [*rows, row]
-        roots.append(draw(token(session)))
+        path, count = draw(acceptance_patterns(ways))
+        paths, kept, rows = [*paths, list(path)], [*kept, count], [*rows, row]
+        roots.append(draw(token(ledger)))
     return {"paths": paths, "kept": kept, "rows": rows, "roots": roots, "look": draw(st.booleans())}
 
 
-def fork(draw: Draw, session: Session) -> Arguments | None:
-    found = sequence(draw, session, lambda d, s: bool(session.free(d)))
-    return None if found is None else {"d": found[0], "slot": found[1], "to": draw(st.sampled_from(session.free(found[0])))}
+def fork(draw: Draw, ledger: Ledger) -> Arguments | None:
+    found = sequence(draw, ledger, lambda d, s: bool(ledger.free(d)))
+    return None if found is None else {"d": found[0], "slot": found[1], "to": draw(st.sampled_from(ledger.free(found[0])))}
 
 
-def release(draw: Draw, session: Session) -> Arguments | None:
-    found = sequence(draw, session)
+def release(draw: Draw, ledger: Ledger) -> Arguments | None:
+    found = sequence(draw, ledger)
     return None if found is None else {"d": found[0], "slot": found[1]}
 
 
 preempt = release
 
 
-def flush(draw: Draw, session: Session) -> Arguments | None:
-    d = decoder(draw, session, lambda d: bool(session.rooms[d]))
+def flush(draw: Draw, ledger: Ledger) -> Arguments | None:
+    d = decoder(draw, ledger, lambda d: bool(ledger.rooms[d]))
     if d is None:
         return None
-    return {"d": d, "slots": draw(st.lists(st.sampled_from(sorted(session.rooms[d])), min_size=1, unique=True))}
+    return {"d": d, "slots": draw(st.lists(st.sampled_from(sorted(ledger.rooms[d])), min_size=1, unique=True))}
 
 
-def resume(draw: Draw, session: Session) -> Arguments | None:
-    d = decoder(draw, session, lambda d: bool(session.free(d)))
-    if d is None or not session.parked:
+def resume(draw: Draw, ledger: Ledger) -> Arguments | None:
+    d = decoder(draw, ledger, lambda d: bool(ledger.free(d)))
+    if d is None or not ledger.parked:
         return None
     return {
-        "number": draw(st.integers(0, len(session.parked) - 1)),
+        "number": draw(st.integers(0, len(ledger.parked) - 1)),
         "d": d,
-        "slot": draw(st.sampled_from(session.free(d))),
+        "slot": draw(st.sampled_from(ledger.free(d))),
     }
 
 
-def hand_over(draw: Draw, session: Session) -> Arguments | None:
-    found = sequence(draw, session)
-    other = decoder(draw, session, lambda d: found is not None and d != found[0] and bool(session.free(d)))
+def hand_over(draw: Draw, ledger: Ledger) -> Arguments | None:
+    found = sequence(draw, ledger)
+    other = decoder(draw, ledger, lambda d: found is not None and d != found[0] and bool(ledger.free(d)))
     if found is None or other is None:
         return None
-    return {"d": found[0], "slot": found[1], "other": other, "to": draw(st.sampled_from(session.free(other)))}
+    return {"d": found[0], "slot": found[1], "other": other, "to": draw(st.sampled_from(ledger.free(other)))}
 
 
-def plain(draw: Draw, session: Session) -> Arguments | None:
+def plain(draw: Draw, ledger: Ledger) -> Arguments | None:
     def judged(d: int, s: int) -> bool:
-        promised = plain_of(session.adapter, session.decodings[d].bits) is not None
-        return promised and len(session.rooms[d][s]) < session.cache
+        return ledger.has_plain(d) and len(ledger.rooms[d][s]) < ledger.cache
 
-    found = sequence(draw, session, judged)
+    found = sequence(draw, ledger, judged)
     return None if found is None else {"d": found[0], "slot": found[1]}
 
 
 class Action(NamedTuple):
     """How an action is drawn, the session's name for it, how often it is offered, and where."""
 
-    draw: Callable[[Draw, Session], Arguments | None]
+    draw: Callable[[Draw, Ledger], Arguments | None]
     call: str
     weight: int
-    offered: Callable[[Session], bool]
+    offered: Callable[[Ledger], bool]
 
 
-def running(session: Session) -> bool:
-    return any(session.rooms)
+def running(ledger: Ledger) -> bool:
+    return any(ledger.rooms)
 
 
-def takes(session: Session, what: str) -> bool:
-    return any(getattr(d, what) and room for d, room in zip(session.decodings, session.rooms, strict=True))
+def takes(ledger: Ledger, what: str) -> bool:
+    return any(getattr(d, what) and room for d, room in zip(ledger.decodings, ledger.rooms, strict=True))
 
 
 ACTIONS: dict[str, Action] = {
@@ -186,11 +186,11 @@ ACTIONS: dict[str, Action] = {
     "resume": Action(resume, "resume", 2, lambda s: bool(s.parked)),
     "hand_over": Action(hand_over, "hand_over", 2, lambda s: running(s) and len(s.rooms) > 1),
     "flush": Action(flush, "flush", 1, running),
-    "plain": Action(plain, "plain", 1, lambda s: running(s) and any(d.bits for d in s.decodings)),
+    "plain": Action(plain, "plain", 1, lambda s: running(s) and any(s.has_plain(d) for d in range(len(s.rooms)))),
     "commit": Action(commit, "commit", 0, lambda s: s.pending is not None),
 }
 
 
-def offered(session: Session) -> list[str]:
+def offered(ledger: Ledger) -> list[str]:
     """The actions between two windows, each as often as its weight."""
-    return [name for name, act in ACTIONS.items() for _ in range(act.weight) if act.offered(session)]
+    return [name for name, act in ACTIONS.items() for _ in range(act.weight) if act.offered(ledger)]

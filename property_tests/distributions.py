@@ -1,4 +1,5 @@
-"""Laws and noise of sampled acceptance, where it is hardest: laws that are equal, that share nothing, that nearly agree.
+"""Laws and noise of sampled acceptance, where it is hardest: laws that are equal, that share nothing, that nearly agree, and
+laws that come out of the processors of one request.
 
 Laws are multiples of 2^-24 that sum to one: exact in fp32 and as fractions. Noise is a multiple of 2^-24 in [0, 1): at 0, at
 the last one, 1 - 2^-24, and at the places where a decision turns, and one step before them.
@@ -6,15 +7,20 @@ the last one, 1 - 2^-24, and at the places where a decision turns, and one step 
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
+from ssmspec_ref.accept.processors import Sampling, process
+
+from .samplings import sampling_settings
 from .token_trees import TokenTree, token_trees
 
 GRID = 2**24
-KINDS = ("equal", "disjoint", "near", "any")
-"""p = q; no token of both; p and q one step apart; unrelated."""
+KINDS = ("equal", "disjoint", "near", "dyadic", "processed", "any")
+"""p = q; no token of both; p, q one step apart; p / q on the grid; both out of one request's processors; unrelated."""
 LAWS = ("iid", "without_replacement", "point_mass", "naive")
 Law = tuple[Fraction, ...]
 
@@ -38,13 +44,32 @@ def pairs(draw: st.DrawFn, size: int) -> tuple[Law, Law]:
     if kind == "near":
         some = next(i for i, x in enumerate(p) if x > 0)
         other = (some + 1) % size
-        q = list(p)
-        q[some], q[other] = q[some] - Fraction(1, GRID), q[other] + Fraction(1, GRID)
-        return p, tuple(q)
+        moved = list(p)
+        moved[some], moved[other] = moved[some] - Fraction(1, GRID), moved[other] + Fraction(1, GRID)
+        return p, tuple(moved)
+    if kind == "dyadic":
+        cuts = [0, *sorted(draw(st.lists(st.integers(0, 64), min_size=size - 1, max_size=size - 1))), 64]
+        halves = [2.0 ** -min(i + 1, size - 1) for i in range(size)]
+        return on_grid([b - a for a, b in pairwise(cuts)]), on_grid([int(GRID * x) for x in draw(st.permutations(halves))])
     second = draw(weight)
+    if kind == "processed":
+        settings, written = draw(sampling_settings(size)), draw(st.lists(st.integers(0, size - 1), max_size=3))
+        p, q = (on_grid(grids(processed(logits, written, settings))) for logits in (first, second))
+        return p, q
     if kind == "disjoint":
         second = [0 if x else y + 1 for x, y in zip(first, second, strict=True)]
     return p, on_grid(second) if any(second) else p
+
+
+def processed(logits: Sequence[int], written: Sequence[int], settings: Sampling) -> list[float]:
+    """What a request's settings make of logits, where these tokens were emitted before."""
+    p: list[float] = process(np.array(logits, dtype=np.float64), [], written, settings).tolist()
+    return p
+
+
+def grids(p: Sequence[float]) -> list[int]:
+    """Weights of a law on the grid, at least one step where p is not 0."""
+    return [max(1, int(x * GRID)) if x > 0 else 0 for x in p]
 
 
 class Round(NamedTuple):
@@ -73,13 +98,11 @@ def rounds(draw: st.DrawFn, most: int = 8) -> Round:
                 x = tree.tokens[child]
                 turns = [min(Fraction(1), p[x] / q[x])] if q[x] and law != "point_mass" else [p[x]]
                 coins[child] = draw(noise(turns))
-        edges, total = [], Fraction(0)
-        for x in p:
-            total += x
-            edges.append(total)
+        edges = list(accumulate(p))
         picks.append(draw(noise(edges)))
     picks += [Fraction(0)] * (len(tree.tokens) - tree.size)
-    return Round(tree, *zip(*laws, strict=True), tuple(coins), tuple(picks), law)  # type: ignore[arg-type]
+    target, draft = (tuple(pair[i] for pair in laws) for i in (0, 1))
+    return Round(tree, target, draft, tuple(coins), tuple(picks), law)
 
 
 def noise(turns: Sequence[Fraction]) -> st.SearchStrategy[Fraction]:

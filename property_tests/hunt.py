@@ -10,6 +10,7 @@ import hypothesis
 from hypothesis import settings as Settings  # noqa: N812
 from hypothesis.stateful import get_state_machine_test
 
+from .ledger import Impossible
 from .machine import DecoderMachine
 from .reduce import reduced
 from .session import Session
@@ -33,7 +34,7 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
     """Run a machine once. `seed` names its examples; `key` is where the database of `how` keeps the failing ones. Those that
     it holds, whoever found them, are replayed before anything is drawn; one that does not fail any more is deleted there.
 
-    Raises: what is no deviation of the implementation but an error of ours (`Impossible`), or Ctrl-C.
+    Raises: what is no deviation of the implementation but an error of ours: in what draws, or `Impossible`.
     """
     totals, first = machine.totals, [0]
     if seed is not None and not how.derandomize:
@@ -53,7 +54,8 @@ def hunt(machine: type[DecoderMachine], how: Settings, seed: int | None = None, 
     except KeyboardInterrupt:
         raise
     except Exception as error:  # what an implementation raises is a finding too
-        assert totals.last is not None
+        if not first[0] or totals.last is None or isinstance(error, Impossible):
+            raise
         smallest, message = reduced(totals.last, machine.adapter)
         return Failure(smallest, message or said(error), first[0])
     return None

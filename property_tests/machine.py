@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ssmspec_ref.contract import Adapter, Decoding
 
 from .actions import ACTIONS, offered
-from .session import Session, longest
+from .ledger import longest
+from .session import Session
 from .specs import Sizes, specs
 from .totals import Totals
 

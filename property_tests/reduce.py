@@ -10,7 +10,8 @@ from typing import Any
 
 from ssmspec_ref.contract import Adapter
 
-from .session import Deviation, Impossible, Session
+from .ledger import Impossible
+from .session import Deviation, Session
 
 Line = tuple[str, tuple[Any, ...], dict[str, Any]]
 

@@ -10,7 +10,6 @@ After each action
 A session keeps its own actions (`lines`), so that it can be written down and replayed (`reproducer`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -22,21 +21,15 @@ from ssmspec_ref.contract import Adapter, Decoding, TokenVerdict, TokenWindow
 from ssmspec_ref.error_bounds.comparison import compare
 from ssmspec_ref.shapes import Array
 
-from .features import of_commit, of_window
+from .ledger import Impossible, Ledger, Place, Prefix, longest, nodes
 from .models import Spec, build
-from .oracle import Oracle, Prefix, oracle_of
+from .oracle import Oracle, oracle_of
 
-Place = tuple[int, int]
-"""A decoder by its number, and a slot."""
 Action = TypeVar("Action", bound=Callable[..., set[Place]])
 
 
 class Deviation(AssertionError):
     """An implementation left what plain decoding has, or touched what is not its own."""
-
-
-class Impossible(ValueError):
-    """An action that the contract does not offer here: a slot that is not free, a window before the last one's verdict."""
 
 
 def action(run: Action) -> Action:
@@ -48,6 +41,7 @@ def action(run: Action) -> Action:
         self.reached[f"rule {run.__name__}"] += 1
         before = {place: self.decoders[place[0]].memory(place[1]) for place in self.places()}
         touched = run(self, *given, **more)
+        self.reached[self.situation()] += 1
         for place, held in before.items():
             if place not in touched:
                 self.unchanged(place, held)
@@ -59,10 +53,9 @@ def action(run: Action) -> Action:
     return noted  # type: ignore[return-value]
 
 
-class Session:
-    """Decoders of one model under some decodings of an adapter.
-
-    Units: `cache` is the tokens of a sequence, `window` those of a window.
+class Session(Ledger):
+    """Decoders of one model under some decodings of an adapter. `used` is the worst utilisation of a kind of value, `widest`
+    the widest bound that one was held to.
     """
 
     def __init__(
@@ -77,17 +70,14 @@ class Session:
     ) -> None:
         self.name = adapter if isinstance(adapter, str) else adapter.name
         self.adapter = load(adapter, device) if isinstance(adapter, str) else adapter
-        self.spec, self.slots, self.window, self.cache = Spec.of(model), slots, window, cache
-        self.decodings = [self.decoding(name) for name in decodings]
+        self.spec = Spec.of(model)
+        super().__init__([self.decoding(name) for name in decodings], self.spec.vocabulary, slots, window, cache)
         self.model = build(self.spec)
         self.decoders = [d.start(self.model, slots=slots, cache=cache, window=longest(d, window)) for d in self.decodings]
-        self.rooms: list[dict[int, Prefix]] = [{} for _ in decodings]
-        self.parked: list[tuple[Any, Prefix]] = []
-        self.pending: tuple[int, TokenWindow] | None = None
+        self.held: list[Any] = []
         self.bits: dict[tuple[str, str, Prefix], bytes] = {}
         self.used: dict[str, float] = {}
-        self.reached: Counter[str] = Counter()
-        self.freed: set[Place] = set()
+        self.widest: dict[str, float] = {}
         self.lines: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         for decoder in self.decoders:
             decoder.poison()
@@ -98,45 +88,19 @@ class Session:
             raise Impossible(f"{self.name} has no decoding {name!r}; it has {', '.join(found) or 'none'}")
         return found[name]
 
-    def places(self) -> list[Place]:
-        return [(d, slot) for d in range(len(self.decoders)) for slot in range(self.slots)]
-
     def oracle(self, d: int) -> Oracle:
         return oracle_of(self.spec, self.decodings[d].contract)
 
-    # --- what the ledger allows ---
+    def has_plain(self, d: int) -> bool:
+        return plain_of(self.adapter, self.decodings[d].bits) is not None
 
-    def live(self, d: int, slot: int) -> Prefix:
-        if slot not in self.rooms[d]:
-            raise Impossible(f"slot {slot} of {self.decodings[d].name} holds no sequence; it has {sorted(self.rooms[d])}")
-        return self.rooms[d][slot]
-
-    def free(self, d: int) -> list[int]:
-        return [slot for slot in range(self.slots) if slot not in self.rooms[d]]
-
-    def take(self, d: int, slot: int, tokens: Prefix) -> None:
-        if slot in self.rooms[d] or not 0 <= slot < self.slots:
-            raise Impossible(f"slot {slot} of {self.decodings[d].name} is not free; free are {self.free(d)}")
-        if (d, slot) in self.freed:
-            self.reached["slot used again"] += 1
-        self.rooms[d][slot] = tokens
-
-    def settled(self, d: int, slot: int) -> None:
-        """Raise Impossible for a sequence between its window and the verdict."""
-        if self.pending is not None and self.pending[0] == d and slot in np.asarray(self.pending[1].slots):
-            raise Impossible(f"slot {slot} has a window without a verdict; commit it first")
-
-    # --- actions ---
+    # --- actions: what the ledger says, what the implementation does, what must hold then ---
 
     @action
     def prefill(self, d: int, prompts: list[list[int]], slots: list[int]) -> set[Place]:
-        """Prompts into free slots."""
-        for prompt, slot in zip(prompts, slots, strict=True):
-            self.take(d, slot, tuple(prompt))
+        touched = super().prefill(d, prompts, slots)
         self.decoders[d].prefill(prompts, slots)
-        for slot in slots:
-            self.look(d, slot)
-        return {(d, slot) for slot in slots}
+        return self.looked(touched)
 
     @action
     def verify(
@@ -148,129 +112,81 @@ class Session:
         parents: list[list[int]] | None = None,
         drafts: int = 1,
     ) -> set[Place]:
-        """A window of every sequence named; a negative slot is padding."""
-        if self.pending is not None:
-            raise Impossible("a window waits for its verdict; commit it first")
-        arrays = (None if a is None else np.array(a, dtype=np.int64) for a in (tokens, slots, lengths, parents))
-        window = TokenWindow(*arrays, drafts)  # type: ignore[arg-type]
-        owners = {(d, slot) for slot in slots if slot >= 0}
-        paths = [nodes(window, row) if slot >= 0 else [] for row, slot in enumerate(slots)]
+        touched = super().verify(d, tokens, slots, lengths, parents, drafts)
+        assert self.pending is not None
+        window = self.pending[1]
         prefixes = {
-            (row, way[-1]): self.live(d, slots[row])[:-1] + tuple(tokens[row][node] for node in way)
-            for row, ways in enumerate(paths)
-            for way in ways
+            (row, way[-1]): self.rooms[d][slot][:-1] + tuple(tokens[row][node] for node in way)
+            for row, slot in enumerate(slots)
+            if slot >= 0
+            for way in nodes(window, row)
         }
-        self.pending = d, window
         logits = self.decoders[d].verify(window)
         self.oracle(d).learn(prefixes.values())
         for (row, node), prefix in prefixes.items():
             want = self.oracle(d).at(prefix)
             self.judge(d, f"logits of row {row}, token {node}", logits[row, node], want.logits, want.error)
             self.same_bits(d, "logits", prefix, logits[row, node])
-        self.reached.update(of_window(window))
-        return owners
+        return touched
 
     @action
     def commit(
         self, paths: list[list[int]], kept: list[int], rows: list[int], roots: list[int], look: bool = True
     ) -> set[Place]:
-        """Of each sequence, the first `kept` nodes of a path in a row of its own, and the next root."""
-        if self.pending is None:
-            raise Impossible("no window waits for a verdict; verify one first")
-        d, window = self.pending
-        whole = np.full((len(paths), window.tokens.shape[1]), -1, dtype=np.int64)
+        """`look`: whether the states are read now."""
+        pending = self.pending
+        touched = super().commit(paths, kept, rows, roots)
+        assert pending is not None
+        whole = np.full((len(paths), pending[1].tokens.shape[1]), -1, dtype=np.int64)
         for n, path in enumerate(paths):
             whole[n, : len(path)] = path
-        self.decoders[d].commit(TokenVerdict(np.array(kept), whole, np.array(rows), np.array(roots)))
-        self.pending, touched = None, set()
-        for n, count in enumerate(kept):
-            slot = int(window.slots[n * window.drafts])
-            if slot < 0:
-                continue
-            said = window.tokens[rows[n], paths[n][1:count]].tolist()
-            self.rooms[d][slot] = (*self.rooms[d][slot], *said, roots[n])
-            self.reached.update(of_commit(window, rows[n], paths[n], count))
-            touched.add((d, slot))
-        if look:
-            for _, slot in sorted(touched):
-                self.look(d, slot)
-        return touched
+        self.decoders[pending[0]].commit(TokenVerdict(np.array(kept), whole, np.array(rows), np.array(roots)))
+        return self.looked(touched) if look else touched
 
     @action
     def fork(self, d: int, slot: int, to: int) -> set[Place]:
-        """The sequence of a slot in a free slot too."""
-        self.settled(d, slot)
-        self.take(d, to, self.live(d, slot))
+        touched = super().fork(d, slot, to)
         self.decoders[d].fork(slot, to)
-        self.reached["fork between window and verdict"] += self.pending is not None
-        for place in (slot, to):
-            self.look(d, place)
-        return {(d, slot), (d, to)}
+        return self.looked(touched)
 
     @action
     def release(self, d: int, slot: int) -> set[Place]:
-        """The slot is free; its memory is poison."""
-        self.settled(d, slot)
-        self.leave(d, slot)
-        return {(d, slot)}
-
-    def leave(self, d: int, slot: int) -> Prefix:
-        tokens = self.live(d, slot)
+        touched = super().release(d, slot)
         self.decoders[d].release(slot)
-        del self.rooms[d][slot]
-        self.freed.add((d, slot))
-        return tokens
+        return touched
 
     @action
     def flush(self, d: int, slots: list[int]) -> set[Place]:
-        """The states of these slots up to all their committed tokens, before it is due."""
-        for slot in slots:
-            self.live(d, slot)
-            self.settled(d, slot)
+        touched = super().flush(d, slots)
         self.decoders[d].flush(slots)
-        for slot in slots:
-            self.look(d, slot)
-        return {(d, slot) for slot in slots}
+        return self.looked(touched)
 
     @action
     def preempt(self, d: int, slot: int) -> set[Place]:
-        """A sequence out of its slot; it waits."""
-        self.settled(d, slot)
-        self.live(d, slot)
-        held = self.decoders[d].snapshot(slot)
-        self.parked.append((held, self.leave(d, slot)))
-        return {(d, slot)}
+        touched = super().preempt(d, slot)
+        self.held.append(self.decoders[d].snapshot(slot))
+        self.decoders[d].release(slot)
+        return touched
 
     @action
     def resume(self, number: int, d: int, slot: int) -> set[Place]:
-        """A sequence that waits, into a free slot."""
-        if not 0 <= number < len(self.parked):
-            raise Impossible(f"sequence {number} does not wait; {len(self.parked)} do")
-        held, tokens = self.parked.pop(number)
-        self.take(d, slot, tokens)
-        self.decoders[d].restore(slot, held)
-        self.look(d, slot)
-        return {(d, slot)}
+        touched = super().resume(number, d, slot)
+        self.decoders[d].restore(slot, self.held.pop(number))
+        return self.looked(touched)
 
     @action
     def hand_over(self, d: int, slot: int, other: int, to: int) -> set[Place]:
-        """A sequence on to another decoder, which may decode otherwise; the first one releases it."""
-        self.settled(d, slot)
-        tokens = self.live(d, slot)
-        held = self.decoders[d].snapshot(slot)
-        self.take(other, to, tokens)
-        self.decoders[other].restore(to, held)
-        self.leave(d, slot)
+        touched = super().hand_over(d, slot, other, to)
+        self.decoders[other].restore(to, self.decoders[d].snapshot(slot))
+        self.decoders[d].release(slot)
         self.look(other, to)
-        self.reached[f"from {self.decodings[d].name} to {self.decodings[other].name}"] += 1
-        return {(d, slot), (other, to)}
+        return touched
 
     @action
     def plain(self, d: int, slot: int) -> set[Place]:
         """The committed tokens decoded anew by the plain decoding that promises the same bits (2)."""
-        self.settled(d, slot)
-        tokens, group = self.live(d, slot), self.decodings[d].bits
-        single = plain_of(self.adapter, group)
+        tokens = self.settled(d, slot)
+        single = plain_of(self.adapter, self.decodings[d].bits)
         if single is None:
             raise Impossible(f"{self.decodings[d].name} promises no bits, or its group has no plain decoding")
         decoder = single.start(self.model, slots=1, cache=self.cache, window=1)
@@ -283,6 +199,11 @@ class Session:
 
     # --- checks ---
 
+    def looked(self, touched: set[Place]) -> set[Place]:
+        for place in sorted(touched):
+            self.look(*place)
+        return touched
+
     def look(self, d: int, slot: int) -> None:
         """(1) and (2) of the states of a slot."""
         committed = self.rooms[d][slot][:-1]
@@ -293,12 +214,13 @@ class Session:
         self.same_bits(d, "state", committed, *came)
 
     def judge(self, d: int, what: str, came: Array, want: Array, error: Array) -> None:
-        name, oracle = self.decodings[d].name, self.oracle(d)
+        name, bound = self.decodings[d].name, self.oracle(d).factor * error
         if came.shape != want.shape:
             raise Deviation(f"{name}: {what} came with shape {came.shape}, plain decoding has {want.shape}")
-        judged = compare(came, want, oracle.factor * error)
+        judged = compare(came, want, bound)
         label = f"{name}: {what.split(' of ')[0]}"
         self.used[label] = max(self.used.get(label, 0.0), judged.utilisation)
+        self.widest[label] = max(self.widest.get(label, 0.0), float(bound.max(initial=0.0)))
         if not judged.passed:
             raise Deviation(f"{name}: {what}: {judged}")
 
@@ -341,11 +263,6 @@ def replay(words: dict[str, Any], device: str = "cpu") -> Session:
     return session
 
 
-def longest(decoding: Decoding, window: int) -> int:
-    """The tokens of the longest window that a decoding takes."""
-    return min(window, decoding.limits.sizes.get("t", (1, window))[1])
-
-
 def plain_of(adapter: Adapter, group: str) -> Decoding | None:
     """The decoding of single tokens in a group of bits."""
     return next((d for d in adapter.decodings if group and d.bits == group and longest(d, 2) == 1), None)
@@ -353,15 +270,3 @@ def plain_of(adapter: Adapter, group: str) -> Decoding | None:
 
 def flat(state: tuple[tuple[Array, Array], ...]) -> list[Array]:
     return [array for pair in state for array in pair]
-
-
-def nodes(window: TokenWindow, row: int) -> list[list[int]]:
-    """The path to every real token of a row, root first."""
-    if window.parents is None:
-        count = window.tokens.shape[1] if window.lengths is None else int(window.lengths[row])
-        return [list(range(i + 1)) for i in range(count)]
-    paths: list[list[int]] = []
-    for node, parent in enumerate(window.parents[row].tolist()):
-        if parent >= -1:
-            paths.append([*(paths[parent] if parent >= 0 else []), node])
-    return paths

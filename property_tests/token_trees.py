@@ -7,6 +7,7 @@ vine           a parent among the last three nodes: paths of a third of the tree
 random         any parent
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def parents(shape: str, nodes: int, picks: list[int] | None = None) -> tuple[int
     (-1, 0, 0, 2, 2)
     """
     picks = picks or [0] * nodes
-    ways = {
+    ways: dict[str, Callable[[int], int]] = {
         "chain": lambda i: i - 1,
         "star": lambda i: 0,
         "comb": lambda i: i - 1 if i % 2 else i - 2,

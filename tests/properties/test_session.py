@@ -12,7 +12,8 @@ import pytest
 from conformance.adapters.sequences import PathDecoder
 from conformance.faults.sequences import Right
 from property_tests.hunt import Failure, reproducer
-from property_tests.session import Deviation, Impossible, Session, replay
+from property_tests.ledger import Impossible
+from property_tests.session import Deviation, Session, replay
 from ssmspec_fast.adapter_sequences import SlotDecoder
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
 
