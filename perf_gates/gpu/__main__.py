@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     a.out.mkdir(parents=True, exist_ok=True)
     given = ["--out", str(a.out), "--jobs", str(a.jobs), "--cases", a.cases, *(["--peers", str(a.peers)] if a.peers else [])]
     todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
-    if timed := [part for part in todo if part not in ("model_shapes", "trained")]:
+    if timed := [part for part in todo if part != "model_shapes"]:
         run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
     failed = []
     for part in todo:

@@ -11,7 +11,7 @@ mamba-in-llama-8b  32       4096    32 x 128     128     32       128256       J
 mamba-in-llama-2l  2        4096    as above, no attention                     a drafter of two layers of the former
   .. -1024         2        1024    16 x 64      64      16       128256       the same of a quarter of the width
 mamba2-130m        24       768     24 x 64      128     1        50288        state-spaces/mamba2-130m
-mamba-130m         24       768     Mamba-1      16               50432        state-spaces/mamba-130m; -32000: mistral's tokens
+mamba-130m         24       768     Mamba-1      16               50432        state-spaces/mamba-130m; -32000: mistral's
 mamba-370m         48       1024    Mamba-1      16               50432        state-spaces/mamba-370m
 pythia-6.9b        32       4096    attention                     50432        EleutherAI/pythia-6.9b
 mistral-7b         32       4096    attention, 8 key heads        32000        mistralai/Mistral-7B-v0.1, no sliding window
