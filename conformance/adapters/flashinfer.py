@@ -1,0 +1,88 @@
+"""FlashInfer: on a CPU the reference in torch that it ships for its selective state update, on a GPU the kernel itself.
+
+The reference is `flashinfer.trace.templates.mamba`, which needs no CUDA; the kernel is compiled when it is first called, and
+needs the package with all that it depends on, and a CUDA compiler. D is an argument of both that cannot be left out.
+"""
+
+from typing import Any
+
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.shapes import Array
+
+from .peers import Tensors, bare, module, version_of
+from .pools import Pool, by_head
+
+HEADS = Limits({"D": ("head", "channel"), "dt_limit": ("off",)}, reason="the update takes D always, and no limits of dt")
+CHANNELS = Limits({"D": ("on",)}, reason="the update takes D always")
+COMPILED = Limits(HEADS.options, {"p": (64, 64), "n": (128, 128)}, "the sizes of Mamba-2's heads; D always, no limits of dt")
+ABSENT = {
+    "": "FlashInfer judged here is its selective state update",
+    "delta": "its references of the gated delta rule take raw gates, and round their inputs to bf16",
+    "ssd": "its reference takes one token, and no slots; the chunked form has no reference",
+    "selective": "its reference takes one token",
+}
+
+
+class Reference:
+    """The update in torch: state, x and dt by row and channel, or by row, head and channel."""
+
+    def __init__(self, run: Any) -> None:
+        self.run, self.tensor = run, Tensors("cpu")
+
+    def step(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
+        """Mamba-1, the form that the reference is written for."""
+        state, D, bias = map(self.tensor, (S, params.D, params.dt_bias))
+        x, dt, A, B, C, z = map(self.tensor, (token.x, token.dt, params.A, token.B, token.C, token.z))
+        y = self.run(state, x, dt, A, B, C, D, z=z, dt_bias=bias, dt_softplus=params.dt_softplus)
+        return self.tensor.back(y, state)
+
+    def by_head(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
+        """Mamba-2, the form with heads that the update takes."""
+        state = self.tensor(S)
+        y = self.run(state, **heads(self.tensor, token, params))
+        return self.tensor.back(y.reshape(token.x.shape), state)
+
+
+def heads(tensor: Tensors, token: Any, params: Any) -> dict[str, Any]:
+    """A token of Mamba-2 as the update takes it, widened by strides of 0."""
+    x, dt, B, C, z = map(tensor, (token.x, token.dt, token.B, token.C, token.z))
+    wide = by_head(tensor, params, x.shape[-1], B.shape[-1])
+    return {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus} | wide
+
+
+class Kernel:
+    """The update on a GPU, its rows in slots of a pool."""
+
+    def __init__(self, run: Any, device: str) -> None:
+        self.run, self.tensor = run, Tensors(device)
+
+    def by_head(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
+        pool = Pool(self.tensor, S)
+        y = self.run(pool.states, **heads(self.tensor, token, params), state_batch_indices=pool.index)
+        return self.tensor.back(y, pool.rows())
+
+
+def adapter(device: str = "cpu") -> Adapter:
+    """The installed FlashInfer. Raises: ImportError; Unsupported for a GPU where its kernels cannot be imported."""
+    homepage = "https://github.com/flashinfer-ai/flashinfer/issues"
+    if device == "cpu":
+        bare("flashinfer")
+        run = Reference(module("flashinfer.trace.templates.mamba")._selective_state_update_reference)
+        found = {
+            "selective.step": Capability(run.step, NumericContract(), CHANNELS),
+            "ssd.step": Capability(run.by_head, NumericContract(), HEADS),
+        }
+        subject = Subject("selective_state_update, reference", found, ABSENT)
+    else:
+        try:
+            update = module("flashinfer.mamba").selective_state_update
+        except ImportError as error:
+            raise Unsupported(
+                f"its CUDA kernels cannot be imported here ({error}); install flashinfer-python with its dependencies and a "
+                "CUDA compiler, or leave --device out to judge its references in torch"
+            ) from error
+        contract = NumericContract(exp="ex2", softplus="log")
+        found = {"ssd.step": Capability(Kernel(update, device).by_head, contract, COMPILED)}
+        subject = Subject("selective_state_update", found, ABSENT)
+    return Adapter("flashinfer", version_of("flashinfer-python"), (subject,), homepage)

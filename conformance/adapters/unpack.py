@@ -1,0 +1,100 @@
+"""Take out of a peer's wheel the few sources that its adapter runs.
+
+    python -m conformance.adapters.unpack vllm==0.33.0 --into DIR
+
+The wheel is downloaded by pip without what it depends on, and thrown away; with DIR on PYTHONPATH the adapter finds the rest.
+
+    vllm 0.33.0               336 MB, of which 0.6 MB stay
+    sglang 0.5.23              39 MB           0.6 MB
+    flashinfer-python 0.7.2    62 MB           1.1 MB
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+from zipfile import ZipFile
+
+import typer
+
+PARTS = {
+    "vllm": ("vllm/model_executor/layers/mamba/ops/*", "vllm/third_party/flash_linear_attention/*"),
+    "sglang": (
+        "sglang/kernels/ops/mamba/*",
+        "sglang/kernels/ops/attention/fla/*",
+        "sglang/kernels/ops/memory/ptr_table.py",
+    ),
+    "flashinfer-python": ("flashinfer/trace/*",),
+}
+RECORD = ("*.dist-info/METADATA", "*.dist-info/licenses/*")
+"""What says which version it is, and on which terms."""
+
+
+class CannotUnpackError(Exception):
+    """A package without an adapter here, a wheel that cannot be had or lacks a part, a folder that holds another version."""
+
+
+def unpack(requirement: str, into: Path) -> list[str]:
+    """Take the parts of `name==version` out of its wheel; none where the folder has them already.
+
+    Returns: the names of the files written. Raises: CannotUnpackError.
+    """
+    name, _, version = requirement.partition("==")
+    if name not in PARTS or not version:
+        raise CannotUnpackError(f"{requirement!r} came; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
+    there = [record.parent.name for record in into.glob("*.dist-info/METADATA")]
+    wanted = f"{name.replace('-', '_')}-{version}.dist-info"
+    if there and there != [wanted]:
+        raise CannotUnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
+    if there:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        return extract(download(requirement, Path(folder)), (*PARTS[name], *RECORD), into)
+
+
+def download(requirement: str, folder: Path) -> Path:
+    """The wheel of a requirement, by pip. Raises: CannotUnpackError with pip's last line."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    done = subprocess.run([*pip, requirement], capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        said = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        raise CannotUnpackError(f"pip cannot download {requirement}: {said}")
+    return wheels[0]
+
+
+def extract(wheel: Path, patterns: Sequence[str], into: Path) -> list[str]:
+    """Write what the patterns name; the record of the version last, so that a folder that has it is whole.
+
+    Raises: CannotUnpackError for a part that the wheel does not have.
+    """
+    with ZipFile(wheel) as archive:
+        files = [name for name in archive.namelist() if not name.endswith("/")]
+        found = {pattern: [name for name in files if fnmatchcase(name, pattern)] for pattern in patterns}
+        for pattern, names in found.items():
+            if not names and pattern not in RECORD[1:]:
+                raise CannotUnpackError(f"{wheel.name} has no {pattern}; its adapter was written for another version")
+        chosen = sorted({name for names in found.values() for name in names}, key=lambda name: name.endswith("METADATA"))
+        for name in chosen:
+            archive.extract(name, into)
+    return chosen
+
+
+def main(
+    requirement: Annotated[str, typer.Argument(help="A package and its version, such as vllm==0.33.0.")],
+    into: Annotated[Path, typer.Option(help="The folder for its sources, to be put on PYTHONPATH.")],
+) -> None:
+    """Take the sources of a peer's kernels out of its wheel."""
+    try:
+        written = unpack(requirement, into)
+    except CannotUnpackError as error:
+        typer.echo(f"CannotUnpackError: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"{requirement}: {len(written)} files written to {into}" if written else f"{requirement}: already in {into}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
