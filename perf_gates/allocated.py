@@ -2,11 +2,12 @@
 
     snapshots T   T states, one for every token of a window                                          (1)
     ring T        one state, and the ring of 16 tokens and a window with its cursors                 (2)
+    sequence, ..  either in every recurrent layer of the model, and the keys and values of LONG tokens in bf16    (3)
 
 Tensors are made without data, so that any size fits any machine.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -18,13 +19,17 @@ from .gpu.steps import DELTA, SSD
 from .measured import At, Missing
 
 PERIOD = 16
+LONG = 2048
 
 
 def row_bytes(place: At) -> int:
-    """The bytes of `snapshots T=4` or `ring T=4` at the dims of a kernel's shape.
+    """The bytes of `snapshots T=4` or `ring T=4` at the dims of a kernel's shape, or of a `sequence` of its model.
 
     Raises: Missing for other names and shapes.
     """
+    if place.operation.startswith("sequence, "):
+        layers, cached = layers_of(place.shape)
+        return layers * row_bytes(replace(place, operation=place.operation.removeprefix("sequence, "))) + place.batch * cached
     kind, _, tokens = place.operation.partition(" T=")
     if kind not in ("snapshots", "ring") or not tokens.isdigit() or place.shape not in SSD | DELTA:
         raise Missing(f"no {place.operation!r} of {place.shape} is a matter of allocation")
@@ -35,6 +40,14 @@ def row_bytes(place: At) -> int:
     else:
         held = [meta(*state, dtype=torch.float32), *_ring(place.shape, PERIOD + int(tokens))]  # (2)
     return place.batch * sum(t.numel() * t.element_size() for t in held)
+
+
+def layers_of(model: str) -> tuple[int, int]:
+    """The recurrent layers of a model, and what a sequence takes in those of attention (3)."""
+    mixers = import_module("ssmspec_fast.bench.models").family_of(model)[1].mixers
+    attention = import_module("ssmspec_fast.config").AttentionConfig
+    attending = [mixer for mixer in mixers if isinstance(mixer, attention)]
+    return len(mixers) - len(attending), sum(LONG * 2 * mixer.groups * mixer.channels * 2 for mixer in attending)
 
 
 def _ring(shape: str, capacity: int) -> list[Tensor]:

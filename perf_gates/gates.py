@@ -72,6 +72,15 @@ class Counted:
 
 
 @dataclass(frozen=True)
+class Launches:
+    """What a step may launch: kernels and operations, in each layer, and at most so many beside the layers."""
+
+    step: str
+    layer: tuple[int, int]
+    beside: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Core:
     """A pair of the core set: two operations at the same dims and batch, and the best ratio that we have had."""
 
@@ -85,13 +94,13 @@ class Core:
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure: `times` tau over / under, of the smallest of each. Units: none."""
+    """One figure: `times` tau over / under, of the smallest of each. `paper`: None where it prints none. Units: none."""
 
     at: str
-    paper: float
     target: float
     over: tuple[At, ...]
     under: tuple[At, ...]
+    paper: float | None = None
     times: float = 1.0
     tau: float = 1.0
 
@@ -110,7 +119,8 @@ class Table:
     cells: tuple[Cell, ...]
     bounds: str = ""
     of_floor: float = 0.0
-    """The share of a cell's floor that is its target where that is more than the target it names."""
+    """The share of a cell's floor that is its target: of what is to be the least, where that is more than the target it
+    names; of what is to be the most, a share above 1."""
 
     def holds(self, value: float, target: float) -> bool:
         return value <= target if self.sense == "most" else value >= target
@@ -125,6 +135,8 @@ class Gates:
     dims: dict[str, Dims]
     bytes: tuple[Counted, ...]
     core: tuple[Core, ...]
+    launches: tuple[Launches, ...]
+    drafting: dict[str, int]
     tables: tuple[Table, ...]
 
     def table(self, id_: str) -> Table:
@@ -134,10 +146,12 @@ class Gates:
                 return table
         raise GateError(f"table came as {id_!r}; give one of {', '.join(t.id for t in self.tables)}")
 
-    def target(self, table: Table, cell: Cell) -> float:
-        """The threshold of a cell."""
-        floor = self.dims[table.dims].floor(cell.tau)
-        return max(cell.target, round(table.of_floor * floor, 2)) if table.of_floor else cell.target
+    def target(self, table: Table, cell: Cell, floor: float | None = None) -> float:
+        """The threshold of a cell. `floor` is that of the run (None: that of the table's dims)."""
+        if not table.of_floor:
+            return cell.target
+        share = table.of_floor * (self.dims[table.dims].floor(cell.tau) if floor is None else floor)
+        return max(cell.target, round(share, 2))
 
 
 def at(name: str, dims: str) -> At:
@@ -169,6 +183,8 @@ def _gates(read: dict[str, Any]) -> Gates:
         dims,
         tuple(Counted(**entry) for entry in read["bytes"]),
         tuple(Core(**entry) for entry in read["core"]),
+        tuple(Launches(**_tuples(entry)) for entry in read["launches"]),
+        read["drafting"],
         tables,
     )
     if faults := list(_faults(gates)):

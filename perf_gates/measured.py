@@ -51,6 +51,18 @@ class Results:
         """What the run's copy bandwidth makes of the bytes."""
         return float(self.timing(at)["bytes"] / self.parts[at.part]["machine"]["copy_bytes_per_us"])
 
+    def least_us(self, at: At, tflops: float) -> float:
+        """What a step cannot do without: its weights at the run's copy bandwidth, or its products; then what else it moves.
+
+        Raises: Missing for a step that was measured without its bytes and products.
+        """
+        timing = self.timing(at)
+        if not timing.get("weights") or "products" not in timing:
+            raise Missing(f"{at.part}: no bytes of {at.operation!r} of {at.shape} at {at.batch}")
+        copy = float(self.parts[at.part]["machine"]["copy_bytes_per_us"])
+        linear = max(timing["weights"] / copy, timing["products"] / (tflops * 1e6))
+        return float(linear + (timing["bytes"] - timing["weights"]) / copy)
+
     def launch_us(self, part: str) -> float:
         return float(self.parts[part]["machine"]["empty_launch_us"])
 

@@ -82,7 +82,8 @@ def ratios(axes: Any, results: Results, judged: Sequence[Judged]) -> None:
         if j.value is not None:
             of = (lambda x, v=j.value: x / v) if j.table.sense == "most" else (lambda x, v=j.value: v / x)
             dot(j.table.id, of(j.target), "o", "tab:blue")
-            dot(j.table.id, of(j.cell.paper), "^", "tab:orange")
+            if j.cell.paper is not None:
+                dot(j.table.id, of(j.cell.paper), "^", "tab:orange")
     for name, gain in peers(results):
         dot(name, gain, "s", "tab:green")
     axes.axvline(1, color="black", lw=1)

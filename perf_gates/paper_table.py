@@ -46,9 +46,8 @@ def cells(gates: Gates, judged: Sequence[Judged]) -> Iterator[str]:
 def row(judged: Judged) -> str:
     sign = "<=" if judged.table.sense == "most" else ">="
     ours, floor = (f"{x:.2f}" if x is not None else "" for x in (judged.value, judged.floor))
-    return (
-        f"| {judged.cell.at} | {judged.cell.paper:g} | {sign} {judged.target:g} | {ours} | {floor} | {judged.verdict.value} |"
-    )
+    paper = "" if judged.cell.paper is None else f"{judged.cell.paper:g}"
+    return f"| {judged.cell.at} | {paper} | {sign} {judged.target:g} | {ours} | {floor} | {judged.verdict.value} |"
 
 
 def inserted(page: str, table: str) -> str:

@@ -8,7 +8,7 @@ fail             the value misses its target                                    
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from . import served
@@ -46,12 +46,12 @@ def judge(gates: Gates, results: Results, kernels: str) -> Iterator[Judged]:
 
 
 def of_cell(gates: Gates, results: Results, kernels: str, table: Table, cell: Cell) -> Judged:
-    target = gates.target(table, cell)
     try:
-        value = figure(results, cell, "memory" if table.kind == "memory" else "us")
+        value = figure(gates, results, cell, "memory" if table.kind == "memory" else "us")
+        floor = floor_of(gates, results, table, cell)
     except Missing as missing:
-        return Judged(table, cell, Verdict.NOT_COMPARABLE, target, why=f"not measured: {missing}")
-    floor = floor_of(gates, results, table, cell)
+        return Judged(table, cell, Verdict.NOT_COMPARABLE, gates.target(table, cell), why=f"not measured: {missing}")
+    target = gates.target(table, cell, floor)
     if why := "; ".join(dict.fromkeys(obstacles(gates, results, kernels, cell))):
         return Judged(table, cell, Verdict.NOT_COMPARABLE, target, value, floor, why)  # (2)
     held = table.holds(value, target)
@@ -60,12 +60,14 @@ def of_cell(gates: Gates, results: Results, kernels: str, table: Table, cell: Ce
     )  # (3)
 
 
-def figure(results: Results, cell: Cell, unit: str) -> float:
+def figure(gates: Gates, results: Results, cell: Cell, unit: str) -> float:
     """(1). Raises: Missing."""
 
     def of(place: At) -> float:
         if place.part == "memory":
             return float(row_bytes(place))
+        if place.part == "floor":
+            return results.least_us(step_of(place), gates.limits.tflops)
         return served.p95(results, place) if place.part == "traffic" else float(results.timing(place)[unit])
 
     def least(side: tuple[At, ...]) -> float:
@@ -77,10 +79,16 @@ def figure(results: Results, cell: Cell, unit: str) -> float:
         raise Missing(f"no {unit} of {cell.over[0].operation!r} or {cell.under[0].operation!r}") from None
 
 
+def step_of(place: At) -> At:
+    """The step that a floor is that of."""
+    return replace(place, part="bench") if place.part == "floor" else place
+
+
 def obstacles(gates: Gates, results: Results, kernels: str, cell: Cell) -> Iterator[str]:
     """(2), but for what is missing."""
     limits = gates.limits
-    made_of = [(served.sources(place) if place.part == "traffic" else [place]) for place in (*cell.over, *cell.under)]
+    sides = map(step_of, (*cell.over, *cell.under))
+    made_of = [served.sources(place) if place.part == "traffic" else [place] for place in sides]
     for place in (place for places in made_of for place in places if place.part != "memory"):
         machine, timing = results.parts[place.part]["machine"], results.timing(place)
         if machine["gpu"] != limits.gpu:
@@ -113,10 +121,15 @@ def slow_baseline(gates: Gates, results: Results, place: At) -> Iterator[str]:
 
 
 def floor_of(gates: Gates, results: Results, table: Table, cell: Cell) -> float | None:
-    """What the bytes allow: of a speed-up at a given tau, the drafter's and the target's; of kernels, those of the run."""
-    if table.kind == "simulated acceptance":
-        return gates.dims[table.dims].floor(cell.tau)
+    """What the bytes allow: of a speed-up at a given tau, the drafter's and the target's; of kernels and steps, those of the
+    run. Raises: Missing."""
     over, under = cell.over[0], cell.under[0]
+    if table.kind in ("step", "simulated acceptance") and over.part == under.part == "bench":
+        least = [results.least_us(place, gates.limits.tflops) for place in (over, under)]
+        floor = cell.times * cell.tau * least[0] / least[1]
+        return floor if table.kind == "step" else min(floor, gates.dims[over.shape].floor(cell.tau))
+    if table.kind == "simulated acceptance":
+        return gates.dims[over.shape].floor(cell.tau)
     if table.kind != "kernel" or not (results.timing(over).get("bytes") and results.timing(under).get("bytes")):
         return None
     times = [results.copy_us(place) + results.launch_us(place.part) for place in (over, under)]

@@ -9,34 +9,12 @@ from typing import Any
 
 import pytest
 
+from perf_gates import gates
+
 pytest.importorskip("triton")
 
-LAYER = {
-    "plain": [6, 0],  # norm, projection, convolution, recurrence, gated norm, projection
-    "snapshots": [6, 0],
-    "joint": [6, 0],
-    "joint, 2 drafts": [5, 2],  # the row that advances the state is scanned by itself; 26 rows are cuBLAS's
-    "replay": [6, 0],
-    "buffer": [6, 0],
-    "tree": [6, 0],
-    "tree of 63": [5, 17],  # too wide for one launch: what was accepted is gathered, scanned, and the window cached; cuBLAS
-    "replay, 2 drafts": [7, 15],
-}
-"""Kernels and operations of PyTorch in a layer of Mamba-2, in the fast mode."""
-STEP = {
-    "plain": [4, 23],  # norm, logits, acceptance, tokens
-    "snapshots": [5, 68],
-    "joint": [5, 60],
-    "joint, 2 drafts": [5, 71],
-    "replay": [6, 38],
-    "buffer": [6, 28],
-    "tree": [7, 46],
-    "tree of 63": [7, 62],
-    "replay, 2 drafts": [6, 79],
-}
-"""The same beside the layers, whatever their number: at most."""
-DRAFTING = {"n-gram": 81, "lookup": 76, "model, chain of 4": 170, "model, tree A": 216}
-"""All launches of a proposal, the model one layer of Mamba-2: at most."""
+GATES = gates.load()
+LIMITS = {limit.step: limit for limit in GATES.launches}
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +26,22 @@ def found() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("method", LAYER)
+def test_every_method_has_its_limits(found: dict[str, Any]) -> None:
+    assert set(found) == {*LIMITS, *GATES.drafting}
+
+
+@pytest.mark.parametrize("method", LIMITS)
 def test_a_layer_makes_these_launches_and_no_other(method: str, found: dict[str, Any]) -> None:
-    assert found[method]["layer"] == LAYER[method]
+    assert tuple(found[method]["layer"]) == LIMITS[method].layer
 
 
-@pytest.mark.parametrize("method", STEP)
+@pytest.mark.parametrize("method", LIMITS)
 def test_beside_the_layers_a_step_makes_at_most_so_many(method: str, found: dict[str, Any]) -> None:
     kernels, operations = found[method]["step"]
-    assert (kernels <= STEP[method][0], operations <= STEP[method][1]) == (True, True), found[method]["step"]
+    most = LIMITS[method].beside
+    assert (kernels <= most[0], operations <= most[1]) == (True, True), found[method]["step"]
 
 
-@pytest.mark.parametrize("drafter", DRAFTING)
+@pytest.mark.parametrize("drafter", GATES.drafting)
 def test_drafting_makes_at_most_so_many(drafter: str, found: dict[str, Any]) -> None:
-    assert found[drafter] <= DRAFTING[drafter]
+    assert found[drafter] <= GATES.drafting[drafter]

@@ -1,4 +1,4 @@
-"""Runs of the engine with the checkpoints of this repository: nothing is simulated, and nothing is set beside a paper's figure.
+"""Runs of the engine with the repository's checkpoints: nothing is simulated, and nothing is set beside a paper's figure.
 
 A pair writes the outputs of the prompts, one sequence at a time, over graphs; what is timed is the whole of it by the host's
 clock, prompts included, in microseconds a token. `tau` is the run's own.
