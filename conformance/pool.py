@@ -32,7 +32,7 @@ class Member:
             [sys.executable, "-P", "-c", "from conformance.pool import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": worker.path()},
+            env=worker.environment(),
         )
         worker.send(self.child.stdin, (opening, selection, setting))  # type: ignore[arg-type]
 

@@ -68,7 +68,7 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env=os.environ | {"PYTHONPATH": worker.path()},
+            env=worker.environment(),
             start_new_session=True,
         )
         try:

@@ -22,6 +22,7 @@ from .load import load
 from .suite import SPECIFICATIONS
 
 LENGTH = 8
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 SHOWN = 200
 """Characters that are shown of what was printed."""
 
@@ -114,9 +115,14 @@ def serve(adapter: Adapter, given: BinaryIO, answers: BinaryIO, printed: Printed
             send(answers, Answer(failed="error", said=f"what it returned cannot be handed over: {tail(error)}"))
 
 
-def path() -> str:
-    """The module path of this process, for one that shall find the same modules."""
-    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+def environment() -> dict[str, str]:
+    """For a process beside this one: the same modules, and one thread for its arithmetic unless the caller says otherwise.
+
+    The arrays of cases are small. Shared out among threads that wait for each other, one convolution of PyTorch took 30 ms
+    on two busy cores instead of 0.1 ms.
+    """
+    modules = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return dict.fromkeys(THREADS, "1") | os.environ | {"PYTHONPATH": modules}
 
 
 if __name__ == "__main__":
