@@ -87,6 +87,21 @@ def test_what_is_looked_up_is_the_oracles(rows: list[list[int]], tokens: int, lo
         assert came == ([wanted] if wanted else [])
 
 
+@pytest.mark.parametrize("vocabulary", [2, 5, 2**ngram.BITS - 1])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 6, 8])
+def test_keys_bring_windows_in_the_order_of_their_tokens(tokens: int, vocabulary: int) -> None:
+    rng = np.random.default_rng(tokens)
+    windows = torch.from_numpy(np.where(rng.random((3, 40, tokens)) < 0.6, vocabulary - 1, rng.integers(vocabulary)))
+    real = torch.from_numpy(rng.random((3, 40)) < 0.6)
+    order = torch.arange(40).expand(3, 40)
+    for key in ngram.keys(windows, real):
+        order = order.gather(1, torch.argsort(key.gather(1, order), dim=1, stable=True))
+    for row in range(3):
+        found = [i for i in order[row].tolist() if real[row, i]]
+        assert found == sorted(found, key=lambda i: (*windows[row, i].tolist(), i))
+        assert order[row, : len(found)].tolist() == found
+
+
 def test_a_root_stands_before_every_draft() -> None:
     sequences, slots = sequences_of([[1, 2, 3, 1], [2, 2]])
     for drafter in (NGram(2, 3), NGram(2, 3, trees=True), PromptLookup(2)):

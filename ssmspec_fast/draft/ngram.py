@@ -4,6 +4,8 @@ Both work on all rows at once, in fixed shapes, and propose point masses. A row 
 Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,9 @@ from ..operations.slots import index
 from ..sequences import Sequences
 from ..window import Proposal, Window
 from . import Drafter
+
+BITS, TOGETHER = 21, 3
+"""Three tokens of a vocabulary below 2^21 - 1 make one key of 63 bits."""
 
 
 class NGram(Drafter):
@@ -36,7 +41,9 @@ class NGram(Drafter):
         self.nodes = 1 + tokens * (drafts if trees else 1)
 
     def check(self, model: Model) -> None:
-        """Raises: ShapeMismatch for a table of another vocabulary."""
+        """Raises: ShapeMismatch for a table of another vocabulary, ParameterError for one that no key holds."""
+        if model.config.vocabulary > 2**BITS - 1:
+            raise ParameterError(f"the model has {model.config.vocabulary} tokens, but n-grams hold {2**BITS - 1} at most")
         if self.table is not None and len(self.table) != model.config.vocabulary:
             raise ShapeMismatch(
                 f"table knows {len(self.table)} tokens, but the model has {model.config.vocabulary}; give it a row for each"
@@ -81,8 +88,8 @@ def followers(history: Tensor, length: Tensor, tokens: int, drafts: int) -> tupl
     Windows: every run of tokens + 1 tokens whose first is the last one of the history             (1)
     Order:   the most frequent first; among equals the one seen last                               (2)
 
-    Windows are brought in order token by token, so that equal ones stand together in the order of their starts; the last of
-    each group speaks for it.
+    Windows are brought in order by their tokens, TOGETHER of them in a key, so that equal ones stand together in the order of
+    their starts; the last of each group speaks for it.
     """
     rows, room = len(history), history.shape[1] - tokens
     none = history.new_zeros((rows, drafts, tokens)), torch.zeros((rows, drafts), dtype=torch.bool, device=history.device)
@@ -93,7 +100,7 @@ def followers(history: Tensor, length: Tensor, tokens: int, drafts: int) -> tupl
     root = history.gather(1, (length - 1).clamp_min(0)[:, None])
     real = (history[:, :room] == root) & (starts < (length - tokens)[:, None])  # (1)
     order = starts.expand(rows, room)
-    for key in (*(windows[:, :, t] for t in range(tokens - 1, -1, -1)), (~real).long()):
+    for key in keys(windows, real):
         order = order.gather(1, torch.argsort(key.gather(1, order), dim=1, stable=True))
     ordered = windows.gather(1, order[..., None].expand_as(windows))
     known = real.gather(1, order)
@@ -107,6 +114,18 @@ def followers(history: Tensor, length: Tensor, tokens: int, drafts: int) -> tupl
     chosen = ordered.gather(1, at[..., None].expand(-1, -1, tokens))
     rest = drafts - chosen.shape[1]
     return torch.cat([chosen, none[0][:, :rest]], dim=1), torch.cat([best >= 0, none[1][:, :rest]], dim=1)
+
+
+def keys(windows: Tensor, real: Tensor) -> Iterator[Tensor]:
+    """What sorts windows (b, l, k), one key after the other, the last tokens first; what is not real stands behind the rest.
+
+    key = sum_i w_{t+i} 2^(BITS (TOGETHER - 1 - i))    exact for vocabularies below 2^BITS - 1
+    """
+    for first in range((windows.shape[2] - 1) // TOGETHER * TOGETHER, -1, -TOGETHER):
+        key = torch.zeros_like(windows[:, :, 0])
+        for t in range(first, min(first + TOGETHER, windows.shape[2])):
+            key = (key << BITS) + windows[:, :, t]
+        yield torch.where(real, key, torch.iinfo(torch.int64).max) if first == 0 else key
 
 
 def behind(rows: Tensor, found: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
