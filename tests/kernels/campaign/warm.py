@@ -37,7 +37,7 @@ def child(folder: str, files: list[str]) -> int:
         os.dup2(nothing, stream)
     sys.path.insert(0, folder)
     os.environ["SSMSPEC_CAMPAIGN_REPORT"] = str(Path(folder) / "report")
-    plugins = ["no:cacheprovider", "no:xdist", "tests.kernels.campaign.report"]
+    plugins = ["timeout", "no:cacheprovider", "no:xdist", "tests.kernels.campaign.report"]
     return int(
         pytest.main(["-x", "-q", "--tb=no", "-otimeout=0", f"-W{IMPORTED}", *(f"-p{name}" for name in plugins), *files])
     )
