@@ -116,7 +116,7 @@ COVER = [
     Options(io="bf16", g=1, h=3, e=33, scale=0.4, seed=1),
     Options(io="fp16", lengths=(17, 33), committed=(40, 0), g=2, h=2, e=5, padding=False, seed=2),
     Options(io="bf16", lengths=(16, 1, 1), committed=(16, 31, 0), h=6, g=3, e=16, size=8.0, seed=3),
-    Options(io="bf16", products="bf16", h=4, e=20, seed=4),
+    Options(io="bf16", products="bf16", committed=(15, 9, 4, 18), h=4, e=20, seed=4),
 ]
 
 
@@ -184,15 +184,12 @@ def test_large_scores_do_not_overflow() -> None:
     check_bound(kernel, Options(size=300.0, lengths=(9,), committed=(12,), padding=False))
 
 
-@pytest.mark.parametrize(("products", "form"), [("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
-def test_a_value_that_is_not_finite_reaches_its_channel_in_the_tokens_that_see_it_and_no_other(
-    products: str, form: str
-) -> None:
+def check_not_finite(module: ModuleType, products: str, form: str) -> None:
+    """A value that is not finite reaches its channel in the tokens that see it, and no other."""
     rng = np.random.default_rng(7)
-    q, K, V = (
-        strided(tensors.draw(rng, *shape, forms=(form,)), form) for shape in ((50, 4, 18), (1, 50, 2, 18), (1, 50, 2, 18))
-    )
-    call = lambda: kernel.causal_attention(  # noqa: E731
+    shapes = (50, 4, 18), (1, 50, 2, 18), (1, 50, 2, 18)
+    q, K, V = (strided(tensors.draw(rng, *shape, forms=(form,)), form) for shape in shapes)
+    call = lambda: module.causal_attention(  # noqa: E731
         q, K, V, torch.tensor([0, 50]), block_t=BLOCK, block_l=BLOCK, products=products
     )
     clean, reached = call(), torch.zeros(50, 4, 18, dtype=torch.bool)
@@ -202,6 +199,11 @@ def test_a_value_that_is_not_finite_reaches_its_channel_in_the_tokens_that_see_i
     y = call()
     assert not bool(y[reached].isfinite().any())
     assert torch.equal(y[~reached], clean[~reached])
+
+
+@pytest.mark.parametrize(("products", "form"), [("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
+def test_a_value_that_is_not_finite_reaches_only_the_tokens_that_see_it(products: str, form: str) -> None:
+    check_not_finite(kernel, products, form)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -229,25 +231,32 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 
 
 def check_all(module: ModuleType) -> None:
+    check_not_finite(module, "bf16", "bf16")
     for o in COVER:
         check_bound(module, o)
     check_bytes(module, COVER[0])
 
 
+THERE = "there = (l < seen)[:, None] & in_e[None, :]\n"
 FAULTS = [
-    ("l[None, :] <= last[:, None]", "l[None, :] < last[:, None]", None),
-    ("l[None, :] <= last[:, None]", "l[None, :] <= last[:, None] + 1", None),
+    ("visible = l[None, :] <= last[:, None]", "visible = l[None, :] < last[:, None]", None),
+    ("visible = l[None, :] <= last[:, None]", "visible = l[None, :] <= last[:, None] + 1", None),
     ("visible = l[None, :] <= last[:, None]", "visible = (l < seen)[None, :]", None),
-    ("there = (l < seen)[:, None]", "there = (l < L)[:, None]", None),
+    (f"{THERE}            K_l", f"{THERE.replace('seen', 'L')}            K_l", None),
+    ("tl.min(last, axis=0) + 1, L) // BLOCK_L", "tl.max(last, axis=0) + 1, L) // BLOCK_L", None),
+    ("tl.min(last, axis=0) + 1, L) // BLOCK_L", "tl.min(last, axis=0) + 2, L) // BLOCK_L", None),
     ("last += tl.load(length + slot)", "last += tl.load(length + b)", None),
     ("real, last, -1), axis=0) + 1, L)", "real, last, -1), axis=0), L)", None),
-    ("shrink = tl.exp(high - above)", "shrink = 1.0", None),
-    ("total = shrink * total + tl.sum(p, axis=1)", "total = total + tl.sum(p, axis=1)", None),
-    ("acc + dot_left(p, V_l)", "acc + dot_left(p.to(tl.bfloat16).to(tl.float32), V_l)", None),
-    ("            high = above\n", "", None),
-    ("real[:, None] & in_e[None, :])\n", "(t < tokens)[:, None] & in_e[None, :])\n", None),
+    ("shrink = tl.exp2(high - above)", "shrink = 1.0", None),
+    ("above, shrink * total + tl.sum(p, axis=1)", "above, total + tl.sum(p, axis=1)", None),
+    ("dot_onto(acc, p, V_l)", "dot_onto(acc, p.to(tl.bfloat16).to(tl.float32), V_l)", None),
+    ("return above, shrink", "return high, shrink", None),
+    ("whole = real[:, None]", "whole = (t < tokens)[:, None]", None),
     ("V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g", "V + slot * stride_V_s + (h // 2) * stride_V_g", None),
-    ("scale * dot_inputs", "dot_inputs", None),
+    ("tl.trans(K_l)) * scale", "tl.trans(K_l))", None),
+    ("V_l = tl.where(lost, tl.zeros_like(V_l), V_l)", "pass", None),
+    ("if poisoned > 0:", "if poisoned < 0:", None),
+    ("whole & (meets > 0)", "whole", None),
     ("tokens // chunk + sequences", "tokens // chunk", "packed_chunks.py"),
 ]
 

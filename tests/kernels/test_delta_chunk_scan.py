@@ -13,6 +13,7 @@ from torch import Tensor
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import delta_chunk_scan as kernel
 from ssmspec_kernels import packed_chunks
+from ssmspec_kernels.contract import Products, of_products
 from ssmspec_ref import delta, exact_probes, packed
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.delta import DeltaWindow
@@ -37,6 +38,7 @@ class Packed:
     lengths: Array
     fresh: Array
     run: dict[str, Tensor] = field(default_factory=dict)
+    products: Products = "fp32"
 
     @property
     def bounds(self) -> Array:
@@ -49,6 +51,7 @@ class Packed:
     def call(self, module: ModuleType, **changes: Any) -> Tensor:
         o, c = self.case.options, self.case
         named: dict[str, Any] = {"S": c.S, "slots": c.slots, "l2_norm": o.l2_norm, "scale": o.scale, "chunk": CHUNK}
+        named["products"] = self.products
         named |= {"fresh": torch.from_numpy(self.fresh), "bounds": torch.from_numpy(self.bounds).to(c.slots.dtype)}
         return module.delta_chunk_scan(**{**named, **self.run, **c.extra, **changes})
 
@@ -60,7 +63,7 @@ class Packed:
         inexact = {name: x[:, :tokens] for name, x in inexact.items()}
         S = self.case.state()
         S[self.fresh[self.case.rows]] = 0.0
-        contract = self.case.options.contract(order="chunked", chunk=chunk)
+        contract = of_products(self.products, self.case.options.contract(order="chunked", chunk=chunk))
         return eb.delta.scan(S, window, self.case.options.params(), contract, live=live, inexact=inexact)
 
     def rows(self) -> Array:
@@ -100,10 +103,12 @@ COVER = [
 
 
 def check_bound(
-    module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...], chunk: int = CHUNK, **tiles: int
-) -> None:
+    module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...], chunk: int = CHUNK,
+    products: Products = "fp32", **tiles: int,
+) -> None:  # fmt: skip
     """Outputs and states within the bound; tokens and slots of others keep their bits; the scratch is poison before."""
     case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
+    case.products = products
     y, S = case.bound(chunk=chunk)
     shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=chunk)
     assert case.call(module, chunk=chunk, scratch=torch.full(shape, float("nan")), **tiles) is case.run["out"]
@@ -171,6 +176,17 @@ def test_a_larger_chunk_lies_within_its_bound(o: Options, lengths: Any, chunk: i
     check_bound(kernel, o, lengths, (), chunk, block_v=32)
 
 
+ROUNDED = [(o, lengths, fresh) for o, lengths, fresh in COVER if o.io == "bf16"]
+
+
+@pytest.mark.parametrize("chunk", [16, 64])
+@pytest.mark.parametrize(("o", "lengths", "fresh"), ROUNDED, ids=str)
+def test_with_products_in_bf16_output_and_state_lie_within_their_bound(
+    o: Options, lengths: Any, fresh: Any, chunk: int
+) -> None:
+    check_bound(kernel, o, lengths, fresh, chunk, "bf16")
+
+
 def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
     check_places(kernel)
 
@@ -229,6 +245,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
     ({"scratch": lambda c: torch.zeros(3, 2, 34, 8)}, ShapeMismatch, "scratch came as"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
+    ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
+    ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
 ]
 
 
@@ -279,8 +297,8 @@ FAULTS = [
     ("tl.store(at_P + HALF, tl.zeros_like(T_a))", "pass", None),
     ("in_b, in_k = t < end, t + HALF < end,", "in_b, in_k = t < end, t + HALF < end + 1,", None),
     ("tl.load(at_r + HALF + CHUNK)", "tl.load(at_r + CHUNK)", None),
-    ("stride_T_c), R, SPLIT)", "stride_T_c), R.to(tl.bfloat16).to(tl.float32), SPLIT)", None),
-    ("CHUNK * CHUNK), U, SPLIT)", "CHUNK * CHUNK), R, SPLIT)", None),
+    ("stride_T_c), R, SPLIT, ROUND)", "stride_T_c), R.to(tl.bfloat16).to(tl.float32), SPLIT, ROUND)", None),
+    ("CHUNK * CHUNK), U, SPLIT, ROUND)", "CHUNK * CHUNK), R, SPLIT, ROUND)", None),
     ("at_T = scratch + first * stride_T_c", "at_T = scratch + b * stride_T_c", None),
     ("mask=real[:, None] & in_v[None, :])", "mask=(t < tokens)[:, None] & in_v[None, :])", None),
     ("v + h * stride_v_h", "v + group * stride_v_h", None),

@@ -12,6 +12,7 @@ from torch import Tensor
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import packed_chunks
 from ssmspec_kernels import ssd_chunk_scan as kernel
+from ssmspec_kernels.contract import Products, of_products
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import packed, ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
@@ -34,6 +35,7 @@ class Packed:
     lengths: Array
     fresh: Array
     run: dict[str, Tensor] = field(default_factory=dict)
+    products: Products = "fp32"
 
     @property
     def bounds(self) -> Array:
@@ -46,6 +48,7 @@ class Packed:
     def call(self, module: ModuleType, **changes: Any) -> Tensor:
         o, c = self.case.options, self.case
         named = {"slots": c.slots, "dt_softplus": o.softplus, "dt_limit": o.limit, "chunk": CHUNK, "out": self.run["out"]}
+        named["products"] = self.products
         named |= {"fresh": torch.from_numpy(self.fresh)} | {k: x for k, x in c.extra.items() if k != "z"} | changes
         if o.z:
             named.setdefault("z", self.run["z"])
@@ -66,7 +69,7 @@ class Packed:
         window = self.case.window(self.live)
         if tokens is not None:
             window = replace(window, **{k: v[:, :tokens] for k, v in vars(window).items() if v is not None})
-        contract = self.case.options.contract(order="chunked", chunk=CHUNK)
+        contract = of_products(self.products, self.case.options.contract(order="chunked", chunk=CHUNK))
         return eb.ssd.scan(self.states(), window, self.case.params(), contract, live=live)
 
     def rows(self, run: Tensor) -> Array:
@@ -102,9 +105,17 @@ COVER = [
 ]
 
 
-def check_bound(module: ModuleType, o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...], **tiles: int) -> None:
+def check_bound(
+    module: ModuleType,
+    o: Options,
+    lengths: tuple[int, ...],
+    fresh: tuple[int, ...],
+    products: Products = "fp32",
+    **tiles: int,
+) -> None:
     """Outputs and states within the bound; tokens and slots of others keep their bits."""
     case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
+    case.products = products
     y, S = case.bound()
     case.call(module, **tiles)
     comparison = eb.compare(case.rows(case.run["out"]), y.value, y.error)
@@ -137,7 +148,7 @@ def check_places(module: ModuleType) -> None:
     assert bool((case.case.S[free[1]] == 7.0).all()), "a state was kept that nobody wanted"
 
 
-def check_exact(module: ModuleType, o: Options) -> None:
+def check_exact(module: ModuleType, o: Options, products: Products = "fp32") -> None:
     """Every row of the probe a sequence; all tokens are theirs."""
     case, window, params, S = cases.exact(o)
     y, S_next = ssd.scan(S, window, params)
@@ -145,8 +156,9 @@ def check_exact(module: ModuleType, o: Options) -> None:
     bounds = torch.arange(0, o.b * o.t + 1, o.t)
     named = {**case.extra, "z": case.extra["z"].flatten(0, 1).contiguous()}
     got = module.ssd_chunk_scan(
-        case.S, run["x"], run["dt"], case.A, run["B"], run["C"], bounds, slots=case.slots, out=run["out"], chunk=16, **named
-    )
+        case.S, run["x"], run["dt"], case.A, run["B"], run["C"], bounds, slots=case.slots, out=run["out"], chunk=16,
+        products=products, **named,
+    )  # fmt: skip
     assert torch.equal(got, torch.from_numpy(y).to(got.dtype).flatten(0, 1))
     assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S_next)
 
@@ -154,6 +166,14 @@ def check_exact(module: ModuleType, o: Options) -> None:
 @pytest.mark.parametrize(("o", "lengths", "fresh"), COVER, ids=str)
 def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options, lengths: Any, fresh: Any) -> None:
     check_bound(kernel, o, lengths, fresh, block_n=16)
+
+
+ROUNDED = [(o, lengths, fresh) for o, lengths, fresh in COVER if o.io == "bf16"]
+
+
+@pytest.mark.parametrize(("o", "lengths", "fresh"), ROUNDED, ids=str)
+def test_with_products_in_bf16_output_and_state_lie_within_their_bound(o: Options, lengths: Any, fresh: Any) -> None:
+    check_bound(kernel, o, lengths, fresh, "bf16", block_n=16)
 
 
 def test_a_larger_chunk_lies_within_its_bound() -> None:
@@ -173,6 +193,8 @@ def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
 @pytest.mark.parametrize("o", [Options(b=2, t=7, p=3, n=5), Options(b=3, t=4, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
 def test_integers_come_out_exactly(o: Options) -> None:
     check_exact(kernel, o)
+    if o.io == "bf16":
+        check_exact(kernel, o, "bf16")
 
 
 def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
@@ -199,9 +221,10 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:
     assert torch.equal(together.case.S[named], alone.case.S[named])
 
 
-def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> None:
+def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...], products: Products = "fp32") -> None:
     case = draw(o, lengths, padding=False)
-    shape = module.scratch_shape(case.run["x"].shape[0], len(lengths), o.h, o.p, o.n, chunk=CHUNK)
+    case.products = products
+    shape = module.scratch_shape(case.run["x"].shape[0], len(lengths), o.h, o.p, o.n, chunk=CHUNK, products=products)
     scratch, bounds = torch.full(shape, float("nan")), torch.from_numpy(case.bounds)
     fresh = torch.zeros(len(lengths), dtype=torch.bool)
     params = {k: v for k, v in case.case.extra.items() if k != "z"} | {"A": case.case.A, "slots": case.case.slots}
@@ -212,6 +235,7 @@ def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> Non
     crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
     chunks = sum(-(-length // CHUNK) for length in lengths)
     sizes = {"state": case.case.S.element_size(), "io": case.run["x"].element_size(), "chunk": CHUNK}
+    sizes["products"] = products
     expected = module.traffic_bytes(sum(lengths), chunks, len(lengths), o.h, o.p, o.n, o.g, **sizes, z=o.z)
     assert crossed == expected
     assert seen.loaded("S").requested == seen.stored("S").requested == seen.loaded("S").distinct
@@ -220,6 +244,8 @@ def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("o", [Options(p=19, z=True), Options(h=2, io="bf16", state="bf16", n=16, g=1)], ids=str)
 def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Options) -> None:
     check_bytes(kernel, o, (20, 16, 5))
+    if o.io == "bf16":
+        check_bytes(kernel, o, (20, 16, 5), "bf16")
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -241,6 +267,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
     ({"scratch": lambda c: torch.zeros(1, 4, 18)}, ShapeMismatch, "scratch came with shape"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
+    ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
+    ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
 ]
 
 
@@ -271,9 +299,11 @@ FAULTS = [
     ("state = tl.exp(total) * state + dot_left", "state = state + dot_left", None),
     ("inside & (place >= 0)", "inside & (place > 0)", None),
     ("places + first + c", "places + c", None),
-    ("dot_left(brought, B_t)", "dot_left(brought.to(tl.bfloat16).to(tl.float32), B_t)", None),
+    ("dot_left(brought, B_t, ROUND)", "dot_left(brought, B_t, True)", None),
     ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
-    ("at_U = scratch + first * stride_U_c", "at_U = scratch + b * stride_U_c", None),
+    ("of_head = first * stride_c", "of_head = b * stride_c", None),
+    ("x_t, ROUND) +", "x_t, True) +", None),
+    ("n < N)), ROUND)", "n < N)), True)", None),
     ("tl.exp(G)[:, None] * from_state", "from_state", None),
     ("n < N)\n            scores +=", "n < N - 1)\n            scores +=", None),
     ("h0 + tile // TILES", "h0", None),
