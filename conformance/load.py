@@ -17,6 +17,8 @@ EXTRAS = {"torch": "torch", "transformers": "transformers", "triton": "kernels"}
 """The extra of ours that installs a package."""
 DISTRIBUTIONS = {"fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
 """The name under which a package is installed, where it is another."""
+WHEELS = {"vllm": "vllm==0.33.0", "sglang": "sglang==0.5.23", "flashinfer": "flashinfer-python==0.7.2.post1"}
+"""The wheel that holds a package of which some sources are enough."""
 
 
 def shipped() -> list[str]:
@@ -62,17 +64,19 @@ def load(name: str, device: str = "cpu") -> Adapter:
             raise UnknownAdapter(
                 f"no module {missing!r} to take the adapter {name!r} from; put its folder on the path, PYTHONPATH=FOLDER"
             ) from error
-        extra = EXTRAS.get(missing)
-        how = (
-            f"pip install 'ssmspec[{extra}]'"
-            if extra
-            else f"pip install {DISTRIBUTIONS.get(missing, missing)}"
-            if missing
-            else str(error)
-        )
+        how = _installing(missing) if missing else str(error)
         raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
     except Unsupported as error:
         raise AdapterUnavailable(f"{name}: {error}") from error
     if not isinstance(made, Adapter):
         raise UnknownAdapter(f"{module}:{factory} returned a {type(made).__name__}; return a ssmspec_ref.contract.Adapter")
     return made
+
+
+def _installing(package: str) -> str:
+    """How to have a package."""
+    if package in EXTRAS:
+        return f"pip install 'ssmspec[{EXTRAS[package]}]'"
+    if package in WHEELS:
+        return f"python -m conformance.adapters.unpack {WHEELS[package]} --into FOLDER, and put FOLDER on PYTHONPATH"
+    return f"pip install {DISTRIBUTIONS.get(package, package)}"

@@ -8,14 +8,26 @@ import pytest
 from conformance.adapters import peers
 from conformance.errors import AdapterUnavailable
 from conformance.known import read_known
+from conformance.load import WHEELS
 from conformance.process import Process
 from ssmspec_ref.errors import Unsupported
 
+INTERPRETED = {"fla": "pip install flash-linear-attention", "mamba_ssm": "pip install mamba-ssm"} | {
+    name: f"python -m conformance.adapters.unpack {WHEELS[name]} --into FOLDER" for name in ("vllm", "sglang")
+}
 
-@pytest.mark.parametrize(("name", "how"), [("fla", "flash-linear-attention"), ("mamba_ssm", "mamba-ssm")])
-def test_a_peer_that_is_not_installed_says_how_to_install_it(name: str, how: str) -> None:
-    with pytest.raises(AdapterUnavailable, match=f"to judge it: pip install {how}"):
+
+@pytest.mark.parametrize("name", INTERPRETED)
+def test_a_peer_that_is_not_installed_says_how_to_have_it(name: str) -> None:
+    with pytest.raises(AdapterUnavailable, match=f"to judge it: {INTERPRETED[name]}"):
         Process(name, device="interpreter")
+
+
+def test_references_that_are_not_there_say_so_on_a_cpu_and_kernels_on_a_gpu() -> None:
+    with pytest.raises(AdapterUnavailable, match=f"unpack {WHEELS['flashinfer']} --into FOLDER"):
+        Process("flashinfer")
+    with pytest.raises(AdapterUnavailable, match=r"CUDA kernels cannot be imported here .* leave --device out"):
+        Process("flashinfer", device="cuda")
 
 
 def test_a_peer_on_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +55,51 @@ def test_versions_are_those_of_what_is_installed() -> None:
     assert peers.version_of("no-such-peer") == "sources"
 
 
-def test_the_known_failures_cover_what_is_described_and_no_right_case() -> None:
-    entry = read_known("mamba_ssm").entry
-    assert entry("x", "c", "ssd.step/b1,g1,h1,p1,n1/D=off/gentle/s0")
-    assert entry("x", "c", "ssd.step/b2,g2,h6,p5,n4/z=on,dt_bias=off/normal/s3")
-    assert not entry("x", "c", "ssd.step/b2,g2,h6,p5,n4/plain/gentle/s0")
-    assert not entry("x", "c", "ssd.scan/b2,t7,g2,h6,p5,n4/D=off/gentle/s0")
+PINS = (Path(__file__).parent.parent / "tox.ini").read_text()
+
+
+@pytest.mark.parametrize("wheel", WHEELS.values())
+def test_the_wheel_that_is_named_is_the_one_that_tox_judges(wheel: str) -> None:
+    assert f"conformance.adapters.unpack {wheel} --into" in PINS
+
+
+def a_case(identity: str, subject: str) -> tuple[str, str, str]:
+    return subject, "fp32/sequential", identity
+
+
+KNOWN = {
+    "mamba_ssm": (
+        [a_case("ssd.step/b1,g1,h1,p1,n1/D=off/gentle/s0", "x"), a_case("ssd.step/b2,g2,h6/z=on,dt_bias=off/normal/s3", "x")],
+        [a_case("ssd.step/b2,g2,h6,p5,n4/plain/gentle/s0", "x"), a_case("ssd.scan/b2,t7,g2,h6,p5,n4/D=off/gentle/s0", "x")],
+    ),
+    "sglang": (
+        [
+            a_case("ssd.verify_tree/b1,t1,g1,h1,p1,n1/dt_bias=off/gentle/s2", "selective_state_update"),
+            a_case("ssd.step/b1,g1,h1,p1,n1/D=off/gentle/s0", "selective_state_update"),
+            a_case("speculate.tree/b1,t1,j1/D=off,kind=mamba2/gentle/s0", "a layer's speculative decoding"),
+        ],
+        [
+            a_case("ssd.scan/b1,t1,g1,h1,p1,n1/D=off/gentle/s0", "mamba_chunk_scan_combined"),
+            a_case("speculate.tree/b1,t1,j1/kind=mamba2/gentle/s0", "a layer's speculative decoding"),
+            a_case("ssd.step/b1,g1,h1,p1,n1/plain/gentle/s0", "selective_state_update"),
+        ],
+    ),
+    "flashinfer": (
+        [
+            a_case("ssd.step/b2,g1,h2,p1,n1/plain/gentle/s0", "x"),
+            a_case("ssd.step/b17,g2,h6,p5,n4/plain/gentle/s0", "x"),
+            a_case("ssd.step/b1,g2,h6,p5,n4/plain/gentle/s0", "x"),
+        ],
+        [a_case("ssd.step/b1,g1,h2,p64,n128/plain/gentle/s0", "x"), a_case("selective.step/b2,d6,n4/plain/gentle/s0", "x")],
+    ),
+}
+
+
+@pytest.mark.parametrize("adapter", KNOWN)
+def test_the_known_failures_cover_what_is_described_and_no_right_case(adapter: str) -> None:
+    known, (wrong, right) = read_known(adapter), KNOWN[adapter]
+    assert all(known.entry(*case) for case in wrong)
+    assert not any(known.entry(*case) for case in right)
+    assert {known.entry(*case) for case in wrong} == set(known.entries)
     found = (Path(__file__).parent.parent / "docs" / "found.md").read_text()
-    assert all(f'id="{e.link.partition("#")[2]}"' in found for e in read_known("mamba_ssm").entries)
+    assert all(f'id="{entry.link.partition("#")[2]}"' in found for entry in known.entries)

@@ -65,7 +65,7 @@ class Kernel:
 
 def adapter(device: str = "cpu") -> Adapter:
     """The installed FlashInfer. Raises: ImportError; Unsupported for a GPU where its kernels cannot be imported."""
-    homepage = "https://github.com/flashinfer-ai/flashinfer/issues"
+    homepage, name = "https://github.com/flashinfer-ai/flashinfer/issues", "flashinfer"
     if device == "cpu":
         bare("flashinfer")
         run = Reference(module("flashinfer.trace.templates.mamba")._selective_state_update_reference)
@@ -82,7 +82,7 @@ def adapter(device: str = "cpu") -> Adapter:
                 f"its CUDA kernels cannot be imported here ({error}); install flashinfer-python with its dependencies and a "
                 "CUDA compiler, or leave --device out to judge its references in torch"
             ) from error
-        contract = NumericContract(exp="ex2", softplus="log")
+        name, contract = "flashinfer, compiled", NumericContract(exp="ex2", softplus="log")
         found = {"ssd.step": Capability(Kernel(update, device).by_head, contract, COMPILED)}
         subject = Subject("selective_state_update", found, ABSENT)
-    return Adapter("flashinfer", version_of("flashinfer-python"), (subject,), homepage)
+    return Adapter(name, version_of("flashinfer-python"), (subject,), homepage)

@@ -8,6 +8,7 @@ keeps w - 1 inputs. dt, A, D and the bias come widened by strides of 0, as the l
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ssmspec_ref import tree
@@ -16,7 +17,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from . import sglang_windows, standins
 from .peers import Tensors, bare, module, one, placed, version_of
-from .pools import Pool, by_head, turned, with_oldest
+from .pools import Pool, Run, by_head, turned, with_oldest
 
 OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
 CHUNK = 16
@@ -93,15 +94,38 @@ class Kernels:
         ]
         return y
 
+    # --- chunks ---
+
     def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
-        x, dt, A, B, C = map(self.tensor, (window.x, window.dt, params.A, window.B, window.C))
-        D, z, bias = map(self.tensor, (params.D, window.z, params.dt_bias))
-        out = self.tensor.torch.full_like(x, float("nan"))
+        b, t = window.dt.shape[:2]
+        y, S_next = self._chunks(self.tensor(S), Run(window), [t * i for i in range(b + 1)], params)
+        return self.tensor.back(y.unflatten(0, (b, t)), S_next)
+
+    def ssd_packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
+        """Every sequence from its own state, one that is fresh from zeros; one without tokens is not in the batch."""
+        states = self.tensor(S)
+        states[self.tensor(fresh)] = 0
+        full = [i for i in range(len(S)) if bounds[i] < bounds[i + 1]]
+        y, after = self._chunks(states[full], Run(run), [0, *(int(bounds[i + 1]) for i in full)], params)
+        states[full] = after
+        return self.tensor.back(y[None], states)
+
+    def _chunks(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
+        """Chunks lie on a grid over the whole run; one that sequences share is named for each, with its offset."""
+        tensor, torch = self.tensor, self.tensor.torch
+        pieces = [(at // CHUNK, at % CHUNK) for at in sorted({*range(0, bounds[-1], CHUNK), *bounds[:-1]})]
+        owner = [sequence for sequence, (begin, end) in enumerate(pairwise(bounds)) for _ in range(end - begin)]
+        x, dt, B, C, z = (None if a is None else tensor(a)[None] for a in (run.x, run.dt, run.B, run.C, run.z))
+        A, D, bias = map(tensor, (params.A, params.D, params.dt_bias))
+        index = partial(torch.tensor, dtype=torch.int32, device=tensor.device)
+        out = torch.full_like(x, float("nan"))
         S_next = self.chunks(
-            x, dt, A, B, C, CHUNK, D=D, z=z, dt_bias=bias, initial_states=self.tensor(S), out=out, return_final_states=True,
-            dt_softplus=params.dt_softplus, dt_limit=params.dt_limit,
+            x, dt, A, B, C, CHUNK, D=D, z=z, dt_bias=bias, initial_states=states, seq_idx=index([owner]),
+            chunk_indices=index([chunk for chunk, _ in pieces]), chunk_offsets=index([offset for _, offset in pieces]),
+            cu_seqlens=index(bounds), dt_softplus=params.dt_softplus, dt_limit=params.dt_limit, out=out,
+            return_varlen_states=True, state_dtype=torch.float32,
         )  # fmt: skip
-        return self.tensor.back(out, S_next)
+        return out[0], S_next
 
     # --- convolution ---
 
@@ -165,7 +189,10 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
             "delta.verify_tree": Capability(kernels.delta_tree, rule, GATE),
             "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
         },
-        "mamba_chunk_scan_combined": {"ssd.scan": Capability(kernels.ssd_chunks, chunks)},
+        "mamba_chunk_scan_combined": {
+            "ssd.scan": Capability(kernels.ssd_chunks, chunks),
+            "ssd.scan_packed": Capability(kernels.ssd_packed, chunks),
+        },
         "causal_conv1d_update": {
             "conv.step": Capability(kernels.conv_step, rule, TAPS),
             "conv.scan": Capability(kernels.conv_scan, rule, TAPS),

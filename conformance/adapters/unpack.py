@@ -77,7 +77,9 @@ def extract(wheel: Path, patterns: Sequence[str], into: Path) -> list[str]:
         for pattern, names in found.items():
             if not names and pattern not in RECORD[1:]:
                 raise CannotUnpackError(f"{wheel.name} has no {pattern}; its adapter was written for another version")
-        chosen = sorted({name for names in found.values() for name in names}, key=lambda name: name.endswith("METADATA"))
+        chosen = sorted(
+            {name for names in found.values() for name in names}, key=lambda name: (name.endswith("METADATA"), name)
+        )
         for name in chosen:
             archive.extract(name, into)
     return chosen
