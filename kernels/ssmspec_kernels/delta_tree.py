@@ -6,9 +6,11 @@
     o    = decayed(q) S + scores(q) U         scores over ancestors and the node itself                   (4)
 
 Nodes come in topological order, so that A is strictly lower triangular. Up to 32 of them are a window whose tokens see their
-ancestors instead of all before: the kernel of `delta_chunked`. More are solved here in blocks of 16: with the block a of
-rows, (3) is its right side less A_a U of the blocks before, one product, and a forward substitution of 16 rows. Each row of
-the batch has its own tree; a node without ancestors, itself included, is padding, and its output is 0.
+ancestors instead of all before: the kernel of `delta_chunked`. More of them, in bf16 with a gate per head, are multiplied
+with the inverse: `delta_tree_products`. What remains, other activations, a gate per key channel and keys of more than 128
+channels, is solved here in blocks of 16: with the block a of rows, (3) is its right side less A_a U of the blocks before, one
+product, and a forward substitution of 16 rows. Each row of the batch has its own tree; a node without ancestors, itself
+included, is padding, and its output is 0.
 
 A program owns v channels of one value head of one row, with all of k; it reads its tile of the state and each node once, and
 keeps G and U of all nodes in registers. Layout: S (s, h, k, v), as in `delta_scan`. Bound by the bytes of the state for small
@@ -25,6 +27,7 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params
 from .delta_scan import traffic_bytes as scan_bytes
+from .delta_tree_products import launch_products
 from .delta_window import check_one_type, from_state, load_window, norms, scores, substituted
 from .dots import dot_both
 from .launch import FLOATS, strides
@@ -82,6 +85,9 @@ def delta_tree(
     o = torch.empty_like(v) if out is None else out
     if t <= LONGEST:
         launch_window(S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, tiles)
+        return o
+    if q.dtype == torch.bfloat16 and g.dim() == 3 and axes["k"] <= 128:
+        launch_products(S, q, k, v, g, beta, A, dt_bias, slots, ancestors, o, l2_norm, scale, eps)
         return o
     nodes = max(16, triton.next_power_of_2(t))
     block, warps = tile(axes["v"], nodes)
