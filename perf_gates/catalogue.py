@@ -24,6 +24,7 @@ CONV = {"mamba2-2.7b": 5376, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
 SELECTIVE = {"mamba-2.8b": (5120, 16)}
 """d, n."""
+ROUNDED: dict[str, Any] = {"products": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,9 @@ def ssd_prefill(shape: str) -> Iterator[Entry]:
         given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         args = (meta(b, h, p, n, dtype=FP32), *run)
         quick = (90,) if (shape, b) == ("mamba2-2.7b", 8) else ()
-        yield entry("ssd_chunk_scan", f"B={b} T={t}", shape, args, given, stores="S scratch y", wide="S", quick=quick)
+        stores = "S scratch states y"
+        yield entry("ssd_chunk_scan", f"B={b} T={t}", shape, args, given, stores=stores, wide="S", quick=quick)
+    yield entry("ssd_chunk_scan", "B=8 in bf16", shape, args, given | ROUNDED, stores=stores, wide="S")
 
 
 def delta(shape: str) -> Iterator[Entry]:
@@ -158,6 +161,7 @@ def delta(shape: str) -> Iterator[Entry]:
         stores, quick = "S scratch o", (90,) if b == 8 else ()
         yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S", quick=quick)
     yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, stores=stores, wide="S")
+    yield entry("delta_chunk_scan", "B=8 in bf16", shape, args, given | ROUNDED, stores=stores, wide="S")
     for t in (13, 63):
         mask = meta(64, t, t, dtype=BOOL)
         yield at("delta_tree", f"T={t}", 64, t, mask, stores="o", quick=(90,) if t == 13 else ())
@@ -246,6 +250,7 @@ def trees() -> Iterator[Entry]:
     prompt = meta(4096, 40, 128), cache, cache, meta(b + 1, dtype=I32)
     length = {"length": meta(b, dtype=I32)}
     yield entry("causal_attention", "T=4096", "nemotron-4b", prompt, length, stores="y", wide="K V", quick=(90,))
+    yield entry("causal_attention", "T=4096 in bf16", "nemotron-4b", prompt, length | ROUNDED, stores="y", wide="K V")
     window = meta(b, t, 40, 128), meta(b, t, 8, 128), meta(b, t, 8, 128), cache, cache, meta(b, dtype=I32)
     mask, owned = {"ancestors": meta(b, t, t, dtype=BOOL)}, "o_s m_s d_s y"
     yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V")

@@ -95,10 +95,11 @@ def peers(results: Results) -> Iterator[tuple[str, float]]:
     """The peer's time over ours, of every kernel that was timed beside one."""
     for at, timing in results.timings.items():
         name, _, who = at.operation.rpartition(", ")
-        ours = At(at.part, at.shape, f"{name}, ours", at.batch)
+        alike = "ours in bf16" if at.part == "prefill" else "ours"
+        ours = At(at.part, at.shape, f"{name}, {alike}", at.batch)
         if name.startswith("buffered"):
             ours = At("buffered", at.shape, f"{name} output only, aligned", at.batch)
-        if at.part in ("peers", "prefill") and who != "ours" and ours in results.timings:
+        if at.part in ("peers", "prefill") and not who.startswith("ours") and ours in results.timings:
             yield f"{who}: {name}", timing["us"] / results.us(ours)
 
 

@@ -154,8 +154,8 @@ def linears() -> Iterator[Cell]:
 
 def prompts() -> Iterator[Cell]:
     for kernel, shape, peer in PREFILL:
-        ours, theirs = (At("prefill", shape, f"{kernel}, {by}", 1) for by in ("ours", peer))
-        what = f"prefill of 4096 tokens, {kernel}, over the peer's"
+        ours, theirs = (At("prefill", shape, f"{kernel}, {by}", 1) for by in ("ours in bf16", peer))
+        what = f"prefill of 4096 tokens, {kernel}, products in bf16 as the peer's, over the peer's"
         yield Cell("prefill", what, shape, 1, Ratio((ours,), (theirs,)), 1.0, peer=peer, best="1")
 
 

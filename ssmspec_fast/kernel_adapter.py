@@ -8,6 +8,7 @@ through a pool with slots out of order, so that what is judged is how an engine 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from ssmspec_fast import kernel_acceptance, kernel_attention, kernel_windows
 from ssmspec_fast.adapter_shapes import Wide, nearest
-from ssmspec_kernels.contract import CONTRACT
+from ssmspec_kernels.contract import CONTRACT, of_products
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
 from ssmspec_kernels.conv_tree import conv_tree
 from ssmspec_kernels.conv_window import conv_window
-from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
+from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan, tile
 from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_kernels.delta_tree import delta_tree
@@ -227,10 +228,21 @@ def adapter(device: str = "cuda") -> Adapter:
         def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
             return replace(of, order="chunked", chunk=tokens)
 
-        prompts = (
+        prompts: tuple[Subject, ...] = (
             Subject("ssd_chunk_scan", {"ssd.scan_packed": may(kernels.packed(ssd_chunk_scan, "ssd"), chunked(64))}),
             Subject("delta_chunk_scan", {"delta.scan_packed": may(kernels.packed(delta_chunk_scan, "delta"), chunked(32))}),
         )
+        if io == "bf16":  # the same kernels, with products in bf16
+            tokens = {"ssd": 64, "delta": tile("bf16", torch.device(device))[0]}
+            scans: dict[str, Any] = {"ssd": ssd_chunk_scan, "delta": delta_chunk_scan}
+            prompts += tuple(
+                Subject(f"{rule}_chunk_scan in bf16", {
+                    f"{rule}.scan_packed": may(
+                        kernels.packed(partial(scan, products="bf16"), rule), of_products("bf16", chunked(tokens[rule]))
+                    )
+                })
+                for rule, scan in scans.items()
+            )  # fmt: skip
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
         rule, solved = kernels.delta(delta_scan), kernels.delta(delta_chunked)
         subjects += [

@@ -49,10 +49,10 @@ def causal_attention(
     slots: Tensor | None = None,
     out: Tensor | None = None,
     products: Products = "fp32",
-    block_t: int = 64,
+    block_t: int | None = None,
     block_l: int = 64,
-    num_warps: int = 4,
-    num_stages: int = 2,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
 ) -> Tensor:
     """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
 
@@ -74,6 +74,8 @@ def causal_attention(
         ]
     )
     t, h, g, e = (axes[a] for a in "thge")
+    rows, warps, stages = (64, 4, 2) if products == "fp32" else (128, 8, 3)
+    block_t, num_warps, num_stages = block_t or rows, num_warps or warps, num_stages or stages
     sequences = check_packed(axes, block_t)
     divides(g, h)
     check_pool(axes["s"], sequences, slots)
