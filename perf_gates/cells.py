@@ -1,7 +1,8 @@
 """The table that says whether speculation is plain decoding: its cells, how they are judged, when they stand.
 
 A cell counts its windows by how much of them was accepted, and is starved, so that it shows nothing, unless none, some and
-all each make 5 % of them. A drafter that a method cannot take makes the cell inapplicable, with the reason.
+all each make 5 % of them. A drafter that a method cannot take makes the cell inapplicable, with the reason. Plain decoding
+has a cell of its own for each model and mode, where it is compared with what transformers says (`foretold`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 from conformance.losslessness import MOST, NearTie, first_difference, near_tie
 
 MODELS = ("mamba2", "hybrid", "delta", "llama")
-METHODS = ("activation-replay", "replay-buffer", "snapshots", "joint", "tree")
+PLAIN, FORETOLD = "plain", "transformers"
+METHODS = (PLAIN, "activation-replay", "replay-buffer", "snapshots", "joint", "tree")
 DRAFTERS: dict[str, dict[str, Any]] = {
     "mamba2": {"drafter": "mamba2-drafter", "drafts": 3},
     "mamba2 tree 2,2,1": {"drafter": "mamba2-drafter", "tree": "2,2,1"},
@@ -61,10 +63,10 @@ class Cell:
 def keys(models: Sequence[str], methods: Sequence[str], drafters: Sequence[str], modes: Sequence[str]) -> Iterator[Key]:
     """Every cell; the stricter mode of all before the other, and each drafter by every method on every model."""
     for mode in modes:
-        for drafter in drafters:
+        for drafter in (FORETOLD, *drafters):
             for method in methods:
-                for model in models:
-                    yield model, method, drafter, mode
+                if (drafter == FORETOLD) == (method == PLAIN):
+                    yield from ((model, method, drafter, mode) for model in models)
 
 
 def compare(plain: Any, spoken: Any, exact: Any, fast: bool) -> tuple[str, str, int, int]:
@@ -87,13 +89,13 @@ def compare(plain: Any, spoken: Any, exact: Any, fast: bool) -> tuple[str, str, 
     return ("near ties" if ties else "identical"), "", compared, ties
 
 
-def judge(outcome: str, reason: str, compared: int, ties: int, windows: Sequence[int], fp32: bool) -> tuple[str, str]:
-    """The outcome after the demands on the number of near ties and on the windows."""
+def judge(outcome: str, reason: str, compared: int, ties: int, windows: Sequence[int] | None, fp32: bool) -> tuple[str, str]:
+    """The outcome after the demands on the number of near ties and on the windows (None: nothing was drafted)."""
     if outcome == "differs":
         return outcome, reason
     if fp32 and not ties <= MOST * compared:
         return "differs", f"{ties} near ties among {compared} tokens, more than 1 in {1 / MOST:,.0f}"
-    if not (sum(windows) > 0 and min(windows) >= SHARE * sum(windows)):
+    if windows is not None and not (sum(windows) > 0 and min(windows) >= SHARE * sum(windows)):
         return "starved", f"{windows[0]}, {windows[1]}, {windows[2]} windows with none, some, all accepted"
     return outcome, reason
 
@@ -142,11 +144,13 @@ def table(results: dict[str, Any]) -> str:
     ]
     for row in sorted(dict.fromkeys(key[:3] for key in cells), key=_place):
         of = [cells.get((*row, mode)) for mode in modes]
-        shown = next((cell for cell in of if cell and sum(cell.windows)), None)
-        if shown is None:
+        if all(cell is None or cell.outcome == "inapplicable" for cell in of):
             continue
-        shares = ", ".join(f"{100 * n / sum(shown.windows):.0f} %" for n in shown.windows)
-        lines.append(f"| {' | '.join(row)} | {' | '.join(map(_said, of))} | {shares} | {shown.tau:.2f} |")
+        shown = next((cell for cell in of if cell and sum(cell.windows)), None)
+        shares = ", ".join(f"{100 * n / sum(shown.windows):.0f} %" for n in shown.windows) if shown else ""
+        lines.append(
+            f"| {' | '.join(row)} | {' | '.join(map(_said, of))} | {shares} | {f'{shown.tau:.2f}' if shown else ''} |"
+        )
     left_out: dict[str, list[str]] = {}
     for cell in cells.values():
         if cell.outcome == "inapplicable":
@@ -158,7 +162,7 @@ def table(results: dict[str, Any]) -> str:
 
 def _place(row: tuple[str, str, str]) -> tuple[int, ...]:
     """Rows by model, then method, then drafter."""
-    orders = (MODELS, METHODS, tuple(DRAFTERS))
+    orders = (MODELS, METHODS, (FORETOLD, *DRAFTERS))
     return tuple(order.index(name) if name in order else len(order) for name, order in zip(row, orders, strict=True))
 
 

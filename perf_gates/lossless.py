@@ -6,8 +6,9 @@
 
 Every cell runs held-out prompts greedily and compares token by token with the engine's own plain decoding of the same mode:
 bitwise it must be equal; fast, a first difference must be a near tie (`conformance.losslessness`), and near ties at most 1 in
-10,000 tokens in fp32. The float64 forward is the engine's, on plain operations: `tests/test_fast_transformers.py` and
-`tests/test_fast_shipped.py` hold it to transformers'. `perf_gates.cells` says when a table stands.
+10,000 tokens in fp32. Plain decoding itself is compared by that rule with transformers. The float64 forward is the engine's,
+on plain operations: `tests/test_fast_transformers.py` and `tests/test_fast_shipped.py` hold it to transformers'.
+`perf_gates.cells` says when a table stands.
 
 Four fifths of the prompts run at once and the others join as those leave; on a GPU steps are CUDA graphs. With `--jobs` cells
 run in so many processes (`perf_gates.runs`), in turn on the GPUs that are seen, each at one model as long as there is work.
@@ -30,7 +31,7 @@ from typing import Any
 
 from .cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, Cell, Key, joined, keys, missing, problems, read, table
 from .machine import fingerprint, kernels_hash
-from .runs import PLAIN, Bench, needs, ordered
+from .runs import Bench, needs, ordered
 from .workers import VISIBLE, Failed, spread
 
 ENGINE = "ssmspec_fast.traces"
@@ -96,7 +97,7 @@ def fill(
         if isinstance(answer, Failed):
             cell = Cell(*key, "error", answer.reason, kernels=kernels_hash())
         progress(key, cell)
-        if key[1] != PLAIN:
+        if key[2]:
             results["cells"].append(asdict(cell))
             results["cells"].sort(key=lambda held: places.get(read(held).key, len(places)))
             write(file, results)

@@ -15,10 +15,9 @@ import numpy as np
 
 from ssmspec_ref.errors import SpecError
 
-from .cells import DRAFTERS, Cell, Key, compare, joined, judge
+from .cells import DRAFTERS, FORETOLD, PLAIN, Cell, Key, compare, joined, judge
+from .foretold import foretold
 from .machine import kernels_hash
-
-PLAIN = "plain"
 
 
 class Run(NamedTuple):
@@ -52,10 +51,10 @@ class Bench:
 
     def __call__(self, key: Key) -> Cell | None:
         """A cell, or nothing for plain decoding."""
-        if key[1] == PLAIN:
+        if not key[2]:
             self.decode(key[0], key[3])
             return None
-        return self.cell(key)
+        return self.foretold(key) if key[2] == FORETOLD else self.cell(key)
 
     def run(self, model: str, mode: str, **given: Any) -> Any:
         named = {"mode": mode, "device": self.device, "dtype": self.dtype, "graphs": self.graphs, "slots": self.slots}
@@ -78,6 +77,13 @@ class Bench:
             with np.load(file) as held:
                 self.held = file, Run([tuple(row) for row in held["tokens"].tolist()], held["logits"])
         return self.held[1]
+
+    def foretold(self, key: Key) -> Cell:
+        """Plain decoding beside transformers."""
+        model, plain = key[0], self.plain(key[0], key[3])
+        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, self.device)
+        found = compare(plain, theirs, lambda n, output: self.exact(model, n, output), fast=True)
+        return self.stamped(Cell(*key, *judge(*found, None, self.dtype == "float32"), compared=found[2], ties=found[3]))
 
     def cell(self, key: Key) -> Cell:
         """Raises: what speculation raises, but that what it refuses is inapplicable."""
@@ -108,7 +114,7 @@ class Bench:
 
 def needs(key: Key) -> Key | None:
     """The plain decoding that a cell is compared with."""
-    return None if key[1] == PLAIN else (key[0], PLAIN, "", key[3])
+    return (key[0], PLAIN, "", key[3]) if key[2] else None
 
 
 def ordered(cells: Sequence[Key]) -> list[Key]:

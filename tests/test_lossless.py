@@ -107,6 +107,8 @@ def test_many_near_ties_and_windows_of_one_kind_do_not_pass() -> None:
     for windows in ((0, 50, 50), (50, 4, 50), (50, 50, 5), (0, 0, 0)):
         assert judge("identical", "", 9, 0, windows, True)[0] == "starved"
     assert judge("differs", "why", 9, 0, (0, 0, 0), True) == ("differs", "why")
+    assert judge("near ties", "", 20_000, 2, None, True)[0] == "near ties"
+    assert judge("near ties", "", 20_000, 3, None, True)[0] == "differs"
 
 
 EXPECTED = list(keys(["mamba2"], ["joint", "tree"], ["lookup", "mamba2"], ["fast"]))
@@ -192,6 +194,23 @@ def test_a_planted_method_that_forgets_what_was_accepted_differs(
     assert cell.reason.startswith("prompt ")
 
 
+@pytest.mark.parametrize("mode", ["bitwise", "fast"])
+def test_plain_decoding_is_compared_with_transformers(mode: str, make: Callable[[], Bench]) -> None:
+    """And another model's output, planted in its place, differs."""
+    bench, key = make(), ("mamba2", "plain", "transformers", mode)
+    assert bench(needs(key)) is None  # type: ignore[arg-type]
+    cell = bench(key)
+    assert cell is not None
+    assert cell.outcome in ("identical", "near ties")
+    assert cell.compared == len(PROMPTS) * 16 or cell.ties
+    bench.decode("mamba2-drafter", mode)
+    bench.file("mamba2-drafter", mode).replace(bench.file("mamba2", mode))
+    bench.held = None
+    found = bench(key)
+    assert found is not None
+    assert found.outcome == "differs"
+
+
 @pytest.mark.parametrize("graphs", [False, TapeRecorder()], ids=["launched", "replayed"])
 def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs: Any, trained: Path) -> None:
     """One of the prompts joins when another has left."""
@@ -210,9 +229,10 @@ def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs
 
 def test_every_drafter_by_every_method_has_its_bitwise_cell_before_any_fast_one_and_plain_decoding_before_both() -> None:
     order = ordered(list(keys(cells.MODELS, cells.METHODS, tuple(cells.DRAFTERS), cells.MODES)))
-    assert len(order) == len(set(order)) == 4 * 5 * 13 * 2 + 4 * 2
+    assert len(order) == len(set(order)) == 4 * 2 * (5 * 13 + 1) + 4 * 2
     spoken = [key for key in order if needs(key) is not None]
-    assert [key[3] for key in spoken] == ["bitwise"] * 260 + ["fast"] * 260
+    assert [key[3] for key in spoken] == ["bitwise"] * 264 + ["fast"] * 264
+    assert {key[2] for key in spoken if key[1] == "plain"} == {"transformers"}
     assert all(order.index(needs(key)) < order.index(key) for key in spoken)  # type: ignore[arg-type]
 
 

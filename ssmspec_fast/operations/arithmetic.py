@@ -60,13 +60,15 @@ class Arithmetic:
         """The sum over one axis (2)."""
         if not self.bitwise:
             return x.sum(dim)
-        x = x.movedim(dim, -1)
-        n = 1 << max(0, x.shape[-1] - 1).bit_length()
-        x = functional.pad(x, (0, n - x.shape[-1]))
-        while n > 1:
-            n //= 2
-            x = x[..., :n] + x[..., n:]
-        return x[..., 0]
+        while (count := x.shape[dim]) > 1:
+            half = 1 << (count - 1).bit_length() - 1
+            low, above = x.narrow(dim, 0, half), x.narrow(dim, half, count - half)
+            if count < 2 * half:  # zeros behind: written once for all, not added one by one
+                x = low + 0.0
+                x.narrow(dim, 0, count - half).copy_(low.narrow(dim, 0, count - half) + above)
+            else:
+                x = low + above
+        return x.select(dim, 0) if x.shape[dim] else x.sum(dim)
 
     def product(self, x: Tensor, W: Tensor) -> Tensor:
         """x W^T over the last axis (3)."""
