@@ -34,7 +34,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Convolutions:
-    """The windows M of all layers of one shape, in one piece (k, s, c, w), so that one launch moves them all.
+    """The windows M (k, s, c, w) and states S (k, places, ..) of all layers of one shape, in one piece each: one launch
+    moves them all.
 
     `first` (k, 1) is the place of each layer's slot 0 in M as (k s, c, w).
     """
@@ -42,6 +43,7 @@ class Convolutions:
     layers: tuple[int, ...]
     M: Tensor
     first: Tensor
+    S: Tensor
 
 
 @dataclass
@@ -94,7 +96,7 @@ def new_pools(
     bytes can be counted.
     """
     where = model.device if device is None else torch.device(device)
-    kind = model.exact if state is None else state
+    kind, held = model.exact if state is None else state, slots if places is None else places
 
     alike: dict[RecurrentConfig, list[int]] = {}
     for number, config in enumerate(model.config.mixers):
@@ -105,17 +107,21 @@ def new_pools(
             tuple(numbers),
             torch.zeros((len(numbers), slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where),
             torch.arange(0, len(numbers) * slots, slots, device=where)[:, None],
+            torch.zeros((len(numbers), held, *state_shape(config)), dtype=kind, device=where),
         )
         for config, numbers in alike.items()
     )
-    windows = {layer: M for group in convolutions for layer, M in zip(group.layers, group.M, strict=True)}
+    recurrent = {
+        layer: RecurrentState(M, S)
+        for group in convolutions
+        for layer, M, S in zip(group.layers, group.M, group.S, strict=True)
+    }
 
     def layer(number: int, config: MixerConfig) -> RecurrentState | Cache:
         if isinstance(config, AttentionConfig):
             shape = (slots, cache, config.groups, config.channels)
             return Cache(*(torch.zeros(shape, dtype=model.dtype, device=where) for _ in range(2)))
-        held = slots if places is None else places
-        return RecurrentState(windows[number], torch.zeros((held, *state_shape(config)), dtype=kind, device=where))
+        return recurrent[number]
 
     layers = tuple(layer(number, config) for number, config in enumerate(model.config.mixers))
     return Pools(layers, torch.zeros(slots, dtype=torch.int64, device=where), convolutions=convolutions)

@@ -39,13 +39,17 @@ CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_re
 
 
 class Held(NamedTuple):
-    """A level of a shape on the device; `moved` says that its rows continue others than those above them."""
+    """A level of a shape on the device; `moved` says that its rows continue others than those above them.
+
+    `ranks`: of the first children, the second ones and so on, the nodes, and the rows that have them (None: all rows).
+    """
 
     depth: int
     moved: bool
     nodes: Tensor
     above: Tensor
     ancestors: Tensor
+    ranks: tuple[tuple[Tensor, Tensor | None], ...]
 
 
 class Constants(NamedTuple):
@@ -62,8 +66,16 @@ def constants(shape: Shape, device: torch.device) -> Constants:
     for depth, level in enumerate(shape.levels):
         nodes, above = torch.tensor(level.nodes), torch.tensor(level.above)
         moved = level.above != tuple(range(len(level.nodes)))
-        levels.append(Held(depth, moved, nodes.to(device), above.to(device), ancestors[nodes].to(device)))
+        ranks = tuple(ranked(level, rank, device) for rank in range(max(map(len, level.children))))
+        levels.append(Held(depth, moved, nodes.to(device), above.to(device), ancestors[nodes].to(device), ranks))
     return Constants(torch.tensor(shape.parents).to(device), tuple(levels))
+
+
+def ranked(level: Level, rank: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The children of a rank, and the rows of a level that have one."""
+    rows = [row for row, children in enumerate(level.children) if rank < len(children)]
+    nodes = torch.tensor([level.children[row][rank] for row in rows]).to(device)
+    return nodes, None if len(rows) == len(level.children) else torch.tensor(rows).to(device)
 
 
 class ModelDrafter(Drafter):
@@ -140,27 +152,31 @@ class ModelDrafter(Drafter):
         tokens[:, 0] = sequences.roots(slots)
         vocabulary = self.model.config.vocabulary
         q = None if self.law == "point_mass" else torch.zeros((*tokens.shape, vocabulary), device=slots.device)
+        beside = self.rows.beside(slots, self.rows.width)
         for level, held in zip(self.constants[shape].levels, shape.levels, strict=True):
-            logits = self.forward(level, tokens, sequences, slots)
+            logits = self.forward(level, tokens, sequences, slots, beside)
             plain = (
                 self.choose == "top" and not self.sampling.remembers
             )  # the most probable tokens are those of the highest logits
             law = logits if plain else process(logits, self.sampling, self.past(sequences, slots, tokens, level))
             if q is not None:
                 q.index_copy_(1, level.nodes, law)
-            self.fill(tokens, law, held, sequences, slots)  # (3)
+            if self.choose == "top":
+                most_probable(tokens, law, level)
+            else:
+                self.draw(tokens, law, held, sequences, slots)  # (3)
         parents = self.constants[shape].parents.expand(b, -1) if self.trees else None
         return Proposal(Window(tokens, slots, None, parents), q, self.law)
 
-    def forward(self, level: Held, tokens: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
-        """The logits after the nodes of a level (b, w, i)."""
+    def forward(self, level: Held, tokens: Tensor, sequences: Sequences, slots: Tensor, beside: Tensor) -> Tensor:
+        """The logits after the nodes of a level (b, w, i); `beside` are the rows beside each slot."""
         if level.depth == 0:
             return self.rows.catch_up(sequences, slots)[:, None]  # (1)
-        rows = self.rows.beside(slots, len(level.nodes))
+        rows = beside[:, : len(level.nodes)]
         if level.depth == 1:
             self.rows.copy(slots[:, None].expand_as(rows), rows)
         elif level.moved:
-            self.rows.copy(self.rows.beside(slots, self.rows.width).index_select(1, level.above), rows)
+            self.rows.copy(beside.index_select(1, level.above), rows)
         return self.rows.step(tokens.index_select(1, level.nodes), rows)  # (2)
 
     def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: Held) -> Past | None:
@@ -170,17 +186,8 @@ class ModelDrafter(Drafter):
         ancestors = level.ancestors.expand(len(slots), -1, -1)
         return past(sequences, slots, tokens, ancestors, self.model.config.vocabulary)
 
-    def fill(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
-        """(3), in place."""
-        if self.choose == "top":
-            left = best = law
-            for rank in range(max(map(len, level.children))):
-                left = left if rank == 0 else left.scatter(-1, best, float("-inf"))
-                best = left.argmax(-1, keepdim=True)
-                for row, children in enumerate(level.children):
-                    if rank < len(children):
-                        tokens[:, children[rank]] = best[:, row, 0]
-            return
+    def draw(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
+        """(3) by draws, in place."""
         at = index(slots)
         for row, children in enumerate(level.children):
             left = law[:, row].double()
@@ -190,6 +197,16 @@ class ModelDrafter(Drafter):
                 if self.choose == "without_replacement":
                     rest = left.scatter(1, drawn[:, None], 0.0)
                     left = torch.where((rest > 0).any(1, keepdim=True), rest, left)
+
+
+def most_probable(tokens: Tensor, law: Tensor, level: Held) -> None:
+    """(3) by rank, in place; what has been chosen leaves the law, which nobody reads afterwards."""
+    best = law
+    for rank, (nodes, rows) in enumerate(level.ranks):
+        if rank:
+            law.scatter_(-1, best, float("-inf"))
+        best = law.argmax(-1, keepdim=True)
+        tokens.index_copy_(1, nodes, best[..., 0] if rows is None else best[..., 0].index_select(1, rows))
 
 
 class ChainsDrafter(ModelDrafter):

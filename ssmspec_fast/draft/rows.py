@@ -107,10 +107,12 @@ class Rows:
         pools = self.decoder.pools
         rows, (read,), _ = stand_in(to.flatten(), source.flatten().clamp_min(0))  # of padding alone: 0 from 0
         for group in pools.convolutions:
-            group.M.index_copy_(1, rows, group.M[:, read])
-        for state in pools.layers:
-            for pool in (state.K, state.V) if isinstance(state, Cache) else (state.S,):
-                pool.index_copy_(0, rows, pool[read])
+            for piece in (group.M, group.S):
+                piece.index_copy_(1, rows, piece[:, read])
+        for cache in pools.layers:
+            if isinstance(cache, Cache):
+                for pool in (cache.K, cache.V):
+                    pool.index_copy_(0, rows, pool[read])
         pools.length.index_copy_(0, rows, pools.length[read])
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
