@@ -11,6 +11,7 @@ from . import merge as merging
 from .badge import badge
 from .errors import ConformanceError
 from .junit import junit
+from .known import read_known
 from .page import page
 from .report import Report, Writer, read_report
 
@@ -61,10 +62,13 @@ def compare(
 def merge(
     folder: Annotated[Path, typer.Argument(help="Folder for the whole report.")],
     parts: Annotated[list[Path], typer.Argument(help="The report.jsonl of every shard.")],
+    known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
 ) -> None:
-    """Put the reports of shards together. Exits with 1 if a case failed or stayed unknown."""
+    """Put the reports of shards together. Exits with 1 if a case failed or stayed unknown, or a known failure met no case."""
+    reports = [_read(part) for part in parts]
     try:
-        merged = merging.merge([_read(part) for part in parts], [str(part) for part in parts])
+        lists = {name: read_known(name, known) for report in reports for name in report.header.adapters}
+        merged = merging.merge(reports, [str(part) for part in parts], lists)
     except ConformanceError as error:
         raise _refused(error) from error
     folder.mkdir(parents=True, exist_ok=True)

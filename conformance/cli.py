@@ -121,7 +121,8 @@ def _written(
 ) -> bool:
     report.mkdir(parents=True, exist_ok=True)
     shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
-    head = header(selection.tier, {made.name: made.version for made in adapters.values()}, setting.device, shard)
+    versions = {made.name: made.version for made in adapters.values()}
+    head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only)
     whole = selection.whole and selection.tier == TIERS[-1]
     with (report / "report.jsonl").open("w", encoding="utf-8") as stream, _bar(progress) as bar:
         writer = Writer(stream, head)

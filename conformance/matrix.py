@@ -129,6 +129,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
             "Inapplicable: not offered. The number under a count: the worst error of a passing case, in units of its bound."
             + (" Void: the contract is so wide that zeros would pass as one of the outputs." if _any_void(results) else "")
         ),
+        *([Text(f"inputs that came second: {' '.join(f'--seed {seed}' for seed in head.seeds)}")] if head.seeds else []),
         Text(f"report: {where}"),
     ]
     return Panel(Group(*lines), title="judged against the float64 reference", border_style="red" if bad else "green")

@@ -1,17 +1,21 @@
 """Reports of the shards of one run, put together into the report of the run.
 
 Every part must have been run under the same conditions, each shard must be there once, and no case twice. What is
-inapplicable stands in every shard and once in the whole. Ways of failing are told once, with the counts of all shards.
+inapplicable stands in every shard and once in the whole. Ways of failing are told once, with the counts of all shards. No
+shard can say that an entry of a known-failure list met no case; the whole does.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import ReportError
+from .known import Known
 from .report import Diagnosis, Header, Report, Result
+from .run import unmet
+from .suite.specification import TIERS
 
-ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine")
+ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine", "only")
 """What every part must agree on."""
 
 
@@ -24,8 +28,8 @@ class Merged:
     diagnoses: tuple[Diagnosis, ...]
 
 
-def merge(reports: Sequence[Report], names: Sequence[str]) -> Merged:
-    """The whole of some reports; `names` are said where one does not fit.
+def merge(reports: Sequence[Report], names: Sequence[str], known: Mapping[str, Known] | None = None) -> Merged:
+    """The whole of some reports; `names` are said where one does not fit, `known` are the adapters' lists.
 
     Raises: ReportError for parts of other runs, a shard that is missing or there twice, a case that is there twice.
     """
@@ -39,8 +43,27 @@ def merge(reports: Sequence[Report], names: Sequence[str]) -> Merged:
                 raise ReportError(f"{name} was run with {part} {came}, but {names[0]} with {needed}; merge parts of one run")
     _check_shards([report.header.shard for report in reports])
     results = _once([r for report in reports for r in report.results])
-    started = min(report.header.started for report in reports)
-    return Merged(first.model_copy(update={"shard": "", "started": started}), results, _diagnoses(reports, results))
+    head = first.model_copy(
+        update={
+            "shard": "",
+            "started": min(report.header.started for report in reports),
+            "seeds": tuple(dict.fromkeys(seed for report in reports for seed in report.header.seeds)),
+        }
+    )
+    return Merged(head, (*results, *_unmet(head, results, known or {})), _diagnoses(reports, results))
+
+
+def _unmet(head: Header, results: Sequence[Result], known: Mapping[str, Known]) -> list[Result]:
+    """The entries that no case of a whole run at the last tier has met."""
+    if head.only or head.tier != TIERS[-1]:
+        return []
+    ran = [r for r in results if r.case and r.operation]
+    return [
+        unmet(name, entry)
+        for name, entries in known.items()
+        for entry in entries.entries
+        if not any(r.adapter == name and entry == entries.entry(r.subject, r.contract, r.case) for r in ran)
+    ]
 
 
 def _once(results: Sequence[Result]) -> tuple[Result, ...]:

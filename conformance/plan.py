@@ -48,9 +48,15 @@ class Selection:
     """Which part of how many: the cases are dealt out in turn, so that those of one id are judged together."""
 
     @property
+    def only(self) -> str:
+        """What is selected, beside a shard; "" where nothing is left out."""
+        chosen = {"subject": self.subject, "operation": self.operation, "case": self.case or "*"}
+        return ", ".join(f"{name} {pattern}" for name, pattern in chosen.items() if pattern != "*")
+
+    @property
     def whole(self) -> bool:
         """Whether nothing is left out, so that what was not met does not exist."""
-        return self.case is None and self.subject == "*" and self.operation == "*" and self.shard == (1, 1)
+        return not self.only and self.shard == (1, 1)
 
 
 def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Job], list[Result]]:

@@ -167,12 +167,15 @@ class Run:
     def write(self, folder: Path) -> Path:
         """The report of this session."""
         from .artefacts import write
+        from .plan import Selection
         from .report import Writer, header
 
         folder.mkdir(parents=True, exist_ok=True)
         option, versions = self.config.option, {a.name: a.version for a in self.adapters.values()}
         with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
-            writer = Writer(stream, header(option.ssmspec_tier, versions, option.ssmspec_device))
+            chosen = Selection(option.ssmspec_tier, option.ssmspec_subject, option.ssmspec_operation)
+            head = header(chosen.tier, versions, option.ssmspec_device, seeds=(self.setting.seed,), only=chosen.only)
+            writer = Writer(stream, head)
             for result in (*self.left_out, *self.results):
                 writer.add(result)
             for diagnosis in self.diagnoses:

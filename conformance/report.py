@@ -29,7 +29,11 @@ class Model(BaseModel):
 
 
 class Header(Model):
-    """Under what the results were obtained. No host name and no path. `shard` is "2/4" for the second part of four."""
+    """Under what the results were obtained. No host name and no path. `shard` is "2/4" for the second part of four.
+
+    `seeds` are those of the inputs that came second, one for each run; `only` says what was selected, "" where nothing was
+    left out.
+    """
 
     kind: Literal["header"] = "header"
     schema_version: Literal[2] = SCHEMA
@@ -43,6 +47,8 @@ class Header(Model):
     cpus: int
     started: datetime
     shard: str = ""
+    seeds: tuple[int, ...] = ()
+    only: str = ""
 
 
 class Output(Model):
@@ -124,7 +130,9 @@ class Report:
         self.header, self.results, self.diagnoses, self.footer = header, results, diagnoses, footer
 
 
-def header(tier: str, adapters: dict[str, str], device: str, shard: str = "") -> Header:
+def header(
+    tier: str, adapters: dict[str, str], device: str, shard: str = "", seeds: tuple[int, ...] = (), only: str = ""
+) -> Header:
     """The header of a run that starts now, on this machine."""
     return Header(
         tier=tier,
@@ -137,6 +145,8 @@ def header(tier: str, adapters: dict[str, str], device: str, shard: str = "") ->
         cpus=cpu_count() or 1,
         started=datetime.now(UTC),
         shard=shard,
+        seeds=seeds,
+        only=only,
     )
 
 

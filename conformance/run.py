@@ -12,7 +12,7 @@ from ssmspec_ref.contract import Verdict
 from .cases import Case
 from .diagnosis import diverges, looks_like
 from .judge import OTHER, Judgement, Measured, judge
-from .known import Known
+from .known import Entry, Known
 from .load import PROGRAM
 from .plan import Job
 from .report import Diagnosis, Output, Result, python_command
@@ -135,7 +135,7 @@ def run(
     if whole:
         for name, entries in setting.known.items():
             for entry in entries.unmet():
-                add(_unmet(name, entry.subject, entry.contract, entry.case))
+                add(unmet(name, entry))
     return outcome
 
 
@@ -233,13 +233,14 @@ def rerun(job: Job, identity: str, device: str, seed: int | None = None) -> str:
     return f"{python_command()} {shlex.join(words)}"
 
 
-def _unmet(adapter: str, subject: str, contract: str, case: str) -> Result:
+def unmet(adapter: str, entry: Entry) -> Result:
+    """The failure of an entry of a known-failure list that met no case."""
     return Result(
         adapter=adapter,
-        subject=subject,
-        contract=contract,
+        subject=entry.subject,
+        contract=entry.contract,
         operation="",
-        case=case,
+        case=entry.case,
         verdict="fail",
         failing="known-list",
         message="listed as a known failure, but it matches no case that was run; correct or remove the entry",

@@ -134,6 +134,44 @@ def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "report.html").exists()
 
 
+LISTED = """
+[[known]]
+case = "ssd.scan/*/s1"
+reason = "it is so"
+link = "https://example.org"
+expires = 2999-01-01
+
+[[known]]
+case = "conv.step/*"
+reason = "a case that nobody runs"
+link = "https://example.org"
+expires = 2999-01-01
+"""
+
+
+@pytest.mark.parametrize(
+    ("tier", "only", "named"),
+    [("standard", "", ["conv.step/*"]), ("standard", "operation ssd.*", []), ("smoke", "", [])],
+    ids=["whole", "selected", "smoke"],
+)
+def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
+    tmp_path: Path, tier: str, only: str, named: list[str]
+) -> None:
+    (tmp_path / "known.toml").write_text(LISTED)
+    head = {"tier": tier, "only": only}
+    parts = [write(tmp_path / "1", [result(0)], "1/2", **head)]
+    parts.append(write(tmp_path / "2", [result(1, "known-failure")], "2/2", **head))
+    code, said = call("merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
+    whole = read_report(tmp_path / "whole" / "report.jsonl")
+    assert [(r.case, r.failing) for r in whole.results if r.verdict == "fail"] == [(case, "known-list") for case in named]
+    assert code == (artefacts.FAILED if named else 0), said
+
+
+def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:
+    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}/2", seeds=(n + 5000,)) for n in (1, 2)]
+    assert merge(parts, ["1", "2"]).header.seeds == (5001, 5002)
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
@@ -142,6 +180,7 @@ def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
         ([("1/2", [result(0)], {}), ("2/2", [result(0)], {})], "more than one report"),
         ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"tier": "standard"})], "tier standard"),
         ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"adapters": {"mine": "2.0"}})], "adapters"),
+        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"only": "subject x"})], "only subject x"),
         ([("", [result(0)], {}), ("2/2", [result(1)], {})], "are needed"),
     ],
 )

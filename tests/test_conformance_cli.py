@@ -33,6 +33,24 @@ def test_a_case_of_ones_own_is_run_by_its_id_and_reported(tmp_path: Path) -> Non
     assert {r.contract for r in results} >= {"fp64/chunked(4)", "fp32/sequential"}
 
 
+def test_the_seed_of_the_inputs_that_come_second_stands_in_every_report(tmp_path: Path) -> None:
+    made = call("run", "--adapter", "reference", "--case", CASE, "--seed", "424242", "--report", str(tmp_path))
+    assert "inputs that came second: --seed 424242" in made.output
+    assert read_report(tmp_path / "report.jsonl").header.seeds == (424242,)
+    assert "<dd>424242</dd>" in (tmp_path / "report.html").read_text()
+    call("run", "--adapter", "reference", "--case", CASE, "--report", str(tmp_path))
+    (drawn,) = read_report(tmp_path / "report.jsonl").header.seeds
+    assert drawn not in (424242, 1009)
+
+
+def test_what_stays_unknown_ends_with_one(tmp_path: Path) -> None:
+    name = "conformance.faults.runaways:adapter"
+    words = ["--subject", "hangs", "--operation", "ssd.scan", "--case", CASE, "--timeout", "1"]
+    made = call("run", "--adapter", name, *words, "--report", str(tmp_path))
+    assert {r.verdict for r in read_report(tmp_path / "report.jsonl").results} == {"unknown"}
+    assert made.exit_code == FAILED
+
+
 def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run_it(tmp_path: Path) -> None:
     name = "conformance.faults.arithmetic:adapter"
     words = ["run", "--adapter", name, "--subject", "group_map", "--tier", "smoke", "--report", str(tmp_path)]
