@@ -10,12 +10,12 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import torch
-import triton
-
 
 def fingerprint() -> dict[str, str]:
     """GPU, driver, versions, the commit where it is known, and a hash of the kernels' code."""
+    import torch
+    import triton
+
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
@@ -23,9 +23,12 @@ def fingerprint() -> dict[str, str]:
         "triton": triton.__version__,
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
-        "commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]),
-        "kernels": kernels_hash(),
-    }
+    } | made_with()
+
+
+def made_with() -> dict[str, str]:
+    """The code that a result was made with: the commit where it is known, and a hash of the kernels."""
+    return {"commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]), "kernels": kernels_hash()}
 
 
 def clock_mhz() -> int | None:

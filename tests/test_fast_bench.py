@@ -1,12 +1,15 @@
 """The benchmark: its plans, its fits against the oracle's, its file, and its command on the CPU."""
 
 import json
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from perf_gates.machine import kernels_hash
 from ssmspec_fast.bench import cli, report
 from ssmspec_fast.bench.cli import app
 from ssmspec_fast.bench.fit import fit
@@ -19,6 +22,7 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref import cost
 from ssmspec_ref.errors import ParameterError
 
+ROOT = Path(__file__).parent.parent
 PHASES = {"draft": 1.0, "forward": 2.0, "acceptance": 3.0, "copy": 4.0}
 WEIGHTS = {
     "mamba2-1.3b": 1.34,
@@ -117,6 +121,21 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
     for wrong in (["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
         assert CliRunner().invoke(app, wrong).exit_code == cli.REFUSED
+
+
+def test_a_report_names_the_code_that_it_was_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another commit goes on with it, other kernels do not."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][report.MADE_WITH]
+    entries = [EntryPoint(name, value, report.MADE_WITH) for name, value in declared.items()]
+    monkeypatch.setattr(report, "entry_points", lambda group: entries if group == report.MADE_WITH else [])
+    monkeypatch.setenv("SSMSPEC_COMMIT", "c" * 40)
+    found = report.machine_of(torch.device("cpu"))
+    assert (found["commit"], found["kernels"]) == ("c" * 40, kernels_hash())
+    file = tmp_path / "report.json"
+    file.write_text(Report(found).as_json())
+    assert report.read(file, found | {"commit": "d" * 40}).machine == found
+    with pytest.raises(ParameterError, match="was measured on"):
+        report.read(file, found | {"kernels": "other"})
 
 
 def test_a_step_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

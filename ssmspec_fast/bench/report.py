@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from .steps import PHASES, StepTime
 from .subjects import Subject
 
 SCHEMA = 1
+MADE_WITH = "ssmspec.made_with"
+"""Entry points that say which code a result is made with: the engine does not import what judges it."""
 
 
 @dataclass
 class Report:
-    """`machine` names what was measured on and with; a file of another machine, or of other versions, is not gone on with.
+    """`machine` names what was measured on and with; a file of another machine, of other versions or of other kernels is not
+    gone on with. The commit may differ.
 
     `failed` names the steps that could not be measured in this run, and why.
 
@@ -95,13 +99,20 @@ def costs(report: Report) -> list[dict[str, Any]]:
 
 
 def machine_of(device: torch.device) -> dict[str, str]:
-    """What the times depend on."""
-    found = {"device": "cpu", "torch": torch.__version__}
+    """What the times depend on. Commit and kernels are named by whoever measures them for the gates, if that is installed."""
+    found = {"device": "cpu", "torch": torch.__version__, "commit": "unknown", "kernels": "unknown"}
+    for entry in entry_points(group=MADE_WITH):
+        found |= entry.load()()
     if device.type == "cuda":
         import triton
 
         found |= {"device": torch.cuda.get_device_name(device), "triton": triton.__version__, "cuda": str(torch.version.cuda)}
     return found
+
+
+def alike(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Whether times of one machine and code may stand beside those of another."""
+    return {**one, "commit": ""} == {**other, "commit": ""}
 
 
 def read(file: Path, machine: dict[str, str]) -> Report:
@@ -112,7 +123,7 @@ def read(file: Path, machine: dict[str, str]) -> Report:
         found = Report(held["machine"], held["copy_gb_s"], held["weights"], steps)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParameterError(f"{file} cannot be read as a report: {error}; give another file, or remove it") from error
-    if found.machine != machine:
+    if not alike(found.machine, machine):
         raise ParameterError(f"{file} was measured on {found.machine}, but this is {machine}; give another file")
     return found
 
@@ -127,7 +138,7 @@ def step_of(held: dict[str, Any]) -> StepTime:
 
 def merged(parts: Sequence[Report]) -> Report:
     """Parts of one machine in one; a step that stands in several is the first's. Raises: ParameterError."""
-    if any(part.machine != parts[0].machine for part in parts):
+    if not all(alike(part.machine, parts[0].machine) for part in parts):
         raise ParameterError("the parts were measured on different machines or versions; measure them again on one")
     whole = Report(parts[0].machine, parts[0].copy_gb_s)
     for part in parts:
