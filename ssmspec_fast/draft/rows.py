@@ -117,7 +117,7 @@ class Rows:
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """One token into each row (b, w): the logits after it (b, w, i)."""
-        pools, flat = self.decoder.pools, rows.flatten()
+        pools, flat = self.decoder.pools, rows.flatten().contiguous()
         feed = plain_feed(Window(tokens.reshape(-1, 1), flat), pools.length, self.operations)
         logits = self.decoder.verify(feed)
         pools.length.index_add_(0, index(flat), (flat >= 0).long())
