@@ -84,6 +84,10 @@ KNOWN = {
             a_case("ssd.step/b1,g1,h1,p1,n1/plain/gentle/s0", "selective_state_update"),
         ],
     ),
+    "vllm": (
+        [a_case("delta.step/b1,g1,h1,k2,v1/gate=channel/gentle/s0", "fused_recurrent_kda, one value to two keys")],
+        [a_case("delta.step/b2,g3,h3,k16,v16/gate=channel/gentle/s0", "fused_recurrent_kda")],
+    ),
     "flashinfer": (
         [
             a_case("ssd.step/b2,g1,h2,p1,n1/plain/gentle/s0", "x"),

@@ -9,6 +9,7 @@ calls the kernels; D and the bias are arguments that cannot be left out, and dt 
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import log
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,11 @@ STEP = Limits(HEADS, reason="selective_state_update takes D and dt_bias always, 
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="its step has no limits of dt")
 TAPS = Limits(sizes={"w": (2, 4)}, reason="filters of 2 to 4 taps, which every kernel of its convolution takes")
 GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
+CHANNELS = {"gate": ("channel",)}
+SQUARE = Limits(CHANNELS, {"g": (3, 3), "h": (3, 3), "k": (16, 16), "v": (16, 16)}, "the output has the shape of k")
+OBLONG = Limits(
+    CHANNELS, dict.fromkeys("bghv", (1, 1)) | {"k": (2, 2)}, "more values than keys would be written past the output"
+)
 MIXED = Limits(HEADS | {"kind": ("mamba2", "delta")}, TAPS.sizes, "layers of Mamba-2 and of the gated delta rule")
 ABSENT = {
     "": "vLLM judged here is its Triton kernels of Mamba-2 and the gated delta rule",
@@ -55,6 +61,7 @@ class Kernels:
         replay = module(f"{OPS}.selective_state_update_replayssm_output_only")
         self.replay = replay.selective_state_update_replayssm_output_only
         self.recurrent = module(f"{RULE}.fused_recurrent").fused_recurrent_gated_delta_rule
+        self.kda = module(f"{RULE}.kda").fused_recurrent_kda
 
     # --- one token ---
 
@@ -89,12 +96,25 @@ class Kernels:
         o, _ = self.recurrent(q, k, v, g, beta, initial_state=pool.states, **places, **how)
         return o[0].unflatten(0, (b, t))
 
+    def kda_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
+        """As `delta_window`, from the first slot always."""
+        b, t = window.beta.shape[:2]
+        q, k, v, g, beta = (flat(self.tensor(a))[None] for a in (window.q, window.k, window.v, window.g, window.beta))
+        places = {"ssm_state_indices": pool.table, "cu_seqlens": ends(self.tensor, b, t)}
+        how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
+        o, _ = self.kda(q, k, v, g, beta, initial_state=pool.states, **places, **how)
+        return o[0].unflatten(0, (b, t))
+
     def ssd_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
         """A run as one window; the slot of its last token holds the state."""
         return self._scan(self.ssd_window, S, window, params, window.dt.shape[1])
 
     def delta_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
         y, S_next = self._scan(self.delta_window, turned(S), window, params, window.beta.shape[1])
+        return y, turned(S_next)
+
+    def kda_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+        y, S_next = self._scan(self.kda_window, turned(S), window, params, window.beta.shape[1])
         return y, turned(S_next)
 
     def _scan(self, run: Any, S: Array, window: Any, params: Any, t: int) -> tuple[Array, ...]:
@@ -188,6 +208,11 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
             "delta.scan": Capability(kernels.delta_scan, rule, GATE),
             "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
         },
+        "fused_recurrent_kda": {
+            "delta.step": Capability(one(kernels.kda_scan), rule, SQUARE),
+            "delta.scan": Capability(kernels.kda_scan, rule, SQUARE),
+        },
+        "fused_recurrent_kda, one value to two keys": {"delta.step": Capability(one(kernels.kda_scan), rule, OBLONG)},
         "mamba_chunk_scan_combined_varlen": {
             "ssd.scan": Capability(kernels.ssd_chunks, chunks),
             "ssd.scan_packed": Capability(kernels.ssd_packed, chunks),
@@ -238,13 +263,24 @@ def stand_in(device: str) -> None:
         is_device_capability=lambda wanted, **_: wanted in ((major, minor), 10 * major + minor),
         is_device_capability_family=lambda family, **_: family // 10 == major,
     )
-    name = "cpu" if device == "cpu" else module("torch").cuda.get_device_name().replace(" ", "_")
+    card = "cpu" if device == "cpu" else module("torch").cuda.get_device_name().replace(" ", "_")
     for package in ("vllm.utils", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm._custom_ops"):
         standins.module(package)
     standins.module("vllm.envs", VLLM_TUNED_CONFIG_FOLDER=None)
     standins.module("vllm.logger", init_logger=lambda _: standins.silent())
     standins.module("vllm.platforms", current_platform=platform)
     standins.module("vllm.triton_utils", HAS_TRITON=True, tl=tl, triton=triton, tldevice=libdevice)
-    standins.module("vllm.utils.math_utils", cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2)
-    standins.module("vllm.utils.platform_utils", get_device_name_as_file_name=lambda: name)
+    standins.module("vllm.utils.math_utils", cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2, RCP_LN2=1 / log(2))
+    for home, name in (("gpu_sync_debug", "gpu_sync_allowed"), ("torch_utils", "async_tensor_h2d")):
+        standins.module(f"vllm.utils.{home}", **{name: standins.unused(name)})
+    standins.module("vllm.model_executor.custom_op", CustomOp=NoOp)
+    standins.module("vllm.utils.platform_utils", get_device_name_as_file_name=lambda: card)
     standins.module("vllm.v1.attention.backends.utils", NULL_BLOCK_ID=PADDING, PAD_SLOT_ID=-1)
+
+
+class NoOp:
+    """What layers derive from, none of which is made here."""
+
+    @staticmethod
+    def register(_: str) -> Any:
+        return lambda op: op
