@@ -49,10 +49,10 @@ def causal_attention(
     slots: Tensor | None = None,
     out: Tensor | None = None,
     products: Products = "fp32",
-    block_t: int | None = None,
+    block_t: int = 64,
     block_l: int = 64,
-    num_warps: int | None = None,
-    num_stages: int | None = None,
+    num_warps: int = 4,
+    num_stages: int = 2,
 ) -> Tensor:
     """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
 
@@ -74,8 +74,6 @@ def causal_attention(
         ]
     )
     t, h, g, e = (axes[a] for a in "thge")
-    rows, warps, stages = (64, 4, 2) if products == "fp32" else (128, 8, 3)
-    block_t, num_warps, num_stages = block_t or rows, num_warps or warps, num_stages or stages
     sequences = check_packed(axes, block_t)
     divides(g, h)
     check_pool(axes["s"], sequences, slots)
@@ -89,7 +87,7 @@ def causal_attention(
     _causal_attention_kernel[(h, most(t, sequences, block_t))](
         q, K, V, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
         t, sequences, scale * math.log2(math.e), E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t,
-        BLOCK_L=block_l, BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
+        BLOCK_L=block_l, EDGE=min(block_l, 32), BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
         STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return y
@@ -121,7 +119,7 @@ def _causal_attention_kernel(
     q, K, V, bounds, length, slots, y, stride_q_t, stride_q_h, stride_K_s, stride_K_l, stride_K_g,
     stride_V_s, stride_V_l, stride_V_g, stride_y_t, stride_y_h, tokens, sequences, scale,
     E: tl.constexpr, L: tl.constexpr, HEADS_PER_KEY: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_L: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_L: tl.constexpr, EDGE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     # The longest rows start first, so that the last programs are short.
     c, h = tl.num_programs(1) - 1 - tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
@@ -153,8 +151,9 @@ def _causal_attention_kernel(
             V_l = tl.load(at_V + (l0 + i)[:, None] * stride_V_l, mask=there, other=0.0)
             high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, there, scale, False, ROUND)
         poisoned = 0
-        for l0 in range(by_all, seen, BLOCK_L):
-            l = l0 + i
+        edge = tl.arange(0, EDGE).to(tl.int64)
+        for l0 in tl.range(by_all, seen, EDGE, num_stages=1):
+            l = l0 + edge
             there = (l < seen)[:, None] & in_e[None, :]
             K_l = tl.load(at_K + l[:, None] * stride_K_l, mask=there, other=0.0)
             V_l = tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0)
@@ -168,8 +167,8 @@ def _causal_attention_kernel(
         tl.store(at_y, (acc / total[:, None]).to(y.dtype.element_ty), mask=whole)
         if poisoned > 0:
             tl.debug_barrier()  # what was stored is written over
-            for l0 in range(by_all, seen, BLOCK_L):
-                l = l0 + i
+            for l0 in range(by_all, seen, EDGE):
+                l = l0 + edge
                 there = (l < seen)[:, None] & in_e[None, :]
                 lost = _lost(tl.load(at_V + l[:, None] * stride_V_l, mask=there, other=0.0))
                 sees = tl.where(l[None, :] <= last[:, None], 1.0, 0.0).to(tl.bfloat16)
