@@ -147,10 +147,10 @@ class Gates:
         raise GateError(f"table came as {id_!r}; give one of {', '.join(t.id for t in self.tables)}")
 
     def target(self, table: Table, cell: Cell, floor: float | None = None) -> float:
-        """The threshold of a cell. `floor` is that of the run (None: that of the table's dims)."""
+        """The threshold of a cell. `floor` is that of the run (None: that of the dims that the cell is measured at)."""
         if not table.of_floor:
             return cell.target
-        share = table.of_floor * (self.dims[table.dims].floor(cell.tau) if floor is None else floor)
+        share = table.of_floor * (self.dims[cell.over[0].shape].floor(cell.tau) if floor is None else floor)
         return max(cell.target, round(share, 2))
 
 

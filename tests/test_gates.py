@@ -86,7 +86,7 @@ def test_target_is_a_share_of_the_floor_where_that_is_more() -> None:
 # --- verdicts ---
 
 TABLE = Table("t", "a paper, table 1", "mamba2-2.7b", "kernel", "most", "random", "Because.", (), bounds="bound by something")
-CELL = Cell("c", 1.2, 1.1, (At("steps", "mamba2-2.7b", "scan", 16),), (At("steps", "mamba2-2.7b", "step", 16),))
+CELL = Cell("c", 1.1, (At("steps", "mamba2-2.7b", "scan", 16),), (At("steps", "mamba2-2.7b", "step", 16),), 1.2)
 
 
 def folder(path: Path, edit: Callable[[dict[str, Any]], None] | None = None) -> Results:
@@ -157,10 +157,79 @@ def test_a_baseline_within_the_limit_of_its_peer_is_compared(tmp_path: Path) -> 
 
 
 def test_tau_multiplies_and_the_floor_of_a_speed_up_is_that_of_the_bytes(tmp_path: Path) -> None:
-    table = replace(TABLE, kind="simulated acceptance", sense="least", dims="pythia-6.9b")
-    found = judged(folder(tmp_path), table, replace(CELL, tau=3.0, target=3.0))
+    table = replace(TABLE, kind="simulated acceptance", sense="least")
+    drafted = replace(GATES, dims=GATES.dims | {"mamba2-2.7b": GATES.dims["pythia-6.9b"]})
+    cell = replace(CELL, tau=3.0, target=3.0)
+    found = verdict.of_cell(drafted, folder(tmp_path), KERNELS, table, cell)
     assert found.value == pytest.approx(3.0 * 21.0 / 20.0)
     assert found.floor == GATES.dims["pythia-6.9b"].floor(3.0)
+
+
+def steps(path: Path, **changed: Any) -> Results:
+    """A plain step and a window of a model whose weights take 1000 us and whose states take 100 us at copy bandwidth."""
+    machine = {"gpu": GATES.limits.gpu, "kernels": KERNELS, "copy_bytes_per_us": 1e6, "empty_launch_us": 1.0}
+    common = {"model": "mamba2-2.7b", "batch": 1, "noise": 0.001, "clock_mhz": 1980, "weights": 10**9}
+    plain = common | {"operation": "plain, window of 1", "us": 1500.0, "bytes": 1_100_000_000, "products": 10**9}
+    window = common | {"operation": "replay, window of 7", "us": 1800.0, "bytes": 1_200_000_000, "products": 7 * 10**9}
+    timings = [plain, window | changed]
+    (path / "bench.json").write_text(json.dumps({"machine": machine, "complete": True, "errors": [], "timings": timings}))
+    return Results(path)
+
+
+STEPS = replace(TABLE, kind="step")
+WINDOW = gates.at("bench/replay, window of 7/1", "mamba2-2.7b")
+PLAIN = gates.at("bench/plain, window of 1/1", "mamba2-2.7b")
+
+
+def test_the_floor_of_a_step_is_its_weights_or_products_and_what_else_it_moves(tmp_path: Path) -> None:
+    cell = Cell("c", 1.25, (WINDOW,), (PLAIN,))
+    found = judged(steps(tmp_path), STEPS, cell)
+    assert (found.verdict, found.value) == (Verdict.PASS, 1.2)
+    assert found.floor == pytest.approx(1200 / 1100)
+    slow = judged(steps(tmp_path, products=2 * 10**6 * 989 * 1000), STEPS, cell)
+    assert slow.floor == pytest.approx((2000 + 200) / 1100)
+
+
+def test_a_target_may_be_a_share_of_the_runs_floor(tmp_path: Path) -> None:
+    cell = Cell("c", 1.0, (WINDOW,), (PLAIN,))
+    within = judged(steps(tmp_path), replace(STEPS, of_floor=1.15), cell)
+    assert (within.verdict, within.target) == (Verdict.PASS, 1.25)
+    assert judged(steps(tmp_path, us=1890.0), replace(STEPS, of_floor=1.15), cell).verdict is Verdict.FAIL
+
+
+def test_a_step_is_set_against_its_own_floor(tmp_path: Path) -> None:
+    floor = gates.at("floor/plain, window of 1/1", "mamba2-2.7b")
+    found = judged(steps(tmp_path), STEPS, Cell("c", 1.4, (PLAIN,), (floor,)))
+    assert (found.verdict, found.value) == (Verdict.PASS, pytest.approx(1500 / 1100))
+    made_elsewhere = steps(tmp_path)
+    made_elsewhere.parts["bench"]["machine"]["kernels"] = "other"
+    assert judged(made_elsewhere, STEPS, Cell("c", 1.4, (PLAIN,), (floor,))).verdict is Verdict.NOT_COMPARABLE
+
+
+def test_a_step_without_its_bytes_has_no_floor_and_is_not_compared(tmp_path: Path) -> None:
+    found = judged(steps(tmp_path, weights=0), STEPS, Cell("c", 1.25, (WINDOW,), (PLAIN,)))
+    assert (found.verdict, found.why) == (
+        Verdict.NOT_COMPARABLE,
+        "not measured: bench: no bytes of 'replay, window of 7' of mamba2-2.7b at 1",
+    )
+
+
+def test_speed_up_at_a_tau_has_the_lower_of_both_floors(tmp_path: Path) -> None:
+    table = replace(TABLE, kind="simulated acceptance", sense="least")
+    found = judged(steps(tmp_path), table, Cell("c", 1.5, (PLAIN,), (WINDOW,), tau=2.0))
+    assert (found.verdict, found.value) == (Verdict.PASS, pytest.approx(2 * 1500 / 1800))
+    assert found.floor == pytest.approx(2 * 1100 / 1200)
+
+
+def test_sequences_in_a_budget_hold_their_keys_and_values_too() -> None:
+    def sequence(kind: str) -> int:
+        return row_bytes(At("memory", "nemotron-3-nano-4b", f"sequence, {kind} T=4", 1))
+
+    row = row_bytes(At("memory", "nemotron-3-nano-4b", "snapshots T=4", 1))
+    assert sequence("snapshots") == 21 * row + 4 * 2048 * 2 * 8 * 128 * 2
+    assert sequence("snapshots") - sequence("ring") == 21 * (
+        row - row_bytes(At("memory", "nemotron-3-nano-4b", "ring T=4", 1))
+    )
 
 
 def test_recurrent_memory_is_counted_from_what_the_launchers_take() -> None:
