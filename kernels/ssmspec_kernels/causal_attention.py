@@ -87,8 +87,8 @@ def causal_attention(
     _causal_attention_kernel[(h, most(t, sequences, block_t))](
         q, K, V, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
         t, sequences, scale * math.log2(math.e), E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t,
-        BLOCK_L=block_l, EDGE=min(block_l, 32), BLOCK_E=max(16, triton.next_power_of_2(e)), BLOCK_B=triton.next_power_of_2(sequences),
-        STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
+        BLOCK_L=block_l, EDGE=min(block_l, 32), BLOCK_E=max(16, triton.next_power_of_2(e)),
+        BLOCK_B=triton.next_power_of_2(sequences), STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return y
 
