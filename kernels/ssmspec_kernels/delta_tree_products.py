@@ -21,7 +21,7 @@ from torch import Tensor
 from .delta_inputs import gates, load_gate_params
 from .delta_inverse import inverted
 from .delta_window import norms
-from .dots import dot_right, split3
+from .dots import dot_both, dot_right
 from .launch import strides
 
 BLOCK_V = 64
@@ -104,7 +104,7 @@ def delta_tree_products_kernel(
         to_q, to_k = _halves(tl.dot(x, tl.trans(k_t), out_dtype=tl.float32))
         before = t[:, None] != t[None, :]
         coupling = tl.where(before, to_k * weight * (beta_t * r_k)[:, None], 0.0)  # (2)
-        P = _dot_both(to_q * weight * r_q[:, None], inverted(coupling, True) * beta_t[None, :])  # (3)
+        P = dot_both(to_q * weight * r_q[:, None], inverted(coupling, True) * beta_t[None, :], True, NINTH=False)  # (3)
         from_q, from_k = r_q * tl.exp(G), r_k * tl.exp(G)
         at_S = S + slot * stride_S_s + h * stride_S_h + i[:, None] * stride_S_k
         at_v = v + b * stride_v_b + h * stride_v_h + t[:, None] * stride_v_t
@@ -115,7 +115,7 @@ def delta_tree_products_kernel(
             state = tl.load(at_S + j[None, :], mask=in_k[:, None] & in_v[None, :], other=0.0).to(tl.float32)
             v_t = tl.load(at_v + j[None, :], mask=real[:, None] & in_v[None, :], other=0.0).to(tl.float32)
             o_t, read = _halves(dot_right(x, state))
-            o_t = from_q[:, None] * o_t + _dot_both(P, v_t - from_k[:, None] * read)  # (4)
+            o_t = from_q[:, None] * o_t + dot_both(P, v_t - from_k[:, None] * read, True, NINTH=False)  # (4)
             tl.store(at_o + j[None, :], o_t.to(o.dtype.element_ty), mask=(t < T)[:, None] & in_v[None, :])
 
 
@@ -123,19 +123,3 @@ def delta_tree_products_kernel(
 def _halves(x):
     """The first rows of x, and the last."""
     return tl.split(tl.permute(tl.reshape(x, (2, x.shape[0] // 2, x.shape[1])), (1, 2, 0)))
-
-
-@triton.jit
-def _dot_both(x, y):
-    """x y for fp32 blocks as eight bf16 products. The parts are cut off after 8 bits each, so that lo < 2^-15 |x|, and the
-    ninth, lo lo, less than 2^-30 |x y|: a 64th of the roundoff of fp32."""
-    hi, mid, lo = split3(x)
-    y_hi, y_mid, y_lo = split3(y)
-    acc = tl.dot(mid, y_lo, out_dtype=tl.float32)
-    acc = tl.dot(lo, y_mid, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(hi, y_mid, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)
-    return tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)

@@ -31,6 +31,7 @@ COVER = [
     Options(t=37, io="bf16", gentle=True, g=1, h=2, k=6, v=9, seed=4, poison=-3.0),
     Options(t=1, channel=True, g=1, h=3, k=6, v=9, seed=5),
 ]
+PRODUCTS_SMALL = Options(t=37, io="bf16", gentle=True, g=1, h=1, k=3, v=4, seed=9, poison=7.0)
 
 
 def trees(o: Options, seed: int = 0) -> Array:
@@ -81,8 +82,9 @@ def test_every_node_lies_within_the_bound_and_no_state_is_written(o: Options) ->
     check(kernel, o, o.seed)
 
 
-def test_a_tree_of_128_nodes_lies_within_the_bound() -> None:
-    check(kernel, Options(b=1, t=128, g=1, h=1, k=4, v=5, gentle=True), 4)
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+def test_a_tree_of_128_nodes_lies_within_the_bound(io: str) -> None:
+    check(kernel, Options(b=1, t=128, g=1, h=1, k=4, v=5, io=io, gentle=True), 4)
 
 
 @pytest.mark.parametrize("o", [COVER[1], replace(COVER[2], t=19)], ids=str)
@@ -164,7 +166,7 @@ def test_more_than_128_nodes_are_refused() -> None:
         case.call(kernel.delta_tree, ancestors=torch.ones(1, 129, 129, dtype=torch.bool))
 
 
-WINDOW, SMALL = "delta_window.py", "delta_chunked.py"
+WINDOW, SMALL, PRODUCTS, INVERSE = "delta_window.py", "delta_chunked.py", "delta_tree_products.py", "delta_inverse.py"
 FAULTS = [
     ("near &= t[:, None] != t[None, :]", "pass", None),
     ("U, SPLIT)  # (4)", "0.5 * U, SPLIT)  # (4)", None),
@@ -186,6 +188,22 @@ FAULTS = [
     ("real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0", "pass", SMALL),
     ("G = tl.sum(tl.where(sees, g[None, :], 0.0), axis=1)", "G = tl.cumsum(g, axis=0)", SMALL),
     ("G = tl.dot(sees.to(tl.float32), g, input_precision=\"ieee\")", "G = tl.cumsum(g, axis=0)", SMALL),
+    ("G = tl.sum(tl.where(sees, tl.where(real, g_t, 0.0)[None, :], 0.0), axis=1)", "G = tl.where(real, g_t, 0.0)", PRODUCTS),
+    ("before = t[:, None] != t[None, :]", "before = t[:, None] >= t[None, :]", PRODUCTS),
+    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", PRODUCTS),
+    ("there = tl.load(at_anc + node * (stride_anc_t + stride_anc_j), mask=node < T, other=0) != 0", "there = node < T",
+     PRODUCTS),
+    ("mask=real[:, None] & real[None, :]", "mask=(t < T)[:, None] & (t < T - 1)[None, :]", PRODUCTS),
+    ("mask=(there & is_key)[:, None]", "mask=there[:, None]", PRODUCTS),
+    ("mask=(t < T)[:, None] & in_v[None, :]", "mask=(t < T)[:, None] & (j <= V)[None, :]", PRODUCTS),
+    ("* TILES + tile) * BLOCK_V", "* TILES) * BLOCK_V", PRODUCTS),
+    ("if slot >= 0:", "if slot > 0:", PRODUCTS),
+    ("if slot >= 0:", "if slot != -2:", PRODUCTS),
+    ("for i in range(15):", "for i in range(14):", INVERSE),
+    ("tl.where(row > column, -low, 0.0)", "tl.where(row > column, low, 0.0)", INVERSE),
+    ("(block % 2 == 1)[:, None]", "(block % 2 == 0)[:, None]", INVERSE),
+    ("if BLOCKS > 4:\n        X = _joined(X, A, SPLIT)", "if BLOCKS > 4:\n        X = _joined(X, 0.5 * A, SPLIT)", INVERSE),
+    ("dot_both(A_21, X_1, SPLIT)", "dot_both(X_1, A_21, SPLIT)", INVERSE),
 ]  # fmt: skip
 
 
@@ -195,6 +213,8 @@ def check_all(module: ModuleType) -> None:
     check(module, replace(COVER[2], t=5, b=2, h=1), 3)
     check(module, Options(t=34, k=3, v=4, g=1, h=1, seed=9, poison=7.0), 4)
     check(module, replace(COVER[2], t=33, b=1, h=1, v=2), 0)
+    check(module, PRODUCTS_SMALL, 4)
+    check(module, replace(PRODUCTS_SMALL, b=1, t=100, v=70), 0)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])

@@ -17,19 +17,23 @@ N = 16
 
 
 @triton.jit
-def _product(x, y, acc, out, N: tl.constexpr, DOT: tl.constexpr, ONTO: tl.constexpr, SPLIT: tl.constexpr):
+def _product(
+    x, y, acc, out, N: tl.constexpr, DOT: tl.constexpr, ONTO: tl.constexpr, SPLIT: tl.constexpr, NINTH: tl.constexpr
+):
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     if ONTO:
         tl.store(out + at, DOT(tl.load(acc + at), tl.load(x + at), tl.load(y + at)))
     elif SPLIT is None:
         tl.store(out + at, DOT(tl.load(x + at), tl.load(y + at)))
     else:
-        tl.store(out + at, DOT(tl.load(x + at), tl.load(y + at), SPLIT))
+        tl.store(out + at, DOT(tl.load(x + at), tl.load(y + at), SPLIT, NINTH=NINTH))
 
 
-def product(dot: object, x: Tensor, y: Tensor, acc: Tensor | None = None, split: bool | None = None) -> Tensor:
+def product(
+    dot: object, x: Tensor, y: Tensor, acc: Tensor | None = None, split: bool | None = None, ninth: bool = True
+) -> Tensor:
     out = torch.full((N, N), float("nan"))
-    _product[(1,)](x, y, acc, out, N=N, DOT=dot, ONTO=acc is not None, SPLIT=split)
+    _product[(1,)](x, y, acc, out, N=N, DOT=dot, ONTO=acc is not None, SPLIT=split, NINTH=ninth)
     return out
 
 
@@ -53,15 +57,15 @@ def check(module: ModuleType, form: str) -> None:
     assert torch.equal(product(module.dot_inputs, ints.to(DTYPES[form]), one), ints.to(DTYPES[form]).float() * by)
 
 
-def check_both(module: ModuleType, split: bool) -> None:
+def check_both(module: ModuleType, split: bool, ninth: bool = True) -> None:
     """Two fp32 operands: exact by the unit matrix on either side; of a diagonal and a permuted one within 2 ulp."""
     x, y, one = numbers(2), numbers(3), torch.eye(N)
-    assert torch.equal(product(module.dot_both, x, one, split=split), x)
-    assert torch.equal(product(module.dot_both, one, x, split=split), x)
+    assert torch.equal(product(module.dot_both, x, one, split=split, ninth=ninth), x)
+    assert torch.equal(product(module.dot_both, one, x, split=split, ninth=ninth), x)
     for k in range(N):
         a, b = torch.diag(x[k]), torch.diag(y[k]).roll(1, 1)
         want = x[k].double() * y[k].double()
-        found = product(module.dot_both, a, b, split=split).roll(-1, 1).diagonal().double()
+        found = product(module.dot_both, a, b, split=split, ninth=ninth).roll(-1, 1).diagonal().double()
         assert float(((found - want) / want).abs().max()) <= 2.0**-22
 
 
@@ -69,6 +73,7 @@ def check_all(module: ModuleType) -> None:
     for form in ("fp32", "bf16", "fp16"):
         check(module, form)
     check_both(module, True)
+    check_both(module, True, ninth=False)
 
 
 @pytest.mark.parametrize("form", ["fp32", "bf16", "fp16"])
@@ -76,15 +81,19 @@ def test_products_of_an_fp32_operand_and_activations_keep_all_its_bits(form: str
     check(dots, form)
 
 
-@pytest.mark.parametrize("split", [True, False])
-def test_products_of_two_fp32_operands_are_accurate_as_fp32(split: bool) -> None:
-    check_both(dots, split)
+@pytest.mark.parametrize(("split", "ninth"), [(True, True), (True, False), (False, True)])
+def test_products_of_two_fp32_operands_are_accurate_as_fp32(split: bool, ninth: bool) -> None:
+    check_both(dots, split, ninth)
 
 
 FAULTS = [
     ("        acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)\n", ""),
     ("        acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)\n", ""),
     ("        acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)\n", ""),
+    (
+        "            acc = tl.dot(mid, y_lo, out_dtype=tl.float32)",
+        "            acc = tl.dot(mid, y_hi, out_dtype=tl.float32)",
+    ),
     ("tl.dot(hi, y_mid, acc=acc", "tl.dot(y_mid, hi, acc=acc"),
     ("bits & -65536", "bits & -131072"),
     ("    mid, rest = cut(rest)\n", "    mid, _ = cut(rest)\n"),
