@@ -32,7 +32,13 @@ ROWS = {
 
 
 KERNELS = {
-    "steps": {"ssd_scan_kernel", "ssd_window_kernel", "delta_scan_kernel", "delta_window_kernel", "_delta_tree_kernel"},
+    "steps": {
+        "ssd_scan_kernel",
+        "ssd_window_kernel",
+        "delta_scan_kernel",
+        "delta_window_kernel",
+        "delta_tree_products_kernel",
+    },
     "buffered": {"ssd_scan_kernel", "ssd_buffered_kernel", "_commit_kernel"},
     "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
     "unrolled": {"ssd_window_kernel"},
