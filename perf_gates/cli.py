@@ -134,6 +134,26 @@ def compare(before: Folder, after: Folder) -> None:
 
 
 @app.command()
+def traces(
+    folder: Annotated[Path, typer.Option("--traces", help="Real outputs: *.txt, or *.jsonl with prompt and output.")],
+    tokens: Annotated[str, typer.Option(help="What a token is: byte, or word.")] = "byte",
+    drafts: Annotated[int, typer.Option(help="Chains for each window.")] = 2,
+    length: Annotated[int, typer.Option(help="Tokens of a chain.")] = 6,
+    results: Annotated[Path, typer.Option(help="The parts of a run.")] = RESULTS,
+) -> None:
+    """The tau of n-gram drafting on real outputs, and the speed-up that the measured steps make of it."""
+    from .measured import Results
+    from .traces import TraceError, read, replay, table
+
+    try:
+        replayed = [replay(trace, length, drafts) for trace in read(folder, tokens)]
+    except TraceError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(REFUSED) from None
+    typer.echo("\n".join(table(replayed, Results(results), length, drafts)))
+
+
+@app.command()
 def page(
     results: Folder = RESULTS,
     out: Annotated[Path, typer.Option(help="A folder for the page and its pictures.")] = Path("docs/pictures"),

@@ -1,0 +1,128 @@
+"""Real outputs replayed with n-gram drafting: the tau that they give, which is theirs and is never set beside a paper's.
+
+    tokens     bytes, or words with the spaces in front of them                                           (1)
+    a step     the drafts of PNG(K, M) on what has been read so far; the longest run that the output goes on with is
+               accepted, and one token more is emitted                                                    (2)
+    tau        tokens emitted over steps                                                                  (3)
+    speed-up   tau times a plain step over a step with drafting, both as measured at a model's dims       (4)
+
+A folder holds texts (`*.txt`: the first PROMPT tokens are the prompt), or lines of JSON with `prompt` and `output`
+(`*.jsonl`). Without a table behind them, a root that has not come before is decoded plainly.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ssmspec_ref.draft.ngram import png
+
+from .measured import At, Missing, Results
+
+PROMPT, MOST = 64, 1024
+"""Tokens of a prompt where none is named; tokens that are emitted at most."""
+WORD = re.compile(r"\s*\S+|\s+$")
+KINDS = ("byte", "word")
+
+
+class TraceError(ValueError):
+    """A folder without traces, or a line that is none."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One output: what was read first, and what was written."""
+
+    name: str
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Of one output, or of all."""
+
+    name: str
+    tokens: int
+    steps: int
+
+    @property
+    def tau(self) -> float:
+        return self.tokens / self.steps
+
+
+def read(folder: Path, kind: str) -> list[Trace]:
+    """Every trace of a folder, in the order of the names.
+
+    Raises: TraceError for a folder that holds none, a line that lacks a field, or a kind of token that is none.
+    """
+    if kind not in KINDS:
+        raise TraceError(f"tokens came as {kind!r}; give one of {', '.join(KINDS)}")
+    found = [trace for file in sorted(folder.glob("*")) for trace in _of(file, kind)]
+    if not found:
+        raise TraceError(f"{folder} holds no *.txt and no *.jsonl with an output; give a folder of real outputs")
+    return found
+
+
+def _of(file: Path, kind: str) -> Iterator[Trace]:
+    known: dict[str, int] = {}
+    if file.suffix == ".txt":
+        tokens = tokens_of(file.read_text(), kind, known)
+        if len(tokens) > PROMPT:
+            yield Trace(file.name, tokens[:PROMPT], tokens[PROMPT:][:MOST])
+    if file.suffix == ".jsonl":
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            try:
+                held = json.loads(line)
+                prompt, output = (tokens_of(held[name], kind, known) for name in ("prompt", "output"))
+            except (ValueError, KeyError, TypeError) as error:
+                raise TraceError(f"{file.name}, line {number}: {error!r}; give objects with a prompt and an output") from None
+            if prompt and output:
+                yield Trace(f"{file.name}:{number}", prompt, output[:MOST])
+
+
+def tokens_of(text: str, kind: str, known: dict[str, int]) -> tuple[int, ...]:
+    """(1). Words are numbered as they come, in `known`."""
+    if kind == "byte":
+        return tuple(text.encode())
+    return tuple(known.setdefault(word, len(known)) for word in WORD.findall(text))
+
+
+def replay(trace: Trace, tokens: int, drafts: int) -> Replayed:
+    """(2) over one output."""
+    whole = np.array(trace.prompt + trace.output, dtype=np.int64)
+    table = np.zeros((int(whole.max()) + 1, 0, tokens), dtype=np.int64)
+    at, steps = len(trace.prompt), 0
+    while at < len(whole):
+        rows = png(whole[:at], drafts, tokens, table)
+        at += 1 + max((accepted(row, whole[at:-1]) for row in rows), default=0)
+        steps += 1
+    return Replayed(trace.name, len(trace.output), steps)
+
+
+def accepted(row: Sequence[int], following: Sequence[int]) -> int:
+    """How many drafts the output goes on with; its last token is always the target's own."""
+    same = [int(a) == int(b) for a, b in zip(row, following, strict=False)]
+    return same.index(False) if False in same else len(same)
+
+
+def table(replayed: Sequence[Replayed], results: Results, tokens: int, drafts: int) -> Iterator[str]:
+    """A line for each output, one for all (3), and the speed-ups (4)."""
+    yield "| output | tokens | steps | tau |"
+    yield "|---|---|---|---|"
+    total = Replayed("all", sum(r.tokens for r in replayed), sum(r.steps for r in replayed))
+    for one in (*replayed, total):
+        yield f"| {one.name} | {one.tokens} | {one.steps} | {one.tau:.2f} |"
+    yield ""
+    name = f"end to end PNG({tokens},{drafts})"
+    for shape in dict.fromkeys(at.shape for at in results.timings if at.operation == name):
+        try:
+            gain = (
+                total.tau * results.us(At("bench", shape, "plain, window of 1", 1)) / results.us(At("bench", shape, name, 1))
+            )
+        except Missing:
+            continue
+        yield f"Traces, {shape}: speed-up {gain:.2f} at tau {total.tau:.2f}, with the measured steps of {name}."
