@@ -19,7 +19,8 @@ COMPARISONS = {
 ARITHMETIC = {
     ast.Add: ("+", ["-"]), ast.Sub: ("-", ["+"]), ast.Mult: ("*", ["+"]), ast.Div: ("/", ["*"]),
     ast.FloorDiv: ("//", ["*", "%"]), ast.Mod: ("%", ["//"]), ast.Pow: ("**", ["*"]), ast.RShift: (">>", ["<<"]),
-    ast.BitAnd: ("&", ["|"]), ast.BitOr: ("|", ["&"]),
+    ast.BitAnd: ("&", ["|"]), ast.BitOr: ("|", ["&"]), ast.BitXor: ("^", ["|"]), ast.LShift: ("<<", [">>"]),
+    ast.MatMult: ("@", ["*"]),
 }  # fmt: skip
 FUNCTIONS = {
     "maximum": "minimum", "minimum": "maximum", "max": "min", "min": "max", "exp": "abs", "rsqrt": "sqrt", "log": "exp",

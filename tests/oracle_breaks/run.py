@@ -1,0 +1,154 @@
+"""Judge a draw of breaks: the broken package is what the worker imports, the unbroken one is what it is judged by.
+
+    python -m tests.oracle_breaks.run --seed 1 --count 120 --workers 24 --out breaks.jsonl
+
+A break is killed by the first case of the suite, at the standard tier, that fails with it; cases of the operations that its
+file is named after come first, small ones before large ones. One that the package cannot be imported with, or that names what
+is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in the same way, and must
+pass.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import ssmspec_ref
+from conformance.errors import AdapterUnavailable
+from conformance.judge import judge
+from conformance.plan import Job, Selection, plan
+from conformance.process import Process
+from ssmspec_ref.contract import Verdict
+from tests.kernels.campaign.draw import Break, draw
+from tests.kernels.campaign.places import find
+from tests.kernels.campaign.run import ILL_FORMED, commit
+from tests.oracle_breaks.judged import FILES
+
+PACKAGE = Path(ssmspec_ref.__file__).parent
+ADAPTER = "tests.oracle_breaks.judged:adapter"
+SOURCES = {Path(name).name + ".py": PACKAGE / f"{name}.py" for name in FILES}
+"""The files by their names, which are all different."""
+TIMEOUT = 60.0
+"""Seconds for one call: a hundred times the slowest."""
+
+
+def flat(folder: Path) -> Path:
+    """All sources in one folder, as the draw wants them."""
+    for name, path in SOURCES.items():
+        shutil.copy(path, folder / name)
+    return folder
+
+
+@contextmanager
+def broken(name: str, source: bytes | None) -> Iterator[Path]:
+    """A folder with a copy of the package, first on the module path; `source` stands for one of its files."""
+    with tempfile.TemporaryDirectory(prefix="oracle_break_") as folder:
+        copy = Path(folder) / "ssmspec_ref"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        if source is not None:
+            (copy / SOURCES[name].relative_to(PACKAGE)).write_bytes(source)
+        sys.path.insert(0, folder)
+        try:
+            yield Path(folder)
+        finally:
+            sys.path.remove(folder)
+
+
+def near(job: Job, name: str) -> tuple[bool, int]:
+    """How early a case is judged: whether its operation is not of the file's family, and its size."""
+    family = re.split(r"[_.]", name)[0]
+    return job.case.operation.split(".")[0] not in (family, f"{family}ion"), job.case.size()
+
+
+def verdict(name: str, source: bytes | None) -> dict[str, Any]:
+    """What came of one source: killed (by which case, how), survived, or void."""
+    began, cases = time.monotonic(), 0
+    with broken(name, source):
+        try:
+            process = Process(ADAPTER, timeout=TIMEOUT)
+        except AdapterUnavailable as error:
+            return {"result": "void", "text": str(error)[:300], "seconds": round(time.monotonic() - began, 1)}
+        try:
+            jobs, _ = plan({"oracle": process.adapter}, Selection(tier="standard"))
+            for job in sorted(jobs, key=lambda job: near(job, name)):
+                judgement = judge(job.specification, job.capability, job.case)
+                cases += 1
+                if judgement.verdict is not Verdict.PASS:
+                    void = judgement.kind in ("error", "crash") and ILL_FORMED.search(judgement.message)
+                    said = {"result": "void" if void else "killed", "by": job.identity, "subject": job.subject.name}
+                    said |= {"how": judgement.kind, "text": judgement.message[:300]}
+                    return {**said, "cases": cases, "seconds": round(time.monotonic() - began, 1)}
+        finally:
+            process.close()
+    return {"result": "survived", "cases": cases, "seconds": round(time.monotonic() - began, 1)}
+
+
+def one(made: Break, folder: Path) -> dict[str, Any]:
+    return {**made.row(folder), **verdict(made.place.file, made.source(folder))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=120)
+    parser.add_argument("--each", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
+    settings = parser.parse_args()
+    known = {r["name"]: r for r in map(json.loads, settings.out.read_text().splitlines())} if settings.out.exists() else {}
+    with (
+        tempfile.TemporaryDirectory(prefix="oracle_sources_") as sources,
+        ProcessPoolExecutor(settings.workers, mp_context=get_context("spawn")) as pool,
+        settings.out.open("a") as stream,
+    ):
+        folder = flat(Path(sources))
+        places, left_out = find(folder.glob("*.py"))
+        print(f"seed {settings.seed}; {len(places)} places in {len(SOURCES)} files", flush=True)
+        unbroken = pool.submit(verdict, "ssd.py", None)
+        while True:
+            void = {name for name, row in known.items() if row["result"] == "void"}
+            chosen = draw(places, settings.seed, settings.count, settings.each, folder, void)
+            waiting = [made for made in chosen if made.name not in known]
+            if not waiting:
+                break
+            for k, done in enumerate(as_completed([pool.submit(one, made, folder) for made in waiting])):
+                row = done.result()
+                known[row["name"]] = row
+                stream.write(json.dumps(row) + "\n")
+                stream.flush()
+                change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
+                told = f"{row['result']} {row.get('how', '')} {row['seconds']} s"
+                print(f"{k + 1}/{len(waiting)} {row['file']}:{row['line']} {change}: {told}", flush=True)
+        passed = unbroken.result()
+        if passed["result"] != "survived":
+            raise SystemExit(f"the unbroken package does not pass: {passed}")
+        header = {
+            "seed": settings.seed,
+            "count": settings.count,
+            "each": settings.each,
+            "commit": commit(),
+            "sources": hashlib.sha256(b"".join(p.read_bytes() for p in SOURCES.values())).hexdigest()[:16],
+            "places": len(places),
+            "files": len(SOURCES),
+            "cases": passed["cases"],
+            "void": len(void),
+            "left_out": dict(left_out.most_common()),
+            "drawn": [made.name for made in chosen],
+        }
+    settings.out.with_suffix(".header.json").write_text(json.dumps(header, indent=1) + "\n")
+    results = [known[name]["result"] for name in header["drawn"]]
+    print(f"{len(results)} breaks, {results.count('killed')} killed, {results.count('survived')} survived")
+
+
+if __name__ == "__main__":
+    main()

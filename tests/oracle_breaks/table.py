@@ -1,0 +1,84 @@
+"""The published table: counts, every break, what killed it, and the arguments for what survived.
+
+    python -m tests.oracle_breaks.table tests/oracle_breaks/breaks.jsonl > docs/oracle-breaks.md
+
+What survived and is not argued is counted against the suite, and listed.
+"""
+
+import argparse
+import json
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.kernels.campaign.table import _change, _code, _order, _place
+
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+
+
+def load(results: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header, and the breaks in the order of the draw."""
+    header = json.loads(results.with_suffix(".header.json").read_text())
+    rows = {row["name"]: row for row in map(json.loads, results.read_text().splitlines())}
+    return header, [rows[name] for name in header["drawn"]]
+
+
+def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[str, str]) -> str:
+    """Markdown: the score, what survived, every break. Raises: SystemExit for an argument about no survivor."""
+    survivors = [row for row in rows if row["result"] == "survived"]
+    idle = set(arguments) - {row["name"] for row in survivors}
+    if idle:
+        raise SystemExit("an argument for what did not survive, or was not drawn:\n" + "\n".join(sorted(idle)))
+    argued = [row for row in survivors if row["name"] in arguments]
+    killed = len(rows) - len(survivors)
+    kinds = Counter(row["how"] for row in rows if row["result"] == "killed")
+    lines = [
+        "# Breaks of the oracle",
+        "",
+        "Made by `python -m tests.oracle_breaks.table`; how a break is drawn and judged is told in `tests/oracle_breaks`.",
+        "The broken package is what is judged, the unbroken one what it is judged by.",
+        "",
+        f"- seed {header['seed']}, drawn uniformly from {header['places']} places of {header['files']} files; "
+        f"{header['count']} drawn, and the next ones of every file until it has {header['each']}: {len(rows)} breaks",
+        f"- commit {header['commit']}, sources {header['sources']}; the unbroken package passes all {header['cases']} cases",
+        f"- **{killed} killed, {len(survivors)} survived: {len(argued)} argued equivalent, {len(survivors) - len(argued)} "
+        f"missed; mutation score {100 * killed / (len(rows) - len(argued)):.1f} %**",
+        f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
+        f"- passed over because the broken file names what is not there, or cannot be imported: {header['void']}",
+        "",
+        "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
+        "",
+        "## What survived",
+        "",
+        "| place | change | why nothing changes, or what is missed |",
+        "|---|---|---|",
+        *(f"| {_place(r)} | {_change(r)} | {arguments.get(r['name'], '**missed**')} |" for r in survivors),
+        "",
+        "## All breaks",
+        "",
+        "| place | kind | change | what came of it | by |",
+        "|---|---|---|---|---|",
+        *(f"| {_place(r)} | {r['kind']} | {_change(r)} | {_outcome(r)} | {_by(r)} |" for r in sorted(rows, key=_order)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    return row["how"] if row["result"] == "killed" else "survived"
+
+
+def _by(row: dict[str, Any]) -> str:
+    return f"{row['subject']}: {_code(row['by'], 90)}" if row["result"] == "killed" else f"{row['cases']} cases passed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    header, rows = load(parser.parse_args().results)
+    arguments = tomllib.loads(EQUIVALENT.read_text())
+    print(table(header, rows, {name: " ".join(text.split()) for name, text in arguments.items()}), end="")
+
+
+if __name__ == "__main__":
+    main()
