@@ -121,9 +121,11 @@ def _conv_window_kernel(
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
+    # The filters do not depend on the slot, and are on their way before it is there.
+    c = tl.program_id(0).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = c < C
+    taps, shift = filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W)
     if slot >= 0:
-        c = tl.program_id(0).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
-        inside = c < C
         state = M + slot * stride_M_s
         if previous is None:
             window = columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1)
@@ -136,7 +138,6 @@ def _conv_window_kernel(
             )  # (2)  # fmt: skip
         if KEEP == "committed":
             write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)
-        taps, shift = filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W)
         moved = 0
         for t in tl.static_range(T):
             at = tl.cast(t, tl.int64)

@@ -99,13 +99,14 @@ def _gated_norm_kernel(
     h = (tl.program_id(1).to(tl.int64) * BLOCK_H + tl.arange(0, BLOCK_H))[:, None]
     v = tl.arange(0, BLOCK_V)[None, :]
     inside = (h < H) & (v < V)
+    # All that is read is on its way before the sum waits for any of it.
+    scale = tl.load(weight + h * stride_weight_h + v, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(y + b * stride_y_b + t * stride_y_t + h * stride_y_h + v, mask=inside, other=0.0).to(tl.float32)
     act = tl.load(z + b * stride_z_b + t * stride_z_t + h * stride_z_h + v, mask=inside, other=0.0).to(tl.float32)
     act = silu(act) if SILU else sigmoid(act)
     if not NORM_FIRST:
         value *= act
     mean = tl.sum(value * value, axis=1) / V
-    scale = tl.load(weight + h * stride_weight_h + v, mask=inside, other=0.0).to(tl.float32)
     normed = scale * (value * tl.rsqrt(mean + eps)[:, None])  # (1)
     if NORM_FIRST:
         normed *= act

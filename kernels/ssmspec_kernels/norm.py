@@ -84,6 +84,8 @@ def _norm_kernel(
     b, t = row // tokens, row % tokens
     u = tl.arange(0, BLOCK_U).to(tl.int64)
     inside = u < U
+    # All that is read is on its way before the sum waits for any of it.
+    scale = tl.load(weight + u, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + b * stride_x_b + t * stride_x_t + u * stride_x_u, mask=inside, other=0.0).to(tl.float32)
     if residual is not None:
         at = residual + b * stride_residual_b + t * stride_residual_t + u * stride_residual_u
@@ -91,6 +93,5 @@ def _norm_kernel(
         tl.store(at, kept, mask=inside)
         value = kept.to(tl.float32)
     mean = tl.sum(value * value, axis=0) / U
-    scale = tl.load(weight + u, mask=inside, other=0.0).to(tl.float32)
     normed = scale * (value * tl.rsqrt(mean + eps))  # (2)
     tl.store(y + b * stride_y_b + t * stride_y_t + u * stride_y_u, normed.to(y.dtype.element_ty), mask=inside)
