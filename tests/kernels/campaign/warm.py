@@ -25,8 +25,8 @@ import triton.runtime.interpreter  # noqa: F401
 import ssmspec_ref.error_bounds  # noqa: F401
 from conformance.interpreter import faithful, memory  # noqa: F401
 
-IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-"""Plugins whose assertions would be rewritten, were they not here before pytest."""
+IGNORED = ("ignore::pytest.PytestAssertRewriteWarning", "ignore:Conversion of an array with ndim:DeprecationWarning")
+"""Plugins whose assertions would be rewritten, were they not here before pytest; and what Triton 3.6 does with scalars."""
 
 
 def child(folder: str, files: list[str]) -> int:
@@ -39,7 +39,9 @@ def child(folder: str, files: list[str]) -> int:
     os.environ["SSMSPEC_CAMPAIGN_REPORT"] = str(Path(folder) / "report")
     plugins = ["timeout", "no:cacheprovider", "no:xdist", "tests.kernels.campaign.report"]
     return int(
-        pytest.main(["-x", "-q", "--tb=no", "-otimeout=0", f"-W{IMPORTED}", *(f"-p{name}" for name in plugins), *files])
+        pytest.main(
+            ["-x", "-q", "--tb=no", "-otimeout=0", *(f"-W{w}" for w in IGNORED), *(f"-p{p}" for p in plugins), *files]
+        )
     )
 
 
