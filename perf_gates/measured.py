@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
-FURTHER = ("papers", "bench", "trained")
+FURTHER = ("papers", "bench", "trained", "equality")
 """What the papers' tables need beside them: more windows and rings of the kernels; steps of an engine; runs of it with the
-checkpoints."""
+checkpoints; whether speculation is plain decoding at full size."""
 
 
 class Missing(LookupError):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perf_gates import gates
-from perf_gates.gpu import bench, engines, work
+from perf_gates.gpu import bench, engines, equality, work
 from perf_gates.gpu.named import FORCED, Step, beam_tree, named
 from perf_gates.gpu.trained import runs
 
@@ -137,3 +137,24 @@ def test_the_least_work_of_a_step_is_what_its_states_and_weights_say() -> None:
     assert work.period(buffered) == 13
     assert work.of(buffered, model, 1000).moved > layers * 3 * state * (1 + 1 / 13)
     assert of("tiny", "joint, window of 4").rows == 7
+
+
+# --- equality at full size ---
+
+
+@pytest.mark.parametrize("method", equality.METHODS)
+def test_speculation_is_compared_with_plain_decoding_over_windows_of_all_kinds(method: str) -> None:
+    (found,) = equality.timings("tiny", method, "cpu")
+    assert isinstance(found, equality.Equality)
+    assert (found.compared, found.differing) == (equality.ROWS * equality.TOKENS, 0)
+    assert min(found.windows) > 0
+
+
+def test_a_target_that_changes_under_speculation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, other = equality.results, engines.engine("bench.models", "random_model")("tiny", torch.float32, "cpu", seed=1)
+    monkeypatch.setattr(
+        equality, "results", lambda model, method, *rest: whole(model if method == "plain" else other, method, *rest)
+    )
+    (found,) = equality.timings("tiny", "replay", "cpu")
+    assert isinstance(found, equality.Equality)
+    assert found.differing > 0
