@@ -38,11 +38,8 @@ def child(folder: str, files: list[str]) -> int:
     sys.path.insert(0, folder)
     os.environ["SSMSPEC_CAMPAIGN_REPORT"] = str(Path(folder) / "report")
     plugins = ["timeout", "no:cacheprovider", "no:xdist", "tests.kernels.campaign.report"]
-    return int(
-        pytest.main(
-            ["-x", "-q", "--tb=no", "-otimeout=0", *(f"-W{w}" for w in IGNORED), *(f"-p{p}" for p in plugins), *files]
-        )
-    )
+    settings = [*(f"-W{one}" for one in IGNORED), *(f"-p{name}" for name in plugins)]
+    return int(pytest.main(["-x", "-q", "--tb=no", "-otimeout=0", *settings, *files]))
 
 
 def wait(process: int, limit: float) -> tuple[int, bool]:
