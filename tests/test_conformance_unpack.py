@@ -51,6 +51,15 @@ def test_a_wheel_without_a_part_is_refused_and_leaves_nothing(wheel: Path, tmp_p
     assert not (tmp_path / "peer").exists()
 
 
+def test_a_folder_that_lacks_a_part_is_filled_again(wheel: Path, tmp_path: Path) -> None:
+    """As one is that an older suite filled, whose adapter needed less."""
+    into = tmp_path / "peer"
+    unpack.unpack("vllm==0.33.0", into)
+    (into / RULE).unlink()
+    assert RULE in unpack.unpack("vllm==0.33.0", into)
+    assert (into / RULE).exists()
+
+
 def test_an_extraction_cut_short_is_done_again(wheel: Path, tmp_path: Path) -> None:
     """The record of the version is written last."""
     into = tmp_path / "peer"

@@ -20,7 +20,10 @@ from .peers import Tensors, bare, module, one, placed, version_of
 from .pools import Pool, Run, by_head, turned, with_oldest
 
 OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
+LINEAR = "sglang.kernels.ops.attention.linear"
 CHUNK = 16
+RING = 5
+"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed."""
 NODES = 64
 STEP = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no limits of dt")
 SIZES = {"w": (2, 4), "t": (1, NODES)}
@@ -29,8 +32,7 @@ GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
 MIXED = Limits({"dt_limit": ("off",), "kind": ("mamba2", "delta")}, SIZES, "layers of Mamba-2 and of the gated delta rule")
 ABSENT = {
     "": "SGLang judged here is its Triton kernels of Mamba-2 and the gated delta rule",
-    "delta.buffered_step": "its rings take raw gates, from which they make g and beta themselves",
-    "delta.buffered_verify": "its rings take raw gates, from which they make g and beta themselves",
+    "delta.buffered_verify": "its ring of windows takes raw gates, and was not tried",
     **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
 }
 
@@ -44,6 +46,7 @@ class Kernels:
         self.chunks = module(f"{OPS}.triton_ops.ssd_combined").mamba_chunk_scan_combined
         self.conv_update = module(f"{OPS}.causal_conv1d_triton").causal_conv1d_update
         self.recurrent = module(f"{RULE}.fused_recurrent").fused_recurrent_gated_delta_rule_update
+        self.ring = module(f"{LINEAR}.fused_recurrent_linear_replayssm").fused_recurrent_linear_replayssm_decode
         self.scatter = module(f"{OPS}.mamba_state_scatter_triton").fused_mamba_state_scatter_with_mask
 
     # --- recurrences: `more` says whether nodes are kept, and what their parents are ---
@@ -175,6 +178,12 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     state = replace(rule, softplus="log")
     chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32")
     windows = partial(partial, sglang_windows.Snapshots, kernels)
+
+    def ring(channels: bool, gate: str) -> Capability:
+        limits = Limits({"gate": (gate,), "beta": ("one",)}, {"k": (16, 128)}, "keys of 16 channels and more, beta a sigmoid")
+        contract = replace(rule, order="output_only", dot="tf32")
+        return Capability(partial(sglang_windows.Ring, kernels, RING, channels), contract, limits)
+
     layer = Capability(partial(sglang_windows.Layer, kernels), state, MIXED)
     found = {
         "selective_state_update": {
@@ -189,6 +198,8 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
             "delta.verify_tree": Capability(kernels.delta_tree, rule, GATE),
             "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
         },
+        "fused_recurrent_linear_replayssm_decode": {"delta.buffered_step": ring(False, "head")},
+        "fused_recurrent_linear_replayssm_decode, KDA": {"delta.buffered_step": ring(True, "channel")},
         "mamba_chunk_scan_combined": {
             "ssd.scan": Capability(kernels.ssd_chunks, chunks),
             "ssd.scan_packed": Capability(kernels.ssd_packed, chunks),
@@ -218,7 +229,7 @@ def stand_in(device: str) -> None:
     """The packages around the kernels, and what these read of the rest."""
     import torch
 
-    for home in (f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE):
+    for home in (f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE, LINEAR):
         parts = home.split(".")
         for depth in range(1, len(parts) + 1):
             bare(".".join(parts[:depth]))

@@ -25,6 +25,7 @@ PARTS = {
     "sglang": (
         "sglang/kernels/ops/mamba/*",
         "sglang/kernels/ops/attention/fla/*",
+        "sglang/kernels/ops/attention/linear/fused_recurrent_linear_replayssm.py",
         "sglang/kernels/ops/memory/ptr_table.py",
     ),
     "flashinfer-python": ("flashinfer/trace/*",),
@@ -49,7 +50,7 @@ def unpack(requirement: str, into: Path) -> list[str]:
     wanted = f"{name.replace('-', '_')}-{version}.dist-info"
     if there and there != [wanted]:
         raise CannotUnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
-    if there:
+    if there and all(any(into.glob(part)) for part in PARTS[name]):
         return []
     with tempfile.TemporaryDirectory() as folder:
         return extract(download(requirement, Path(folder)), (*PARTS[name], *RECORD), into)
