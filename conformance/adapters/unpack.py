@@ -50,7 +50,8 @@ def unpack(requirement: str, into: Path) -> list[str]:
     wanted = f"{name.replace('-', '_')}-{version}.dist-info"
     if there and there != [wanted]:
         raise CannotUnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
-    if there and all(any(into.glob(part)) for part in PARTS[name]):
+    files = [path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()]
+    if there and all(any(fnmatchcase(file, part) for file in files) for part in PARTS[name]):
         return []
     with tempfile.TemporaryDirectory() as folder:
         return extract(download(requirement, Path(folder)), (*PARTS[name], *RECORD), into)
