@@ -2,7 +2,7 @@
 
     ext = [M | v_0 .. v_{J-1}],  M_0 = ext[advanced : advanced + w]   v the inputs of the previous window        (1)
     q_0 = i,  q_{k+1} = parent(q_k), and q_k - 1 behind a root        node q, or column w + q of M_0 where q < 0 (2)
-    y_i = act(bias + sum_k weight_{w-1-k} input(q_k))                 0 at padding                               (3)
+    y_i = act(bias + sum_k weight_{w-1-k} input(q_k))                 oldest first; 0 at padding                 (3)
 
 parent(root) = -1, so that (2) runs from the tree into the state without a seam; a node of depth d reads w - d - 1 columns. A
 program owns a tile of channels and all nodes of one row: each input and each column is read once, and the nodes exchange
@@ -150,15 +150,19 @@ def _conv_tree_kernel(
         parent = tl.minimum(parent, i - 1)
         u_at = u + b * stride_u_b + t[:, None] * stride_u_t + c[None, :]
         inputs = tl.load(u_at, mask=real[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        acc = shift[None, :] + taps[W - 1][None, :] * inputs
-        q = parent
-        for k in tl.static_range(1, W):
+        q, path_back = parent, ()
+        for _ in tl.static_range(1, W):
+            path_back += (q,)  # type: ignore[assignment]
             at = tl.maximum(q, 0)
-            value = tl.gather(inputs, tl.broadcast_to(at[:, None], (BLOCK_T, BLOCK_C)), 0)
-            for m in tl.static_range(1, k + 1):
-                value = tl.where((q == -m)[:, None], window[W - m][None, :], value)
-            acc += taps[W - 1 - k][None, :] * value  # (3)
             q = tl.where(q >= 0, tl.gather(parent, at, 0), q - 1)  # (2)
+        acc = tl.broadcast_to(shift[None, :], (BLOCK_T, BLOCK_C))
+        for k in tl.static_range(W - 1):  # oldest first, the order of a chain: the same bits
+            q = path_back[W - 2 - k]
+            value = tl.gather(inputs, tl.broadcast_to(tl.maximum(q, 0)[:, None], (BLOCK_T, BLOCK_C)), 0)
+            for m in tl.static_range(1, W - k):
+                value = tl.where((q == -m)[:, None], window[W - m][None, :], value)
+            acc += value * taps[k][None, :]  # (3)
+        acc += inputs * taps[W - 1][None, :]
         if ACTIVATION:
             acc = silu(acc)
         y_at = y + b * stride_y_b + t[:, None] * stride_y_t + c[None, :]

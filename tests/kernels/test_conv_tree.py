@@ -61,7 +61,7 @@ def test_a_tree_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
 
 
 def test_a_chain_is_the_tree_with_one_path_bit_for_bit() -> None:
-    made = case(Options(t=6, keep="none", activation=False, whole=True))
+    made = case(Options(t=6, keep="none", state="fp32", io="fp32"))
     parents = torch.arange(-1, 5).expand(4, 6)
     y = conv_tree.conv_tree(made.M, made.u, parents, made.weight, **{**made.settings, "out": None})
     window = conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="none")
@@ -120,10 +120,11 @@ MUTANTS = [
     ("conv_tree.py", "real = parent >= -1", "real = parent >= 0"),
     ("conv_tree.py", "real = parent >= -1", "real = parent >= -2"),
     ("conv_tree.py", "tl.gather(parent, at, 0), q - 1)", "tl.gather(parent, at, 0), q)"),
-    ("conv_tree.py", "q = parent\n", "q = i - 1\n"),
+    ("conv_tree.py", "path_back = parent, ()", "path_back = i - 1, ()"),
+    ("conv_tree.py", "path_back[W - 2 - k]", "path_back[k]"),
     ("conv_tree.py", "window[W - m][None, :]", "window[W - 1][None, :]"),
-    ("conv_tree.py", "tl.static_range(1, k + 1)", "tl.static_range(1, k)"),
-    ("conv_tree.py", "taps[W - 1 - k]", "taps[k]"),
+    ("conv_tree.py", "tl.static_range(1, W - k)", "tl.static_range(1, W - 1 - k)"),
+    ("conv_tree.py", "value * taps[k]", "value * taps[W - 1 - k]"),
     ("conv_tree.py", "mask=real[:, None] & inside[None, :]", "mask=inside[None, :]"),
     ("conv_tree.py", "tl.where(real[:, None], acc, 0.0)", "acc"),
     ("conv_tree.py", "b * stride_parents_b", "slot * stride_parents_b"),
