@@ -6,9 +6,9 @@
     o    = decayed(q) S + P (V - decayed(k) S)                                                            (4)
 
 The inverse knows no channel of v. A program owns tiles of v channels of one value head of one row, with all of k: it makes
-(3) once and walks its tiles, each read once. Queries and keys are the rows of one matrix, so that a tile is cut into bf16
-parts (`dots`) for one chain of three products. Every product on the tensor cores waits behind a fence for its operands, about
-460 cycles with them on an H200: what bounds the kernel is their number, 12 before the tiles and 11 for each.
+(3) once and walks its tiles, each read once and cut into bf16 parts (`dots`) once, for keys and queries. Bound by latency:
+every product on the tensor cores waits behind a fence for its operands, about 460 cycles with them on an H200, 10 before the
+tiles and 14 for each, in two programs an SM, whose registers and shared memory leave no room for a third.
 
 Tiles have 64 channels: with fewer, Triton 3.6 gave wrong values or reads outside memory (`ssd_window`).
 Layout: S (s, h, k, v), as in `delta_scan`. Nothing of the state is written.
@@ -21,7 +21,7 @@ from torch import Tensor
 from .delta_inputs import gates, load_gate_params
 from .delta_inverse import inverted
 from .delta_window import norms
-from .dots import dot_both, dot_right
+from .dots import dot_both, dot_inputs, split3
 from .launch import strides
 
 BLOCK_V = 64
@@ -74,37 +74,32 @@ def delta_tree_products_kernel(
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
+    group = h // HEADS_PER_KEY
+    t, i = tl.arange(0, ALL).to(tl.int64), tl.arange(0, BLOCK_K).to(tl.int64)
+    in_t, in_k = t < T, i < K
+    # All that is asked for here is on its way at once: nothing waits for the slot, or for the mask.
+    at_anc = ancestors + b * stride_anc_b
+    real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
+    sees = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
+    sees = tl.load(sees, mask=in_t[:, None] & in_t[None, :], other=0) != 0
+    at_q, at_k = q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g
+    q_t = tl.load(at_q + t[:, None] * stride_q_t + i[None, :], mask=in_t[:, None] & in_k[None, :], other=0.0)
+    k_t = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=in_t[:, None] & in_k[None, :], other=0.0)
+    g_t = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=in_t, other=0.0).to(tl.float32)
+    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h + t * stride_beta_t, mask=in_t, other=0.0).to(tl.float32)
+    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
     if slot >= 0:
-        group = h // HEADS_PER_KEY
-        # The rows of the products: the queries of all nodes, then their keys.
-        row = tl.arange(0, 2 * ALL)
-        is_key = row >= ALL
-        t, node = tl.arange(0, ALL).to(tl.int64), tl.where(is_key, row - ALL, row).to(tl.int64)
-        i = tl.arange(0, BLOCK_K).to(tl.int64)
-        in_k = i < K
-        at_anc = ancestors + b * stride_anc_b
-        real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0
-        there = tl.load(at_anc + node * (stride_anc_t + stride_anc_j), mask=node < T, other=0) != 0
-        sees = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-        sees = tl.load(sees, mask=real[:, None] & real[None, :], other=0) != 0
-        at_q = q + b * stride_q_b + group * stride_q_g + node[:, None] * stride_q_t + i[None, :]
-        at_k = k + b * stride_k_b + group * stride_k_g + node[:, None] * stride_k_t + i[None, :]
-        x = tl.load(at_q, mask=(there & ~is_key)[:, None] & in_k[None, :], other=0.0)
-        x = tl.load(at_k, mask=(there & is_key)[:, None] & in_k[None, :], other=x)
-        g_t = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
-        beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h + t * stride_beta_t, mask=real, other=0.0).to(
-            tl.float32
-        )
-        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
+        sees &= real[:, None] & real[None, :]
+        q_t, k_t = tl.where(real[:, None], q_t, 0.0), tl.where(real[:, None], k_t, 0.0)
         g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        G = tl.sum(tl.where(sees, tl.where(real, g_t, 0.0)[None, :], 0.0), axis=1)  # (1)
-        q_t, k_t = _halves(x)
+        g_t, beta_t = tl.where(real, g_t, 0.0), tl.where(real, beta_t, 0.0)
+        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)  # (1)
         r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
         weight = tl.exp(tl.where(sees, G[:, None] - G[None, :], float("-inf"))) * r_k[None, :]
-        to_q, to_k = _halves(tl.dot(x, tl.trans(k_t), out_dtype=tl.float32))
         before = t[:, None] != t[None, :]
-        coupling = tl.where(before, to_k * weight * (beta_t * r_k)[:, None], 0.0)  # (2)
-        P = dot_both(to_q * weight * r_q[:, None], inverted(coupling, True) * beta_t[None, :], True, NINTH=False)  # (3)
+        coupling = tl.where(before, dot_inputs(k_t, tl.trans(k_t)) * weight * (beta_t * r_k)[:, None], 0.0)  # (2)
+        to_q = dot_inputs(q_t, tl.trans(k_t)) * weight * r_q[:, None]
+        P = dot_both(to_q, inverted(coupling, True) * beta_t[None, :], True, NINTH=False)  # (3)
         from_q, from_k = r_q * tl.exp(G), r_k * tl.exp(G)
         at_S = S + slot * stride_S_s + h * stride_S_h + i[:, None] * stride_S_k
         at_v = v + b * stride_v_b + h * stride_v_h + t[:, None] * stride_v_t
@@ -114,12 +109,12 @@ def delta_tree_products_kernel(
             in_v = j < V
             state = tl.load(at_S + j[None, :], mask=in_k[:, None] & in_v[None, :], other=0.0).to(tl.float32)
             v_t = tl.load(at_v + j[None, :], mask=real[:, None] & in_v[None, :], other=0.0).to(tl.float32)
-            o_t, read = _halves(dot_right(x, state))
+            hi, mid, lo = split3(state)
+            read = tl.dot(k_t, lo, out_dtype=tl.float32)
+            read = tl.dot(k_t, mid, acc=read, out_dtype=tl.float32)
+            read = tl.dot(k_t, hi, acc=read, out_dtype=tl.float32)
+            o_t = tl.dot(q_t, lo, out_dtype=tl.float32)
+            o_t = tl.dot(q_t, mid, acc=o_t, out_dtype=tl.float32)
+            o_t = tl.dot(q_t, hi, acc=o_t, out_dtype=tl.float32)
             o_t = from_q[:, None] * o_t + dot_both(P, v_t - from_k[:, None] * read, True, NINTH=False)  # (4)
-            tl.store(at_o + j[None, :], o_t.to(o.dtype.element_ty), mask=(t < T)[:, None] & in_v[None, :])
-
-
-@triton.jit
-def _halves(x):
-    """The first rows of x, and the last."""
-    return tl.split(tl.permute(tl.reshape(x, (2, x.shape[0] // 2, x.shape[1])), (1, 2, 0)))
+            tl.store(at_o + j[None, :], o_t.to(o.dtype.element_ty), mask=in_t[:, None] & in_v[None, :])
