@@ -237,6 +237,8 @@ def trees() -> Iterator[Entry]:
     laws = {"law": "without_replacement", "q": meta(b, t, i, dtype=FP32), "coins": meta(b, t, dtype=FP32)}
     emitted = "y_tokens y_path y_advanced y_ended"
     yield entry("tree_mask", "T=13", "any", (nodes,), {}, stores="ancestors depths", quick=(90,))
+    written, bigrams = (meta(b, 4096, dtype=I64), row, 6, 2), {"table": meta(i, 2, 6, dtype=I64), "slots": row}
+    yield entry("ngram_drafts", "PNG(6,2)", "mamba2-2.7b", written, bigrams, stores="y lengths places", quick=(90,))
     greedy, eos = (nodes, nodes, nodes, row), {"eos": meta(2, dtype=I64)}
     yield entry("accept_greedy", "T=13", "any", greedy, eos, stores=emitted, quick=(90,))
     run = import_module("ssmspec_kernels.accept_greedy").Emitted(nodes, nodes, row, meta(b, dtype=BOOL))

@@ -40,7 +40,6 @@ def weights(model: Model) -> torch.Tensor:
 def recorded(name: str, method: Method, rule: Any = None, **options: Any) -> tuple[Recorded, list[tuple[int, ...]]]:
     model = drawn(name)
     watched = Recorded(HeadDrafter(model, weights(model), slots=2, **options))
-    watched.attach = watched.drafter.attach  # type: ignore[attr-defined]
     engine = Engine(model, watched, method, rule, operations=BITWISE, slots=2, cache=40)
     return watched, [result.tokens for result in engine.generate(prompts(1, LENGTHS), Settings(10))]
 

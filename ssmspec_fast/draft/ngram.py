@@ -4,13 +4,15 @@ Both work on all rows at once, in fixed shapes, and propose point masses. A row 
 Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
+from ..decoder import Decoder
 from ..model import Model
 from ..operations.slots import index
 from ..sequences import Sequences
@@ -37,6 +39,7 @@ class NGram(Drafter):
         if table is not None and (table.dim() != 3 or table.shape[2] != tokens):
             raise ShapeMismatch(f"table came with shape {tuple(table.shape)}; give (vocabulary, rows, {tokens})")
         self.tokens, self.wanted, self.table, self.trees = tokens, drafts, table, trees
+        self.kernel: Callable[..., Any] | None = None
         self.drafts = 1 if trees else drafts
         self.nodes = 1 + tokens * (drafts if trees else 1)
 
@@ -49,16 +52,27 @@ class NGram(Drafter):
                 f"table knows {len(self.table)} tokens, but the model has {model.config.vocabulary}; give it a row for each"
             )
 
-    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+    def attach(self, decoder: Decoder) -> None:
+        """The kernel that finds the windows in one launch, where the target's operations have it."""
+        self.kernel = getattr(decoder.operations, "ngram_drafts", None)
+
+    def windows(self, sequences: Sequences, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Root and drafts (b, m, 1 + k), and how much of each there is (b, m)."""
+        if self.kernel is not None:
+            given = {"table": self.table, "slots": slots}
+            found: tuple[Tensor, Tensor] = self.kernel(sequences.tokens, sequences.length, self.tokens, self.wanted, **given)
+            return found
         at, roots = index(slots), sequences.roots(slots)
-        rows, found = followers(sequences.tokens[at], sequences.length[at], self.tokens, self.wanted)
+        rows, there = followers(sequences.tokens[at], sequences.length[at], self.tokens, self.wanted)
         if self.table is not None:
-            rows, found = behind(rows, found, self.table[roots])
-        found = found & (slots >= 0)[:, None]
+            rows, there = behind(rows, there, self.table[roots])
+        lengths = torch.where(there & (slots >= 0)[:, None], 1 + self.tokens, 1)
+        return torch.cat([roots[:, None, None].expand(-1, self.wanted, 1), rows], dim=2), lengths
+
+    def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
+        tokens, lengths = self.windows(sequences, slots)
         if self.trees:
-            return Proposal(trie(roots, rows, found, slots))
-        tokens = torch.cat([roots[:, None, None].expand(-1, self.wanted, 1), rows], dim=2)
-        lengths = torch.where(found, 1 + self.tokens, 1)
+            return Proposal(trie(tokens[:, 0, 0], tokens[:, :, 1:], lengths > 1, slots))
         owners = slots.repeat_interleave(self.wanted)
         return Proposal(Window(tokens.flatten(0, 1), owners, lengths.flatten(), None, self.wanted))
 

@@ -22,6 +22,7 @@ from ssmspec_kernels.gated_norm import gated_norm
 from ssmspec_kernels.halves import commit_halves
 from ssmspec_kernels.kv_compact import kv_compact
 from ssmspec_kernels.linear_rows import linear_rows
+from ssmspec_kernels.ngram_drafts import ngram_drafts
 from ssmspec_kernels.norm import norm
 from ssmspec_kernels.tree_attention import tree_attention
 from ssmspec_kernels.tree_mask import tree_mask
@@ -48,7 +49,7 @@ class TritonOperations:
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
         self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
-        self.commit_window, self.commit_halves = commit_window, commit_halves
+        self.commit_window, self.commit_halves, self.ngram_drafts = commit_window, commit_halves, ngram_drafts
 
     def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])

@@ -26,7 +26,17 @@ import pytest
 PACKAGE = "ssmspec_kernels"
 MODULES = {"commit_halves": "halves", "commit_window": "cursors"}
 """Launchers that are not named after their modules."""
-EXACT = {"accept_greedy", "accept_sampled", "commit_tokens", "conv_commit", "cursors", "halves", "kv_compact", "tree_mask"}
+EXACT = {
+    "accept_greedy",
+    "accept_sampled",
+    "commit_tokens",
+    "conv_commit",
+    "cursors",
+    "halves",
+    "kv_compact",
+    "ngram_drafts",
+    "tree_mask",
+}
 """Kernels whose results are choices or moved values; their tests demand equality."""
 HEAD = ("kernel", "tests", "bound", "bytes / formula", "registers sm_80", "sm_90", "sm_100", "spills")
 

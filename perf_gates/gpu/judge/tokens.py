@@ -13,6 +13,7 @@ from ssmspec_ref import tree
 from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.draft import ngram
 from ssmspec_ref.linear import Linear
 from ssmspec_ref.norm import GatedNorm
 from ssmspec_ref.shapes import Array
@@ -34,6 +35,7 @@ def checks(plan: Plan) -> Iterator[Check]:
                 yield Check("accept_greedy", model, f"T={t}", b, partial(accept_greedy, b=b, t=t, size=size))
             yield Check("tree_mask", "any", f"T={t}", b, partial(masks, b=b, t=t))
             yield Check("commit_tokens", "any", f"T={t}", b, partial(commit, b=b, t=t))
+        yield Check("ngram_drafts", "any", "PNG(6,2)", b, partial(ngrams, b=b, l=90 if plan.tiny else 2048))
         for t in {*plan.nodes[:1], *plan.windows[-2:]} if b <= 16 else ():
             for model, size in ({"tiny": 50} if plan.tiny else VOCABULARY).items():
                 for law in LAWS:
@@ -63,6 +65,24 @@ def masks(call: Call, b: int, t: int) -> float:
         launcher("tree_mask")(given, ancestors=ancestors, depths=depths)
     assert np.array_equal(ancestors.cpu().numpy(), tree.ancestors(parents)), "other ancestors"
     assert np.array_equal(depths.cpu().numpy(), tree.depths(parents)), "other depths"
+    return 0.0
+
+
+def ngrams(call: Call, b: int, l: int) -> float:
+    """Histories of few tokens, of many, and of every length; a row of the table where they say too little."""
+    size = 50
+    slots, length = call.slots(b), call.rng.integers(1, l + 1, b + 3)
+    held = call.rng.integers(0, size, (b + 3, l)) // call.rng.integers(1, size, (b + 3, 1))
+    table = call.rng.integers(0, size, (size, 2, 6))
+    given = [call.ints(x, torch.int64) for x in (held, length, table)]
+    with call.keeping({}, sequences=given[0], length=given[1], table=given[2]):
+        y, lengths = launcher("ngram_drafts")(*given[:2], 6, 2, table=given[2], slots=slots)
+    for row, slot in enumerate(slots.tolist()):
+        history = held[slot, : length[slot]] if slot >= 0 else None
+        drafts = [] if history is None else ngram.png(history, 2, 6, table).tolist()
+        root, pad = 0 if history is None else int(history[-1]), 2 - len(drafts)
+        assert y[row].tolist() == [[root, *d] for d in [*drafts, *[[0] * 6] * pad]], f"row {row} has other drafts"
+        assert lengths[row].tolist() == [7] * len(drafts) + [1] * pad, f"row {row} has drafts of other lengths"
     return 0.0
 
 
