@@ -216,24 +216,24 @@ def test_a_lagging_row_is_forked_and_handed_on_to_another_method(method: str, ot
 
 
 def test_what_a_slot_owns_between_windows_is_counted() -> None:
-    """Elements beside the caches of attention: one state and the method's own, per slot and layer."""
+    """Elements beside the caches of attention: one state and the method's own, per slot and layer; one entry is padding's."""
     model = model_of("mamba2")
     state, entry = 6 * 8 * 5, 6 * 8 + 6 + 2 * 5  # h p n; x, dt, B of a token
-    for made, places, kept in (
-        (Plain(), 1, 0),
-        (Snapshots(), 1 + NODES, 0),
-        (Snapshots(3), 1 + 3 * NODES, 0),
-        (Joint(), 1, 0),
-        (ActivationReplay(), 1, NODES * entry),
-        (Tree(), 1, NODES * entry),
-        (ReplayBuffer(9), 1, 9 * entry),
+    for made, places, kept, entries in (
+        (Plain(), 1, 0, 0),
+        (Snapshots(), 1 + NODES, 0, 0),
+        (Snapshots(3), 1 + 3 * NODES, 0, 0),
+        (Joint(), 1, 0, 0),
+        (ActivationReplay(), 1, NODES * entry, 7 + 1),
+        (Tree(), 1, NODES * entry, 7 + 1),
+        (ReplayBuffer(9), 1, 9 * entry, 7),
     ):
         window = 1 if isinstance(made, Plain) and type(made) is Plain else NODES
         pools = Decoder(model, made, BITWISE, slots=7, cache=8, window=window).pools
         for layer in range(3):
             assert pools.recurrent(layer).S.numel() == 7 * places * state
         rest = [pools.kept.get("cache"), pools.kept.get("ring")]
-        assert sum(x.numel() for x in tensors(rest)) == 7 * 3 * kept
+        assert sum(x.numel() for x in tensors(rest)) == entries * 3 * kept
 
 
 @pytest.mark.parametrize("method", [name for name in CHAINS if name != "replay buffer of two windows"])

@@ -21,7 +21,7 @@ from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
 from ..operations import Operations, SSDInputs
-from ..operations.slots import each, index, move, stand_in
+from ..operations.slots import each, index, move
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict, Window
@@ -39,14 +39,6 @@ class Last(NamedTuple):
     live: Tensor
     entries: Tensor
     nodes: Tensor
-
-
-class To(NamedTuple):
-    """Where the rows of a window are cached; padding repeats a row that is none, if there is one (`slots.stand_in`)."""
-
-    owner: Tensor
-    rows: Tensor
-    some: Tensor
 
 
 class ActivationReplay(Plain):
@@ -81,7 +73,7 @@ class ActivationReplay(Plain):
         """Room for the inputs of the recurrence: a record, or the cache of a kernel."""
         device, scan = pools.length.device, fused(operations, mixer, "replay")
         if scan is None or self.drafts > 1 or window > scan.longest_replay:
-            return new_inputs(mixer, slots * self.drafts, window, model, device)
+            return new_inputs(mixer, slots * self.drafts + 1, window, model, device)  # the last is padding's, and never read
         return scan.new_cache(new_inputs(mixer, slots, 2 * window, model, device), pools.kept[HALF])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
@@ -99,8 +91,8 @@ class ActivationReplay(Plain):
         entries = feed.slots
         if self.drafts > 1:
             entries = torch.where(entries >= 0, entries * self.drafts + draft_number(window), -1)
-        owner, (rows,), some = stand_in(entries, torch.arange(len(entries), device=entries.device))
-        return feed._replace(places=(advanced, path, self.last(pools, slots, advanced, path), To(owner, rows, some)))
+        to = torch.where(entries >= 0, entries, len(pools.length) * self.drafts)
+        return feed._replace(places=(advanced, path, self.last(pools, slots, advanced, path), to))
 
     def last(self, pools: Pools, slots: Tensor, advanced: Tensor, path: Tensor) -> Last:
         """What was accepted of the last windows of these sequences, as it lies cached."""
@@ -158,8 +150,7 @@ class ActivationReplay(Plain):
         to, t = feed.places[3], feed.tokens.shape[1]
         for held, new in zip(pools.kept[CACHE][layer], for_replay(inputs), strict=True):
             if held is not None and new is not None:
-                old = held[to.owner, :t]
-                held[:, :t].index_copy_(0, to.owner, torch.where(to.some, new[to.rows].to(held.dtype), old))
+                held[:, :t].index_copy_(0, to, new.to(held.dtype))
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, run, drafts = verdict.slots, verdict.run, feed.window.drafts
