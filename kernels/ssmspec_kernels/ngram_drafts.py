@@ -45,8 +45,8 @@ def ngram_drafts(
     y: Tensor | None = None,
     lengths: Tensor | None = None,
     places: Tensor | None = None,
-    block_s: int = 1024,
-    block_i: int = 64,
+    block_s: int = 512,
+    block_i: int = 32,
     num_warps: int = 4,
 ) -> tuple[Tensor, Tensor]:
     """Windows (b, drafts, 1 + tokens) and how much of each there is: 1 + tokens, or 1.

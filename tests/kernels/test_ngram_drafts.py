@@ -161,7 +161,7 @@ MUTANTS = {
     "the table before it is needed": ("live & (there < DRAFTS)", "live & (there == 0)"),
     "the table's first row only": ("n * stride_tab_n", "0 * stride_tab_n"),
     "another slot's history": ("x = sequences + slot * stride_seq_s", "x = sequences + b * stride_seq_s"),
-    "padding drafts": ("mask=in_k & live, other=0", "mask=in_k, other=0"),
+    "padding drafts": ("new = live & (there", "new = (there"),
     "one draft too long": ("1 + K, 1)", "2 + K, 1)"),
 }  # fmt: skip
 
