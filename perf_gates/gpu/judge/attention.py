@@ -32,7 +32,8 @@ def checks(plan: Plan) -> Iterator[Check]:
                     "tree_attention", model, f"tree of {t}", b, partial(verify, sizes=sizes, b=b, t=t, branching=True)
                 )
                 yield Check("kv_compact", model, f"tree of {t}", b, partial(compact, sizes=sizes, b=b, t=t))
-            yield Check("causal_attention", model, "packed", b, partial(prompts, sizes=sizes, b=b))
+            for products, name in (("fp32", "packed"), ("bf16", "packed in bf16")):
+                yield Check("causal_attention", model, name, b, partial(prompts, sizes=sizes, b=b, products=products))
 
 
 class Cache:
@@ -58,13 +59,13 @@ class Cache:
         slot = int(self.slots[row])
         return slot, int(self.length[slot])
 
-    def expected(self, q: Array, k: Array, v: Array, row: int, mask: Array, form: str) -> Approx:
+    def expected(self, q: Array, k: Array, v: Array, row: int, mask: Array, form: str, **how: Any) -> Approx:
         """The outputs of one row and the judged heads, each with the keys of its group; k and v are the window's."""
         slot, T = self.committed(row)
         group = self.heads // (self.h // self.g)
         K, V = (pulled(x[:, :T], np.array([slot]), group) for x in (self.K, self.V))
         K, V = (np.concatenate([old, new], axis=1) for old, new in ((K, k), (V, v)))
-        contract, live = declared(io=form), np.diag(mask)
+        contract, live = declared(io=form, **how), np.diag(mask)
         seen = np.concatenate([np.ones((len(mask), T), dtype=bool), mask], axis=1) & live[:, None]
         seen[~live, 0] = True
         blocks = -(-(T + len(mask)) // BLOCK) + 2
@@ -101,7 +102,7 @@ def verify(call: Call, sizes: Any, b: int, t: int, branching: bool) -> float:
     return used
 
 
-def prompts(call: Call, sizes: Any, b: int) -> float:
+def prompts(call: Call, sizes: Any, b: int, products: str) -> float:
     """Prompts of many lengths as one run, over what is committed; their own keys lie in the cache already."""
     most = 40 if sizes[0] <= 4 else 300 if b > 4 else 700
     of = Cache(call, sizes, b, most)
@@ -116,14 +117,15 @@ def prompts(call: Call, sizes: Any, b: int) -> float:
     live, out = int(bounds[of.live]), call.blank(int(bounds[-1]), of.h, of.e)
     named = {"bounds": call.ints(bounds), "length": of.lengths, "slots": of.slots, "out": out}
     with call.keeping({"out": slice(0, live)}, K=of.K, V=of.V, q=q, **named):
-        launcher("causal_attention")(q, of.K, of.V, **named)
+        launcher("causal_attention")(q, of.K, of.V, **named, products=products)
     finite("y", out, live)
     used, group, only = 0.0, of.heads // (of.h // of.g), np.array([0])
+    dot = "ieee" if products == "fp32" else products
     for row in of.rows:
         cut, (slot, T) = slice(int(bounds[row]), int(bounds[row + 1])), of.committed(row)
         t = cut.stop - cut.start
         k, v = (pulled(x[:, T : T + t], np.array([slot]), group) for x in (of.K, of.V))
-        y = of.expected(pulled(q[None, cut], only, of.heads), k, v, row, chain(t), "bf16")
+        y = of.expected(pulled(q[None, cut], only, of.heads), k, v, row, chain(t), "bf16", dot=dot)
         used = max(used, within("y", pulled(out[None, cut], only, of.heads), y))
     return used
 

@@ -50,6 +50,7 @@ def checks(plan: Plan) -> Iterator[Check]:
                         name = f"L={capacity} u={u}{'' if route else ' state'}"
                         yield at("delta_buffered_step", name, steps, capacity=capacity, output_only=route, u=u)
             yield at("delta_chunk_scan", "packed", prefill, chunk=32)
+            yield at("delta_chunk_scan", "packed in bf16", prefill, chunk=64, products="bf16")
 
 
 def _check(model: str, sizes: Any, b: int, kernel: str, variant: str, run: Any, **how: Any) -> Check:

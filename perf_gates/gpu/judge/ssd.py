@@ -45,6 +45,7 @@ def checks(plan: Plan) -> Iterator[Check]:
                     name = f"L={capacity}{'' if route else ' state'}"
                     yield at("ssd_buffered_step", name, steps, family=Layer, capacity=capacity, output_only=route)
             yield at("ssd_chunk_scan", "packed", prefill)
+            yield at("ssd_chunk_scan", "packed in bf16", prefill, products="bf16")
 
 
 def _check(model: str, sizes: Sizes, b: int, kernel: str, variant: str, run: Any, **how: Any) -> Check:
@@ -183,7 +184,7 @@ def snapshots(call: Call, sizes: Any, b: int, t: int, family: Any = Layer) -> fl
     return max(within("y", layer.outputs(out), y), within("states", found, states))
 
 
-def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer) -> float:
+def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer, products: str = "fp32") -> float:
     """Prompts of many lengths as one run, some from no state."""
     layer = family(call, sizes, b)
     most = 3 * chunk if layer.S[0].numel() < 4096 else 200 if b > 4 else 700
@@ -198,14 +199,14 @@ def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer
     )
     named = {"bounds": call.ints(bounds), "fresh": call.ints(fresh, torch.bool)}
     with call.keeping({"out": slice(0, live), "S": layer.own}, out=out, **layer.same(**run, **named)):
-        launcher(f"{layer.name}_chunk_scan")(layer.S, **run, **named, **layer.given, out=out)
+        launcher(f"{layer.name}_chunk_scan")(layer.S, **run, **named, **layer.given, out=out, products=products)
     finite("y", out, live)
-    used, only = 0.0, np.array([0])
+    used, only, dot = 0.0, np.array([0]), "ieee" if products == "fp32" else products
     for i, sequence in enumerate(layer.rows):
         cut = slice(int(bounds[sequence]), int(bounds[sequence + 1]))
         tokens = layer.judged({name: x[None, cut] for name, x in run.items()}, only)
         S = np.zeros_like(start[i : i + 1]) if fresh[sequence] else start[i : i + 1]
-        y, S_next = layer.scan(S, *tokens, order="chunked", chunk=chunk)
+        y, S_next = layer.scan(S, *tokens, order="chunked", chunk=chunk, dot=dot)
         used = max(used, within("y", pulled(out[None, cut], only, layer.heads), y))
         used = max(used, within("S", layer.state()[i : i + 1], S_next))
     return used
