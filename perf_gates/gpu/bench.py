@@ -8,7 +8,7 @@ that the weights of one are there at a time; within a model plain steps come fir
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from time import monotonic
+from time import monotonic, sleep
 
 import torch
 
@@ -20,10 +20,12 @@ from .named import Step, named
 from .steps import Timing
 
 PART = "bench"
-WARM, LEAST, MOST, SECONDS = 3, 11, 41, 0.4
+WARM, LEAST, MOST, SECONDS = 3, 11, 41, 0.6
 """Replays: to warm up, at least, at most; and the time behind which no further one begins."""
 ENOUGH = 0.002
 """The relative error at which a median is known well enough."""
+PAUSE = 2.0
+"""Behind each replay the GPU rests for so many times its length: its power limit slows what runs without a rest."""
 FIRST = ("mamba2-2.7b", "mamba-in-llama-8b", "nemotron-3-nano-4b", "qwen3.5-4b", "pythia-6.9b", "mistral-7b")
 
 
@@ -100,6 +102,7 @@ def events_us(step: Callable[[], object]) -> list[float]:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1000)
+        sleep(PAUSE * times[-1] / 1e6)
         if len(times) >= LEAST and (relative_error(times) <= ENOUGH or monotonic() > until):
             break
     return times

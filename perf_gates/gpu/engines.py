@@ -6,6 +6,7 @@ can be set against the time. Nothing is prefilled: states and caches are zeros, 
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -30,19 +31,20 @@ def engine(module: str, name: str) -> Any:
 
 
 def model_of(name: str, device: str) -> Any:
-    """A model with random weights; while kernels are compiled, as few of its layers as have all kinds."""
+    """A model with random weights; while kernels are compiled, two blocks of each kind that it has."""
     key = name, device
     if key not in _models:
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        layers = kinds(name) if is_compiling() else None
-        _models[key] = engine("bench.models", "random_model")(name, dtype, device, layers=layers)
+        made = small_model if is_compiling() else engine("bench.models", "random_model")
+        _models[key] = made(name, dtype, device)
     return _models[key]
 
 
-def kinds(name: str) -> int:
-    """How many of the first blocks have every kind of block that the model has."""
-    blocks = engine("bench.models", "family_of")(name)[1].blocks
-    return next(n for n in range(1, len(blocks) + 1) if set(blocks[:n]) == set(blocks))
+def small_model(name: str, dtype: torch.dtype, device: str) -> Any:
+    """Two blocks of each kind of a model: they launch what all of its blocks launch."""
+    family, config = engine("bench.models", "family_of")(name)
+    small = replace(config, blocks=tuple(block for kind in dict.fromkeys(config.blocks) for block in (kind, kind)))
+    return family.assemble(small, engine("bench.models", "Random")(dtype, device))
 
 
 def keep(step: Step, device: str) -> None:
