@@ -9,8 +9,8 @@ Nodes come in topological order, so that A is strictly lower triangular. Up to 3
 ancestors instead of all before: the kernel of `delta_chunked`. More of them, in bf16 with a gate per head, are multiplied
 with the inverse: `delta_tree_products`. What remains, other activations, a gate per key channel and keys of more than 128
 channels, is solved here in blocks of 16: with the block a of rows, (3) is its right side less A_a U of the blocks before, one
-product, and a forward substitution of 16 rows. Each row of the batch has its own tree; a node without ancestors, itself
-included, is padding, and its output is 0.
+product, and a forward substitution of 16 rows. Each row of the batch has its own tree; a node that does not see itself is
+padding, whatever stands in its row, and its output is 0.
 
 A program owns v channels of one value head of one row, with all of k; it reads its tile of the state and each node once, and
 keeps G and U of all nodes in registers. Layout: S (s, h, k, v), as in `delta_scan`. Bound by the bytes of the state for small
@@ -87,7 +87,7 @@ def delta_tree(
         launch_window(S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, tiles)
         return o
     if q.dtype == torch.bfloat16 and g.dim() == 3 and axes["k"] <= 128:
-        launch_products(S, q, k, v, g, beta, A, dt_bias, slots, ancestors, o, l2_norm, scale, eps)
+        launch_products(S, q, k, v, g, beta, A, dt_bias, slots, ancestors, o, l2_norm, scale, eps, block_v)
         return o
     nodes = max(16, triton.next_power_of_2(t))
     block, warps = tile(axes["v"], nodes)

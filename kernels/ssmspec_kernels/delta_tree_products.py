@@ -42,10 +42,13 @@ def launch_products(
     l2_norm: bool,
     scale: float,
     eps: float,
+    block_v: int | None = None,
 ) -> None:
-    """Launch the kernel on arguments that were checked."""
+    """Launch the kernel on arguments that were checked; `block_v` channels a program, in whole tiles."""
     (b, t, groups, width), (h, channels) = q.shape, v.shape[2:]
-    tiles, warps = _tile(b * h, t, triton.cdiv(channels, BLOCK_V))
+    tiles, warps = _tile(b * h, t, channels)
+    if block_v is not None:
+        tiles = triton.cdiv(block_v, BLOCK_V)
     delta_tree_products_kernel[(triton.cdiv(channels, tiles * BLOCK_V), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, ancestors, o,
         *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3),
@@ -55,9 +58,9 @@ def launch_products(
     )  # fmt: skip
 
 
-def _tile(programs: int, t: int, tiles: int) -> tuple[int, int]:
+def _tile(programs: int, t: int, channels: int) -> tuple[int, int]:
     """Tiles of a program, and its warps: as measured on an H200, where few rows are split."""
-    return 1 if programs <= 64 else tiles, 4 if t <= 64 else 8
+    return 1 if programs <= 64 else triton.cdiv(channels, BLOCK_V), 4 if t <= 64 else 8
 
 
 @triton.jit
