@@ -15,7 +15,7 @@ from ssmspec_ref import tree
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
-from . import sglang_windows, standins
+from . import sglang_rings, sglang_windows, standins
 from .peers import Tensors, bare, module, one, placed, version_of
 from .pools import Pool, Run, by_head, turned, with_oldest
 
@@ -32,7 +32,6 @@ GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
 MIXED = Limits({"dt_limit": ("off",), "kind": ("mamba2", "delta")}, SIZES, "layers of Mamba-2 and of the gated delta rule")
 ABSENT = {
     "": "SGLang judged here is its Triton kernels of Mamba-2 and the gated delta rule",
-    "delta.buffered_verify": "its ring of windows takes raw gates, and was not tried",
     **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
 }
 
@@ -47,6 +46,8 @@ class Kernels:
         self.conv_update = module(f"{OPS}.causal_conv1d_triton").causal_conv1d_update
         self.recurrent = module(f"{RULE}.fused_recurrent").fused_recurrent_gated_delta_rule_update
         self.ring = module(f"{LINEAR}.fused_recurrent_linear_replayssm").fused_recurrent_linear_replayssm_decode
+        spec = module(f"{LINEAR}.gdn_replayssm_spec_decode")
+        self.window_ring, self.advance = spec.gdn_replayssm_spec_decode, spec.commit_gdn_replayssm_spec
         self.scatter = module(f"{OPS}.mamba_state_scatter_triton").fused_mamba_state_scatter_with_mask
 
     # --- recurrences: `more` says whether nodes are kept, and what their parents are ---
@@ -179,11 +180,16 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32")
     windows = partial(partial, sglang_windows.Snapshots, kernels)
 
+    at_once = replace(rule, order="output_only", dot="tf32")
+
     def ring(channels: bool, gate: str) -> Capability:
         limits = Limits({"gate": (gate,), "beta": ("one",)}, {"k": (16, 128)}, "keys of 16 channels and more, beta a sigmoid")
-        contract = replace(rule, order="output_only", dot="tf32")
-        return Capability(partial(sglang_windows.Ring, kernels, RING, channels), contract, limits)
+        return Capability(partial(sglang_rings.Ring, kernels, RING, channels), at_once, limits)
 
+    sizes = {"k": (16, 128), "t": (1, sglang_rings.SPARE)}
+    drafted = Limits(
+        {"gate": ("head",), "beta": ("one",)}, sizes, "keys of 16 channels and more, beta a sigmoid, windows of 4"
+    )
     layer = Capability(partial(sglang_windows.Layer, kernels), state, MIXED)
     found = {
         "selective_state_update": {
@@ -200,6 +206,9 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
         },
         "fused_recurrent_linear_replayssm_decode": {"delta.buffered_step": ring(False, "head")},
         "fused_recurrent_linear_replayssm_decode, KDA": {"delta.buffered_step": ring(True, "channel")},
+        "gdn_replayssm_spec_decode": {
+            "delta.buffered_verify": Capability(partial(sglang_rings.Windows, kernels), at_once, drafted)
+        },
         "mamba_chunk_scan_combined": {
             "ssd.scan": Capability(kernels.ssd_chunks, chunks),
             "ssd.scan_packed": Capability(kernels.ssd_packed, chunks),
@@ -235,8 +244,9 @@ def stand_in(device: str) -> None:
             bare(".".join(parts[:depth]))
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     hopper = standins.capability(device)[0] >= 9
-    for package in ("sglang.kernels.jit", "sglang.srt", "sglang.srt.utils"):
+    for package in ("sglang.kernels.jit", "sglang.srt"):
         standins.module(package)
+    standins.module("sglang.srt.utils", is_gfx95_supported=lambda: False)
     standins.module("sglang.kernels.jit.utils", is_arch_support_pdl=lambda: hopper)
     standins.module(
         "sglang.srt.utils.common", torch_release=release, get_device_core_count=standins.unused("get_device_core_count")

@@ -25,7 +25,7 @@ PARTS = {
     "sglang": (
         "sglang/kernels/ops/mamba/*",
         "sglang/kernels/ops/attention/fla/*",
-        "sglang/kernels/ops/attention/linear/fused_recurrent_linear_replayssm.py",
+        "sglang/kernels/ops/attention/linear/*replayssm*.py",
         "sglang/kernels/ops/memory/ptr_table.py",
     ),
     "flashinfer-python": ("flashinfer/trace/*",),
