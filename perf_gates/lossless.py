@@ -31,7 +31,7 @@ from typing import Any
 
 from .cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, Cell, Key, joined, keys, missing, problems, read, table
 from .machine import fingerprint, kernels_hash
-from .runs import Bench, needs, ordered
+from .runs import Bench, Group, needs, ordered
 from .workers import VISIBLE, Failed, spread
 
 ENGINE = "ssmspec_fast.traces"
@@ -62,10 +62,10 @@ def gpus(device: str) -> list[str]:
     return [str(n) for n in range(torch.cuda.device_count())]
 
 
-def answers(make: Any, tasks: Sequence[Key], jobs: int, until: float, device: str) -> Iterator[tuple[Key, Any]]:
+def answers(make: Any, tasks: Sequence[Group], jobs: int, until: float, device: str) -> Iterator[tuple[Group, Any]]:
     """Every task's answer, here one after the other, or in several processes as they come."""
     if jobs > 1:
-        yield from spread(tasks, make, jobs, needs, until, gpus(device), kin=lambda key: key[0])
+        yield from spread(tasks, make, jobs, needs, until, gpus(device), kin=lambda group: group[0][0])
         return
     bench = make()
     for task in tasks:
@@ -82,6 +82,7 @@ def fill(
     settings: dict[str, Any],
     until: float,
     jobs: int = 1,
+    together: int = 1,
 ) -> dict[str, Any]:
     """Run what the file lacks, and write it after every cell, in the order of what is expected. `make()` is a Bench."""
     results: dict[str, Any] = {"machine": machine(settings["device"]), "settings": settings, "cells": []}
@@ -90,17 +91,17 @@ def fill(
         if held["settings"] == settings:
             results["cells"] = [cell for cell in held["cells"] if stands(read(cell), digests)]
     places = {key: place for place, key in enumerate(expected)}
-    tasks = ordered(missing([read(cell) for cell in results["cells"]], expected))
-    progress = Progress(len(tasks))
-    for key, answer in answers(make, tasks, jobs, until, settings["device"]):
-        cell = answer
-        if isinstance(answer, Failed):
-            cell = Cell(*key, "error", answer.reason, kernels=kernels_hash())
-        progress(key, cell)
-        if key[2]:
-            results["cells"].append(asdict(cell))
-            results["cells"].sort(key=lambda held: places.get(read(held).key, len(places)))
-            write(file, results)
+    tasks = ordered(missing([read(cell) for cell in results["cells"]], expected), together)
+    progress = Progress(sum(map(len, tasks)))
+    for group, answer in answers(make, tasks, jobs, until, settings["device"]):
+        for key, cell in zip(group, answer if isinstance(answer, list) else [answer] * len(group), strict=True):
+            if isinstance(cell, Failed):
+                cell = Cell(*key, "error", cell.reason, kernels=kernels_hash())
+            progress(key, cell)
+            if key[2]:
+                results["cells"].append(asdict(cell))
+        results["cells"].sort(key=lambda held: places.get(read(held).key, len(places)))
+        write(file, results)
     return results
 
 
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--together", type=int, default=1, help="cells side by side in each process")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--engine", default=ENGINE)
     parser.add_argument("--table", type=Path)
@@ -173,7 +175,7 @@ def main() -> None:
         else:
             settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype")}
             settings |= {"slots": slots, "graphs": graphs}
-            results = fill(make, digests, expected, given.out, settings, until, given.jobs)
+            results = fill(make, digests, expected, given.out, settings, until, given.jobs, given.together)
     found = problems(results, expected, kernels_hash(), digests)
     print("\n".join(found) or f"{len(expected)} cells stand")
     raise SystemExit(1 if found else 0)

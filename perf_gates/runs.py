@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from ssmspec_ref.errors import SpecError
 from .cells import DRAFTERS, FORETOLD, PLAIN, Cell, Key, compare, joined, judge
 from .foretold import foretold
 from .machine import kernels_hash
+from .workers import Failed, failed
+
+Group: TypeAlias = tuple[Key, ...]
+"""Cells that one process runs side by side."""
+ON_HOST = ("bpe, by text",)
 
 
 class Run(NamedTuple):
@@ -49,23 +54,29 @@ class Bench:
         self.held: tuple[Path, Run] | None = None
         self.exact = functools.lru_cache(maxsize=256)(self.forward)
 
-    def __call__(self, key: Key) -> Cell | None:
-        """A cell, or nothing for plain decoding."""
+    def __call__(self, group: Group) -> list[Cell | Failed | None]:
+        """A cell for each key, nothing for plain decoding, or why there is none."""
+        if len(group) > 1:
+            return self.cells(group)
+        (key,) = group
         if not key[2]:
             self.decode(key[0], key[3])
-            return None
-        return self.foretold(key) if key[2] == FORETOLD else self.cell(key)
+            return [None]
+        return [self.foretold(key)] if key[2] == FORETOLD else self.cells(group)
 
-    def run(self, model: str, mode: str, **given: Any) -> Any:
+    def given(self, model: str, mode: str, **more: Any) -> Any:
+        """A run that has not begun."""
         named = {"mode": mode, "device": self.device, "dtype": self.dtype, "graphs": self.graphs, "slots": self.slots}
-        return self.engine.run(self.checkpoints / model, self.prompts, self.tokens, **named | given)
+        return self.engine.running(self.checkpoints / model, self.prompts, self.tokens, **named | more)
 
     def file(self, model: str, mode: str) -> Path:
         return self.store / f"{model}-{mode}.npz"
 
     def decode(self, model: str, mode: str) -> None:
         """Plain decoding, into its file."""
-        plain, file = self.run(model, mode), self.file(model, mode)
+        (plain,), file = self.engine.together([self.given(model, mode)]), self.file(model, mode)
+        if isinstance(plain, Exception):
+            raise plain
         part = file.with_suffix(".part.npz")
         np.savez(part, tokens=np.array(plain.tokens), logits=np.stack(plain.logits))
         part.replace(file)
@@ -81,22 +92,30 @@ class Bench:
     def foretold(self, key: Key) -> Cell:
         """Plain decoding beside transformers."""
         model, plain = key[0], self.plain(key[0], key[3])
-        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, self.device)
+        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, "cpu")  # one code path on every machine
         found = compare(plain, theirs, lambda n, output: self.exact(model, n, output), fast=True)
         return self.stamped(Cell(*key, *judge(*found, None, self.dtype == "float32"), compared=found[2], ties=found[3]))
 
-    def cell(self, key: Key) -> Cell:
-        """Raises: what speculation raises, but that what it refuses is inapplicable."""
-        model, method, drafter, mode = key
-        given = dict(DRAFTERS[drafter])
-        if given["drafter"] in self.digests:
-            given["drafter"] = self.checkpoints / str(given["drafter"])
-        try:
-            spoken = self.run(model, mode, method=method, **given)
-        except SpecError as error:
-            if type(error).__name__ != "Unsupported":
-                raise
-            return self.stamped(Cell(*key, "inapplicable", str(error)))
+    def cells(self, group: Group) -> list[Cell | Failed | None]:
+        """Side by side. What speculation refuses is inapplicable."""
+        runs = []
+        for model, method, drafter, mode in group:
+            named = dict(DRAFTERS[drafter])
+            if named["drafter"] in self.digests:
+                named["drafter"] = self.checkpoints / str(named["drafter"])
+            runs.append(self.given(model, mode, method=method, **named))
+        found = zip(group, self.engine.together(runs), strict=True)
+        return [self.answer(key, said) for key, said in found]
+
+    def answer(self, key: Key, said: Any) -> Cell | Failed:
+        """A cell of a run, of its refusal, or why there is none."""
+        if isinstance(said, SpecError) and type(said).__name__ == "Unsupported":
+            return self.stamped(Cell(*key, "inapplicable", str(said)))
+        return failed(said) if isinstance(said, Exception) else self.compared(key, said)
+
+    def compared(self, key: Key, spoken: Any) -> Cell:
+        """A run beside plain decoding."""
+        model, mode = key[0], key[3]
         found = compare(self.plain(model, mode), spoken, lambda n, output: self.exact(model, n, output), mode == "fast")
         statistics = spoken.statistics
         windows = statistics.none, statistics.some, statistics.all
@@ -112,11 +131,29 @@ class Bench:
         return self.engine.exact(self.checkpoints / model, self.prompts[n], output, self.device)
 
 
-def needs(key: Key) -> Key | None:
-    """The plain decoding that a cell is compared with."""
-    return (key[0], PLAIN, "", key[3]) if key[2] else None
+def needs(group: Group) -> Group | None:
+    """The plain decoding that cells are compared with."""
+    model, _, drafter, mode = group[0]
+    return ((model, PLAIN, "", mode),) if drafter else None
 
 
-def ordered(cells: Sequence[Key]) -> list[Key]:
-    """The cells, each plain decoding before the first that needs it."""
-    return list(dict.fromkeys(key for cell in cells for key in (needs(cell), cell) if key is not None))
+def ordered(cells: Sequence[Key], together: int = 1) -> list[Group]:
+    """The cells, so many `together` where they are of one model and mode and no host drafts, each plain decoding before the
+    first that needs it; what drafts on the host first, for it takes longest."""
+    groups: dict[Any, list[Group]] = {}
+    for key in cells:
+        alone = key[1] == PLAIN or key[2] in ON_HOST
+        groups.setdefault((key[3], not alone), [])
+        mine = groups[key[3], not alone]
+        fits = next((n for n, held in enumerate(mine) if held[0][0] == key[0] and len(held) < together), None)
+        if alone or fits is None:
+            mine.append((key,))
+        else:
+            mine[fits] += (key,)
+    found = [
+        group
+        for mode in dict.fromkeys(key[3] for key in cells)
+        for alone in (False, True)
+        for group in groups.get((mode, alone), [])
+    ]
+    return list(dict.fromkeys(task for group in found for task in (needs(group), group) if task is not None))

@@ -22,9 +22,15 @@ Make = Callable[[], Callable[[Any], Any]]
 
 
 class Failed(NamedTuple):
-    """A task that raised, or took its process with it."""
+    """A task that raised, or took its process with it. `broken`: the process may be of no use any more."""
 
     reason: str
+    broken: bool = False
+
+
+def failed(error: Exception) -> Failed:
+    """A RuntimeError may have left a GPU that answers nothing more."""
+    return Failed(f"{type(error).__name__}: {str(error).strip().split(chr(10))[0]}", isinstance(error, RuntimeError))
 
 
 @dataclass
@@ -93,7 +99,7 @@ def heard(worker: Worker) -> tuple[Any, bool]:
         answer, sound = worker.line.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join(5)
-        return Failed(f"its process ended with {worker.process.exitcode}"), False
+        return Failed(f"its process ended with {worker.process.exitcode}", broken=True), False
     return answer, sound
 
 
@@ -123,7 +129,7 @@ def seen(gpu: str | None) -> Iterator[None]:
 
 
 def work(make: Make, line: Connection) -> None:
-    """The loop of a process. A RuntimeError may have left a GPU that answers nothing more: it goes."""
+    """The loop of a process, which goes when a task has broken it. A task may have several answers, in a list."""
     answers = make()
     while True:
         try:
@@ -131,10 +137,11 @@ def work(make: Make, line: Connection) -> None:
         except EOFError:
             return
         try:
-            answer, sound = answers(task), True
+            answer = answers(task)
         except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            answer, sound = Failed(f"{type(error).__name__}: {said}"), not isinstance(error, RuntimeError)
+            answer = failed(error)
+        several = answer if isinstance(answer, list) else [answer]
+        sound = not any(isinstance(one, Failed) and one.broken for one in several)
         line.send((answer, sound))
         if not sound:
             return

@@ -30,6 +30,7 @@ from .methods import Method
 from .methods.plain import Plain
 from .model import Model
 from .operations import Operations
+from .operations.slots import sent
 from .operations.torch_ops import TorchOperations
 from .rounds import Round, launched
 from .sequences import Sequences, new_sequences
@@ -146,11 +147,18 @@ class Engine:
         found: dict[int, Result] = dict(self.stream(prompts, settings, keys))
         return [found[number] for number in range(len(prompts))]
 
-    @torch.no_grad()
     def stream(
         self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Result]]:
         """The number of a prompt and its result, as they end. Raises: as `generate`; SlotError beside another open stream."""
+        for ended in self.turns(prompts, settings, keys):
+            yield from ended
+
+    @torch.no_grad()
+    def turns(
+        self, prompts: Sequence[Sequence[int]], settings: Settings, keys: Sequence[int] | None = None
+    ) -> Iterator[list[tuple[int, Result]]]:
+        """The same step by step: behind each step what has ended."""
         self.check(prompts, settings)
         names = range(len(prompts)) if keys is None else keys
         if len(names) != len(prompts):
@@ -163,8 +171,10 @@ class Engine:
                 self.join(waiting, running, sequences, settings)
                 if running:
                     self.step(running, sequences)
+                ended: list[tuple[int, Result]] = []
                 while len(self.rounds) > (1 if running and self.graphs is not None else 0):
-                    yield from self.leave(running, settings)
+                    ended += self.leave(running, settings)
+                yield ended
         finally:
             self.close()
 
@@ -278,7 +288,7 @@ class Engine:
         return sorted(running) + [-1] * (self.padded(len(running)) - len(running))
 
     def rows(self, slots: list[int]) -> Tensor:
-        return torch.tensor(slots, dtype=torch.int64, device=self.model.device)
+        return sent(slots, self.model.device)
 
     def check(self, prompts: Sequence[Sequence[int]], settings: Settings) -> None:
         """Raises: EmptyWindow, ParameterError, LengthError."""

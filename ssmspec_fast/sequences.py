@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .operations import Operations
-from .operations.slots import index, stand_in
+from .operations.slots import index, sent, stand_in
 from .window import Verdict
 
 
@@ -36,8 +36,7 @@ class Sequences:
 
     def add(self, slot: int, prompt: list[int], budget: int, request: int) -> None:
         """A new sequence in a slot."""
-        device = self.tokens.device
-        self.tokens[slot, : len(prompt)] = torch.tensor(prompt, dtype=self.tokens.dtype, device=device)
+        self.tokens[slot, : len(prompt)] = sent(prompt, self.tokens.device)
         self.length[slot] = self.prompt[slot] = len(prompt)
         self.budget[slot], self.request[slot], self.ended[slot] = budget, request, budget == 0
 

@@ -3,11 +3,10 @@
 import functools
 import hashlib
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from .accept import Acceptance
 from .checkpoint import load, weight_files
 from .decoder import Decoder
 from .draft import Drafter
-from .engine import Request, Settings
+from .engine import Request, Result, Settings
 from .graphs import CUDARecorder, Recorder
 from .methods.plain import Plain
 from .operations import Operations
@@ -25,10 +24,12 @@ from .operations.torch_ops import TorchOperations
 from .parts import Parts
 from .sequences import Sequences, new_sequences
 from .tokenizer import Tokenizer
-from .watch import Counts, Seen, Watched, count
+from .watch import Counts, Seen, Watched, count, windows
 from .window import Proposal, Verdict, Window
 
 CHUNK = 64
+PROMPTS = 1 << 16
+"""Tokens of prompts in one run."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ class Traced(Watched):
     def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:
         self.kept = Kept(acceptance)
         super().__init__(model, drafter, method, self.kept, **options)
-        self.steps = 0
-        self.logits: dict[int, list[Tensor]] = defaultdict(list)
-        self.windows: dict[int, list[Seen]] = defaultdict(list)
-        self.show = lambda seen: self.windows[seen.request].append(seen)
+        for decoder in (self.target, getattr(drafter, "decoder", None)):
+            if decoder is not None:
+                decoder.chunk = PROMPTS
+        self.moments: list[Moment] = []
 
     def padded(self, running: int) -> int:
         return next(n for share in (16, 4, 1) if (n := -(-self.slots // share)) >= running)
@@ -88,17 +89,77 @@ class Traced(Watched):
         if self.graphs is None:
             self.kept.logits.clear()
         super().step(running, sequences)
-        verdict = self.last.verdict
+        proposal, verdict = self.last.proposal, self.last.verdict
+        assert proposal is not None
         assert verdict is not None
-        self.steps += 1
-        stood = self.kept.logits[id(verdict)][verdict.run.tokens >= 0].cpu()
-        rows = torch.split(stood, verdict.run.advanced.tolist())
-        for slot, logits in zip(verdict.slots.tolist(), rows, strict=True):
-            if slot in numbers:
-                self.logits[numbers[slot]].append(logits)
+        plain = proposal._replace(q=None)
+        self.moments.append(Moment(numbers, copied(plain), copied(verdict), self.kept.logits[id(verdict)].clone()))
 
 
-def run(
+class Moment(NamedTuple):
+    """One step as it was, on the device: graphs fill what they returned again, and nothing waits for the host to read it."""
+
+    numbers: dict[int, int]
+    proposal: Proposal
+    verdict: Verdict
+    logits: Tensor
+
+
+def copied(record: Any, to: Callable[[Tensor], Tensor] = torch.clone) -> Any:
+    """A record of records and tensors, with other tensors."""
+    if isinstance(record, Tensor):
+        return to(record)
+    if isinstance(record, tuple) and hasattr(record, "_fields"):
+        return type(record)(*(copied(part, to) for part in record))
+    return record
+
+
+def on_host(records: list[Any]) -> list[Any]:
+    """The records with whole numbers for tensors, all brought from the device at once."""
+    found: list[Tensor] = []
+
+    def listed(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    for record in records:
+        copied(record, listed)
+    if not found:
+        return records
+    numbers = torch.split(torch.cat([x.reshape(-1).long() for x in found]).cpu(), [x.numel() for x in found])
+    parts = iter([part.view(x.shape) for part, x in zip(numbers, found, strict=True)])
+    return [copied(record, lambda x: next(parts).to(x.dtype)) for record in records]
+
+
+def collected(moments: Sequence[Moment], count: int) -> tuple[list[list[Seen]], list[list[Tensor]]]:
+    """Windows and logits of each of `count` requests."""
+    seen: list[list[Seen]] = [[] for _ in range(count)]
+    logits: list[list[Tensor]] = [[] for _ in range(count)]
+    if not moments:
+        return seen, logits
+    stood = torch.cat([(m.verdict.run.tokens >= 0).flatten() for m in moments])
+    chosen = torch.cat([m.logits.flatten(0, 1) for m in moments])[stood].cpu()
+    proposals, verdicts = on_host([m.proposal for m in moments]), on_host([m.verdict for m in moments])
+    first = 0
+    for moment, proposal, verdict in zip(moments, proposals, verdicts, strict=True):
+        for window in windows(proposal, verdict, moment.numbers):
+            seen[window.request].append(window)
+        for slot, advanced in zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True):
+            if slot in moment.numbers:
+                logits[moment.numbers[slot]].append(chosen[first : first + advanced])
+            first += advanced
+    return seen, logits
+
+
+def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -> Trace:
+    """Greedy runs of `budget` tokens each, whatever they say; `given` as for `running`. Raises: as `api.load`."""
+    (found,) = together([running(folder, prompts, budget, **given)])
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def running(
     folder: str | Path,
     prompts: Sequence[str],
     budget: int,
@@ -106,8 +167,8 @@ def run(
     graphs: Recorder | bool = False,
     slots: int | None = None,
     **given: Any,
-) -> Trace:
-    """Greedy runs of `budget` tokens each, whatever they say, so many `slots` at once (None: all); over `graphs` where asked.
+) -> Generator[None, None, Trace]:
+    """A run that stops behind every step: so many `slots` at once (None: all), over `graphs` where asked.
 
     `given` as for `api.load`. Raises: as there.
     """
@@ -118,12 +179,35 @@ def run(
     made: Any = functools.partial(Traced, graphs=recorder)
     engine = Parts(folder, engine=made, **room | given).load().engine
     assert isinstance(engine, Traced)
-    began = time.perf_counter()
-    results = engine.generate(tokens, Settings(budget))
+    began, results = time.perf_counter(), dict[int, Result]()
+    for ended in engine.turns(tokens, Settings(budget)):
+        results |= ended
+        yield
     seconds = time.perf_counter() - began
-    logits = tuple(torch.cat(engine.logits[n]).numpy() for n in range(len(prompts)))
-    whole = [seen for n in range(len(prompts)) for seen in engine.windows[n][:-1]]
-    return Trace(tuple(r.tokens for r in results), logits, count(whole, seconds), engine.steps)
+    seen, logits = collected(engine.moments, len(prompts))
+    whole = [window for of in seen for window in of[:-1]]
+    parts = tuple(torch.cat(of).numpy() for of in logits)
+    return Trace(tuple(results[n].tokens for n in range(len(prompts))), parts, count(whole, seconds), len(engine.moments))
+
+
+def together(runs: Sequence[Generator[None, None, Trace]]) -> list[Trace | Exception]:
+    """Several runs in turn, step by step, each to its end or its error; on a GPU each on a stream of its own, so that the
+    launches of one fill what those of another leave idle."""
+    found: list[Any] = [None] * len(runs)
+    streams = [torch.cuda.Stream() if torch.cuda.is_available() else None for _ in runs]  # type: ignore[no-untyped-call]
+    going = dict(enumerate(runs))
+    while going:
+        for n, one in list(going.items()):
+            try:
+                with torch.cuda.stream(streams[n]):
+                    next(one)
+            except StopIteration as end:
+                found[n] = end.value
+                del going[n]
+            except Exception as error:
+                found[n] = error
+                del going[n]
+    return found
 
 
 @torch.no_grad()

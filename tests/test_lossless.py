@@ -157,7 +157,7 @@ def test_cells_are_run_written_and_not_run_again(
     digests = make().digests
     file, settings = tmp_path / "table.json", {"tokens": 16, "device": "cpu"}
     part = fill(make, digests, expected[:3], file, settings, float("inf"))
-    monkeypatch.setattr(Bench, "cell", recorded(asked := [], Bench.cell))
+    monkeypatch.setattr(Bench, "cells", recorded(asked := [], Bench.cells))
     results = fill(make, digests, expected, file, settings, float("inf"))
     assert asked == expected[3:]
     assert results["cells"][:3] == json.loads(json.dumps(part["cells"]))
@@ -174,10 +174,10 @@ def test_cells_are_run_written_and_not_run_again(
     assert "- joint with tree: the drafter proposes trees, but joint verifies chains" in shown
 
 
-def recorded(asked: list[Any], cell: Any) -> Any:
-    def recording(self: Bench, key: Any) -> Cell:
-        asked.append(key)
-        return cell(self, key)
+def recorded(asked: list[Any], cells: Any) -> Any:
+    def recording(self: Bench, group: Any) -> Any:
+        asked.extend(group)
+        return cells(self, group)
 
     return recording
 
@@ -189,7 +189,8 @@ def test_a_planted_method_that_forgets_what_was_accepted_differs(
     bench = make()
     bench.decode("mamba2", mode)
     monkeypatch.setattr(ActivationReplay, "commit", lambda *_: None)
-    cell = bench.cell(("mamba2", "activation-replay", "mamba2", mode))
+    (cell,) = bench.cells((("mamba2", "activation-replay", "mamba2", mode),))
+    assert isinstance(cell, Cell)
     assert cell.outcome == "differs"
     assert cell.reason.startswith("prompt ")
 
@@ -198,16 +199,16 @@ def test_a_planted_method_that_forgets_what_was_accepted_differs(
 def test_plain_decoding_is_compared_with_transformers(mode: str, make: Callable[[], Bench]) -> None:
     """And another model's output, planted in its place, differs."""
     bench, key = make(), ("mamba2", "plain", "transformers", mode)
-    assert bench(needs(key)) is None  # type: ignore[arg-type]
-    cell = bench(key)
-    assert cell is not None
+    assert bench(needs((key,))) == [None]  # type: ignore[arg-type]
+    (cell,) = bench((key,))
+    assert isinstance(cell, Cell)
     assert cell.outcome in ("identical", "near ties")
     assert cell.compared == len(PROMPTS) * 16 or cell.ties
     bench.decode("mamba2-drafter", mode)
     bench.file("mamba2-drafter", mode).replace(bench.file("mamba2", mode))
     bench.held = None
-    found = bench(key)
-    assert found is not None
+    (found,) = bench((key,))
+    assert isinstance(found, Cell)
     assert found.outcome == "differs"
 
 
@@ -227,13 +228,18 @@ def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs
         assert np.max(np.abs(logits - wide)) > 0
 
 
-def test_every_drafter_by_every_method_has_its_bitwise_cell_before_any_fast_one_and_plain_decoding_before_both() -> None:
-    order = ordered(list(keys(cells.MODELS, cells.METHODS, tuple(cells.DRAFTERS), cells.MODES)))
-    assert len(order) == len(set(order)) == 4 * 2 * (5 * 13 + 1) + 4 * 2
-    spoken = [key for key in order if needs(key) is not None]
-    assert [key[3] for key in spoken] == ["bitwise"] * 264 + ["fast"] * 264
-    assert {key[2] for key in spoken if key[1] == "plain"} == {"transformers"}
-    assert all(order.index(needs(key)) < order.index(key) for key in spoken)  # type: ignore[arg-type]
+@pytest.mark.parametrize("together", [1, 3])
+def test_every_cell_has_its_turn_bitwise_before_fast_and_plain_decoding_before_both(together: int) -> None:
+    order = ordered(list(keys(cells.MODELS, cells.METHODS, tuple(cells.DRAFTERS), cells.MODES)), together)
+    spoken = [group for group in order if needs(group) is not None]
+    assert sorted(key for group in order for key in group) == sorted({key for group in order for key in group})
+    assert [key[3] for group in spoken for key in group] == ["bitwise"] * 264 + ["fast"] * 264
+    assert {key[2] for group in spoken for key in group if key[1] == "plain"} == {"transformers"}
+    assert all(order.index(needs(group)) < order.index(group) for group in spoken)  # type: ignore[arg-type]
+    assert all(len({(key[0], key[3]) for key in group}) == 1 for group in spoken)
+    alone = [len(group) == 1 for group in spoken[: len(spoken) // 2]]
+    assert max(map(len, spoken)) == together
+    assert together == 1 or alone == [True] * 24 + [False] * (len(alone) - 24)  # 5 methods by text and plain, 4 models
 
 
 def test_tasks_go_to_processes_in_order_and_what_breaks_one_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +251,8 @@ def test_tasks_go_to_processes_in_order_and_what_breaks_one_leaves_the_others(mo
     assert list(found).index("first") < list(found).index("needs first")
     assert {found["first"], found["last"]} <= {f"{task} {gpu}" for task in ("first", "last") for gpu in "01"}
     assert found["raises"] == Failed("ValueError: as planted")
-    assert found["breaks"] == Failed("RuntimeError: GPU gone")
-    assert found["dies"] == Failed("its process ended with 3")
+    assert found["breaks"] == Failed("RuntimeError: GPU gone", broken=True)
+    assert found["dies"] == Failed("its process ended with 3", broken=True)
     assert os.environ[workers.VISIBLE] == "as it was"
 
 
@@ -261,6 +267,24 @@ def test_a_process_stays_with_one_kin_and_then_helps_where_the_fewest_work() -> 
     assert workers.chosen(others[0], tasks[1:], [idle, *others], workers.alike) == "b1"
 
 
+def test_cells_side_by_side_are_those_of_each_alone_and_one_that_fails_leaves_the_others(
+    make: Callable[[], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make()
+    bench.decode("mamba2", "fast")
+    group = tuple(("mamba2", method, "lookup", "fast") for method in ("joint", "tree", "snapshots", "activation-replay"))
+    alone = [bench.cells((key,))[0] for key in group]
+    assert [replace(c, seconds=0) for c in bench.cells(group)] == [replace(c, seconds=0) for c in alone]  # type: ignore[type-var]
+    monkeypatch.setattr(ActivationReplay, "commit", raising)
+    found = bench.cells(group)
+    assert [replace(c, seconds=0) for c in found[:3]] == [replace(c, seconds=0) for c in alone[:3]]  # type: ignore[type-var]
+    assert found[3] == Failed("RuntimeError: planted", broken=True)
+
+
+def raising(*_: Any) -> None:
+    raise RuntimeError("planted\nwith more")
+
+
 def test_what_runs_when_the_time_is_over_is_ended_and_nothing_starts_then() -> None:
     began = time.monotonic()
     assert list(spread(["long", "first"], Tasks, 1, lambda _: None, began + 1)) == []
@@ -272,10 +296,10 @@ def test_a_failure_is_a_cell_that_does_not_pass_and_is_run_again(
 ) -> None:
     expected, digests = list(keys(["mamba2"], ["joint"], ["mamba2"], ["fast"])), make().digests
     arguments = (digests, expected, tmp_path / "table.json", {"device": "cpu"}, float("inf"))
-    monkeypatch.setattr(lossless, "answers", lambda *_: [(expected[0], Failed("its process ended with -9"))])
+    monkeypatch.setattr(lossless, "answers", lambda *_: [((expected[0],), Failed("its process ended with -9"))])
     results = fill(make, *arguments)
     assert problems(results, expected, lossless.kernels_hash(), digests)[0].endswith("error, its process ended with -9")
     asked = []
     monkeypatch.setattr(lossless, "answers", lambda _, tasks, *__: asked.extend(tasks) or [])
     fill(make, *arguments)
-    assert asked == [("mamba2", "plain", "", "fast"), *expected]
+    assert asked == [(("mamba2", "plain", "", "fast"),), *((key,) for key in expected)]

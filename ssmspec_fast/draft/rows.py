@@ -76,9 +76,8 @@ class Rows:
             raise LengthError(
                 f"a sequence of up to {needed} tokens came, but the drafter holds {self.cache}; build it with cache={longest}"
             )
-        lengths = sequences.length[slots].tolist()
-        prompts = [sequences.tokens[slot, :n].tolist() for slot, n in zip(slots.tolist(), lengths, strict=True)]
-        self.decoder.prefill(prompts, slots.tolist())
+        rows = zip(sequences.tokens[slots].tolist(), sequences.length[slots].tolist(), strict=True)
+        self.decoder.prefill([tokens[:n] for tokens, n in rows], slots.tolist())
 
     def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
         """(1): the logits after each root (b, i)."""

@@ -21,6 +21,7 @@ from ssmspec_ref.errors import ParameterError
 
 from ..model import Model
 from ..operations import Operations
+from ..operations.slots import sent
 from ..operations.torch_ops import TorchOperations
 from ..sequences import Sequences
 from ..window import Proposal, Window
@@ -125,7 +126,7 @@ class TextDrafter(Drafter):
         if fresh:
             self.decoder.prefill([[*kept[slot], 0] for slot in fresh], fresh)
             self.fed |= {slot: kept[slot] for slot in fresh}
-        slots = torch.tensor(list(ids), device=self.model.device)
+        slots = sent(list(ids), self.model.device)
         beside = self.rows.beside(slots, 1)
         self.feed([x[len(self.fed[slot]) :] for slot, x in kept.items()], slots)
         self.fed |= kept
@@ -142,17 +143,17 @@ class TextDrafter(Drafter):
         for first in range(0, max(map(len, ids)), self.look_behind):
             parts = [x[first : first + self.look_behind] for x in ids]
             filled = [[*part, *[0] * (self.look_behind - len(part))] for part in parts]
-            count = torch.tensor([len(part) for part in parts], device=rows.device)
-            logits = self.rows.run(torch.tensor(filled, device=rows.device), torch.where(count > 0, rows, -1), count)
+            tokens, count = sent(filled, rows.device), sent([len(part) for part in parts], rows.device)
+            logits = self.rows.run(tokens, torch.where(count > 0, rows, -1), count)
             found = torch.where((count > 0)[:, None], logits.to(found.dtype), found)
         return found
 
 
 def told(sequences: Sequences, slots: list[int]) -> dict[int, list[int]]:
     """The tokens of the sequences that have not ended, by slot."""
-    rows = torch.tensor(slots, dtype=torch.int64, device=sequences.tokens.device)
-    tokens, lengths, ended = (x[rows].tolist() for x in (sequences.tokens, sequences.length, sequences.ended))
-    return {slot: x[:n] for slot, x, n, over in zip(slots, tokens, lengths, ended, strict=True) if not over}
+    rows = sent(slots, sequences.tokens.device)
+    found = torch.cat([sequences.length[rows, None], sequences.ended[rows, None].long(), sequences.tokens[rows]], dim=1)
+    return {slot: tokens[:n] for slot, (n, over, *tokens) in zip(slots, found.tolist(), strict=True) if not over}
 
 
 def retokenised(text: str, history: Sequence[int], target: Tokenizer, look_behind: int) -> list[int]:

@@ -12,6 +12,12 @@ def index(slots: Tensor) -> Tensor:
     return slots.clamp_min(0).long()
 
 
+def sent(numbers: Any, device: torch.device | str) -> Tensor:
+    """Whole numbers of the host on a device; the host does not wait for them to arrive."""
+    found = torch.tensor(numbers, dtype=torch.int64)
+    return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found.to(device)
+
+
 def take(pool: Tensor, slots: Tensor) -> Tensor:
     """The entries of the rows; those of padding are finite."""
     read = pool[index(slots)]
