@@ -31,7 +31,8 @@ def read(window: Any, u: Any, rest: dict[str, Any]) -> Any:
 
 
 class VLLM(vllm.Kernels):
-    """`fault`: "first" reads the first slot always, "last" keeps the last state only, "shift" a window too early."""
+    """`fault`: "first" reads the first slot always, "last" keeps the last state only, "shift" a window too early;
+    "unfolded" leaves the checkpoint as it is, "undecayed" adds what the ring holds as it came."""
 
     def __init__(self, fault: str = "") -> None:
         self.tensor, self.fault = Tensors("cpu"), fault
@@ -57,6 +58,29 @@ class VLLM(vllm.Kernels):
             for t in range(run.shape[1] - kept):
                 out[bounds[row] + t] = read(run[:, t : t + kept], run[:, t + kept], given)
             states[slot, :, : run.shape[1] - 1] = run[:, 1:]
+        return out
+
+    def replay(self, state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, out: Any, **given: Any) -> Any:
+        """Every row from its checkpoint, what its ring holds, and one token more."""
+        step = dt[..., 0].double() + (0 if given["dt_bias"] is None else given["dt_bias"][:, 0])
+        step = torch.nn.functional.softplus(step) if given["dt_softplus"] else step
+        shared = x.shape[1] // B.shape[1]
+        B, C = (a.double().repeat_interleave(shared, dim=1) for a in (B, C))
+        held_B = given["B_cache"].repeat_interleave(shared, dim=1)
+        for row, slot in enumerate(given["state_batch_indices"]):
+            S, count = state[slot].double(), int(given["write_pos"][row])
+            ring = [(given["dt_cache"][slot, :, i], given["x_cache"][slot, :, i], held_B[slot, :, i]) for i in range(count)]
+            for taken, value, key in [*ring, (step[row], x[row], B[row])]:
+                decay = 0 if self.fault == "undecayed" and count > 1 else taken * A[:, 0, 0]
+                S = torch.exp(torch.as_tensor(decay).double()).reshape(-1, 1, 1) * S
+                S = S + (taken[:, None] * value)[..., None] * key[:, None]
+            y = (S * C[row, :, None]).sum(-1) + (0 if given["D"] is None else given["D"] * x[row])
+            out[row] = y if given["z"] is None else y * torch.nn.functional.silu(given["z"][row].double())
+            if not given["is_flush"][row]:
+                given["dt_cache"][slot, :, count], given["x_cache"][slot, :, count] = step[row], x[row]
+                given["B_cache"][slot, :, count] = B[row, ::shared]
+            elif self.fault != "unfolded":
+                state[slot] = S
         return out
 
 

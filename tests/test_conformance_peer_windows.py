@@ -1,13 +1,14 @@
 """What the adapters of vLLM and SGLang add to the kernels is right: kernels by the reference pass, wrong ones fail."""
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from conformance.adapters import sglang_windows, vllm_windows
+from conformance.adapters import sglang_rings, sglang_windows, vllm_windows
 from conformance.adapters.peers import Tensors
 from conformance.adapters.pools import Pool, with_oldest
 from conformance.judge import judge
@@ -36,13 +37,14 @@ def verdicts(operation: str, run: Any) -> list[Verdict]:
 def runs(kernels: Any, windows: Any) -> dict[str, Any]:
     return {
         "ssd.verify_snapshots": partial(windows.Snapshots, kernels, "ssd"),
+        "ssd.buffered_step": partial(vllm_windows.Ring, kernels, 5),
         "speculate.chain": partial(windows.Layer, kernels),
         "speculate.tree": partial(windows.Layer, kernels),
         "ssd.verify_tree": getattr(kernels, "ssd_tree", None),
     }
 
 
-@pytest.mark.parametrize("operation", ["ssd.verify_snapshots", "speculate.chain"])
+@pytest.mark.parametrize("operation", ["ssd.verify_snapshots", "speculate.chain", "ssd.buffered_step"])
 def test_windows_for_vllm_pass_where_its_kernels_are_right(operation: str) -> None:
     assert set(verdicts(operation, runs(VLLM(), vllm_windows)[operation])) == {Verdict.PASS}
 
@@ -58,6 +60,8 @@ def test_windows_for_sglang_pass_where_its_kernels_are_right(operation: str) -> 
         (VLLM("first"), vllm_windows, "ssd.verify_snapshots"),
         (VLLM("last"), vllm_windows, "ssd.verify_snapshots"),
         (VLLM("shift"), vllm_windows, "speculate.chain"),
+        (VLLM("unfolded"), vllm_windows, "ssd.buffered_step"),
+        (VLLM("undecayed"), vllm_windows, "ssd.buffered_step"),
         (SGLang("chain"), sglang_windows, "ssd.verify_tree"),
         (SGLang("root"), sglang_windows, "speculate.tree"),
         (SGLang("window"), sglang_windows, "speculate.chain"),
@@ -66,6 +70,25 @@ def test_windows_for_sglang_pass_where_its_kernels_are_right(operation: str) -> 
 )
 def test_a_peer_that_is_wrong_in_one_way_fails_through_its_adapter(kernels: Any, windows: Any, operation: str) -> None:
     assert Verdict.FAIL in verdicts(operation, runs(kernels, windows)[operation])
+
+
+def test_raw_gates_make_the_gates_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kernels make them: g = -e^A_log softplus(a + dt_bias), with softplus(x) = x above 20, and beta = sigmoid(b)."""
+    rate = float(torch.tensor(sglang_rings.A_LOG).exp())
+    monkeypatch.setattr(sglang_rings, "module", lambda _: SimpleNamespace(exp_at=lambda x, device: rate))
+    g = -torch.tensor([0.0, 3e-6, 0.004, 0.31, 60.0]).repeat(2, 1)
+    beta = torch.tensor([0.5, 1e-3, 0.9, 0.02, 0.999]).repeat(2, 1)
+    raw = sglang_rings.Gates(Tensors("cpu"))(g, beta)
+
+    def made(raw: dict[str, Any]) -> tuple[Any, Any]:
+        x = raw["a"] + raw["dt_bias"]
+        return -rate * torch.where(x <= 20, torch.log(1 + torch.exp(x)), x), torch.sigmoid(raw["b"])
+
+    for came, given in zip(made(raw), (g, beta), strict=True):
+        torch.testing.assert_close(came, given, rtol=2**-21, atol=0)
+    nothing = made(sglang_rings.without_effect(raw))
+    assert not nothing[0].any()
+    assert not nothing[1].any()
 
 
 def test_first_children_and_next_siblings_lead_back_to_the_parents() -> None:
