@@ -207,7 +207,7 @@ def likeness(way: Way, job: Job, smallest: Case) -> str:
 
     failed = [found.case for found, *_ in way.found if found.specification is job.specification]
     failing = [smallest, failed[0], failed[len(failed) // 2], failed[-1]]
-    passing = (case for case in job.specification.cases("smoke", job.capability.limits) if case not in failed)
+    passing = (case for case in job.specification.cases("standard", job.capability.limits) if case not in failed)
     return looks_like(job.specification, job.capability, failing, passing, FAULTS)
 
 

@@ -39,6 +39,27 @@ def test_smoke_is_a_part_of_standard(specification: Specification) -> None:
 
 
 @every
+def test_smoke_has_every_family_and_every_value_of_every_option_in_few_cases(specification: Specification) -> None:
+    smoke = list(specification.cases("smoke", Limits()))
+    assert {case.family for case in smoke} == set(specification.families)
+    for name, values in specification.options.items():
+        assert {case.options[name] for case in smoke} == set(values)
+    assert any(case.seed > 0 for case in smoke), "no inputs with gaps"
+    assert any(case.seed == 0 and case.family == specification.families[-1] for case in smoke), "none is called again"
+    assert len(smoke) <= 7
+
+
+def test_smoke_covers_what_the_limits_of_an_adapter_admit() -> None:
+    scan = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    limits = Limits(options={"D": ("channel", "off"), "z": ("on",)}, sizes={"g": (1, 1)})
+    smoke = list(scan.cases("smoke", limits))
+    assert {case.options["D"] for case in smoke} == {"channel", "off"}
+    assert {(case.options["z"], case.sizes["g"]) for case in smoke} == {("on", 1)}
+    nothing = Limits(sizes={"g": (5, 5), "h": (6, 6)})
+    assert list(scan.cases("smoke", nothing)) == []
+
+
+@every
 def test_the_inputs_of_a_case_are_the_same_every_time_and_change_with_the_seed(specification: Specification) -> None:
     case = first(specification)
     drawn, again = (fingerprint(specification.draw(case, BF16)) for _ in range(2))

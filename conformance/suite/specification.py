@@ -15,6 +15,7 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
+from .cover import cover
 
 TIERS = ("smoke", "standard")
 
@@ -89,9 +90,13 @@ class Specification:
         return "; ".join(dict.fromkeys(part for part in found if part))
 
     def cases(self, tier: str, limits: Limits) -> Iterator[Case]:
-        """The cases of a tier within the limits, without repetition. Smoke is a part of standard."""
+        """The cases of a tier within the limits, without repetition. Smoke is a part of standard (`cover`)."""
+        every = self._every(limits)
+        return iter(cover(list(every))) if tier == "smoke" else every
+
+    def _every(self, limits: Limits) -> Iterator[Case]:
         seen = set()
-        for case in self._table(tier, self._offered(limits)):
+        for case in self._table(self._offered(limits)):
             sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
             case = Case(case.operation, sizes, case.options, case.family, case.seed)
             if self.ok(sizes) and self.identify(case) not in seen:
@@ -103,21 +108,21 @@ class Specification:
             name: tuple(v for v in values if v in limits.options.get(name, values)) for name, values in self.options.items()
         }
 
-    def _table(self, tier: str, offered: Mapping[str, tuple[str, ...]]) -> Iterator[Case]:
+    def _table(self, offered: Mapping[str, tuple[str, ...]]) -> Iterator[Case]:
         first = {name: values[0] for name, values in offered.items() if values}
         for family in self.families:
             yield self.case({}, first, family, 0)
-        for row in self.rows[:2] if tier == "smoke" else self.rows:
+        for row in self.rows:
             yield self.case(row, first, self.families[0], 0)
         for name, values in offered.items():
             for value in values[1:]:
                 yield self.case({}, {**first, name: value}, self.families[0], 0)
-        for number in range(2 if tier == "smoke" else 12):
+        for number in range(12):
             rng = np.random.default_rng(number)
             mixed = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
             yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
-        for sizes, chosen, family in self.further if tier != "smoke" else ():
+        for sizes, chosen, family in self.further:
             if all(value in offered.get(name, (value,)) for name, value in chosen.items()):
                 yield self.case(sizes, {**first, **chosen}, family, 0)
 
