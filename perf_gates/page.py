@@ -4,6 +4,8 @@ roofline      bytes of a launch against its time, beside the copy bandwidth and 
 ratios        ours over the target of each cell of the papers' tables, and kernels over the peers' of their kind
 cost          time over the tokens of a window or tree, with the least squares of `ssmspec_ref.cost`
 throughput    tokens a second of the recurrence alone, over the rows of a batch
+steps         whole steps of an engine in plain steps, over the tokens of a window or tree, with the same least squares
+sequences     tokens a second of an engine over the sequences of a batch, plain and with drafts at a stated tau
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +21,15 @@ import matplotlib.pyplot as plt
 
 from ssmspec_ref.cost import fit
 
+from . import served
 from .measured import At, Results
 from .paper_table import row
 from .targets import ROUTES, SHAPES
 from .verdict import Judged
 
 COST_BATCH = 16
-NAMES = ("roofline", "ratios", "cost", "throughput")
+NAMES = ("roofline", "ratios", "cost", "throughput", "steps", "sequences")
+MODEL = "mamba2-2.7b"
 RCPARAMS = {"svg.hashsalt": "ssmspec", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.fonttype": "none"}
 STYLE = "body{font:15px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.1em .6em;text-align:left}.FAIL{color:#b00}"
 
@@ -141,6 +145,42 @@ def of_batches(at: At, shape: str, operation: str) -> bool:
     return at.part in ("buffered", "buffered_delta") and (at.shape, at.operation) == (shape, operation)
 
 
+def in_plain_steps(results: Results, method: str, sizes: Sequence[int]) -> list[tuple[int, float]]:
+    """Tokens of a window, or nodes of a tree, and the time of the step over a plain one's, as far as they were measured."""
+    shape = "tree" if method == "tree" else "window"
+    at = {n: At("bench", MODEL, f"{method}, {shape} of {n}", 1) for n in sizes}
+    plain = At("bench", MODEL, served.PLAIN, 1)
+    if plain not in results.timings:
+        return []
+    return [(n, results.us(place) / results.us(plain)) for n, place in at.items() if place in results.timings]
+
+
+def steps(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    for method, sizes in {"replay": (2, 3, 5, 7, 9), "joint": (2, 3, 5, 7, 9), "tree": (13, 15, 63)}.items():
+        known = in_plain_steps(results, method, sizes)
+        if len(known) < 3:
+            continue
+        tokens, times = zip(*known, strict=True)
+        line = fit(tokens, times, 1)
+        (dots,) = axes.plot(tokens, times, "o", label=f"{method}: {line.linear:.4f} N + {line.fixed:.2f}")
+        axes.plot(tokens, [line(n) for n in tokens], color=dots.get_color(), lw=1)
+    axes.axhline(1, color="black", lw=1)
+    axes.set(
+        xscale="log", xlabel="tokens of a window, nodes of a tree", ylabel="plain steps", title=f"A step of {MODEL}, batch 1"
+    )
+    legend(axes)
+
+
+def sequences(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    for name, tau in ((served.PLAIN, 1.0), (served.SPECULATIVE, served.TAU)):
+        at = {b: At("bench", MODEL, name, b) for b in served.BATCHES}
+        known = [(b, 1e6 * tau * b / results.us(place)) for b, place in at.items() if place in results.timings]
+        if known:
+            axes.plot(*zip(*known, strict=True), marker="o", label=name if tau == 1 else f"{name}, tau {tau}")
+    axes.set(xscale="log", yscale="log", xlabel="sequences", ylabel="tokens a second", title=f"{MODEL}, drafting counted")
+    legend(axes)
+
+
 def legend(axes: Any) -> None:
     """Names what was drawn, where anything was."""
     if axes.get_legend_handles_labels()[0]:
@@ -152,6 +192,8 @@ DRAW: dict[str, Callable[[Any, Results, Sequence[Judged]], None]] = {
     "ratios": ratios,
     "cost": cost,
     "throughput": throughput,
+    "steps": steps,
+    "sequences": sequences,
 }
 
 

@@ -407,9 +407,9 @@ def test_the_page_holds_its_plots_and_every_cell(run: Any, tmp_path: Path) -> No
     for out in ("a", "b"):
         assert run("page", tmp_path, "--out", tmp_path / out).exit_code == 0
     text = (tmp_path / "a" / "performance.html").read_text()
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 6
     assert text.count("</tr>") == 1 + sum(len(table.cells) for table in GATES.tables)
-    for name in ("roofline", "ratios", "cost", "throughput"):
+    for name in ("roofline", "ratios", "cost", "throughput", "steps", "sequences"):
         assert (tmp_path / "a" / f"{name}.svg").read_text() == (tmp_path / "b" / f"{name}.svg").read_text()
 
 
