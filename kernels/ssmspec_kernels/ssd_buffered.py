@@ -8,8 +8,7 @@ With S_0 the checkpoint, j the tokens held since it, s and t those of the window
     S_0' = exp(G_h) S_0 + sum_{j held} exp(G_h - G_j) dt_j x_j B_j^T       where held + 2T > L            (3)
 
 The outputs of every row come from the old checkpoint; (3) folds committed tokens only, never the window, which may yet be
-rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule. The one
-token of `ssd_buffered_step` is accepted already: WINDOW = 0, the row is due where held + 1 = L, and (3) takes it in.
+rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule.
 
 The kernel is that of `ssd_window` with more columns: entries (e) are the held tokens and those of the window, of which only
 the last ask (t). A program owns HEADS heads of one group of one row: the scores C B^T are computed once, the sums G for all
@@ -136,7 +135,7 @@ def launch(
     window: int,
     tiles: tuple[int | None, ...],
 ) -> None:
-    """Run the kernel on arguments that were checked; `window` 0 for single tokens.
+    """Run the kernel on arguments that were checked.
 
     Raises: ParameterError, before anything is written.
     """
@@ -216,11 +215,7 @@ def ssd_buffered_kernel(
     if lengths is not None:
         length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
     count = tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
-    due = length > 0
-    if WINDOW > 0:
-        due &= count + 2 * WINDOW > CAPACITY
-    else:
-        due &= count + 1 == CAPACITY
+    due = (length > 0) & (count + 2 * WINDOW > CAPACITY)
     if (slot >= 0) & ((ROWS == "all") | (due == (ROWS == "due"))):
         g = h_0 // HEADS_PER_GROUP
         e, t, n, k = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
@@ -233,9 +228,6 @@ def ssd_buffered_kernel(
         i = e - count
         past, new, real = i < 0, (i >= 0) & (i < length), t < length
         at, row, col = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
-        folded, kept = past, new
-        if WINDOW == 0:
-            folded, kept = past | new, new & (due == 0)
         is_t = i[None, :] == t[:, None]
         sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
@@ -253,17 +245,17 @@ def ssd_buffered_kernel(
         if tl.program_id(0) == 0:
             tl.store(
                 at_dt + at[:, None] * stride_ring_dt_l + heads[None, :] * stride_ring_dt_h, steps,
-                mask=kept[:, None] & in_h[None, :],
+                mask=new[:, None] & in_h[None, :],
             )  # fmt: skip
             if h_0 % HEADS_PER_GROUP == 0:
-                tl.store(at_B + at[:, None] * stride_ring_B_l + n[None, :], B_e, mask=kept[:, None] & in_n[None, :])
+                tl.store(at_B + at[:, None] * stride_ring_B_l + n[None, :], B_e, mask=new[:, None] & in_n[None, :])
         lds = steps * decays[None, :]
         G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
         G_t = dot_right(sees.to(tl.bfloat16), lds)
         if ROWS != "open":
-            since = dot_right(((e[:, None] < e[None, :]) & folded[None, :]).to(tl.bfloat16), lds)
+            since = dot_right(((e[:, None] < e[None, :]) & past[None, :]).to(tl.bfloat16), lds)
             if ROWS == "all":
-                B_f = tl.where(folded[:, None], B_e, 0.0).to(B_e.dtype)
+                B_f = tl.where(past[:, None], B_e, 0.0).to(B_e.dtype)
         scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
         if D_HEAD:
             skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
@@ -294,16 +286,14 @@ def ssd_buffered_kernel(
                     y_t *= silu(z_t.to(tl.float32))
                 at_y = y + b * stride_y_b + h * stride_y_h + col[:, None] * stride_y_t + p_t[None, :]
                 tl.store(at_y, y_t.to(y.dtype.element_ty), mask=(t < T)[:, None] & in_p[None, :])
-                tl.store(at_x + at[:, None] * stride_ring_x_l + p_t[None, :], x_e, mask=kept[:, None] & in_p[None, :])  # (2)
+                tl.store(at_x + at[:, None] * stride_ring_x_l + p_t[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
                 if ROWS != "open":  # noqa: SIM102, settled when the kernel is compiled
                     if due:
                         if ROWS == "due":
-                            B_f = load_entries(
-                                at_B, at_B_t, at * stride_ring_B_l, row * stride_B_t, n, past, folded & new, in_n
-                            )
+                            B_f = load_rows(at_B, at * stride_ring_B_l, n, past, in_n)
                         weight = tl.exp(pick(since, here)) * step
-                        x_f = tl.where(folded[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
-                        total = tl.sum(tl.where(here[None, :] & folded[:, None], lds, 0.0))
+                        x_f = tl.where(past[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
+                        total = tl.sum(tl.where(here[None, :] & past[:, None], lds, 0.0))
                         state = dot_onto(tl.exp(total) * state, tl.trans(x_f), B_f)  # (3)
                         tl.store(
                             at_tile + p_t[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty),

@@ -39,7 +39,7 @@ KERNELS = {
         "delta_window_kernel",
         "delta_tree_products_kernel",
     },
-    "buffered": {"ssd_scan_kernel", "ssd_buffered_kernel", "_commit_kernel"},
+    "buffered": {"ssd_scan_kernel", "ssd_buffered_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
     "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
     "unrolled": {"ssd_window_kernel"},
     "linear": {"_linear_rows_kernel"},

@@ -216,8 +216,8 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
 
 RING = "ssd_ring.py"
 FAULTS = [
-    ("due &= count + 2 * WINDOW > CAPACITY", "due &= count + WINDOW > CAPACITY", None),
-    ("due = length > 0\n", "due = length >= 0\n", None),
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", None),
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", None),
     ("(due == (ROWS == \"due\"))", "(ROWS == \"open\")", None),
     ("if due:", "if due | (ROWS == \"all\"):", None),
     ("G_q[:, None] - pick(G_e, here)[None, :]", "G_q[:, None]", None),
@@ -226,12 +226,12 @@ FAULTS = [
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", None),
     ("(i[None, :] <= t[:, None])", "(i[None, :] < t[:, None])", None),
     ("dot_left(W, x_e)", "dot_left(0.0 * W, x_e)", None),
-    ("folded, kept = past, new\n", "folded, kept = past | new, new\n", None),
-    (") & folded[None, :]).to(tl.bfloat16)", ")).to(tl.bfloat16)", None),
+    ("x_f = tl.where(past[:, None]", "x_f = tl.where((past | new)[:, None]", None),
+    (") & past[None, :]).to(tl.bfloat16)", ")).to(tl.bfloat16)", None),
     ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", None),
     ("if h_0 % HEADS_PER_GROUP == 0:", "if h_0 >= 0:", None),
     ("in_n, in_h, heads = n < N, k < HEADS, h_0 + k", "in_n, in_h, heads = n < N, k <= HEADS, h_0 + k", None),
-    ("x_e, mask=kept[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", None),
+    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", None),
     ("state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)", None),
     ("tl.exp(total) * state", "state", None),
     ("weight = tl.exp(pick(since, here)) * step", "weight = step", None),
