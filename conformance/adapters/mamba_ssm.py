@@ -11,6 +11,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Array
 
 from .peers import Tensors, bare, module, placed, version_of
+from .pools import Pool, by_head
 
 STEP = NumericContract(softplus="log")
 CHUNK = 16
@@ -33,26 +34,12 @@ class Kernels:
         self.combined = module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
 
     def step(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
-        """The rows in descending slots of a pool; slot 0 is live, NaN lies between."""
-        rows, (h, p, n) = len(S), S.shape[1:]
-        slots = self.tensor.torch.arange(2 * (rows - 1), -1, -2, device=self.tensor.device)
-        pool = self.tensor.torch.full((2 * rows, h, p, n), float("nan"), device=self.tensor.device)
-        pool[slots] = self.tensor(S)
-        D, bias = self.tensor(params.D), self.tensor(params.dt_bias)
-        y = self.update(
-            pool,
-            self.tensor(token.x),
-            self.tensor(token.dt)[:, :, None].expand(-1, -1, p),
-            self.tensor(params.A)[:, None, None].expand(h, p, n),
-            self.tensor(token.B),
-            self.tensor(token.C),
-            D=D if D is None or D.dim() == 2 else D[:, None].expand(h, p),
-            z=self.tensor(token.z),
-            dt_bias=None if bias is None else bias[:, None].expand(h, p),
-            dt_softplus=params.dt_softplus,
-            state_batch_indices=slots.int(),
-        )
-        return self.tensor.back(y, pool[slots])
+        pool = Pool(self.tensor, S)
+        x, dt, B, C, z = map(self.tensor, (token.x, token.dt, token.B, token.C, token.z))
+        wide = by_head(self.tensor, params, x.shape[-1], B.shape[-1])
+        given = {"dt": dt[:, :, None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
+        y = self.update(pool.states, x, **given, **wide, state_batch_indices=pool.index)
+        return self.tensor.back(y, pool.rows())
 
     def scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
         given = map(self.tensor, (window.x, window.dt, params.A, window.B, window.C))
