@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from conformance.adapters import reference
 from conformance.faults import laws as faults
 from conformance.load import load
-from property_tests.laws import ALL, LAWS, Broken, Law, given_of
+from property_tests.laws import ALL, LAWS, Law
+from property_tests.relations import Broken, given_of
 from ssmspec_fast import kernel_adapter
 from ssmspec_ref.contract import Subject
 

@@ -1,0 +1,288 @@
+"""Relations between runs of one decoder, each a function of its own: windows, rollback, slots, trees, schedules, greedy runs.
+
+A law takes a `Case`, a decoding of any adapter with a model and tokens, walks through it in two ways that must come to the
+same, and raises `Broken` where they do not. `DECODER_LAWS` lists them with the faults that each one finds
+(`conformance.faults.sequences`, `.drafts`). Numbers are those of the relations in docs/fuzzing.md.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ssmspec_ref.contract import Adapter, Decoding
+
+from .greedy import any_drafts, greedy_is_plain
+from .ledger import longest
+from .walks import Case, case_of
+
+TREE, RENUMBERED = [-1, 0, 0, 1], [-1, 0, 0, 2]
+"""A root with two children, of which the first, or numbered otherwise the second, has one child."""
+
+
+def windows_split(case: Case) -> None:
+    """1. A window accepted as a whole is two windows, of which the second begins where the first ended."""
+    one, two = (case.walk([1, 2]) for _ in range(2))
+    a, b, c = case.tokens(3)
+    one.accept(0, [a, b], 2, c)
+    two.accept(0, [a], 1, b)
+    two.accept(0, [], 0, c)
+    for walk in (one, two):
+        walk.accept(0, [], 0, 0)
+    case.agree(one, two)
+
+
+def later_drafts(case: Case) -> None:
+    """2. What is said of a draft does not depend on the drafts behind it; bit for bit where tokens enter one by one."""
+    drafts, other = case.tokens(3), case.tokens(3, 1)
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    one.draft({0: drafts})
+    two.draft({0: [drafts[0], *other[1:]]})
+    case.agree_exactly(one, two) if case.decoding.contract.order == "sequential" else case.agree(one, two)
+
+
+def rollback(case: Case) -> None:
+    """3. A window accepted in part is as if what was rejected had never been drafted."""
+    drafts, root = case.tokens(3), case.tokens(1, 1)[0]
+    for count in range(3):
+        one, two = case.walk([1, 2, 0]), case.walk([1, 2, 0])
+        one.accept(0, drafts, count, root)
+        two.steps(0, [*drafts[:count], root])
+        for walk in (one, two):
+            walk.accept(0, drafts[:1], 1, 1)
+            walk.steps(0, [2])
+        case.agree(one, two)
+
+
+def none_accepted(case: Case) -> None:
+    """4. Where no draft is accepted it does not matter what was drafted: bit for bit where tokens enter one by one."""
+    walks = [case.walk([1, 2]) for _ in range(3)]
+    for walk, drafts in zip(walks, (case.tokens(3), case.tokens(3, 1), []), strict=True):
+        walk.accept(0, drafts, 0, 1)
+        walk.accept(0, [2], 0, 0)
+    if case.decoding.contract.order == "sequential":
+        case.agree_exactly(*walks[:2])
+    case.agree(*walks)
+
+
+def all_accepted(case: Case) -> None:
+    """5. Windows accepted as a whole, one after another, are plain decoding."""
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    for which in range(3):
+        *drafts, root = case.tokens(4, which)
+        one.accept(0, drafts, 3, root)
+        two.steps(0, [*drafts, root])
+    case.agree(one, two)
+
+
+def cut(case: Case) -> None:
+    """5. A run cut by a stop is a run of what is left of it."""
+    *drafts, root = case.tokens(4)
+    one, two, three = (case.walk([1, 2]) for _ in range(3))
+    for walk, by in ((one, 1), (three, 3)):
+        walk.draft({0: drafts})
+        walk.settle({0: [0, 1, 2, 3]}, root, by)
+        walk.accept(0, [], 0, 1)
+    two.steps(0, [*drafts[:2], root, 1])
+    case.agree(one, two)
+    two = case.walk([1, 2])
+    two.steps(0, [root, 1])
+    case.agree(three, two)
+
+
+def repeated(case: Case) -> None:
+    """6. The same walk again says the same bits, and to read a state changes nothing: not read, read, and read again."""
+    walks = [case.walk([1, 2]) for _ in range(3)]
+    for reads, walk in enumerate(walks):
+        for which in range(3):
+            walk.accept(0, case.tokens(3, which), 1 + which % 2, 2, look=reads > 0)
+            if reads > 1:
+                walk.look(0, 0)
+    for walk in walks[1:]:
+        case.agree_exactly(walks[0], walk)
+
+
+def ragged(case: Case) -> None:
+    """7. A row that is shorter than its window, and padding before and behind it, are as if they were not there."""
+    long, short = case.tokens(3), case.tokens(1, 1)
+    one, two = case.walk([1, 2], [0, 1]), case.walk([1, 2], [0, 1])
+    one.draft({-1: [], 1: short, -2: [0], 0: long, -3: []})
+    one.settle({1: [0, 1], 0: [0]}, 2)
+    two.draft({1: short})
+    two.settle({1: [0, 1]}, 2)
+    two.draft({0: long})
+    two.settle({0: [0]}, 2)
+    for walk in (one, two):
+        for slot in (0, 1):
+            walk.accept(slot, [], 0, 1)
+    case.agree(one, two)
+
+
+def company(case: Case) -> None:
+    """8. A sequence decodes alone as it does beside others, in any order of rows, whatever each of them accepts."""
+    prompts, drafts = ([1, 2], [0, 1, 2], [2]), [case.tokens(2, which) for which in range(3)]
+    one, two = case.walk(*prompts), case.walk(*prompts)
+    for order in ((2, 0, 1), (1, 2, 0)):
+        one.draft({slot: drafts[slot] for slot in order})
+        one.settle({slot: list(range(slot + 1)) for slot in order}, 1)
+        for slot in range(3):
+            two.accept(slot, drafts[slot], slot, 1)
+    case.agree(one, two)
+
+
+def slots_renamed(case: Case) -> None:
+    """9. It does not matter which slots sequences have, nor who had them before; other slots keep their bits."""
+    drafts, prompts = case.tokens(2), ([1, 2], [3], [0, 4])
+    one, two = case.walk(*prompts, slots=(0, 1, 2)), case.walk(*prompts, slots=(3, 1, 2))
+    two.accept(1, drafts, 1, 3)
+    two.release(0, 1)
+    two.hand_over_within(2, 0)
+    two.prefill(0, [[3]], [1])
+    for walk, names in ((one, (0, 1, 2)), (two, (3, 1, 0))):
+        for order in ((0, 1), (1, 2), (2, 0)):
+            walk.draft({-1: [], **{names[i]: drafts for i in order}})
+            walk.settle({names[i]: list(range(1 + (order[0] + i) % 3)) for i in order}, 2)
+    case.agree(one, two)
+
+
+def siblings_permuted(case: Case) -> None:
+    """10. A tree numbered otherwise says the same at the same nodes, and commits the same along the same path."""
+    a, b, c = 0, 1, case.tokens(1)[0]
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    one.draft({0: [a, b, c]}, {0: TREE})
+    one.settle({0: [0, 1, 3]}, 2)
+    two.draft({0: [b, a, c]}, {0: RENUMBERED})
+    two.settle({0: [0, 2, 3]}, 2)
+    for walk in (one, two):
+        walk.accept(0, [], 0, 1)
+    case.agree(one, two)
+
+
+def chain_as_tree(case: Case) -> None:
+    """11. A chain is the tree with one path."""
+    *drafts, root = case.tokens(4)
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    one.draft({0: drafts})
+    two.draft({0: drafts}, {0: [-1, 0, 1, 2]})
+    for walk in (one, two):
+        walk.settle({0: [0, 1, 2]}, root)
+        walk.accept(0, [], 0, 1)
+    case.agree(one, two)
+
+
+def path_as_chain(case: Case) -> None:
+    """11, 12. A tree says at its nodes what the chains of its paths say, and commits a path as its chain."""
+    words = [0, 1, case.tokens(1)[0]]
+    for path in ([0, 1], [0, 2], [0, 2, 3]):
+        one, two = case.walk([1, 2]), case.walk([1, 2])
+        one.draft({0: words}, {0: RENUMBERED})
+        one.settle({0: path}, 2)
+        two.steps(0, [*(words[node - 1] for node in path[1:]), 2])
+        for walk in (one, two):
+            walk.accept(0, [], 0, 1)
+        case.agree(one, two)
+
+
+def twins(case: Case) -> None:
+    """12. Siblings of the same token say the same, and it does not matter which of them is accepted."""
+    a, b = case.tokens(2)
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    for walk, path in ((one, [0, 1]), (two, [0, 2])):
+        walk.draft({0: [a, a, b]}, {0: [-1, 0, 0, 0]})
+        walk.settle({0: path}, 2)
+        walk.accept(0, [b], 1, 1)
+    case.agree(one, two)
+
+
+def prompt_in_parts(case: Case) -> None:
+    """16. A prompt is its first part, then the rest as windows."""
+    first, (*drafts, root) = case.tokens(4), case.tokens(4, 1)
+    one, two = case.walk([*first, *drafts, root]), case.walk(first)
+    two.accept(0, drafts, 3, root)
+    for walk in (one, two):
+        walk.accept(0, [1], 1, 2)
+    case.agree(one, two)
+
+
+def flushed(case: Case) -> None:
+    """16. It does not matter when the buffer is flushed."""
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    for which in range(4):
+        for walk in (one, two):
+            walk.accept(0, case.tokens(2, which), which % 3, 1)
+        if which != 2:
+            two.flush(0, [0])
+    case.agree(one, two)
+
+
+def preempted(case: Case) -> None:
+    """20. A sequence that is taken out, and goes on in another slot, goes on as if it had stayed."""
+    one, two = case.walk([1, 2]), case.walk([1, 2])
+    for which in range(3):
+        one.accept(0, case.tokens(2, which), which % 2 + 1, 1)
+        two.accept(which, case.tokens(2, which), which % 2 + 1, 1)
+        two.preempt(0, which)
+        two.prefill(0, [[0, 3]], [which])
+        two.resume(0, 0, which + 1)
+    case.agree(one, two)
+
+
+def forked(case: Case) -> None:
+    """20. A copy and its source go on apart, each as if it were alone."""
+    one, two, three = (case.walk([1, 2]) for _ in range(3))
+    drafts, other = case.tokens(2), case.tokens(2, 1)
+    for walk in (one, two, three):
+        walk.accept(0, drafts, 1, 1)
+    two.fork(0, 0, 2)
+    two.accept(0, drafts, 2, 3)
+    two.accept(2, other, 1, 4)
+    one.accept(0, drafts, 2, 3)
+    three.accept(0, other, 1, 4)
+    for walk, slots in ((one, (0,)), (two, (0, 2)), (three, (0,))):
+        for slot in slots:
+            walk.accept(slot, [], 0, 2)
+    case.agree(one, two, three)
+
+
+@dataclass(frozen=True)
+class DecoderLaw:
+    """`needs` is what windows must be able to be: chains or trees of several tokens; `kills` are the faults it finds."""
+
+    holds: Callable[[Case], None]
+    needs: tuple[str, ...]
+    kills: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.holds.__name__
+
+    def takes(self, decoding: Decoding) -> bool:
+        return longest(decoding, 4) == 4 and all(getattr(decoding, need) for need in self.needs)
+
+    def over(self, adapter: Adapter, seed: int) -> Iterator[Case]:
+        """A case for every decoding of an adapter of which it holds."""
+        return (case_of(adapter, decoding, seed) for decoding in adapter.decodings if self.takes(decoding))
+
+
+ANY, TREES, BOTH = (), ("trees",), ("chains", "trees")
+DECODER_LAWS = (
+    DecoderLaw(windows_split, ANY, ("LosesLastToken", "StepReadsTheOldColumn", "RingOfOneWindow")),
+    DecoderLaw(later_drafts, ANY, ("LooksAhead", "ChainsAtOnce")),
+    DecoderLaw(rollback, ANY, ("KeepsConvWindow", "KeepsTheFirstDraft", "RingOfOneWindow")),
+    DecoderLaw(none_accepted, ANY, ("KeepsConvWindow", "KeepsTheFirstDraft")),
+    DecoderLaw(all_accepted, ANY, ("LosesLastToken", "StepReadsTheOldColumn", "RingOfOneWindow")),
+    DecoderLaw(cut, ANY, ("IgnoresTheCut", "CutsBeforeTheRoot")),
+    DecoderLaw(repeated, ANY, ("SettlesWhenRead", "CountsItsWindows")),
+    DecoderLaw(ragged, ANY, ("RaggedAsUniform", "PaddingShiftsTheRows", "RowForSlot")),
+    DecoderLaw(company, ANY, ("OneCursor", "RowForSlot", "StaleOrder")),
+    DecoderLaw(slots_renamed, ANY, ("RowForSlot", "ReusesTheState", "PaddingTakesTheLastSlot", "PaddingShiftsTheRows")),
+    DecoderLaw(siblings_permuted, TREES, ("PathAsPrefix",)),
+    DecoderLaw(chain_as_tree, BOTH, ("ChainsAtOnce", "KeepsConvWindow")),
+    DecoderLaw(path_as_chain, TREES, ("PathAsPrefix", "LastChild")),
+    DecoderLaw(twins, TREES, ("LooksAhead",)),
+    DecoderLaw(prompt_in_parts, ANY, ("LosesLastToken", "RingOfOneWindow")),
+    DecoderLaw(flushed, ANY, ("FlushLosesTheLast", "RingOfOneWindow")),
+    DecoderLaw(preempted, ANY, ("PreemptForgetsTheLast", "RingOfOneWindow")),
+    DecoderLaw(forked, ANY, ("ForkAliases", "PreemptForgetsTheLast")),
+    DecoderLaw(greedy_is_plain, ANY, ("TrustsDrafts", "ChainsAtOnce")),
+    DecoderLaw(any_drafts, ANY, ("TrustsDrafts", "ChainsAtOnce")),
+)
+"""The catalogue."""
