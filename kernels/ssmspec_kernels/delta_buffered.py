@@ -87,8 +87,8 @@ def delta_buffered(
     lengths: Tensor | None = None,
     out: Tensor | None = None,
     block_v: int | None = None,
-    rows: int = 32,
-    stages: int = 3,
+    rows: int | None = None,
+    stages: int | None = None,
     num_warps: int = 4,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, v): (1) to (5).
@@ -108,6 +108,8 @@ def delta_buffered(
     check_window(ring.capacity, window, t)
     o = torch.empty_like(v) if out is None else out
     block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 128 if b * h >= 512 else 64))
+    many = block == 128
+    rows, stages = rows or (16 if many else 32), stages or (4 if many else 3)
     whole = max(16, triton.next_power_of_2(axes["k"]))
     streams = g.dim() == 3 and axes["k"] == whole and axes["v"] % block == 0
     _delta_buffered_kernel[(triton.cdiv(axes["v"], block), h, b)](
@@ -118,8 +120,16 @@ def delta_buffered(
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, WINDOW=window,
         BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity - window)),
         BLOCK_K=whole, BLOCK_V=block, ROWS=min(rows, whole) if streams else whole, STAGES=stages, num_warps=num_warps,
+        maxnreg=_registers(S, many and streams),
     )  # fmt: skip
     return o
+
+
+def _registers(S: Tensor, streams: bool) -> int | None:
+    """The most registers of a lane: on sm_90 168, with 16 rows at a time in four stages (windows of 6 for 256 rows: 231 us, not
+    259, and 513, not 529, where all flush)."""
+    hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
+    return 168 if hopper and streams else None
 
 
 @triton.jit

@@ -4,8 +4,8 @@
     (I + A)^-1 = [ X_1  0 ; -X_2 A_21 X_1  X_2 ]          of two blocks of a size, one of twice the size (2)
 
 Substitution takes a step for each row, about 100 cycles on an H200, and a product of whole matrices nine bf16 products,
-each behind a fence, 460 cycles: so 16 rows are substituted, and blocks joined by products of their own size, those of 16 in
-fp32, the larger ones as `dots` has them.
+each behind a fence, 460 cycles: so 16 rows are substituted, and blocks joined by products of their own size, those of 16 and
+32 in fp32, those of 64 as `dots` has them.
 Source: Higham, Accuracy and Stability of Numerical Algorithms, section 14.2.2: as stable as substitution, which powers of A
 are not.
 """
@@ -51,7 +51,7 @@ def _joined(X, A, SPLIT: tl.constexpr):
     X_1, X_2 = tl.sum(tl.where(is_first, X, 0.0), axis=1), tl.sum(tl.where(is_first, 0.0, X), axis=1)
     if n == 1:
         A_21, X_1, X_2 = tl.reshape(A_21, (m, m)), tl.reshape(X_1, (m, m)), tl.reshape(X_2, (m, m))
-    if m < 32:
+    if m < 64:
         low = tl.dot(X_2, tl.dot(A_21, X_1, input_precision="ieee"), input_precision="ieee")
     else:
         low = dot_both(X_2, dot_both(A_21, X_1, SPLIT), SPLIT)

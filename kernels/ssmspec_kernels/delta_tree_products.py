@@ -77,37 +77,36 @@ def delta_tree_products_kernel(
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
-    group = h // HEADS_PER_KEY
-    t, i = tl.arange(0, ALL).to(tl.int64), tl.arange(0, BLOCK_K).to(tl.int64)
-    in_t, in_k = t < T, i < K
-    # All that is asked for here is on its way at once: nothing waits for the slot, or for the mask.
-    at_anc = ancestors + b * stride_anc_b
-    real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
-    sees = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-    sees = tl.load(sees, mask=in_t[:, None] & in_t[None, :], other=0) != 0
-    at_q, at_k = q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g
-    q_t = tl.load(at_q + t[:, None] * stride_q_t + i[None, :], mask=in_t[:, None] & in_k[None, :], other=0.0)
-    k_t = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=in_t[:, None] & in_k[None, :], other=0.0)
-    g_t = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=in_t, other=0.0).to(tl.float32)
-    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h + t * stride_beta_t, mask=in_t, other=0.0).to(tl.float32)
-    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
     if slot >= 0:
-        sees &= real[:, None] & real[None, :]
-        q_t, k_t = tl.where(real[:, None], q_t, 0.0), tl.where(real[:, None], k_t, 0.0)
-        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        g_t, beta_t = tl.where(real, g_t, 0.0), tl.where(real, beta_t, 0.0)
-        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)  # (1)
+        group = h // HEADS_PER_KEY
+        t, i = tl.arange(0, ALL).to(tl.int64), tl.arange(0, BLOCK_K).to(tl.int64)
+        in_t, in_k = t < T, i < K
+        at_anc = ancestors + b * stride_anc_b
+        real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
+        sees = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
+        sees = tl.load(sees, mask=real[:, None] & real[None, :], other=0) != 0
+        before = sees & (t[:, None] != t[None, :])
+        at_q, at_k = q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g
+        of_k = real[:, None] & in_k[None, :]
+        q_t = tl.load(at_q + t[:, None] * stride_q_t + i[None, :], mask=of_k, other=0.0)
+        k_t = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=of_k, other=0.0)
+        at_beta = beta + b * stride_beta_b + h * stride_beta_h
+        beta_t = tl.load(at_beta + t * stride_beta_t, mask=real, other=0.0).to(tl.float32)
+        g_t = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
+        decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
         r_q, r_k = norms(q_t, scale, eps, L2_NORM), norms(k_t, 1.0, eps, L2_NORM)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)  # (1)
         weight = tl.exp(tl.where(sees, G[:, None] - G[None, :], float("-inf"))) * r_k[None, :]
-        before = t[:, None] != t[None, :]
-        coupling = tl.where(before, dot_inputs(k_t, tl.trans(k_t)) * weight * (beta_t * r_k)[:, None], 0.0)  # (2)
-        to_q = dot_inputs(q_t, tl.trans(k_t)) * weight * r_q[:, None]
-        P = dot_both(to_q, inverted(coupling, True) * beta_t[None, :], True, NINTH=False)  # (3)
+        to_q, to_k = dot_inputs(q_t, tl.trans(k_t)), dot_inputs(k_t, tl.trans(k_t))
+        coupling = tl.where(before, to_k * weight * (beta_t * r_k)[:, None], 0.0)  # (2)
+        M = inverted(coupling, True) * beta_t[None, :]
+        P = dot_both(to_q * weight * r_q[:, None], M, True, NINTH=False)  # (3)
         from_q, from_k = r_q * tl.exp(G), r_k * tl.exp(G)
         at_S = S + slot * stride_S_s + h * stride_S_h + i[:, None] * stride_S_k
         at_v = v + b * stride_v_b + h * stride_v_h + t[:, None] * stride_v_t
         at_o = o + b * stride_o_b + h * stride_o_h + t[:, None] * stride_o_t
-        for tile in range(TILES):
+        for tile in tl.range(0, TILES, num_stages=1):  # Stages of tiles would leave room for one program an SM.
             j = (tl.program_id(0).to(tl.int64) * TILES + tile) * BLOCK_V + tl.arange(0, BLOCK_V)
             in_v = j < V
             state = tl.load(at_S + j[None, :], mask=in_k[:, None] & in_v[None, :], other=0.0).to(tl.float32)
