@@ -126,8 +126,10 @@ def delta_buffered(
 
 
 def _registers(S: Tensor, streams: bool) -> int | None:
-    """The most registers of a lane: on sm_90 168, with 16 rows at a time in four stages (windows of 6 for 256 rows: 231 us, not
-    259, and 513, not 529, where all flush)."""
+    """The most registers of a lane: on sm_90 168, with 16 rows at a time in four stages.
+
+    256 rows, windows of 6: 231 us, not 259, and 513, not 529, where all flush.
+    """
     hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
     return 168 if hopper and streams else None
 
