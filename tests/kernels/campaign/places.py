@@ -274,6 +274,9 @@ class Finder(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         function = ast.unparse(node.func)
         last = function.rsplit(".", 1)[-1]
+        if TILES.fullmatch(last) and not self.jit:
+            self.left_out["a tuning choice"] += 1
+            return
         if last == "to" and isinstance(node.func, ast.Attribute) and len(node.args) == 1:
             if node in self.stored:
                 self.left_out["a cast to the type of a pointer, which its store makes itself"] += 1

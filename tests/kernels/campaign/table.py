@@ -32,7 +32,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
     unargued = [row["name"] for row in survivors if row["name"] not in arguments]
     if unargued:
         raise SystemExit("no argument for:\n" + "\n".join(unargued))
-    void = header.get("void", 0)
+    void, unfit = header.get("void", 0), header.get("unfit", [])
     lines = [
         "# Breaks of the kernels",
         "",
@@ -47,6 +47,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"{first['survived']} survived before cases were added for them",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
         f"- the {header['killers']} tests that killed them pass on the unbroken package",
+        *([f"- judged nothing, because they fail on the unbroken package: {', '.join(unfit)}"] if unfit else []),
         f"- passed over because the broken file names what is not there, or cannot be imported: {void}",
         "",
         "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
