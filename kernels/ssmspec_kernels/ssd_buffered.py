@@ -37,6 +37,7 @@ from .cursors import check_window
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import INDICES, d_strides, strides
+from .ssd_buffered_short import MOST_TOKENS, ssd_buffered_short_kernel
 from .ssd_inputs import check_heads, check_inputs, load_rows, step_size
 from .ssd_ring import Ring, entry_bytes, load_entries, place
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -92,6 +93,7 @@ def ssd_buffered(
     num_warps: int | None = None,
     stages: int | None = None,
     apart: bool | None = None,
+    short: bool | None = None,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, p): (1) to (3).
 
@@ -110,7 +112,7 @@ def ssd_buffered(
     y = x.new_empty(x.shape) if out is None else out
     launch(
         axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, window,
-        (block_p, program_p, heads, num_warps, stages, apart),
+        (block_p, program_p, heads, num_warps, stages, apart, short),
     )  # fmt: skip
     return y
 
@@ -141,8 +143,24 @@ def launch(
     """
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     products = x.dtype == torch.bfloat16 and n <= 128
-    *given, apart = tiles
+    *given, apart, short = tiles
     check_heads(given[2] or 1, h // g)
+    if short is None:
+        short = products and t <= MOST_TOKENS
+    if short:
+        block, program, heads, warps, _ = (one or own for one, own in zip(given, short_tile(b * h, p), strict=True))
+        each, block_n = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n))
+        for rows in ("open", "due") if apart else ("all",):
+            ssd_buffered_short_kernel[(triton.cdiv(p, each * block), h // heads, b)](
+                S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
+                *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3),
+                *strides(y, 3), *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
+                T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
+                LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window,
+                BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, HALF_N=max(16, block_n // 2),
+                BLOCK_P=block, TILES=each, HEADS=heads, ROWS=rows, num_warps=warps,
+            )  # fmt: skip
+        return
     if apart is None:
         apart = products and b * h >= few(p)
     for rows in ("open", "due") if apart else ("all",):
@@ -171,6 +189,12 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     if p % 64:
         return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, spread(rows, heads, 8, 6), 1, 3)
     return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, spread(rows, heads, 2, 20), 4, 3)
+
+
+def short_tile(rows: int, p: int) -> tuple[int, int, int, int, int]:
+    """As `tile`, for windows of up to 8 tokens."""
+    each = 16 if rows < 2 * SMS or (p % 64 and rows < 1024) else 32 if rows < 1024 else p
+    return 16, each, 1, 1, 1
 
 
 def few(p: int) -> int:

@@ -11,13 +11,13 @@ With S_0 the checkpoint, j the tokens held since it, t the new one, and G the su
 The token is accepted already, so the L-th goes into the checkpoint with the others. The cursors are moved afterwards, once
 for all layers (`cursors.commit_step`).
 
-A program owns a tile (p, n) of one head of one row, with all of n. What does not depend on the slot is on its way before the
-slot is there, and the tile before the entries, whose places depend on the cursors. (1) takes one fused product an element in
-registers, fewer instructions than cutting S_0 for tensor cores, and 128 registers a lane: 8 programs of 16 KiB fit an SM.
-Rows that are due take another branch of the same launch, where (2) is a product on tensor cores (`dots`). The tile is loaded
-as rows of RUN states, as in `ssd_scan`. (In rows of 16, as accumulators hold it, the flush needs no shared memory, but the
-other steps took 8 to 40 % longer on an H200.) S_0 is read once, and written once in L tokens, in its own type; nothing is
-rounded to less than fp32.
+A program owns a tile (p, n) of one head of one row, with all of n. What does not depend on the slot is on its way before
+the slot is there, and the tile before the entries, whose places depend on the cursors. (1) takes one fused product an
+element in registers, fewer instructions than cutting S_0 for tensor cores, and 128 registers a lane: 8 programs of 16 KiB
+fit an SM. Rows that are due take another branch of the same launch; there (2) is a product on tensor cores (`dots`) in
+tiles of 16 channels; in wider ones it goes entry by entry, for the shared memory of the product made all other steps 13 %
+longer on an H200. The tile is loaded as rows of RUN states, as in `ssd_scan`. S_0 is read once, and written once in L
+tokens, in its own type; nothing is rounded to less than fp32.
 
 Bound by the bytes of the state and of the ring's live entries; for few rows by the chain slot, cursors, ring, sums.
 Source: ReplaySSM, algorithms 2 and 6.
@@ -35,7 +35,7 @@ from .dots import dot_onto
 from .functions import silu
 from .launch import INDICES, d_strides, strides
 from .ssd_inputs import check_inputs, step_size
-from .ssd_ring import Ring, entry_bytes, place
+from .ssd_ring import Ring, add_history, entry_bytes, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
 
@@ -96,7 +96,8 @@ def ssd_buffered_step(
         *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
         P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
-        BLOCK_N=block_n, BLOCK_P=block, RUN=min(32, block_n), num_warps=warps,
+        BLOCK_N=block_n, BLOCK_P=block, RUN=min(32, block_n), ENTRYWISE=block > 16, num_warps=warps,
+        maxnreg=128 if block == 32 and warps == 2 else None,
     )  # fmt: skip
     return y
 
@@ -105,9 +106,7 @@ def tile(rows: int, p: int, n: int) -> tuple[int, int]:
     """Channels of a program and its warps, as measured on an H200 for 64 and 80 channels; `rows` counts heads of rows."""
     if n > 128:
         return 16, 2
-    if p % 32:
-        return (32, 2) if rows >= 16384 else (16, 1)
-    return (32, 2) if rows >= 256 else (16, 4)
+    return (32, 2) if p % 32 == 0 and rows >= 4096 else (16, 1)
 
 
 @triton.jit
@@ -122,6 +121,7 @@ def _ssd_buffered_step_kernel(
     stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, P: tl.constexpr,
     N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, RUN: tl.constexpr,
+    ENTRYWISE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -178,7 +178,18 @@ def _ssd_buffered_step_kernel(
             scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
             y_t = tl.exp(G) * tl.sum(tl.sum(state * C_run[:, None, :], axis=0), axis=1)
             y_t += tl.sum((weights * scores)[:, None] * x_e, axis=0)  # (1)
-        if full or not OUTPUT_ONLY:
+        if OUTPUT_ONLY and ENTRYWISE:
+            if full:
+                at_B_t = B + b * stride_B_b + g * stride_B_g
+                update = (step * x_t.to(tl.float32))[None, :, None]
+                update *= tl.load(at_B_t + run, mask=in_run, other=0.0).to(tl.float32)[:, None, :]
+                following = add_history(
+                    tl.fma(state, tl.exp(G), update), step * decay, decay, at_x, at_dt, at_B, stride_ring_x_l,
+                    stride_ring_dt_l, stride_ring_B_l, first, count, p, run, in_p, in_run, CAPACITY,
+                )  # fmt: skip
+                flat = tl.reshape(following, (BLOCK_N // RUN * BLOCK_P, RUN)).to(S.dtype.element_ty)
+                tl.store(at_row, flat, mask=inside, eviction_policy="evict_first")  # (5)
+        elif full or not OUTPUT_ONLY:
             before = tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N))
             following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * x_e), B_e)
             if not OUTPUT_ONLY:

@@ -1,0 +1,72 @@
+"""A tile of the state in registers as the accumulators and operands of a matrix product hold it, straight from memory.
+
+A product of bf16 gives a lane of a group of four the columns 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of 16 (c of 4), of rows r and
+r + 8. The order in which n is summed is free, so that a tile is held with its columns permuted: position 8 j + 2 c + i of 16
+stands for n = 4 c + 2 j + i. Then a lane's four are neighbours in memory, one load of 16 bytes, and no element changes its
+lane on the way into a product, or from its accumulators back to memory. In memory's order a tile is (n / 16 blocks of rows,
+16), its rows spread over the warps as those of the product are.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def memory_rows(BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The channel, and the columns n, of each row of 16 in memory's order."""
+    row = tl.arange(0, BLOCK_N // 16 * BLOCK_P)
+    warps: tl.constexpr = BLOCK_P // 16
+    p = row // 8 % warps * 16 + row // (8 * warps) % 2 * 8 + row % 8
+    return p, (row // BLOCK_P * 16)[:, None] + tl.arange(0, 16)[None, :]
+
+
+@triton.jit
+def to_product(tile, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(p, permuted n) of a tile in memory's order."""
+    parts = tl.reshape(tile, (BLOCK_N // 16, 2, BLOCK_P // 16, 8, 4, 2, 2))
+    return tl.reshape(tl.permute(parts, (2, 1, 3, 0, 5, 4, 6)), (BLOCK_P, BLOCK_N))
+
+
+@triton.jit
+def to_memory(tile, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The reverse."""
+    parts = tl.reshape(tile, (BLOCK_P // 16, 2, 8, BLOCK_N // 16, 2, 4, 2))
+    return tl.reshape(tl.permute(parts, (3, 1, 0, 2, 5, 4, 6)), (BLOCK_N // 16 * BLOCK_P, 16))
+
+
+@triton.jit
+def permuted(rows, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Rows over n with their columns in the order of a product's tile."""
+    parts = tl.permute(tl.reshape(rows, (ROWS, BLOCK_N // 16, 4, 2, 2)), (0, 1, 3, 2, 4))
+    return tl.reshape(parts, (ROWS, BLOCK_N))
+
+
+@triton.jit
+def permuted_columns(BLOCK_N: tl.constexpr):
+    """n of each position."""
+    k = tl.arange(0, BLOCK_N)
+    return k // 16 * 16 + k % 8 // 2 * 4 + k % 16 // 8 * 2 + k % 2
+
+
+@triton.jit
+def load_tile(
+    start, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, wanted, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The tile of (p, n) at `start` from channel p_0 and column n_0 on, in memory's order; zeros outside."""
+    p, n = memory_rows(BLOCK_P, BLOCK_N)
+    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) & wanted
+    at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
+    return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def store_tile(
+    start, tile, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The reverse, rounded to the type in memory."""
+    p, n = memory_rows(BLOCK_P, BLOCK_N)
+    inside = (p_0 + p < P)[:, None] & (n_0 + n < N)
+    at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
+    tl.store(at, tile.to(start.dtype.element_ty), mask=inside, eviction_policy="evict_first")
