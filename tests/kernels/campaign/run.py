@@ -2,8 +2,8 @@
 
     python -m tests.kernels.campaign.run --seed 1 --count 130 --out breaks.jsonl
 
-The tests are run on the unbroken package first; a file that fails there judges nothing, and is named. A break is killed when a test that passed there fails, or does
-not end. Results are lines of JSON; a run goes on where its file ends.
+The tests are run on the unbroken package first; a file that fails there judges nothing, and is named. A break is killed when
+a test that passed there fails, or does not end. Results are lines of JSON; a run goes on where its file ends.
 """
 
 import argparse
