@@ -15,7 +15,7 @@ from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.around import Around
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
-from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
+from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter, largest
 from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
 from ssmspec_fast.engine import Engine, Settings
@@ -316,3 +316,12 @@ def test_a_step_of_drafts_and_their_judgement_waits_for_nothing(
                 decoder.commit(feed, verdict)
                 sequences.commit(verdict)
             assert waiting.found == []
+
+
+@pytest.mark.parametrize("vocabulary", [61, 4096, 4099, 50288, 50432])
+def test_the_largest_in_two_steps_is_the_largest_and_the_lowest_of_equals(vocabulary: int) -> None:
+    law = torch.randint(50, (3, 2, vocabulary), generator=torch.Generator().manual_seed(vocabulary)).float()
+    for _ in range(3):
+        best = law.argmax(-1, keepdim=True)
+        assert torch.equal(largest(law), best)
+        law.scatter_(-1, best, float("-inf"))

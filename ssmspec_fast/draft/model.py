@@ -35,6 +35,8 @@ from . import Drafter
 from .rows import Rows
 from .shapes import Level, Shape, branches
 
+MANY = 4096
+"""Tokens of a vocabulary from which the most probable one is found in two steps."""
 CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_replacement"}
 
 
@@ -205,8 +207,19 @@ def most_probable(tokens: Tensor, law: Tensor, level: Held) -> None:
     for rank, (nodes, rows) in enumerate(level.ranks):
         if rank:
             law.scatter_(-1, best, float("-inf"))
-        best = law.argmax(-1, keepdim=True)
+        best = largest(law)
         tokens.index_copy_(1, nodes, best[..., 0] if rows is None else best[..., 0].index_select(1, rows))
+
+
+def largest(law: Tensor) -> Tensor:
+    """The place of the largest (.., 1), the lowest of equals; of many in two steps, so that many blocks of a GPU work."""
+    count = law.shape[-1]
+    parts = next((n for n in (256, 128, 64, 32, 16) if count % n == 0), 1)
+    if count < MANY or parts == 1:
+        return law.argmax(-1, keepdim=True)
+    values, places = law.reshape(*law.shape[:-1], parts, count // parts).max(-1)
+    part = values.argmax(-1, keepdim=True)
+    return torch.add(places.gather(-1, part), part, alpha=count // parts)
 
 
 class ChainsDrafter(ModelDrafter):

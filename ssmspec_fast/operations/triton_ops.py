@@ -4,10 +4,12 @@ Bitwise, attention is PyTorch's in one fixed order, as in `torch_ops`: the kerne
 a token's bits would depend on how many came with it.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ssmspec_kernels.accept_greedy import accept_greedy
 from ssmspec_kernels.accept_sampled import accept_sampled
@@ -34,6 +36,8 @@ from .triton_recurrences import SSD, Delta, Selective
 FEW = 16
 """Rows up to which `linear_rows` is the faster: for all weights of Mamba2-2.7B and 16, 32, 64 rows 1725, 2093, 2940 us on an
 H200, cuBLAS 1858, 1897, 2080."""
+ONE_LAUNCH: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
+"""Activations that PyTorch computes in fp32 and rounds, in one launch."""
 ROWS = 128
 """Rows that `linear_rows` takes at once; its sums have one order whatever their number."""
 
@@ -45,11 +49,17 @@ class TritonOperations:
         self.bitwise = bitwise
         self.ssd, self.delta, self.selective = SSD(bitwise), Delta(bitwise), Selective(bitwise)
         plain = TorchOperations(bitwise)
-        self.layer_norm, self.act, self.rotate = plain.layer_norm, plain.act, plain.rotate
+        self.layer_norm, self.rotate, self.ordered_act = plain.layer_norm, plain.rotate, plain.act
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
         self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
         self.commit_window, self.commit_halves, self.ngram_drafts = commit_window, commit_halves, ngram_drafts
+
+    def act(self, x: Tensor, name: str) -> Tensor:
+        """In the fast mode one launch, which rounds once."""
+        if self.bitwise or name not in ONE_LAUNCH:
+            return self.ordered_act(x, name)
+        return ONE_LAUNCH[name](x)
 
     def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
