@@ -56,7 +56,7 @@ def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run
     words = ["run", "--adapter", name, "--subject", "group_map", "--tier", "smoke", "--report", str(tmp_path)]
     made = call(*words)
     assert made.exit_code == FAILED
-    assert "smallest  ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s0" in made.output
+    assert "smallest  ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s2" in made.output
     line = next(line.strip() for line in made.output.splitlines() if "--case ssd.scan/b1," in line)
     again = call(*line.split("conform" if "ssmspec" in line else "conformance", 1)[1].split(), "--report", str(tmp_path))
     assert again.exit_code == FAILED

@@ -155,7 +155,7 @@ def test_a_right_scan_stored_in_float32_is_not_blamed() -> None:
 def test_the_smallest_case_fails_alone_and_nothing_smaller_does() -> None:
     adapter = Adapter("faults", "1", (arithmetic.subject(arithmetic.group_map),))
     (diagnosis,) = outcome(adapter, operation="ssd.scan").diagnoses
-    assert diagnosis.smallest == "ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s0"
+    assert diagnosis.smallest == "ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s2"
     again = outcome(adapter, case=diagnosis.smallest)
     assert [(result.case, result.verdict) for result in again.results] == [(diagnosis.smallest, "fail")]
     assert f"--case {diagnosis.smallest}" in diagnosis.rerun

@@ -20,7 +20,7 @@ FAULTS = {
     "decoder": (
         "kept[advanced, np.arange(len(advanced))]",
         "kept[np.maximum(advanced, 1), np.arange(len(advanced))]",
-        "ssd.verify_snapshots, in the recurrent state after window 1",
+        "ssd.verify_snapshots, in the recurrent state after window 0",
     ),
     "generator": ("tokens.append(right)", "tokens.append(draft)", "generate.greedy, in the emitted tokens: row 0, token"),
 }
