@@ -102,6 +102,40 @@ def show_report(
         raise typer.Exit(FAILED)
 
 
+@app.command(name="laws")
+def hold_laws(
+    adapter: Annotated[str, typer.Option(help="package.module:factory of an adapter.")] = ADAPTER,
+    device: Annotated[str, typer.Option(help="cpu, cuda, interpreter (Triton's).")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Of the models and the tokens.")] = 0,
+) -> None:
+    """Ask every metamorphic law of every decoding and every recurrence. Exits with 1 where one is broken."""
+    from collections import Counter
+
+    from conformance.errors import ConformanceError
+    from conformance.interpreter.device import placed
+    from conformance.load import load
+
+    from .judge import judged
+
+    counts = Counter[tuple[str, bool]]()
+    try:
+        with placed(device) as place:
+            for row in judged(load(adapter, place), seed):
+                counts[row.law, bool(row.wrong)] += 1
+                if row.wrong:
+                    print(f"BROKEN {row.law}, {row.of}: {row.wrong}", flush=True)
+    except ConformanceError as error:
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        raise typer.Exit(REFUSED) from error
+    for name in dict.fromkeys(name for name, _ in counts):
+        print(f"{name:<22} held {counts[name, False]:>4}   broken {counts[name, True]:>4}")
+    if not counts:
+        print(f"{adapter} has nothing that a law can be asked of")
+        raise typer.Exit(REFUSED)
+    if any(broken for _, broken in counts):
+        raise typer.Exit(FAILED)
+
+
 def bar(console: Console) -> Progress:
     return Progress(SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=console, transient=True)
 

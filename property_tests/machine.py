@@ -29,6 +29,8 @@ class DecoderMachine(RuleBasedStateMachine):
     sizes: ClassVar[Sizes] = Sizes()
     groups: ClassVar[Sequence[tuple[Decoding, ...]]] = ()
     """Decodings of one example come from one group; each group has its share of the examples."""
+    always: ClassVar[Decoding | None] = None
+    """A decoding that every example has."""
     totals: ClassVar[Totals]
     failed: ClassVar[Callable[[Session], None]] = staticmethod(lambda session: None)
 
@@ -39,7 +41,7 @@ class DecoderMachine(RuleBasedStateMachine):
         draw = data.draw
         group = draw(st.sampled_from(self.groups))
         speculative = [d for d in group if longest(d, 2) > 1] or list(group)
-        chosen = [draw(st.sampled_from(speculative))]
+        chosen = [self.always or draw(st.sampled_from(speculative))]
         if draw(st.booleans()):
             chosen.append(draw(st.sampled_from(list(group))))
         spec = draw(specs(self.sizes, *(d.limits for d in chosen)))
@@ -98,7 +100,11 @@ class DecoderMachine(RuleBasedStateMachine):
 
 
 def machine(
-    adapter: Adapter, named: str, sizes: Sizes | None = None, groups: Sequence[tuple[Decoding, ...]] = ()
+    adapter: Adapter,
+    named: str,
+    sizes: Sizes | None = None,
+    groups: Sequence[tuple[Decoding, ...]] = (),
+    always: Decoding | None = None,
 ) -> type[DecoderMachine]:
     """The machine of an adapter; `groups` share the examples evenly (none: all decodings are one)."""
     given: dict[str, Any] = {
@@ -106,6 +112,7 @@ def machine(
         "named": named,
         "sizes": sizes or Sizes(),
         "groups": tuple(groups) or (adapter.decodings,),
+        "always": always,
         "totals": Totals(),
     }
     return type("Machine", (DecoderMachine,), given)

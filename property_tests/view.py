@@ -15,20 +15,26 @@ PATTERNS = ("accepted none of the drafts", "accepted some of the drafts", "accep
 
 
 def line(part: int, before: dict[str, Any], totals: Totals) -> str:
-    """Examples, actions, kinds of actions, classes of bugs, worst utilisation, all parts together."""
+    """Examples, actions, states of the model, kinds of actions, classes of bugs, worst utilisation, all parts together."""
     now = merged([before, {**totals.words(), "worst": None}]) if before["examples"] else totals.words()
     reached = classes_of(now)
     rules = {name for name in now["reached"] if name.startswith("rule ")}
     actions = sum(now["reached"][name] for name in rules)
     worst = max(now["used"].values(), default=0.0)
     return (
-        f"part {part}  examples {now['examples']}  actions {actions}  rules {len(rules)}/{len(calls())}  "
+        f"part {part}  examples {now['examples']}  actions {actions}  states {states(now)}  "
+        f"rules {len(rules)}/{len(calls())}  "
         f"classes {sum(n > 0 for n in reached.values())}/{len(CLASSES)}  worst utilisation {worst:.3g}"
     )
 
 
 def calls() -> set[str]:
     return {action.call for action in ACTIONS.values()}
+
+
+def states(report: dict[str, Any]) -> int:
+    """The situations that were met, tokens left out (`Ledger.situation`)."""
+    return sum(name.startswith("state ") for name in report["reached"])
 
 
 def classes_of(report: dict[str, Any]) -> dict[str, int]:
@@ -39,6 +45,7 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The coverage of a campaign: what, which, how often."""
     reached = report["reached"]
     found = [("rule", name, str(reached.get(f"rule {name}", 0))) for name in sorted(calls())]
+    found += [("states of the model", "slots taken, sequences that wait, window pending", str(states(report)))]
     found += [("acceptance", name, str(reached.get(name, 0))) for name in PATTERNS]
     found += [("bug class", name, str(count)) for name, count in classes_of(report).items()]
     found += [("handed over", name, str(count)) for name, count in sorted(reached.items()) if name.startswith("from ")]

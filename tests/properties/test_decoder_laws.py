@@ -5,6 +5,7 @@ import pytest
 from conformance.adapters import sequences as reference
 from conformance.faults import drafts, sequences
 from conformance.load import load
+from property_tests.cli import app
 from property_tests.decoder_laws import DECODER_LAWS, DecoderLaw
 from property_tests.relations import Broken
 from property_tests.walks import Case, case_of
@@ -91,3 +92,14 @@ def test_a_law_that_compares_nothing_is_an_error() -> None:
         case.agree(one, other)
     with pytest.raises(ValueError, match="no prefix in common"):
         case.agree_exactly(one, other)
+
+
+def test_the_command_asks_every_law_and_names_what_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    """Over the faults of drafts: each is broken by the laws beside it, and the command says so."""
+    with pytest.raises(SystemExit) as ended:
+        app(["laws", "--adapter", "conformance.faults.drafts:adapter"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 1
+    for law in DECODER_LAWS:
+        assert f"\n{law.name} " in said
+        assert all(f"BROKEN {law.name}, {f.__name__}:" in said for f in drafts.FAULTS if f.__name__ in law.kills)

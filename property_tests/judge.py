@@ -1,0 +1,42 @@
+"""Every law on every implementation of an adapter that it takes: `ssmspec fuzz laws --adapter NAME`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ssmspec_ref.contract import Adapter
+
+from .decoder_laws import DECODER_LAWS
+from .laws import LAWS
+from .relations import Broken, given_of
+
+
+class Row(NamedTuple):
+    """A law, what it was asked of, and what is wrong: "" where it holds."""
+
+    law: str
+    of: str
+    wrong: str
+
+
+def judged(adapter: Adapter, seed: int = 0) -> Iterator[Row]:
+    """Laws of decoders on every decoding, laws of recurrences on every subject with fp32 inputs: bits row by row are promised there."""
+    for decoder_law in DECODER_LAWS:
+        for case in decoder_law.over(adapter, seed):
+            yield Row(decoder_law.name, case.decoding.name, wrong(decoder_law.holds, case))
+    for law in LAWS:
+        for subject in adapter.subjects:
+            for kind in law.kinds:
+                if law.takes(kind, subject) and subject.capabilities[f"{kind}.scan"].contract.io in ("fp32", "fp64"):
+                    given = given_of(kind, subject, ("gentle", "normal")[seed % 2], seed)
+                    yield Row(law.name, f"{kind} of {subject.name}", wrong(law.holds, given))
+
+
+def wrong(holds: Callable[[Any], None], given: Any) -> str:
+    """What a broken law says, or what the implementation raised."""
+    try:
+        holds(given)
+    except Broken as broken:
+        return str(broken)
+    except Exception as error:  # an implementation that cannot do what its adapter declares breaks the law
+        return f"{type(error).__name__}: {error}"
+    return ""
