@@ -92,7 +92,7 @@ class Bench:
     def foretold(self, key: Key) -> Cell:
         """Plain decoding beside transformers."""
         model, plain = key[0], self.plain(key[0], key[3])
-        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, "cpu")  # one code path on every machine
+        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, self.device)
         found = compare(plain, theirs, lambda n, output: self.exact(model, n, output), fast=True)
         return self.stamped(Cell(*key, *judge(*found, None, self.dtype == "float32"), compared=found[2], ties=found[3]))
 
