@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def judged(adapter: Adapter, seed: int = 0) -> Iterator[Row]:
-    """Laws of decoders on every decoding, laws of recurrences on every subject with fp32 inputs: bits row by row are promised there."""
+    """Laws of decoders on every decoding, laws of recurrences on every subject in fp32, which promises bits row by row."""
     for decoder_law in DECODER_LAWS:
         for case in decoder_law.over(adapter, seed):
             yield Row(decoder_law.name, case.decoding.name, wrong(decoder_law.holds, case))
