@@ -1,6 +1,7 @@
 """What every kernel costs once compiled, against committed budgets: `python -m perf_gates.compiled`, on any machine.
 
-Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100 with the tiles that its launcher chooses. Demanded of all:
+Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100, or those it names, with the tiles that its launcher
+chooses. Demanded of all:
 
     no spills                          ptxas: 0 bytes of spill stores and loads, unless            (1)
                                        `spills.toml` names the entry and says why
@@ -37,7 +38,7 @@ from .capture import Built, Launch, build, launches_of
 from .catalogue import Entry
 
 BUDGETS, SPILLS = (Path(__file__).parent / f"{name}.toml" for name in ("budgets", "spills"))
-CAPABILITIES = (80, 90, 100)
+CAPABILITIES = catalogue.ARCHITECTURES
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory a block may have, opted in: CUDA C++ Programming Guide, technical specifications."""
 REWRITE = "python -m perf_gates.compiled --write"
@@ -167,7 +168,7 @@ def names() -> Iterator[str]:
     """The names of all rows of the catalogue, without compiling any."""
     for entry in catalogue.entries():
         for i, launch in enumerate(launches_of(entry.call)):
-            yield from (f"{entry.name} {i}:{launch.name} sm_{capability}" for capability in CAPABILITIES)
+            yield from (f"{entry.name} {i}:{launch.name} sm_{capability}" for capability in entry.on)
 
 
 def budgets() -> tuple[str, dict[str, Cost]]:
@@ -234,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(argv)
     chosen = [e for e in catalogue.entries() if options.only in e.name]
-    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else CAPABILITIES)]
+    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
     if not work:
         parser.error(f"no entry's name holds {options.only!r}")
     width = max(len(name) for name in names())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import catalogue
 from .capture import launches_of
-from .compiled import CAPABILITIES, Cost, budgets
+from .compiled import Cost, budgets
 
 FLOORS = Path(__file__).parent / "occupancy.toml"
 REWRITE = "python -m perf_gates.occupancy --write"
@@ -34,18 +34,18 @@ def resident(cost: Cost, warps: int, capability: int) -> int:
     return min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps
 
 
-def launched() -> Iterator[tuple[str, int]]:
-    """The name of every row of the budgets, without its architecture, and the warps of its blocks."""
+def launched() -> Iterator[tuple[str, int, int]]:
+    """The name of every row of the budgets, the warps of its blocks, and its architecture."""
     for entry in catalogue.entries():
         for i, launch in enumerate(launches_of(entry.call)):
-            yield f"{entry.name} {i}:{launch.name}", int(launch.kwargs.get("num_warps", DEFAULT_WARPS))
+            warps = int(launch.kwargs.get("num_warps", DEFAULT_WARPS))
+            yield from ((f"{entry.name} {i}:{launch.name} sm_{c}", warps, c) for c in entry.on)
 
 
 def found() -> dict[str, int]:
     """The warps that are resident, by row. Raises: KeyError for a kernel without a budget."""
     _, costs = budgets()
-    rows = [(name, warps, f"{name} sm_{c}", c) for name, warps in launched() for c in CAPABILITIES]
-    return {row: resident(costs[row], warps, c) for _, warps, row, c in rows}
+    return {row: resident(costs[row], warps, c) for row, warps, c in launched()}
 
 
 def floors() -> dict[str, int]:
