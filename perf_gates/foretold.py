@@ -5,8 +5,8 @@
 Up to the first t with said_t != output_t this is what transformers generates greedily from the prompt, by induction over t;
 behind it the prefixes would differ and nothing is compared. All t of an output are one forward, several outputs one batch,
 filled up at the end, where a causal model does not look. transformers runs in fp32 with its layers in PyTorch. What it says
-on a GPU and was not said is asked again on the CPU, a prompt at a time: on an H200, 5.17.0 gave one prompt of Bamba a logit that
-was 9.0 off the float64 forward, where the engine's was 5e-6 off and that of 5.23.0 on a CPU 7e-6.
+on a GPU and was not said is asked again on the CPU, a prompt at a time: on an H200, 5.17.0 gave one prompt of Bamba a logit
+9.0 off the float64 forward, where the engine's was 5e-6 off and that of 5.23.0 on a CPU 7e-6.
 """
 
 import sys
