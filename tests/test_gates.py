@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from perf_gates import cli, gates, occupancy, paper_table, served, verdict
+from perf_gates import cli, gates, occupancy, paper_table, served, stable, verdict
 from perf_gates.allocated import row_bytes
 from perf_gates.compiled import Cost
 from perf_gates.gates import Cell, GateError, Gates, Table
@@ -354,6 +354,35 @@ def test_what_is_faster_than_its_bytes_or_its_launches_is_an_error(us: float, co
     with pytest.raises(ImplausibleTimeError, match="at least; check that the graph does"):
         side("scan", us, **counts).plausible(us, *limits)
     side("scan", us, **counts).plausible(us * 1.02, *limits)
+
+
+def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "FAIL") -> Path:
+    """What pytest-benchmark writes of a core set of one pair."""
+    told = {"name": "a over b", "ratio": ratio, "error": 0.001, "best": 1.1, "verdict": verdict}
+    told |= {"delayed": {"ratio": 1.08 * ratio, "verdict": caught}, "machine": {"gpu": "NVIDIA H200"}}
+    path.write_text(json.dumps({"benchmarks": [{"extra_info": told}]}))
+    return path
+
+
+def test_runs_of_the_core_set_are_set_side_by_side(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"a\n{stable.BEGIN}\n{stable.END}\n")
+    files = [kept(tmp_path / f"{i}.json", 1.1 + i / 1000) for i in range(10)]
+    assert stable.main([*map(str, files), "--out", str(tmp_path), "--page", str(page)]) == 0
+    assert "| a over b | 1.1 | 1.100 to 1.109 | 0.10% | pass | 1.188 to 1.198 | FAIL |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("runs", "fault"),
+    [
+        ([{}] * 9, "9 runs, fewer than 10"),
+        ([{}] * 9 + [{"verdict": "FAIL"}], "FAIL, pass"),
+        ([{}] * 9 + [{"caught": "pass"}], "a delay was missed in 1 of 10 runs"),
+    ],
+)
+def test_runs_that_differ_or_miss_the_delay_are_said(runs: list[dict[str, str]], fault: str, tmp_path: Path) -> None:
+    held = stable.gathered([kept(tmp_path / f"{i}.json", **run) for i, run in enumerate(runs)])  # type: ignore[arg-type]
+    assert list(stable.faults(held)) == [f"a over b: {fault}"]
 
 
 # --- warps an SM ---

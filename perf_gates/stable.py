@@ -1,0 +1,81 @@
+"""Runs of the core set side by side: whether each says the same. `python -m perf_gates.stable FILE .. --out perf_gates/results`.
+
+A row is a pair: the least and the largest ratio of all runs, the verdicts that were given, those of the pair with a delay
+planted, which must all be FAIL.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+FILE = "core.json"
+BEGIN, END = "<!-- core -->", "<!-- end of core -->"
+
+
+def gathered(files: Sequence[Path]) -> dict[str, Any]:
+    """What pytest-benchmark kept of every run, by pair; and the machine of the first."""
+    pairs: dict[str, list[dict[str, Any]]] = {}
+    machine: dict[str, Any] = {}
+    for file in files:
+        for benchmark in json.loads(file.read_text())["benchmarks"]:
+            told = benchmark["extra_info"]
+            machine = machine or told["machine"]
+            pairs.setdefault(told["name"], []).append(
+                {name: told[name] for name in ("ratio", "error", "best", "verdict")}
+                | {"delayed": told["delayed"]["ratio"], "delayed_verdict": told["delayed"]["verdict"]}
+            )
+    return {"machine": machine, "runs": len(files), "pairs": pairs}
+
+
+def faults(held: dict[str, Any], least: int = 10) -> Iterator[str]:
+    """Pairs of fewer runs, of verdicts that differ, and delays that were not caught."""
+    for name, runs in held["pairs"].items():
+        if len(runs) < least:
+            yield f"{name}: {len(runs)} runs, fewer than {least}"
+        verdicts = sorted({run["verdict"] for run in runs})
+        if verdicts != ["pass"]:
+            yield f"{name}: {', '.join(verdicts)}"
+        if missed := sum(run["delayed_verdict"] != "FAIL" for run in runs):
+            yield f"{name}: a delay was missed in {missed} of {len(runs)} runs"
+
+
+def table(held: dict[str, Any]) -> Iterator[str]:
+    yield f"{held['runs']} runs of the core set, one after the other, on one {held['machine']['gpu']}:"
+    yield ""
+    yield "| pair | best | ratios | largest error | verdicts | with 8 % more | verdicts |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, runs in held["pairs"].items():
+        ratios, delayed = ([run[key] for run in runs] for key in ("ratio", "delayed"))
+        said, caught = (", ".join(sorted({run[key] for run in runs})) for key in ("verdict", "delayed_verdict"))
+        error = max(run["error"] for run in runs)
+        spans = [f"{min(x):.3f} to {max(x):.3f}" for x in (ratios, delayed)]
+        yield f"| {name} | {runs[0]['best']:g} | {spans[0]} | {error:.2%} | {said} | {spans[1]} | {caught} |"
+
+
+def inserted(page: str, held: dict[str, Any]) -> str:
+    """The page with the table between its markers. Raises: ValueError for one that does not hold each once."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
+    text = "\n".join(table(held))
+    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{text}\n\n{END}{page.split(END)[1]}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.stable", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
+    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
+    a = parser.parse_args(argv)
+    held = gathered(a.files)
+    (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
+    a.page.write_text(inserted(a.page.read_text(), held))
+    found = list(faults(held))
+    print("\n".join(found) or f"{held['runs']} runs say the same")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
