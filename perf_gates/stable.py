@@ -1,7 +1,7 @@
-"""Runs of the core set side by side: whether each says the same. `python -m perf_gates.stable FILE .. --out perf_gates/results`.
+"""Runs of the core set side by side, and whether each says the same: `python -m perf_gates.stable FILE .. --out FOLDER`.
 
-A row is a pair: the least and the largest ratio of all runs, the verdicts that were given, those of the pair with a delay
-planted, which must all be FAIL.
+A row is a pair: the least and the largest ratio of all runs, their verdicts by the best that `gates.toml` holds now, and those
+of the pair with a delay planted, by the ratio of the same run, which must all be FAIL.
 """
 
 import argparse
@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from .gates import Core, Limits, load
+from .pairs import Pair, TimeGate
 
 FILE = "core.json"
 BEGIN, END = "<!-- core -->", "<!-- end of core -->"
@@ -28,6 +31,21 @@ def gathered(files: Sequence[Path]) -> dict[str, Any]:
                 | {"delayed": told["delayed"]["ratio"], "delayed_verdict": told["delayed"]["verdict"]}
             )
     return {"machine": machine, "runs": len(files), "pairs": pairs}
+
+
+def judged(held: dict[str, Any], limits: Limits, core: Sequence[Core]) -> dict[str, Any]:
+    """The same with the verdicts of the best ratios that stand."""
+    best = {pair.name: pair.best for pair in core}
+    pairs = {
+        name: [run | {"best": best[name], "verdict": verdict(run, best[name], limits)} for run in runs]
+        for name, runs in held["pairs"].items()
+    }
+    return held | {"pairs": pairs}
+
+
+def verdict(run: dict[str, Any], best: float, limits: Limits) -> str:
+    pair = Pair("", "", run["ratio"], run["error"], (), ())
+    return TimeGate("", best, limits.regression, limits.noise).verdict(pair)
 
 
 def faults(held: dict[str, Any], least: int = 10) -> Iterator[str]:
@@ -69,7 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     a = parser.parse_args(argv)
-    held = gathered(a.files)
+    gates = load()
+    held = judged(gathered(a.files), gates.limits, gates.core)
     (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
     a.page.write_text(inserted(a.page.read_text(), held))
     found = list(faults(held))

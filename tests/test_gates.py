@@ -358,7 +358,7 @@ def test_what_is_faster_than_its_bytes_or_its_launches_is_an_error(us: float, co
 
 def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "FAIL") -> Path:
     """What pytest-benchmark writes of a core set of one pair."""
-    told = {"name": "a over b", "ratio": ratio, "error": 0.001, "best": 1.1, "verdict": verdict}
+    told = {"name": GATES.core[0].name, "ratio": ratio, "error": 0.001, "best": 1.1, "verdict": verdict}
     told |= {"delayed": {"ratio": 1.08 * ratio, "verdict": caught}, "machine": {"gpu": "NVIDIA H200"}}
     path.write_text(json.dumps({"benchmarks": [{"extra_info": told}]}))
     return path
@@ -367,9 +367,13 @@ def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "F
 def test_runs_of_the_core_set_are_set_side_by_side(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"a\n{stable.BEGIN}\n{stable.END}\n")
-    files = [kept(tmp_path / f"{i}.json", 1.1 + i / 1000) for i in range(10)]
+    core = GATES.core[0]
+    files = [kept(tmp_path / f"{i}.json", core.best + i / 1000) for i in range(10)]
     assert stable.main([*map(str, files), "--out", str(tmp_path), "--page", str(page)]) == 0
-    assert "| a over b | 1.1 | 1.100 to 1.109 | 0.10% | pass | 1.188 to 1.198 | FAIL |" in page.read_text()
+    span = f"{core.best:.3f} to {core.best + 0.009:.3f}"
+    assert f"| {core.name} | {core.best:g} | {span} | 0.10% | pass |" in page.read_text()
+    kept(files[3], core.best * 1.06)
+    assert stable.main([*map(str, files), "--out", str(tmp_path), "--page", str(page)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -382,7 +386,7 @@ def test_runs_of_the_core_set_are_set_side_by_side(tmp_path: Path) -> None:
 )
 def test_runs_that_differ_or_miss_the_delay_are_said(runs: list[dict[str, str]], fault: str, tmp_path: Path) -> None:
     held = stable.gathered([kept(tmp_path / f"{i}.json", **run) for i, run in enumerate(runs)])  # type: ignore[arg-type]
-    assert list(stable.faults(held)) == [f"a over b: {fault}"]
+    assert list(stable.faults(held)) == [f"{GATES.core[0].name}: {fault}"]
 
 
 # --- warps an SM ---
