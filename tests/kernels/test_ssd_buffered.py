@@ -113,13 +113,24 @@ def check_bytes(module: ModuleType, o: Options, held: int, **tiles: int) -> None
 @pytest.mark.parametrize(("o", "capacity"), WINDOWS, ids=str)
 def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capacity: int) -> None:
     check_windows(kernel, o, capacity)
+    if o.io == "bf16":
+        check_windows(kernel, o, capacity, short=False)
 
 
-@pytest.mark.parametrize("tiles", [(16, 16, 1, False), (16, 48, 2, True), (32, 64, 2, False)], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool]) -> None:
-    block, program, heads, apart = tiles
-    o = Options(b=2, t=3, p=50, h=4, io="bf16", z=True, D="channel")
-    check_windows(kernel, o, 7, 4, block_p=block, program_p=program, heads=heads, apart=apart)
+SPLITS = [(16, 16, 1, False, False), (16, 48, 2, True, False), (32, 64, 2, False, False)]
+SHORT_SPLITS = [(16, 16, 1, False, True), (16, 32, 2, False, True), (16, 64, 2, True, True), (32, 64, 1, False, True)]
+
+
+@pytest.mark.parametrize("tiles", [*SPLITS, *SHORT_SPLITS], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool, bool]) -> None:
+    block, program, heads, apart, short = tiles
+    o = Options(b=2, t=3, p=50, n=35, h=4, io="bf16", z=True, D="channel")
+    check_windows(kernel, o, 7, 4, block_p=block, program_p=program, heads=heads, apart=apart, short=short)
+
+
+@pytest.mark.parametrize("t", [1, 8])
+def test_the_shortest_and_the_longest_of_the_short_windows_lie_within_the_bound(t: int) -> None:
+    check_windows(kernel, Options(b=2, t=t, io="bf16", h=2, g=1, p=18, n=40), 19, short=True)
 
 
 @pytest.mark.parametrize("capacity", [4, 5, 7])
@@ -168,8 +179,10 @@ def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
 @pytest.mark.parametrize("o", [Options(b=2, h=2, z=True), Options(b=1, t=2, io="bf16", g=1, p=33)], ids=str)
 def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_appends(o: Options, held: int) -> None:
     check_bytes(kernel, o, held)
-    check_bytes(kernel, o, held, block_p=16, program_p=16, apart=False)
-    check_bytes(kernel, o, held, block_p=16, program_p=48, heads=o.h // o.g, apart=True)
+    check_bytes(kernel, o, held, block_p=16, program_p=16, apart=False, short=False)
+    check_bytes(kernel, o, held, block_p=16, program_p=48, heads=o.h // o.g, apart=True, short=False)
+    check_bytes(kernel, o, held, block_p=16, program_p=32, heads=o.h // o.g, apart=True, short=True)
+    check_bytes(kernel, o, held, block_p=16, program_p=16, apart=False, short=True)
 
 
 REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
@@ -226,7 +239,7 @@ FAULTS = [
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", None),
     ("(i[None, :] <= t[:, None])", "(i[None, :] < t[:, None])", None),
     ("dot_left(W, x_e)", "dot_left(0.0 * W, x_e)", None),
-    ("x_f = tl.where(past[:, None]", "x_f = tl.where((past | new)[:, None]", None),
+    ("tl.where(here[None, :] & past[:, None], lds, 0.0)", "tl.where(here[None, :], lds, 0.0)", None),
     (") & past[None, :]).to(tl.bfloat16)", ")).to(tl.bfloat16)", None),
     ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", None),
     ("if h_0 % HEADS_PER_GROUP == 0:", "if h_0 >= 0:", None),
@@ -249,7 +262,8 @@ FAULTS = [
 def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(b=1, t=2, h=4, g=2), 3, block_p=16, program_p=16)
     check_bytes(module, Options(b=1, t=2, h=6, g=2), 3, block_p=16, program_p=32, heads=3)
-    check_windows(module, replace(WINDOWS[2][0], b=2, h=4, p=18), 5, windows=4, block_p=16, program_p=32, heads=2)
+    o = replace(WINDOWS[2][0], b=2, h=4, p=18)
+    check_windows(module, o, 5, windows=4, block_p=16, program_p=32, heads=2, short=False)
     check_windows(module, WINDOWS[0][0], 8, windows=4, apart=True)
     check_windows(module, Options(b=1, io="bf16", t=9, h=1, g=1, p=3, n=5, gentle=True), 36, windows=5)
 
@@ -259,6 +273,58 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
     mutant = mutated(kernel, old, new, file=file)
     with pytest.raises(AssertionError):
         check_all(mutant)
+
+
+SHORT, FRAGMENTS = "ssd_buffered_short.py", "fragments.py"
+SHORT_FAULTS = [
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", SHORT),
+    ('(due == (ROWS == "due"))', '(ROWS == "open")', SHORT),
+    ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", SHORT),
+    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", SHORT),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", SHORT),
+    ("k + HALF_N, real, k + HALF_N < N", "k, real, k < N", SHORT),
+    ("if (tl.program_id(0) == 0) & (h_0 % HEADS_PER_GROUP == 0):", "if h_0 >= 0:", SHORT),
+    ("            if tl.program_id(0) == 0:", "            if tl.program_id(0) >= 0:", SHORT),
+    ("h = h_0 + head", "h = h_0", SHORT),
+    ("g = h_0 // HEADS_PER_GROUP", "g = h_0 * 0", SHORT),
+    ("G_t[None, :] - G_e[:, None]", "G_t[None, :]", SHORT),
+    ("(step[:, None] * scores)", "scores", SHORT),
+    ("tl.where(past, ld, 0.0)", "tl.where(live, ld, 0.0)", SHORT),
+    ("tl.exp(total - G_e) * step, 0.0)", "step, 0.0)", SHORT),
+    ("ahead, more = tl.where(last, h + 1, h)", "ahead, more = h", SHORT),
+    ("tl.where(last, 0, (tile + 1) * BLOCK_P)", "(tile + 1) * BLOCK_P", SHORT),
+    ("(tile + 1 < TILES) | (head + 1 < HEADS)", "tile + 1 < TILES", SHORT),
+    ("(tile + 1 < TILES) | (head + 1 < HEADS)", "tile < TILES", SHORT),
+    ("tl.exp(G_t)[None, :] *", "1.0 *", SHORT),
+    ("dot_onto(y_t, state, C_right)", "y_t", SHORT),
+    ("W + tl.load(D + h * stride_D_h).to(tl.float32), W)", "W, W)", SHORT),
+    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", SHORT),
+    ("dot_onto(scale * state,", "dot_onto(state,", SHORT),
+    ("n, e < count, n < N)", "n, e < count - 1, n < N)", SHORT),
+    ("e, n = tl.arange(0, BLOCK_L), n_0 + tl.arange(0, HALF_N)", "e, n = tl.arange(0, BLOCK_L), tl.arange(0, HALF_N)", SHORT),
+    ("tile.to(start.dtype.element_ty)", "tile.to(tl.bfloat16).to(start.dtype.element_ty)", FRAGMENTS),
+    ("(2, 1, 3, 0, 5, 4, 6)", "(2, 1, 3, 0, 4, 5, 6)", FRAGMENTS),
+    ("(3, 1, 0, 2, 5, 4, 6)", "(3, 1, 0, 2, 4, 5, 6)", FRAGMENTS),
+    ("(0, 1, 3, 2, 4)", "(0, 1, 2, 3, 4)", FRAGMENTS),
+    ("k % 8 // 2 * 4 + k % 16 // 8 * 2", "k % 8 // 2 * 2 + k % 16 // 8 * 8", FRAGMENTS),
+    ("(p_0 + p < P)[:, None] & (n_0 + n < N) & wanted", "(p_0 + p < P)[:, None] & (n_0 + n < N + 1) & wanted", FRAGMENTS),
+]  # fmt: skip
+
+
+def check_short(module: ModuleType) -> None:
+    check_bytes(module, Options(b=1, t=2, h=4, g=2, io="bf16"), 3, block_p=16, program_p=16, short=True)
+    check_bytes(module, Options(b=1, t=2, h=6, g=2, p=18, io="bf16"), 3, block_p=16, program_p=32, heads=3, short=True)
+    o = replace(WINDOWS[2][0], b=2, h=4, p=18, n=35)
+    check_windows(module, o, 5, windows=4, block_p=16, program_p=32, heads=2, short=True)
+    check_windows(module, replace(o, t=3, D="head"), 8, windows=4, apart=True, short=True)
+
+
+@pytest.mark.parametrize(("old", "new", "file"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
+def test_planted_fault_of_the_short_windows_is_caught(old: str, new: str, file: str) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_short(mutant)
 
 
 FLUSH_FAULTS = [
