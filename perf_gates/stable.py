@@ -1,7 +1,7 @@
 """Runs of the core set side by side, and whether each says the same: `python -m perf_gates.stable FILE .. --out FOLDER`.
 
-A row is a pair: the least and the largest ratio of all runs, their verdicts by the best that `gates.toml` holds now, and those
-of the pair with a delay planted, by the ratio of the same run, which must all be FAIL.
+A row is a pair: the least and the largest ratio of all runs, their verdicts by the best that `gates.toml` holds now, and
+those of the pair with a delay planted, by the ratio of the same run, which must all be FAIL.
 """
 
 import argparse
