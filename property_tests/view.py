@@ -20,11 +20,11 @@ def line(part: int, before: dict[str, Any], totals: Totals) -> str:
     reached = classes_of(now)
     rules = {name for name in now["reached"] if name.startswith("rule ")}
     actions = sum(now["reached"][name] for name in rules)
-    worst = max(now["used"].values(), default=0.0)
+    most = max(now["used"].values(), default=0.0)
     return (
         f"part {part}  examples {now['examples']}  actions {actions}  states {states(now)}  "
         f"rules {len(rules)}/{len(calls())}  "
-        f"classes {sum(n > 0 for n in reached.values())}/{len(CLASSES)}  worst utilisation {worst:.3g}"
+        f"classes {sum(n > 0 for n in reached.values())}/{len(CLASSES)}  worst utilisation {most:.3g}"
     )
 
 
@@ -48,7 +48,8 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     found += [("states of the model", "slots taken, sequences that wait, window pending", str(states(report)))]
     found += [("acceptance", name, str(reached.get(name, 0))) for name in PATTERNS]
     found += [("bug class", name, str(count)) for name, count in classes_of(report).items()]
-    found += [("handed over", name, str(count)) for name, count in sorted(reached.items()) if name.startswith("from ")]
+    pairs = [count for name, count in reached.items() if name.startswith("from ")]
+    found += [("handed over", f"between {len(pairs)} pairs of decodings", str(sum(pairs)))]
     found += [("decoding", name, str(count)) for name, count in sorted(report["decodings"].items())]
     return found
 
@@ -59,29 +60,39 @@ def show(console: Console, report: dict[str, Any]) -> None:
         table.add_row(kind, name, f"[red]{count}[/red]" if count == "0" else count)
     console.print(table)
     used = Table("decoding and value", "worst utilisation of its bound")
-    for label, worst in sorted(report["used"].items(), key=lambda item: -item[1])[:10]:
-        used.add_row(label, f"{worst:.3g}")
+    for label, most in worst(report):
+        used.add_row(label, f"{most:.3g}")
     console.print(used)
     if report.get("branches"):
         branches = Table("file of the oracle", "branches reached")
         for name, share in report["branches"].items():
             branches.add_row(name, share)
         console.print(branches)
-    failed = report.get("failures", [])
-    console.print(
-        f"{report['examples']} examples in {report['parts']} parts, {report['seconds']:.0f} s, {len(failed)} failures"
-    )
+    console.print(ended(report))
+
+
+def ended(report: dict[str, Any]) -> str:
+    """How much was done, and what it found."""
+    failed = len(report.get("failures", []))
+    return f"{report['examples']} examples in {report['parts']} parts, {report['seconds']:.0f} s, {failed} failures"
+
+
+def worst(report: dict[str, Any]) -> list[tuple[str, float]]:
+    """The kinds of values that came nearest to their bounds."""
+    return sorted(report["used"].items(), key=lambda item: -item[1])[:10]
 
 
 def markdown(report: dict[str, Any]) -> str:
     """The same as a page holds it."""
     lines = [
+        f"{ended(report)}.",
+        "",
         "| | reached | times |",
         "|---|---|---:|",
         *(f"| {kind} | {name} | {count} |" for kind, name, count in rows(report)),
     ]
     lines += ["", "| decoding and value | worst utilisation |", "|---|---:|"]
-    lines += [f"| {label} | {worst:.3g} |" for label, worst in sorted(report["used"].items(), key=lambda item: -item[1])]
+    lines += [f"| {label} | {most:.3g} |" for label, most in worst(report)]
     if report.get("branches"):
         lines += ["", "| file of the oracle | branches |", "|---|---:|"]
         lines += [f"| {name} | {share} |" for name, share in report["branches"].items()]
