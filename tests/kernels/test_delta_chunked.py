@@ -53,6 +53,19 @@ def test_the_window_is_the_scan_within_both_bounds(o: Options) -> None:
         assert (abs(apart) <= bounds[0][i].error + bounds[1][i].error).all()
 
 
+@pytest.mark.parametrize("channel", [False, True])
+def test_gates_in_bf16_are_taken_as_the_fp32_numbers_that_they_are(channel: bool) -> None:
+    o = Options(t=7, io="bf16", channel=channel, k=6, v=9, seed=2)
+    narrow, wide = cases.draw(o), cases.draw(o)
+    narrow.g, narrow.beta = narrow.g.bfloat16(), narrow.beta.bfloat16()
+    wide.g, wide.beta = narrow.g.float(), narrow.beta.float()
+    for case in (narrow, wide):
+        case.call(kernel.delta_chunked)
+    assert torch.equal(narrow.out[narrow.rows], wide.out[wide.rows])
+    named = narrow.slots[narrow.slots >= 0].long()
+    assert torch.equal(narrow.S[named], wide.S[named])
+
+
 def test_heads_beyond_2_to_the_31_elements_are_read_and_written() -> None:
     o = Options(b=1, t=2, g=1, h=3, k=6, v=9, state="bf16", spare=0)
     near, case = cases.draw(o, padding=False), cases.draw(o, padding=False)

@@ -134,7 +134,12 @@ def check_bytes(module: ModuleType, o: Options) -> None:
 
 @pytest.mark.parametrize(
     "o",
-    [Options(t=5, k=6, v=33), Options(t=34, io="bf16", g=1, h=2, k=6, v=9), Options(t=3, channel=True, g=1, h=2, k=5, v=9)],
+    [
+        Options(t=5, k=6, v=33),
+        Options(t=34, io="bf16", g=1, h=2, k=6, v=9),
+        Options(t=3, channel=True, g=1, h=2, k=5, v=9),
+        Options(b=1, t=34, channel=True, g=1, h=1, k=4, v=5),
+    ],
     ids=str,
 )
 def test_bytes_equal_the_formula_and_no_state_is_stored(o: Options) -> None:
@@ -159,6 +164,14 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
     with pytest.raises(error, match=message):
         case.call(kernel.delta_tree, **{"ancestors": torch.ones(3, 5, 5, dtype=torch.bool), **changes})
     assert cases.untouched(before, cases.whole(case.out))
+
+
+@pytest.mark.parametrize("t", [5, 34])
+def test_inputs_of_two_types_are_refused(t: int) -> None:
+    case = cases.draw(Options(b=1, t=t, g=1, h=1, k=4, v=4))
+    case.k = case.k.half()
+    with pytest.raises(PrecisionError, match="a matrix product takes one type"):
+        case.call(kernel.delta_tree, ancestors=torch.ones(1, t, t, dtype=torch.bool))
 
 
 def test_more_than_128_nodes_are_refused() -> None:

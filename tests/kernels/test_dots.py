@@ -86,6 +86,16 @@ def test_products_of_two_fp32_operands_are_accurate_as_fp32(split: bool, ninth: 
     check_both(dots, split, ninth)
 
 
+@pytest.mark.interpreter
+@pytest.mark.parametrize(("ninth", "lost"), [(True, 0.0), (False, 2.0**-32)])
+def test_the_ninth_product_is_taken_where_it_is_asked_for(ninth: bool, lost: float) -> None:
+    """a = 1 + 2^-8 + 2^-16, one bit in each part: in a a - a (1 + 2^-8) the parts of (1 + 2^-8) fall out, a 2^-16 is left."""
+    a = 1 + 2.0**-8 + 2.0**-16
+    x, y = torch.zeros(N, N), torch.zeros(N, N)
+    x[0, :2], y[:2, 0] = torch.tensor([a, -a]), torch.tensor([a, a - 2.0**-16])
+    assert float(product(dots.dot_both, x, y, split=True, ninth=ninth)[0, 0]) == a * 2.0**-16 - lost
+
+
 FAULTS = [
     ("        acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)\n", ""),
     ("        acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)\n", ""),
