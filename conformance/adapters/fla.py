@@ -63,7 +63,7 @@ def adapter(device: str = "cpu") -> Adapter:
         ("fused_recurrent_kda", kda, "channel", sequential),
     ]
     if compiled:
-        by_chunks = replace(sequential, order="chunked", chunk=CHUNK, dot="tf32")
+        by_chunks = replace(sequential, order="chunked", chunk=CHUNK, dot="tf32", truncates=True)
         kernels += [("chunk_gated_delta_rule", delta, "head", by_chunks), ("chunk_kda", kda, "channel", by_chunks)]
     subjects = tuple(subject(name, getattr(home, name), contract, gate, device) for name, home, gate, contract in kernels)
     homepage = "https://github.com/fla-org/flash-linear-attention/issues"

@@ -16,7 +16,7 @@ from .pools import Pool, by_head
 STEP = NumericContract(softplus="log")
 CHUNK = 16
 SCAN = replace(STEP, order="chunked", chunk=CHUNK, dot="tf32")
-"""Its products leave the precision of float32 operands to Triton, whose default is tf32."""
+"""Its products leave the precision of float32 operands to Triton, whose default is tf32; tensor cores cut operands off."""
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no dt_limit")
 ABSENT = {
     "": "mamba-ssm judged here is its Triton kernels of Mamba-2",
@@ -61,8 +61,9 @@ def adapter(device: str = "cpu") -> Adapter:
     """The installed mamba-ssm. Raises: ImportError, Unsupported."""
     placed(device)
     bare("mamba_ssm")
-    kernels = Kernels(device)
-    step = Subject("selective_state_update", {"ssd.step": Capability(kernels.step, STEP, NO_LIMIT)}, ABSENT)
-    combined = Subject("mamba_chunk_scan_combined", {"ssd.scan": Capability(kernels.scan, SCAN)}, ABSENT)
+    kernels, compiled = Kernels(device), device != "cpu"
+    one, many = (replace(c, exp="ex2" if compiled else c.exp) for c in (STEP, replace(SCAN, truncates=compiled)))
+    step = Subject("selective_state_update", {"ssd.step": Capability(kernels.step, one, NO_LIMIT)}, ABSENT)
+    combined = Subject("mamba_chunk_scan_combined", {"ssd.scan": Capability(kernels.scan, many)}, ABSENT)
     homepage = "https://github.com/state-spaces/mamba/issues"
     return Adapter("mamba_ssm", version_of("mamba-ssm"), (step, combined), homepage)

@@ -1,7 +1,8 @@
 """Triton kernels of other projects, imported from their installed sources without what their packages want besides.
 
 A package's own initialisation may ask for extensions in CUDA that its Triton kernels do not need; it is left out where its
-sources are asked for. In the interpreter there is no device to enter and nothing to tune.
+sources are asked for. In the interpreter there is no device to enter. Nothing is tuned: a kernel with many configurations
+runs with the smallest tiles of them. The largest may not fit float32, and to time them all takes a minute for every shape.
 """
 
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -41,7 +43,7 @@ def version_of(*distributions: str) -> str:
 
 
 def placed(device: str) -> None:
-    """Prepare this process for kernels on a device: a GPU, or the interpreter on the CPU.
+    """Prepare this process for kernels on a device, a GPU or the interpreter on the CPU, before their modules are imported.
 
     Raises: Unsupported where triton would compile for a device that is not there.
     """
@@ -49,15 +51,26 @@ def placed(device: str) -> None:
 
     import torch
 
-    if device != "cpu":
-        return
-    if os.environ.get("TRITON_INTERPRET") != "1":
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("these are Triton kernels: judge them with --device interpreter, or --device cuda on a GPU")
-    from triton.runtime.autotuner import Autotuner
+    from triton.runtime import autotuner
 
-    for place in (torch.cuda, torch.cpu):
-        place.device = lambda index: nullcontext()  # type: ignore[attr-defined]
-    Autotuner._bench = lambda self, *args, config, **meta: (0.0, 0.0, 0.0)
+    autotuner.Autotuner.__init__ = _with_the_smallest(autotuner.Autotuner.__init__)
+    if device == "cpu":
+        for place in (torch.cuda, torch.cpu):
+            place.device = lambda index: nullcontext()  # type: ignore[attr-defined]
+
+
+def _with_the_smallest(begin: Callable[..., None]) -> Callable[..., None]:
+    """The initialisation of an autotuner, which is given one configuration: the one whose tiles have the smallest product."""
+
+    def size(config: Any) -> int:
+        return prod(value for value in config.kwargs.values() if type(value) is int)
+
+    def init(self: Any, fn: Any, arg_names: Any, configs: Any, *rest: Any, **named: Any) -> None:
+        begin(self, fn, arg_names, sorted(configs or (), key=size)[:1], *rest, **named)
+
+    return init
 
 
 def module(name: str) -> Any:

@@ -177,10 +177,10 @@ class Kernels:
 def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     rule = NumericContract(exp="ex2" if compiled else "libm")
     state = replace(rule, softplus="log")
-    chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32")
+    chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32", truncates=compiled)
     windows = partial(partial, sglang_windows.Snapshots, kernels)
 
-    at_once = replace(rule, order="output_only", dot="tf32")
+    at_once = replace(rule, order="output_only", dot="tf32", truncates=compiled)
 
     def ring(channels: bool, gate: str) -> Capability:
         limits = Limits({"gate": (gate,), "beta": ("one",)}, {"k": (16, 128)}, "keys of 16 channels and more, beta a sigmoid")

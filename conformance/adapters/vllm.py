@@ -194,8 +194,8 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     exp = "ex2" if compiled else "libm"
     rule = NumericContract(exp=exp)  # type: ignore[arg-type]
     state = NumericContract(exp="ex2", softplus="log")
-    chunks = replace(rule, softplus="log", order="chunked", chunk=CHUNK, dot="tf32")
-    ring = replace(rule, softplus="log", order="output_only", dot="tf32x3")
+    chunks = replace(rule, softplus="log", order="chunked", chunk=CHUNK, dot="tf32", truncates=compiled)
+    ring = replace(rule, softplus="log", order="output_only", dot="tf32x3", truncates=compiled)
     windows = partial(partial, vllm_windows.Snapshots, kernels)
     found: dict[str, dict[str, Capability]] = {
         "selective_state_update": {
