@@ -2,6 +2,8 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,21 @@ def test_a_package_is_imported_without_its_own_initialisation(tmp_path: Path, mo
     finally:
         for name in [name for name in sys.modules if name.startswith("peer_with_extension")]:
             del sys.modules[name]
+
+
+def test_an_autotuned_kernel_is_given_its_smallest_tiles_alone() -> None:
+    """Flags beside the tiles do not count; of equal tiles the first stands."""
+    given: dict[str, Any] = {}
+
+    def begin(self: Any, fn: Any, names: Any, configs: Any, key: str) -> None:
+        given.update(fn=fn, configs=configs, key=key)
+
+    tiles = [{"M": 128, "N": 64}, {"M": 16, "N": 32, "even": False}, {"N": 16, "M": 32}]
+    configs = [SimpleNamespace(kwargs=each) for each in tiles]
+    peers._with_the_smallest(begin)(None, "kernel", [], configs, key="rows")
+    assert given == {"fn": "kernel", "configs": configs[1:2], "key": "rows"}
+    peers._with_the_smallest(begin)(None, "kernel", [], None, key="")
+    assert given["configs"] == []
 
 
 def test_versions_are_those_of_what_is_installed() -> None:
