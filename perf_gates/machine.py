@@ -52,17 +52,22 @@ def kernels_hash() -> str:
 
 
 @functools.cache
-def kernel_hash(name: str, folder: Path | None = None) -> str:
-    """The same over one kernel's module and all that it imports of the package: other kernels may change beside it."""
+def kernel_hash(*names: str, folder: Path | None = None) -> str:
+    """The same over some kernels' modules and all that they import of the package: other kernels may change beside them."""
     folder = folder or sources()
+    return _hash(folder / f"{module}.py" for module in modules(*names, folder=folder))
+
+
+def modules(*names: str, folder: Path) -> set[str]:
+    """These modules of the package, and those that they import, and so on."""
     found: set[str] = set()
-    waiting = [name]
+    waiting = [*names]
     while waiting:
         module = waiting.pop()
         if module not in found:
             found.add(module)
             waiting += _imports((folder / f"{module}.py").read_text())
-    return _hash(folder / f"{module}.py" for module in found)
+    return found
 
 
 def sources() -> Path:

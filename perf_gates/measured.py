@@ -6,10 +6,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .machine import kernel_hash, kernels_hash
+
 PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
 FURTHER = ("papers", "bench", "trained", "equality")
 """What the papers' tables need beside them: more windows and rings of the kernels; steps of an engine; runs of it with the
 checkpoints; whether speculation is plain decoding at full size."""
+
+RUNS = {
+    "steps": ("ssd_scan", "ssd_snapshots", "ssd_window", "ssd_tree_scan", "delta_scan", "delta_chunked", "delta_tree"),
+    "buffered": ("ssd_buffered", "ssd_buffered_step", "ssd_scan", "cursors"),
+    "buffered_delta": ("delta_buffered", "delta_buffered_step", "delta_scan", "cursors"),
+    "unrolled": ("ssd_window", "ssd_tree_scan"),
+    "linear": ("linear_rows",),
+    "prefill": ("ssd_chunk_scan", "delta_chunk_scan", "causal_attention"),
+    "peers": ("ssd_scan", "ssd_snapshots", "delta_scan"),
+}
+"""The kernels of a part that runs some of them; the other parts run an engine, or kernels of every kind."""
+
+
+def code(part: str) -> str:
+    """A hash of the kernels that a part runs."""
+    return kernel_hash(*RUNS[part]) if part in RUNS else kernels_hash()
+
+
+def stands(part: str, machine: dict[str, Any], kernels: str) -> bool:
+    """Whether a part was made with the kernels that stand: with all of them, or at least with those that it runs."""
+    return bool(machine["kernels"] == kernels or machine.get("code") == code(part))
 
 
 class Missing(LookupError):

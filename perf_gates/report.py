@@ -12,7 +12,7 @@ from typing import Any
 
 from . import missed
 from .machine import kernels_hash
-from .measured import PARTS, Missing, Results
+from .measured import PARTS, Missing, Results, stands
 from .targets import Cell, cells
 
 README = Path(__file__).parent / "README.md"
@@ -27,7 +27,7 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             yield f"{part}: no file"
             continue
         found = results.parts[part]
-        if found["machine"]["kernels"] != kernels:
+        if not stands(part, found["machine"], kernels):
             yield f"{part}: measured on kernels {found['machine']['kernels']}, which are not those that stand; run it again"
         yield from (f"{part}: {error}" for error in found.get("errors", []))
         if not found.get("complete", "verdicts" in found):

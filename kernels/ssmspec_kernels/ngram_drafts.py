@@ -146,13 +146,14 @@ def _ngram_drafts_kernel(
         w = tl.load(x + (best % (L + 1) + k) * stride_seq_l, mask=in_k & more, other=0).to(tl.int64)
         rows = tl.where((m == there)[:, None] & more, w[None, :], rows)
         there += more.to(tl.int64)
-    for n in range(ROWS):
-        at_w = table + root * stride_tab_v + n * stride_tab_n + (k - 1) * stride_tab_k
-        w = tl.load(at_w, mask=in_k & live, other=0).to(tl.int64)
-        known = (tl.sum((rows != w[None, :]).to(tl.int32), axis=1) == 0) & (m < there)
-        new = live & (there < DRAFTS) & (tl.max(known.to(tl.int32), axis=0) == 0)  # (4)
-        rows = tl.where((m == there)[:, None] & new, w[None, :], rows)
-        there += new.to(tl.int64)
+    if table is not None:
+        for n in range(ROWS):
+            at_w = table + root * stride_tab_v + n * stride_tab_n + (k - 1) * stride_tab_k
+            w = tl.load(at_w, mask=in_k & live, other=0).to(tl.int64)
+            known = (tl.sum((rows != w[None, :]).to(tl.int32), axis=1) == 0) & (m < there)
+            new = live & (there < DRAFTS) & (tl.max(known.to(tl.int32), axis=0) == 0)  # (4)
+            rows = tl.where((m == there)[:, None] & new, w[None, :], rows)
+            there += new.to(tl.int64)
     rows = tl.where(k[None, :] == 0, root, rows)
     at_y = y + b * stride_y_b + m[:, None] * stride_y_m + k[None, :] * stride_y_i
     tl.store(at_y, rows.to(y.dtype.element_ty), mask=(m < DRAFTS)[:, None] & (k <= K)[None, :])

@@ -24,7 +24,7 @@ from perf_gates.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu import peers, rehearsal
 from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash
-from perf_gates.measured import FURTHER, PARTS
+from perf_gates.measured import FURTHER, PARTS, code, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
 """Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
@@ -37,7 +37,7 @@ def complete(file: Path) -> bool:
     if not file.exists():
         return False
     found = json.loads(file.read_text())
-    same = found["machine"]["kernels"] == kernels_hash()
+    same = stands(file.stem, found["machine"], kernels_hash())
     if "verdicts" in found:
         return same and bool(found["verdicts"]) and all(v["passed"] for v in found["verdicts"])
     return same and found["complete"] and not found["errors"]
@@ -53,9 +53,13 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     """
     if part in ("prefill", "peers"):
         peers.load(folder)
-    head = fingerprint() | {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
+    head = fingerprint() | {
+        "code": code(part),
+        "copy_bytes_per_us": copy_bytes_per_us(),
+        "empty_launch_us": empty_launch_us(),
+    }
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
-    if out.exists() and (was := json.loads(out.read_text()))["machine"]["kernels"] == head["kernels"]:
+    if out.exists() and stands(part, (was := json.loads(out.read_text()))["machine"], head["kernels"]):
         found |= {name: was[name] for name in ("errors", "done", "timings")}
     wanted = [case for case in module(part).cases() if re.search(like, str(case))]
     for case in wanted:

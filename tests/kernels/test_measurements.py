@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from perf_gates import machine, missed, report, targets
+from perf_gates import machine, measured, missed, report, targets
 from perf_gates.gpu import __main__ as gpu
 from perf_gates.gpu import compilation, linear, steps
-from perf_gates.measured import PARTS, At, OverFloor, Results
+from perf_gates.measured import PARTS, RUNS, At, OverFloor, Results
 
 pytestmark = pytest.mark.interpreter
 
@@ -39,7 +39,7 @@ KERNELS = {
         "delta_window_kernel",
         "delta_tree_products_kernel",
     },
-    "buffered": {"ssd_scan_kernel", "ssd_buffered_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
+    "buffered": {"ssd_scan_kernel", "ssd_buffered_short_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
     "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
     "unrolled": {"ssd_window_kernel"},
     "linear": {"_linear_rows_kernel"},
@@ -65,6 +65,14 @@ def test_every_measurement_launches_what_it_times(rehearsed: dict[str, Any]) -> 
     assert rehearsed.keys() == KERNELS.keys()
     for part, kernels in KERNELS.items():
         assert kernels <= set(rehearsed[part]["launched"]), part
+
+
+def test_a_part_is_told_by_the_code_of_every_kernel_that_it_launches(rehearsed: dict[str, Any]) -> None:
+    folder = machine.sources()
+    for part, names in RUNS.items():
+        held = "".join((folder / f"{module}.py").read_text() for module in machine.modules(*names, folder=folder))
+        for kernel in rehearsed[part]["launched"]:
+            assert f"def {kernel}(" in held, (part, kernel)
 
 
 def test_no_measurement_comes_twice(rehearsed: dict[str, Any]) -> None:
@@ -194,6 +202,17 @@ def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: P
     assert "farthest linear_rows, over 1 row, batch 32: 3.00 for <= 1.06. Starts and ends. Tried: overlap." in report.text(
         results
     )
+
+
+def test_a_part_stands_while_its_own_kernels_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(found: dict[str, Any]) -> None:
+        found["machine"] |= {"kernels": "of before", "code": measured.code("linear")}
+
+    change(folder, "linear", other)
+    assert list(report.faults(Results(folder), machine.kernels_hash())) == []
+    monkeypatch.setattr(measured, "code", lambda part: f"another {part}")
+    (wrong,) = report.faults(Results(folder), machine.kernels_hash())
+    assert wrong.startswith("linear: measured on kernels of before")
 
 
 def test_entry_that_explains_what_holds_is_a_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

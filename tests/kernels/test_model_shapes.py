@@ -141,13 +141,13 @@ def test_of_each_check_the_last_verdict_on_the_present_code_counts(tmp_path: Any
 def test_the_code_of_a_kernel_is_its_module_and_what_that_imports(tmp_path: Any) -> None:
     for name, text in (("a", "from .b import x\n"), ("b", "x = 1\n"), ("c", "y = 1\n")):
         (tmp_path / f"{name}.py").write_text(text)
-    before = kernel_hash("a", tmp_path)
+    before = kernel_hash("a", folder=tmp_path)
     (tmp_path / "c.py").write_text("y = 2\n")
     kernel_hash.cache_clear()
-    assert kernel_hash("a", tmp_path) == before
+    assert kernel_hash("a", folder=tmp_path) == before
     (tmp_path / "b.py").write_text("x = 2\n")
     kernel_hash.cache_clear()
-    assert kernel_hash("a", tmp_path) != before
+    assert kernel_hash("a", folder=tmp_path) != before
 
 
 def test_a_check_that_has_no_time_left_is_no_pass() -> None:
