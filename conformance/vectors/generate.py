@@ -54,10 +54,21 @@ def arguments_of(operation: str, count: int) -> tuple[str, ...]:
 
 
 def candidates(specification: Specification) -> list[Case]:
-    """Cases that are not large, of the smoke tier and then of the standard one: 14, or 5 where they are not small."""
-    found = [case for tier in ("smoke", "standard") for case in specification.cases(tier, Limits()) if case.size() <= LARGEST]
+    """Cases that are not large, the plain ones first (`early`): 14, or 5 where they are not small."""
+    found = [case for case in specification.cases("standard", Limits()) if case.size() <= LARGEST]
     few = 14 if specification.case({}, {}, specification.families[0], 0).size() <= SMALL else 5
-    return list({specification.identify(case): case for case in found}.values())[:few]
+    return sorted(found, key=lambda case: not early(specification, case))[:few]
+
+
+def early(specification: Specification, case: Case) -> bool:
+    """Whether a case has the base's sizes or those of the first two rows, or is one of the first two mixed ones."""
+    sizes = [{**specification.base, **row} for row in ({}, *specification.rows[:2])]
+    return case.seed in (1, 2) or (case.seed == 0 and case.sizes in sizes and not further(specification, case))
+
+
+def further(specification: Specification, case: Case) -> bool:
+    """Whether a case is one of those that stand behind the table: more than one option is not the default's."""
+    return sum(value != specification.defaults.get(name, value) for name, value in case.options.items()) > 1
 
 
 def flags(specification: Specification, case: Case) -> tuple[Fault, ...]:
