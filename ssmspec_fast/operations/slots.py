@@ -14,7 +14,7 @@ def index(slots: Tensor) -> Tensor:
 
 def sent(numbers: Any, device: torch.device | str) -> Tensor:
     """Whole numbers of the host on a device; the host does not wait for them to arrive."""
-    found = torch.tensor(numbers, dtype=torch.int64)
+    found = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found.to(device)
 
 
