@@ -138,6 +138,8 @@ class Gates:
     launches: tuple[Launches, ...]
     drafting: dict[str, int]
     tables: tuple[Table, ...]
+    lacking: dict[str, str]
+    """Cells that the committed results do not hold, as `table, cell`, and why. One that they hold has no place here."""
 
     def table(self, id_: str) -> Table:
         """Raises: GateError for an id that no table has."""
@@ -186,6 +188,7 @@ def _gates(read: dict[str, Any]) -> Gates:
         tuple(Launches(**_tuples(entry)) for entry in read["launches"]),
         read["drafting"],
         tables,
+        read["lacking"],
     )
     if faults := list(_faults(gates)):
         raise GateError("; ".join(faults))
