@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .gates import Limits
-from .measured import Results
+from .machine import kernels_hash
+from .measured import Results, stands
 
 FILE = Path(__file__).parent / "results" / "history.jsonl"
 LEAST_NOISE = 0.002
@@ -64,14 +65,20 @@ class Change:
 def run_of(results: Results) -> Run:
     """Raises: NotComparableError for parts of several machines, versions or kernels, or for none."""
     parts = {part: found for part, found in results.parts.items() if "timings" in found}
-    same = ("gpu", "torch", "triton", "kernels")
-    made = {tuple(found["machine"].get(name) for name in same) for found in parts.values()}
+    now = kernels_hash()
+
+    def made_with(part: str, machine: dict[str, Any]) -> tuple[Any, ...]:
+        kernels = now if stands(part, machine, now) else machine.get("kernels")
+        return *(machine.get(name) for name in ("gpu", "torch", "triton")), kernels
+
+    made = {made_with(part, found["machine"]) for part, found in parts.items()}
     if len(made) != 1:
         raise NotComparableError(f"the parts were made with {sorted(made)}; run those that differ again")
-    machine = dict(next(iter(parts.values()))["machine"])
+    machine = dict(next(iter(parts.values()))["machine"]) | {"kernels": next(iter(made))[-1]}
     times = {
         f"{at.part}/{at.shape}/{at.operation}/{at.batch}": Time(t["us"], t.get("noise", 0.0), t.get("clock_mhz"))
         for at, t in results.timings.items()
+        if t["us"] > 0  # of what is compared and not timed there is no time
     }
     return Run(machine, times)
 
