@@ -174,6 +174,17 @@ def test_inputs_of_two_types_are_refused(t: int) -> None:
         case.call(kernel.delta_tree, ancestors=torch.ones(1, t, t, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("channel", [False, True])
+def test_raw_gates_in_bf16_are_taken_as_the_fp32_numbers_that_they_are(channel: bool) -> None:
+    o = Options(b=1, t=34, raw=True, channel=channel, g=1, h=1, k=4, v=5, seed=2)
+    outputs = []
+    for to in (torch.bfloat16, torch.float32):
+        case = cases.draw(o, padding=False)
+        case.g, case.beta = case.g.bfloat16().to(to), case.beta.bfloat16().to(to)
+        outputs.append(case.call(kernel.delta_tree, ancestors=torch.ones(1, 34, 34, dtype=torch.bool).tril()).clone())
+    assert torch.equal(*outputs)
+
+
 def test_more_than_128_nodes_are_refused() -> None:
     case = cases.draw(Options(b=1, t=129, g=1, h=1, k=4, v=4))
     with pytest.raises(ParameterError, match="holds 129 nodes"):
