@@ -109,7 +109,7 @@ def hold_laws(
     seed: Annotated[int, typer.Option(help="Of the models and the tokens.")] = 0,
 ) -> None:
     """Ask every metamorphic law of every decoding and every recurrence. Exits with 1 where one is broken."""
-    from collections import Counter
+    from itertools import groupby
 
     from conformance.errors import ConformanceError
     from conformance.interpreter.device import placed
@@ -117,22 +117,23 @@ def hold_laws(
 
     from .judge import judged
 
-    counts = Counter[tuple[str, bool]]()
+    asked = broken = 0
     try:
         with placed(device) as place:
-            for row in judged(load(adapter, place), seed):
-                counts[row.law, bool(row.wrong)] += 1
-                if row.wrong:
-                    print(f"BROKEN {row.law}, {row.of}: {row.wrong}", flush=True)
+            for name, rows in groupby(judged(load(adapter, place), seed), lambda row: row.law):
+                verdicts = list(rows)
+                wrong = [row for row in verdicts if row.wrong]
+                for row in wrong:
+                    print(f"BROKEN {name}, {row.of}: {row.wrong}")
+                print(f"{name:<22} held {len(verdicts) - len(wrong):>4}   broken {len(wrong):>4}", flush=True)
+                asked, broken = asked + len(verdicts), broken + len(wrong)
     except ConformanceError as error:
         Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
-    for name in dict.fromkeys(name for name, _ in counts):
-        print(f"{name:<22} held {counts[name, False]:>4}   broken {counts[name, True]:>4}")
-    if not counts:
+    if not asked:
         print(f"{adapter} has nothing that a law can be asked of")
         raise typer.Exit(REFUSED)
-    if any(broken for _, broken in counts):
+    if broken:
         raise typer.Exit(FAILED)
 
 
