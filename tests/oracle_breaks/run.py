@@ -2,8 +2,8 @@
 
     python -m tests.oracle_breaks.run --seed 1 --count 120 --workers 24 --out breaks.jsonl
 
-A break is killed by the first case of the suite, at the standard tier, that fails with it; cases of the operations that its
-file is named after come first, small ones before large ones. One that the package cannot be imported with, or that names what
+A break is killed by the first case of the suite that fails with it: of the operations that its file is named after all of the
+standard tier, small ones before large ones, then of the others those of the tier smoke. One that the package cannot be imported with, or that names what
 is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in the same way, and must
 pass.
 """
@@ -79,7 +79,9 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
         except AdapterUnavailable as error:
             return {"result": "void", "text": str(error)[:300], "seconds": round(time.monotonic() - began, 1)}
         try:
-            jobs, _ = plan({"oracle": process.adapter}, Selection(tier="standard"))
+            own = plan({"oracle": process.adapter}, Selection(tier="standard"))[0]
+            others = plan({"oracle": process.adapter}, Selection(tier="smoke"))[0]
+            jobs = [job for job in own if not near(job, name)[0]] + [job for job in others if near(job, name)[0]]
             for job in sorted(jobs, key=lambda job: near(job, name)):
                 judgement = judge(job.specification, job.capability, job.case)
                 cases += 1
