@@ -1,18 +1,26 @@
-"""The committed results: the pages say what the files hold, of which kernels, and what they lack."""
+"""The committed results: the pages say what the files hold, every cell is measured, with the kernels that stand."""
 
+import json
 from pathlib import Path
 
-from perf_gates import gates, paper_table, report
+from perf_gates import gates, paper_table, report, stable
+from perf_gates.gpu import equality
 from perf_gates.machine import kernels_hash
-from perf_gates.measured import Results
-from perf_gates.verdict import judge
+from perf_gates.measured import FURTHER, Results, stands
+from perf_gates.verdict import Judged, Verdict, judge
 
 ROOT = Path(__file__).parent.parent
+RUNS = 5
+"""Of the core set, one after the other."""
 RESULTS = Results(ROOT / "perf_gates" / "results")
 
 
 def between(file: Path, begin: str, end: str) -> str:
     return file.read_text().split(begin)[1].split(end)[0].strip()
+
+
+def judged() -> list[Judged]:
+    return list(judge(gates.load(), RESULTS, kernels_hash()))
 
 
 def test_the_table_of_the_kernels_is_that_of_the_results_and_names_what_they_lack() -> None:
@@ -23,9 +31,38 @@ def test_the_table_of_the_kernels_is_that_of_the_results_and_names_what_they_lac
 
 def test_the_papers_tables_are_those_of_the_results() -> None:
     said = between(ROOT / "docs" / "performance.md", paper_table.BEGIN, paper_table.END)
-    found = paper_table.text(gates.load(), list(judge(gates.load(), RESULTS, kernels_hash())))
-    assert said == found.strip(), "run `ssmspec gates table --write`"
+    assert said == paper_table.text(gates.load(), judged()).strip(), "run `ssmspec gates table --write`"
 
 
-def test_every_part_of_the_table_is_there() -> None:
-    assert set(report.PARTS) <= RESULTS.parts.keys()
+def test_every_part_is_there() -> None:
+    assert {*report.PARTS, *FURTHER} <= RESULTS.parts.keys()
+
+
+def test_every_cell_is_measured_with_the_kernels_that_stand_or_listed_as_lacking() -> None:
+    lacking = {f"{j.table.id}, {j.cell.at}" for j in judged() if j.value is None or "not those that stand" in j.why}
+    compared = {(t["model"], t["operation"]) for t in RESULTS.parts["equality"]["timings"]}
+    lacking |= {f"equality, {model}, {method}" for model, method in {*equality.cases()} - compared}
+    assert lacking == gates.load().lacking.keys()
+
+
+def test_what_falls_short_says_what_bounds_it() -> None:
+    short = [j for j in judged() if j.verdict is Verdict.FAIL]
+    assert [f"{j.table.id}, {j.cell.at}" for j in short if not j.table.bounds] == []
+
+
+def test_speculation_is_plain_decoding_at_full_size() -> None:
+    part = RESULTS.parts["equality"]
+    assert stands("equality", part["machine"], kernels_hash())
+    assert part["errors"] == []
+    assert [f"{t['model']}, {t['operation']}" for t in part["timings"] if t["differing"]] == []
+    assert all(t["compared"] >= 100 and min(t["windows"]) > 0 for t in part["timings"])
+
+
+def test_runs_of_the_core_set_say_the_same_and_each_catches_the_delay() -> None:
+    read = json.loads((ROOT / "perf_gates" / "results" / stable.FILE).read_text())
+    held = stable.judged(read, gates.load().limits, gates.load().core)
+    assert set(held["pairs"]) == {core.name for core in gates.load().core}
+    assert list(stable.faults(held, RUNS)) == []
+    assert held["machine"]["kernels"] == kernels_hash()
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert page == stable.inserted(page, held), "run `python -m perf_gates.stable FILE .. --out perf_gates/results`"

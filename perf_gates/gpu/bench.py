@@ -85,7 +85,9 @@ def timings(
     least = work_of(step, made, device)
     noises.append(relative_error(times))
     bytes_ = least.weights + least.moved
-    found = StepTiming(step.model, step.operation, step.batch, median(times), bytes_, memory, least.weights, least.products)
+    found = StepTiming(
+        step.model, step.operation, step.batch // step.leaves, median(times), bytes_, memory, least.weights, least.products
+    )
     return [found]
 
 

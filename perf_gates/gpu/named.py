@@ -39,7 +39,7 @@ STEP = re.compile(
 @dataclass(frozen=True, repr=False)
 class Step:
     """`tokens` of a window or nodes of a tree, root included; `shape` of what is drafted, by `drafter` (empty: n-grams);
-    `alone` leaves the target out; `ablated` names what is put back."""
+    `alone` leaves the target out; `ablated` names what is put back; `leaves` are the rows of a sequence that is unrolled."""
 
     model: str
     operation: str
@@ -54,6 +54,7 @@ class Step:
     drafter: str = ""
     alone: bool = False
     ablated: str = ""
+    leaves: int = 1
 
     def __repr__(self) -> str:
         return f"{self.model} {self.operation}, batch {self.batch}"
@@ -81,7 +82,7 @@ def named(model: str, operation: str, batch: int) -> Step | None:
         if head == "packed":
             return Step(model, operation, batch, "tree", len(parents), parents=parents)
         leaves = len(set(range(len(parents))) - set(parents))
-        return Step(model, operation, batch * leaves, "replay", 1 + int(rest.split("x")[1]))
+        return Step(model, operation, batch * leaves, "replay", 1 + int(rest.split("x")[1]), leaves=leaves)
     if name.startswith("joint K=6 M=2, "):
         return Step(model, operation, batch, "joint", 7, 2, ablated=name.partition(", ")[2])
     found = STEP.match(name)
