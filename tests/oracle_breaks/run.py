@@ -3,8 +3,8 @@
     python -m tests.oracle_breaks.run --seed 1 --count 120 --workers 24 --out breaks.jsonl
 
 A break is killed by the first case of the suite that fails with it: of the operations that its file is named after all of the
-standard tier, small ones before large ones, then of the others those of the tier smoke. One that the package cannot be imported
-with, or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in
+standard tier, small ones before large ones, then of the others those of the tier smoke. One that cannot be imported,
+or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in
 the same way, and must pass.
 """
 
