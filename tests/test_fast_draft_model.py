@@ -311,7 +311,7 @@ def test_a_step_of_drafts_and_their_judgement_waits_for_nothing(
         for rule in (MultiStep(sampling), Naive(sampling)):
             with Waiting() as waiting:
                 proposal = drafter.propose(sequences, slots)
-                feed = decoder.feed(proposal.window, sequences)
+                feed = decoder.feed(proposal.window, sequences, fits=True)  # counted, as an engine does
                 verdict = rule(proposal, decoder.verify(feed), sequences, decoder.operations)
                 decoder.commit(feed, verdict)
                 sequences.commit(verdict)

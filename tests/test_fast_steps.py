@@ -49,7 +49,7 @@ def chain(sequences: Sequences, slots: torch.Tensor, tree: bool) -> Proposal:
 
 
 def step(decoder: Decoder, proposal: Proposal, sequences: Sequences) -> None:
-    feed = decoder.feed(proposal.window, sequences)
+    feed = decoder.feed(proposal.window, sequences, fits=True)  # counted, as an engine does
     verdict = Greedy()(proposal, decoder.verify(feed), sequences, decoder.operations)
     decoder.commit(feed, verdict)
     sequences.commit(verdict)
