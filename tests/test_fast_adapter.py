@@ -22,7 +22,7 @@ from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
 
-EVERY = 40
+EVERY = 14
 """One case in so many is judged here; all are by `ssmspec conform run --adapter ssmspec_fast`."""
 ONE_KIND = Limits(options={"kind": ("mamba2",)})
 
