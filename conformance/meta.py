@@ -138,6 +138,7 @@ def markdown(found: Sequence[Caught]) -> str:
         "`conformance/faults`. It is caught where a case of its operation, at the standard tier, fails; it is judged under",
         f"{DRAWS} draws of all inputs, and one that is not caught in each of them was caught by luck. `{ENOUGH}+` says that",
         "the search for further failing cases ended there.",
+        "Faults that an author made who had not read the suite stand in [strangers.md](strangers.md).",
         "",
         f"**{sure} of {len(found)} faults are caught in every draw.**",
         "",
