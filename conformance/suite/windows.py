@@ -146,12 +146,12 @@ class Windows:
         return (
             made("verify_snapshots", options=chain, further=FURTHER),
             made("verify_replay", options={**TREE, **chain}, further=(*CHAINS, *FURTHER, TALL)),
-            made("buffered_verify", options=chain, further=FURTHER),
+            made("buffered_verify", options=chain, further=(*FURTHER, LONG)),
             made(
                 "buffered_step",
                 base=single,
                 rows=({"j": 1}, {"b": 1, "j": 17}, *more),
-                further=(({"b": 3, "j": 40}, {}, "gentle"),),
+                further=(({"b": 3, "j": 40}, {}, "gentle"), ({"b": 1, "j": 150}, {"read": "last"}, "gentle")),
                 options={"read": RUN["read"], **options},
             ),
         )
@@ -178,6 +178,8 @@ FURTHER: tuple[Further, ...] = (
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; flushes that nobody asked for."""
 CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
+LONG: Further = ({"b": 1, "j": 18, "t": 8}, {"accept": "all", "read": "last"}, "gentle")
+"""144 tokens: rings of up to 64 entries turn twice."""
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
 SOURCES = {
     "": "ReplaySSM, algorithms 2 to 6; Snakes and Ladders, section 3.1",

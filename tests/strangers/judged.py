@@ -134,11 +134,11 @@ _TEXT = """\
 # Twenty changes by a stranger
 
 Made by `python -m tests.strangers.judged --out docs/strangers.md`. The kernels in `tests/strangers` were written from
-[adapters.md](adapters.md), the signatures of the reference and the papers, by an author who had not read the code of the
-suite: of its cases only the names that `conform list` prints, of its planted faults the first 19 rows of
-[faults.md](faults.md). All cases of the kernels pass at the tier standard. Then twenty changes of one index, sign, mask or
-order were decided, and after that the first of them was run. A change is judged by the operation that it is in, under the
-inputs of the default seed.
+[adapters.md](adapters.md) and what the reference's docstrings say, by an author who had not read the code of the suite: of
+its cases only the names that `conform list` prints, of its planted faults the first 19 rows of [faults.md](faults.md), and a
+list of the kinds of mistakes that happen. All cases of the kernels pass at the tier standard. Then twenty changes of one
+index, sign, mask or order were decided, and after that the first of them was run. A change is judged by the operation that
+it is in, under the inputs of the default seed.
 
 **{caught} of {all} are caught: {smoke} at the tier smoke, {standard} only at the tier standard.**
 
@@ -149,7 +149,8 @@ place that each failing case names to what the right kernel computes from the sa
 token before by more than two bounds.
 
 How much a ring holds is the adapter's own choice, and the suite does not know it. This one has 10 entries. In one of 64 the
-same change computes no case wrongly at the tier standard, since none brings more than 40 tokens and the ring never turns.
+same change is caught by the longest histories alone, 144 and 150 tokens at the tier standard, which were added for it; a
+ring of more entries than that never turns.
 """
 
 
