@@ -178,6 +178,35 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
         assert cases.untouched(old, cases.whole(x))
 
 
+def check_flush_refused(module: ModuleType, rows: int, changes: dict[str, Any]) -> None:
+    case, ring = cases.draw(Options(b=3, spare=3)), rings.ring_of(Options(b=3, spare=3, poison=0.5), 5, torch.float32)
+    ring.held.fill_(4)
+    before = cases.whole(case.S).clone()
+    with pytest.raises(ParameterError, match=r"rows and eps came as|the pool holds 6 states"):
+        module.delta_flush(case.S, ring, rows, **{"slots": case.slots, **changes})
+    assert cases.untouched(before, cases.whole(case.S))
+
+
+WRONG_FLUSHES: list[tuple[int, dict[str, Any]]] = [
+    (0, {"slots": None}), (2, {}), (4, {}), (7, {"slots": None}), (3, {"eps": 0.0}), (3, {"eps": float("nan")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "changes"), WRONG_FLUSHES, ids=str)
+def test_a_wrong_flush_by_hand_is_refused_and_nothing_is_written(rows: int, changes: dict[str, Any]) -> None:
+    check_flush_refused(delta_flush, rows, changes)
+
+
+@pytest.mark.parametrize(
+    "wrong", ['or axes.get("b", rows) != rows and not eps > 0', "or not eps > 0", 'or axes.get("b", rows) != rows or eps < 0']
+)
+def test_a_planted_refusal_of_the_flush_is_caught(wrong: str) -> None:
+    mutant = mutated(delta_flush, 'or axes.get("b", rows) != rows or not eps > 0', wrong)
+    rows, changes = WRONG_FLUSHES[1 if "eps <" not in wrong else 4]
+    with pytest.raises(pytest.fail.Exception):
+        check_flush_refused(mutant, rows, changes)
+
+
 RING = "delta_ring.py"
 WINDOW_FAULTS = [
     ("if (count + 2 * WINDOW > CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),

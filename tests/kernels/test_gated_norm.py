@@ -106,6 +106,7 @@ def test_the_gate_may_be_stored_in_another_type() -> None:
 REFUSED = {
     "other channels": (lambda m: {"weight": m["weight"][:-1]}, errors.ShapeMismatch, "axis c"),
     "another shape": (lambda m: {"z": m["z"][:, :1]}, errors.ShapeMismatch, "axis t"),
+    "a gate of heads": (lambda m: {"z": m["z"].view(2, 3, 5, 6)}, errors.ShapeMismatch, "^z came .* axes are .b t c.$"),
     "two axes": (lambda m: {"y": m["y"][0]}, errors.ShapeMismatch, "axes"),
     "gate transposed": (lambda m: {"z": m["z"].mT.contiguous().mT}, errors.ShapeMismatch, "stride"),
     "double": (lambda m: {"z": m["z"].double()}, errors.PrecisionError, "z came"),

@@ -110,6 +110,15 @@ def test_what_lies_behind_the_end_of_the_cache_is_not_reached() -> None:
     assert torch.equal(K, torch.arange(8.0).reshape(1, 4, 1, 2))
 
 
+def test_heads_beyond_2_to_the_31_elements_are_moved() -> None:
+    K, path, length = torch.arange(15.0).reshape(1, 5, 3, 1).half(), torch.tensor([[0, 3]]), torch.tensor([1])
+    apart = tensors.far(K, 2)
+    for keys in (K, apart):
+        module.kv_compact(keys, torch.zeros_like(K), path, length)
+    assert torch.equal(apart, K)
+    assert K[0, :, 2, 0].tolist() == [2, 5, 14, 11, 14]
+
+
 def bytes_fit(kernel: ModuleType, io: str, index: torch.dtype, g: int, e: int, block_e: int | None) -> bool:
     K, V = (torch.zeros(3, 30, g, e, dtype=tensors.DTYPES[io]) for _ in "KV")
     path = torch.full((3, 9), -1, dtype=index)

@@ -109,17 +109,17 @@ def test_histories_beyond_2_to_the_31_elements_are_read() -> None:
     assert lengths.tolist() == [[2, 2], [1, 1]]
 
 
-@pytest.mark.parametrize("rows", [0, 3])
-def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "tokens"), [(0, 2), (3, 2), (3, 1)])
+def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int, tokens: int) -> None:
     """Of histories that say one thing all along every token is read; here two say two things."""
     sequences, length, slots = torch.zeros(4, 30, dtype=I64), torch.tensor([20, 9, 30, 7]), torch.tensor([2, 0])
     sequences[0] = 1
-    table = torch.arange(rows * 4).view(2, rows, 2) if rows else None
-    out = {"y": torch.empty(2, 3, 3, dtype=I64), "lengths": torch.empty(2, 3, dtype=I64)}
+    table = torch.arange(rows * 2 * tokens).view(2, rows, tokens) if rows else None
+    out = {"y": torch.empty(2, 3, 1 + tokens, dtype=I64), "lengths": torch.empty(2, 3, dtype=I64)}
     out["places"] = torch.empty(2, 2, 30, dtype=I64)
     with watch(sequences=sequences, length=length, slots=slots, **out, **({"table": table} if rows else {})) as seen:
-        module.ngram_drafts(sequences, length, 2, 3, table=table, slots=slots, **out, **BLOCKS)
-    assert seen.distinct_bytes() == module.traffic_bytes(50, 18 + 28, 2, 3, 2, table=rows)
+        module.ngram_drafts(sequences, length, tokens, 3, table=table, slots=slots, **out, **BLOCKS)
+    assert seen.distinct_bytes() == module.traffic_bytes(50, 50 - 2 * tokens, 2, 3, tokens, table=rows)
     assert seen.outside == seen.races == []
 
 

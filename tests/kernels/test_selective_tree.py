@@ -13,7 +13,7 @@ from tests.kernels.conv_cases import caught, forest, tree_mask
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import mutated
 from tests.kernels.selective_cases import Case, Options, case
-from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, watch
+from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, far, watch
 
 CASES = [
     Options(t=7),
@@ -97,6 +97,13 @@ def test_parents_out_of_order_end_and_read_nothing_outside(bad: list[int]) -> No
 
 
 PARENTS = torch.arange(-1, 2).repeat(4, 1)
+
+
+def test_nodes_beyond_2_to_the_31_elements_are_reached() -> None:
+    near = case(Options(b=1, d=3, n=2, io="bf16", padding=False)).tensors | {"parents": PARENTS[:1]}
+    y = selective_tree.selective_tree(**near).clone()
+    assert torch.equal(selective_tree.selective_tree(**{**near, "x": far(near["x"], 1)}), y)
+
 
 REFUSED = {
     "parents of others": (lambda m: {"parents": PARENTS[:, :-1]}, errors.ShapeMismatch, "axis t"),

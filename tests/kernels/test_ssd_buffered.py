@@ -218,6 +218,8 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
 def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
     case, ring = cases.draw(Options()), rings.ring_of(Options(), 8)
     before = case.before(**rings.tensors(ring))
+    with pytest.raises(ParameterError, match="rows came as 0"):
+        ssd_flush.ssd_flush(case.S, ring, case.A, 0)
     with pytest.raises(ParameterError, match="rows came as 2"):
         ssd_flush.ssd_flush(case.S, ring, case.A, 2, slots=case.slots)
     with pytest.raises(PrecisionError, match=r"ring\.B bfloat16"):

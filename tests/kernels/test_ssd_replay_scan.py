@@ -254,6 +254,26 @@ def test_a_long_window_takes_two_tiles_a_program() -> None:
     slot = int(case.slots[0])
     first = 33 * (1 - int(cache.half[slot]))
     assert torch.equal(cache.x[slot, first : first + 33], case.x[0])
+    y = case.out.clone()
+    assert torch.equal(case.call(kernel.ssd_replay_scan, **given), y)
+
+
+def check_path_with_gaps(module: ModuleType, tree: bool) -> None:
+    """Of what was accepted only nodes of the window count: -1 and one behind the end neither decay the state nor add."""
+    mask = {"ancestors": torch.ones(1, 2, 2, dtype=torch.bool).tril()} if tree else {}
+    states = []
+    for path, advanced in (([1, -1, 3], 3), ([1, -1, -1], 1)):
+        case, cache = cases.draw(Options(b=1, t=2)), cache_of(replace(Options(b=1, t=2), poison=0.5), 3)
+        cache.half.fill_(1)
+        given = {"advanced": torch.tensor([advanced]), "path": torch.tensor([path])}
+        case.call(module.ssd_replay_scan, cache=cache, **given, **mask)
+        states.append(case.S[case.slots.long()])
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_path_with_gaps_replays_the_nodes_it_names(tree: bool) -> None:
+    check_path_with_gaps(kernel, tree)
 
 
 def check_halves(module: ModuleType) -> None:
@@ -313,6 +333,17 @@ FAULTS = [
     ("dot_left(tl.trans(to_state[:, None] * x_k.to(tl.float32)), B_k)",
      "tl.dot(tl.trans((to_state[:, None] * x_k.to(tl.float32)).to(B_k.dtype)), B_k)", TREE),
 ]  # fmt: skip
+
+
+NODES = "            taken &= (node >= 0) & (node < ENTRIES)\n"
+
+
+@pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
+@pytest.mark.parametrize(("file", "next_"), [(CHAIN, "        raw_k"), (TREE, "        at_old")])
+def test_a_planted_node_outside_the_window_is_caught(file: str, next_: str, wrong: str) -> None:
+    mutant = mutated(kernel, NODES + next_, f"            taken &= {wrong}\n{next_}", file=file)
+    with pytest.raises(AssertionError):
+        check_path_with_gaps(mutant, tree=file == TREE)
 
 
 def check_chains(module: ModuleType) -> None:

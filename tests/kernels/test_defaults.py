@@ -1,0 +1,96 @@
+"""What a kernel takes where nothing is given: what the oracle's records take, and the full operation."""
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ssmspec_kernels import (
+    causal_attention,
+    conv_packed,
+    conv_step,
+    conv_tree,
+    conv_window,
+    delta_buffered,
+    delta_buffered_step,
+    delta_chunk_scan,
+    delta_chunked,
+    delta_flush,
+    delta_scan,
+    delta_snapshots,
+    delta_tree,
+    gated_norm,
+    norm,
+    selective_scan,
+    selective_tree,
+    ssd_buffered,
+    ssd_buffered_step,
+    ssd_chunk_scan,
+    ssd_replay_scan,
+    ssd_scan,
+    ssd_snapshots,
+    ssd_tree_scan,
+    ssd_window,
+    tree_attention,
+)
+from ssmspec_ref.attention import AttentionParams
+from ssmspec_ref.conv import ConvParams
+from ssmspec_ref.delta import DeltaParams
+from ssmspec_ref.norm import GatedNorm, Norm
+from ssmspec_ref.selective import SelectiveParams
+from ssmspec_ref.ssd import SSDParams
+from tests.kernels.mutants import mutated
+
+RECORDS: dict[type, tuple[ModuleType, ...]] = {
+    AttentionParams: (causal_attention, tree_attention),
+    ConvParams: (conv_packed, conv_step, conv_tree, conv_window),
+    DeltaParams: (
+        delta_buffered, delta_buffered_step, delta_chunk_scan, delta_chunked, delta_flush, delta_scan, delta_snapshots,
+        delta_tree,
+    ),
+    GatedNorm: (gated_norm,),
+    Norm: (norm,),
+    SelectiveParams: (selective_scan, selective_tree),
+    SSDParams: (
+        ssd_buffered, ssd_buffered_step, ssd_chunk_scan, ssd_replay_scan, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window,
+    ),
+}  # fmt: skip
+"""The record that holds a layer's parameters, and the kernels that take them one by one."""
+STATED = {"write_state": True, "output_only": True, "fused": True, "append": False, "products": "fp32"}
+"""Of no record: the state is written, products are those of fp32, a cache is not extended."""
+PAIRS = [(record, module) for record, modules in RECORDS.items() for module in modules]
+
+
+def defaults(function: Any) -> dict[str, Any]:
+    """The parameters that need not be given, and what they are then."""
+    given = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in given if p.default is not inspect.Parameter.empty}
+
+
+def check(record: type, module: ModuleType) -> None:
+    """Every default that the record or `STATED` has too is the same in the launcher."""
+    name = module.__name__.rpartition(".")[2]
+    wanted, found = defaults(record) | STATED, defaults(getattr(module, name))
+    shared = wanted.keys() & found.keys()
+    assert shared, f"{name} shares no default with {record.__name__}"
+    assert {p: found[p] for p in shared} == {p: wanted[p] for p in shared}
+
+
+@pytest.mark.parametrize(("record", "module"), PAIRS, ids=[module.__name__ for _, module in PAIRS])
+def test_defaults_are_those_of_the_oracle(record: type, module: ModuleType) -> None:
+    check(record, module)
+
+
+FAULTS = [
+    (SelectiveParams, selective_tree, "dt_softplus: bool = True", "dt_softplus: bool = False"),
+    (DeltaParams, delta_chunked, "eps: float = 1e-6", "eps: float = 2e-6"),
+    (SSDParams, ssd_scan, "write_state: bool = True", "write_state: bool = False"),
+    (SSDParams, ssd_window, '= (0.0, float("inf")),', "= (0.0, 1.0),"),
+]
+
+
+@pytest.mark.parametrize(("record", "module", "old", "new"), FAULTS, ids=[new for *_, new in FAULTS])
+def test_a_planted_default_is_caught(record: type, module: ModuleType, old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check(record, mutated(module, old, new))

@@ -1,0 +1,188 @@
+"""The outputs of a launcher: those that were given, returned; where none were given, made with the same bits."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ssmspec_kernels import (
+    causal_attention,
+    conv_packed,
+    conv_step,
+    conv_tree,
+    conv_window,
+    delta_buffered,
+    delta_buffered_step,
+    delta_chunk_scan,
+    delta_chunked,
+    delta_scan,
+    delta_snapshots,
+    delta_tree,
+    gated_norm,
+    linear_rows,
+    norm,
+    selective_scan,
+    selective_tree,
+    ssd_buffered,
+    ssd_buffered_step,
+    ssd_chunk_scan,
+    ssd_replay_scan,
+    ssd_scan,
+    ssd_snapshots,
+    ssd_tree_scan,
+    ssd_window,
+    tree_attention,
+)
+from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, ssd_cases, ssd_rings
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import blank, draw, strided
+
+B, T = 2, 3
+"""Rows and tokens of the cases, none of them padding."""
+Arguments = dict[str, Any]
+
+
+def chains(form: str = "parents") -> Tensor:
+    """One path a row, by its parents or by its ancestors."""
+    return torch.arange(-1, T - 1).repeat(B, 1) if form == "parents" else torch.ones(B, T, T, dtype=torch.bool).tril()
+
+
+def run(given: Arguments, *names: str) -> Arguments:
+    """The rows of a batch as one run, with its bounds."""
+    return {n: x.flatten(0, 1).contiguous() if n in names else x for n, x in given.items()} | {
+        "bounds": torch.arange(0, B * T + 1, T)
+    }
+
+
+def conv() -> Arguments:
+    made = conv_cases.case(conv_cases.Options(b=B, t=T, c=5, padding=False, io="bf16"))
+    return {"M": made.M, "u": made.u, "weight": made.weight, **made.settings}
+
+
+def delta(t: int = T) -> Arguments:
+    """v is wider than k, and g has no channels: an output of another's shape has the wrong one."""
+    made = delta_cases.draw(delta_cases.Options(b=B, t=t, g=1, h=2, k=4, v=6, io="bf16"), padding=False)
+    named = ("S", "q", "k", "v", "g", "beta", "slots", "out")
+    return {name: getattr(made, name) for name in named} | made.extra
+
+
+def delta_ring(t: int = T) -> Arguments:
+    o = delta_cases.Options(b=B, t=t, g=1, h=2, k=4, v=6, io="bf16")
+    return delta(t) | {"ring": delta_rings.ring_of(o, 7, torch.float32)}
+
+
+def selective() -> Arguments:
+    made = selective_cases.case(selective_cases.Options(b=B, t=T, d=3, n=2, padding=False))
+    return made.tensors | made.settings
+
+
+def ssd_options(t: int) -> ssd_cases.Options:
+    return ssd_cases.Options(b=B, t=t, h=2, g=1, p=5, n=4, z=True, io="bf16")
+
+
+def ssd(t: int = T) -> Arguments:
+    made = ssd_cases.draw(ssd_options(t), padding=False)
+    return {name: getattr(made, name) for name in ("S", "A", *ssd_cases.TOKENS, "slots", "out")} | made.extra
+
+
+def ssd_ring(t: int = T) -> Arguments:
+    return ssd(t) | {"ring": ssd_rings.ring_of(ssd_options(t), 7)}
+
+
+def replay() -> Arguments:
+    given = ssd()
+    entries = [torch.zeros(len(given["S"]), 2 * T, *given[name].shape[2:], dtype=torch.bfloat16) for name in ("x", "dt", "B")]
+    half = torch.zeros(len(given["S"]), dtype=torch.int32)
+    return given | {"cache": ssd_replay_scan.Cache(*entries, half), "advanced": torch.zeros(B, dtype=torch.int32)}
+
+
+def attention() -> Arguments:
+    rng = np.random.default_rng(0)
+    q, *others = (strided(draw(rng, B, n, h, 5), "bf16") for n, h in ((T, 2), (T, 1), (T, 1), (8, 1), (8, 1)))
+    return dict(zip("qkvKV", (q, *others), strict=True)) | {"length": torch.tensor([4, 0]), "out": blank("bf16", B, T, 2, 5)}
+
+
+def prompt() -> Arguments:
+    given = attention()
+    return run({name: given[name] for name in ("q", "K", "V", "out")}, "q", "out")
+
+
+def rows(*names: str, width: int = 6) -> Arguments:
+    """x or y (b, t, c), with what a norm or a projection has beside it."""
+    rng = np.random.default_rng(0)
+    made = {name: strided(draw(rng, B, T, width), "bf16") for name in names}
+    return made | {"weight": torch.ones(width), "out": blank("bf16", B, T, width)}
+
+
+def projection() -> Arguments:
+    x, W = (strided(draw(np.random.default_rng(0), *shape), "bf16", gap=8) for shape in ((B, 16), (9, 16)))
+    return {"x": x, "W": W, "out": blank("bf16", B, 9)}
+
+
+PLACES = {"places": torch.full((B, T), -1)}
+CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
+    (causal_attention, prompt),
+    (conv_packed, lambda: run(conv(), "u", "out")),
+    (conv_step, lambda: {n: x[:, 0] if n in ("u", "out") else x for n, x in conv().items()}),
+    (conv_tree, lambda: conv() | {"parents": chains()}),
+    (conv_window, conv),
+    (delta_buffered, delta_ring),
+    (delta_buffered_step, lambda: delta_ring(1)),
+    (delta_chunk_scan, lambda: run(delta(), "q", "k", "v", "g", "beta", "out")),
+    (delta_chunked, delta),
+    (delta_scan, delta),
+    (delta_snapshots, lambda: delta() | PLACES),
+    (delta_tree, lambda: delta() | {"ancestors": chains("ancestors")}),
+    (gated_norm, lambda: rows("y", "z")),
+    (linear_rows, projection),
+    (norm, lambda: rows("x")),
+    (selective_scan, selective),
+    (selective_tree, lambda: selective() | {"parents": chains()}),
+    (ssd_buffered, ssd_ring),
+    (ssd_buffered_step, lambda: ssd_ring(1)),
+    (ssd_chunk_scan, lambda: run(ssd(), *ssd_cases.TOKENS, "z", "out")),
+    (ssd_replay_scan, replay),
+    (ssd_scan, ssd),
+    (ssd_snapshots, lambda: ssd() | PLACES),
+    (ssd_tree_scan, lambda: ssd() | {"ancestors": chains("ancestors")}),
+    (ssd_window, ssd),
+    (tree_attention, attention),
+]
+
+
+def check(module: ModuleType, drawn: Callable[[], Arguments]) -> None:
+    """What is given is returned, and what is made is of its shape, its type, its bits, and nobody else's memory."""
+    launcher = getattr(module, module.__name__.rpartition(".")[2])
+    given, other = drawn(), drawn()
+    out = given["out"]
+    assert launcher(**given) is out
+    y = launcher(**{**other, "out": None})
+    assert (y.shape, y.dtype) == (out.shape, out.dtype)
+    assert torch.isfinite(out).all()
+    assert torch.equal(y, out)
+    assert y.untyped_storage().data_ptr() not in {
+        x.untyped_storage().data_ptr() for x in other.values() if isinstance(x, Tensor)
+    }
+
+
+@pytest.mark.parametrize(("module", "drawn"), CALLS, ids=[module.__name__ for module, _ in CALLS])
+def test_outputs_are_those_given_and_otherwise_made(module: ModuleType, drawn: Callable[[], Arguments]) -> None:
+    check(module, drawn)
+
+
+FAULTS = [
+    (ssd_buffered, ssd_ring, "return y\n\n\ndef launch(", "return z\n\n\ndef launch("),
+    (ssd_buffered_step, lambda: ssd_ring(1), "return y\n\n\ndef tile(", "return x\n\n\ndef tile("),
+    (delta_buffered, delta_ring, "torch.empty_like(v)", "torch.empty_like(v, dtype=g.dtype)"),
+    (selective_scan, selective, "torch.empty_like(x)", "x"),
+]
+
+
+@pytest.mark.parametrize(("module", "drawn", "old", "new"), FAULTS, ids=[new[:20] for *_, new in FAULTS])
+def test_a_planted_output_is_caught(module: ModuleType, drawn: Callable[[], Arguments], old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check(mutated(module, old, new), drawn)
