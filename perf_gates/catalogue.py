@@ -210,6 +210,7 @@ def rings() -> Iterator[Entry]:
         at = partial(_ssd, shape, between=(ring,))
         quick = (90,) if shape == "mamba2-2.7b" else ()
         yield at("ssd_buffered", "T=6 L=32", b, 6, stores="S ring_x ring_dt ring_B y", quick=quick)
+        yield at("ssd_buffered", "T=13 L=32", b, 13, stores="S ring_x ring_dt ring_B y")
         yield at("ssd_buffered_step", "L=32", b, 1, stores="S ring_x ring_dt ring_B y", quick=quick)
         yield at("ssd_buffered_step", "L=32 state", b, 1, stores="S ring_x ring_dt ring_B y", output_only=False)
         flush = meta(b, h, p, n, dtype=FP32), ring, meta(h, dtype=FP32), b
