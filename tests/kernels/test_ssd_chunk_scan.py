@@ -113,11 +113,12 @@ def check_bound(
     products: Products = "fp32",
     **tiles: int,
 ) -> None:
-    """Outputs and states within the bound; tokens and slots of others keep their bits."""
+    """Outputs and states within the bound; tokens and slots of others keep their bits; the scratch is poison before."""
     case, twin = draw(o, lengths, fresh), draw(o, lengths, fresh)
     case.products = products
     y, S = case.bound()
-    case.call(module, **tiles)
+    shape = module.scratch_shape(case.run["x"].shape[0], len(lengths), o.h, o.p, o.n, chunk=CHUNK, products=products)
+    assert case.call(module, scratch=torch.full(shape, float("nan")), **tiles) is case.run["out"]
     comparison = eb.compare(case.rows(case.run["out"]), y.value, y.error)
     assert comparison.passed, f"y: {comparison}"
     cases.assert_within("S", case.case.S, S, case.case.named)
@@ -294,6 +295,7 @@ FAULTS = [
     (BROUGHT, BROUGHT.replace(" * step", ""), None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
     ("state = tl.exp(total) * state + dot_left", "state = state + dot_left", None),
+    ("if slot >= 0:\n        start, end, first", "if h >= 0:\n        start, end, first", None),
     ("inside & (place >= 0)", "inside & (place > 0)", None),
     ("places + first + c", "places + c", None),
     ("dot_left(brought, B_t, ROUND)", "dot_left(brought, B_t, True)", None),
