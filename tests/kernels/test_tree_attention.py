@@ -67,7 +67,10 @@ class Case:
         given = dict(self.tensors)
         first = [given.pop(name) for name in (*"qkvKV", "length")]
         tiles = {"split": 2 * BLOCK, "block_l": BLOCK, "block_m": 16} | tiles
-        return kernel.tree_attention(*first, **given, scale=self.scale, append=self.append, **tiles)
+        parts = kernel.new_parts(*self.q.shape, -(-self.K.shape[1] // tiles["split"]), self.tensors["q"].device)
+        for part in parts:
+            part.fill_(float("nan"))
+        return kernel.tree_attention(*first, **given, scale=self.scale, append=self.append, parts=parts, **tiles)
 
     def expected(self, b: int) -> tuple[np.ndarray, np.ndarray, KVState]:
         """Outputs of a row, their bound, and its cache behind the call."""
