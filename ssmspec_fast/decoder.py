@@ -1,6 +1,6 @@
 """One model's sequences under one method: prefill, verify a window, commit what was accepted, fork, release."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -71,6 +71,14 @@ class Decoder:
         if outside or twice:
             named = f"slot {outside[0]} was named" if outside else f"slot {twice[0]} was named twice"
             raise SlotError(f"{named}, but there are the slots 0 to {self.slots - 1}; name each of them once")
+
+    def behind(self, slots: Tensor) -> int:
+        """The room in front of the roots of the next window of these rows; the host may wait for it."""
+        return self.method.behind(self.pools, slots)
+
+    def every_behind(self) -> Iterable[int]:
+        """All that `behind` may say."""
+        return self.method.every_behind(self.pools)
 
     def feed(self, window: Window, sequences: Sequences, *, fits: bool = False) -> Feed:
         """`fits` says that the caller has counted, as an engine does once for each request: otherwise the lengths are read,

@@ -13,6 +13,7 @@ launched: a sequence that has ended is padding until then.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 import torch
@@ -199,9 +200,10 @@ class Engine:
         """
         self.open(settings)
         if self.graphs is not None and self.drafter.on_device:
+            batches = sorted({self.padded(n) for n in range(1, self.slots + 1)})
             for shape in self.drafter.every_shape():
-                for rows in sorted({self.padded(n) for n in range(1, self.slots + 1)}):
-                    self.graphs.step(self.rows([-1] * rows), shape)
+                for rows, behind in product(batches, self.target.every_behind()):
+                    self.graphs.step(self.rows([-1] * rows), behind, shape)
         self.close()
 
     def padded(self, running: int) -> int:
@@ -237,7 +239,7 @@ class Engine:
         slots = self.rows(self.batch(running))
         shape = self.drafter.choose_shape(len(running))
         if self.graphs is not None:
-            proposal, verdict = self.graphs.step(slots, shape)
+            proposal, verdict = self.graphs.step(slots, self.target.behind(slots), shape)
         else:
             proposal = self.drafter.propose(sequences, awake(sequences, slots))  # (1)
             verdict = self.judge(proposal, sequences)

@@ -3,7 +3,7 @@
 A step reads and writes tensors that stay where they are: the slots of its rows, the sequences, the pools. What differs from
 one replay to the next stands in them; shapes, and whatever the host decided while the step was recorded, do not differ.
 
-    key    = rows of the window, and the drafter's shape                                          (1)
+    key    = rows of the window, the drafter's shape, and the room in front of the roots          (1)
     record : rows of padding alone, which touch nothing; first to compile, then to be recorded    (2)
     replay : the slots are written, and the list of launches runs                                 (3)
 
@@ -79,15 +79,15 @@ class Graphs:
         self.recorder, self.engine, self.sequences = recorder, engine, sequences
         self.recorded: dict[Any, Recorded] = {}
 
-    def step(self, slots: Tensor, shape: Any = None) -> tuple[Proposal, Verdict]:
-        """One window of these rows, of the shape that the drafter chose: (1) to (3)."""
+    def step(self, slots: Tensor, behind: int, shape: Any = None) -> tuple[Proposal, Verdict]:
+        """One window of these rows, `behind` as their method and `shape` as their drafter chose it: (1) to (3)."""
         drafter = self.engine.drafter
         if drafter.on_device:
-            key = len(slots), shape
-            step = self.recorded.get(key) or self.record(key, slots)
+            key = len(slots), shape, behind
+            step = self.recorded.get(key) or self.record(key, slots, behind)
             step.slots.copy_(slots)
         else:
-            proposal = drafter.propose(self.sequences, awake(self.sequences, slots))
+            proposal = drafter.propose(self.sequences, awake(self.sequences, slots)).fed(behind)
             key = signature(proposal)
             step = self.recorded.get(key) or self.record_judgement(key, proposal)
             for held, new in zip(tensors_of(step.proposal), tensors_of(proposal), strict=True):
@@ -96,12 +96,12 @@ class Graphs:
         self.engine.target.read = step.read
         return step.proposal, step.verdict
 
-    def record(self, key: Any, slots: Tensor) -> Recorded:
+    def record(self, key: Any, slots: Tensor, behind: int) -> Recorded:
         """A step whose drafter works on the device (2)."""
         held = torch.full_like(slots, -1)
 
         def run() -> tuple[Proposal, Verdict]:
-            proposal = self.engine.drafter.propose(self.sequences, awake(self.sequences, held))
+            proposal = self.engine.drafter.propose(self.sequences, awake(self.sequences, held)).fed(behind)
             return proposal, self.engine.judge(proposal, self.sequences)
 
         (proposal, verdict), replay = self.recorder(run)
@@ -129,8 +129,8 @@ def signature(proposal: Proposal) -> Any:
     """What a recorded judgement takes for granted of its proposal."""
     window = proposal.window
     return (
-        tuple(window.tokens.shape), window.lengths is None, window.parents is None, window.drafts, proposal.q is None,
-        proposal.law,
+        tuple(window.tokens.shape), window.lengths is None, window.parents is None, window.drafts, window.behind,
+        proposal.q is None, proposal.law,
     )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ class Window(NamedTuple):
 
     `tokens` (b, t); `slots` (b) names the sequence of each row, negative for padding. `lengths` (b) counts the real tokens of
     a chain, first ones first (None: all). `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding. `drafts` rows
-    one after the other belong to one sequence: row i drafts + m is draft m of sequence i.
+    one after the other belong to one sequence: row i drafts + m is draft m of sequence i. `behind` is the room before the
+    root for tokens that the method brings again, where it was asked ahead of the step (None: it is asked for its feed).
     """
 
     tokens: Tensor
@@ -22,6 +23,7 @@ class Window(NamedTuple):
     lengths: Tensor | None = None
     parents: Tensor | None = None
     drafts: int = 1
+    behind: int | None = None
 
     @property
     def sequences(self) -> Tensor:
@@ -74,6 +76,10 @@ class Proposal(NamedTuple):
     window: Window
     q: Tensor | None = None
     law: str = "point_mass"
+
+    def fed(self, behind: int | None) -> "Proposal":
+        """The same, with as much room in front of the root."""
+        return self._replace(window=self.window._replace(behind=behind))
 
 
 class Verdict(NamedTuple):

@@ -151,11 +151,15 @@ def test_a_step_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) ->
     assert "tiny tree, tree of 7, batch 1, 1 emitted failed" not in done.output
 
 
-def test_a_tiny_step_is_measured() -> None:
+@pytest.mark.parametrize(
+    "subject",
+    [Subject("tiny-hybrid", "tree", 7, parents=tree_of(7)), Subject("tiny-hybrid", "joint-by-lag", 5, 2, advanced=3)],
+    ids=["tree", "joint by lag"],
+)
+def test_a_tiny_step_is_measured(subject: Subject) -> None:
     """For real, phases and all; the whole of `--tiny` is the same again."""
-    found = measure(
-        Subject("tiny-hybrid", "tree", 7, parents=tree_of(7)), random_model("tiny-hybrid", torch.float32, "cpu"), 3
-    )
+    assert subject.method in {s.method for s in TINY.subjects()}
+    found = measure(subject, random_model("tiny-hybrid", torch.float32, "cpu"), 3)
     assert set(found.phases) == set(PHASES)
     assert min(found.us, found.eager_us, *found.phases.values()) > 0
     assert found.memory > 0

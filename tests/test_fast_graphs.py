@@ -80,7 +80,7 @@ def test_a_bandit_has_a_graph_for_each_tree() -> None:
     engine = Engine(model, drafter, Tree(), slots=2, cache=40, graphs=recorder)
     answers = [r.tokens for r in Engine(model, slots=2, cache=40).generate(prompts(1, LENGTHS), SETTINGS)]
     assert [r.tokens for r in engine.generate(prompts(1, LENGTHS), SETTINGS)] == answers
-    assert {arm for _, arm in engine.graphs.recorded} == {0, 1}  # type: ignore[union-attr]
+    assert {arm for _, arm, _ in engine.graphs.recorded} == {0, 1}  # type: ignore[union-attr]
 
 
 def test_a_shape_is_recorded_once_whatever_is_asked() -> None:
@@ -101,9 +101,11 @@ def test_prepared_steps_are_not_recorded_again(drafter: Any) -> None:
     engine = Engine(model, drafter(), ActivationReplay(), slots=4, cache=40, graphs=recorder)
     engine.prepare(SETTINGS)
     recorded = len(recorder.launches)
+    for (_, shape, _), step in engine.graphs.recorded.items():  # type: ignore[union-attr]
+        assert step.proposal.window.tokens.shape[1] == (NODES if shape is None else shape + 1)
     wanted = [r.tokens for r in Engine(model, slots=4, cache=40).generate(prompts(1, LENGTHS), SETTINGS)]
     assert [r.tokens for r in engine.generate(prompts(1, LENGTHS), SETTINGS)] == wanted
-    assert len(recorder.launches) == recorded == 3 * len({shape for _, shape in engine.graphs.recorded})  # type: ignore[union-attr]
+    assert len(recorder.launches) == recorded == 3 * len({shape for _, shape, _ in engine.graphs.recorded})  # type: ignore[union-attr]
 
 
 def test_a_request_whose_window_has_no_root_fails_and_the_others_go_on() -> None:

@@ -13,6 +13,7 @@ from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.methods import Method
+from ssmspec_fast.methods.joint import JointByLag
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
@@ -83,6 +84,11 @@ def test_a_step_of_plain_decoding_waits_for_nothing(name: str, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5"])
 def test_a_step_of_a_window_waits_for_nothing(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits(name, CHAINS[method](), monkeypatch) == []
+
+
+def test_joint_attainment_by_lag_waits_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the length of its feed."""
+    assert waits("bamba", JointByLag(), monkeypatch) == ["aten._local_scalar_dense.default"]
 
 
 def test_a_planted_wait_is_seen() -> None:

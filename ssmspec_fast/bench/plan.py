@@ -66,13 +66,14 @@ def papers() -> tuple[Subject, ...]:
         *Plan(("mamba2-2.7b",), ("replay", "buffer"), batches=(2, 4, 8, 16)).subjects(),
         *Plan(("mamba2-2.7b",), ("replay", "buffer"), (2, 3, 4, 5, 9)).subjects(),
         *Plan(("mamba2-2.7b",), ("joint", "replay"), drafts=(2, 4)).subjects(),
+        *(Subject("mamba2-2.7b", "joint-by-lag", 7, advanced=n) for n in (1, 4, 7)),
     ]
     for model in ("mamba-in-llama-8b", *(size for size in SIZES if size != "mamba2-2.7b")):
         found += [*Plan((model,), ("joint", "replay", "buffer", "tree")).subjects(), Subject(model, "replay", 5)]
     return tuple(dict.fromkeys(found))
 
 
-TINY = Plan(("tiny", "tiny-hybrid"), batches=(1, 2), windows=(3, 5), trees=(7,))
+TINY = Plan(("tiny", "tiny-hybrid"), (*Plan.methods, "joint-by-lag"), batches=(1, 2), windows=(3, 5), trees=(7,))
 
 
 def grouped(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:

@@ -56,10 +56,11 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
     slots = torch.arange(subject.batch, device=model.device)
     step = stepping(engine, slots)
     us = times_us([step], model.device, replays)[0]
+    behind = engine.target.behind(slots)  # of every step but the first
     again(engine, subject)
     own = times_us([eagerly(engine, slots)], model.device, min(replays, 7))[0] if eager else us
     again(engine, subject)
-    parts = recorded(engine, slots) if cuda else list(split(engine, slots))
+    parts = recorded(engine, slots, behind) if cuda else list(split(engine, slots, behind))
     phases = dict(zip(PHASES, times_us(parts, model.device, replays), strict=True))
     peak = torch.cuda.max_memory_allocated() if cuda else 0
     return StepTime(subject, us, own, phases, engine.target.pools.bytes, peak)
@@ -72,11 +73,17 @@ def again(engine: Engine, subject: Subject) -> None:
 
 
 def stepping(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
-    """The step as it is run: a replay, or, without a recorder, launch by launch."""
-    if engine.graphs is None:
+    """The step as it is run: a replay, or, without a recorder, launch by launch.
+
+    Where the host reads which of several graphs comes next, that it waits is part of the step.
+    """
+    graphs, target = engine.graphs, engine.target
+    if graphs is None:
         return eagerly(engine, slots)
-    engine.graphs.step(slots)
-    return next(iter(engine.graphs.recorded.values())).replay
+    if len(list(target.every_behind())) > 1:
+        return lambda: graphs.step(slots, target.behind(slots))
+    graphs.step(slots, target.behind(slots))
+    return next(iter(graphs.recorded.values())).replay
 
 
 def eagerly(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
@@ -85,13 +92,13 @@ def eagerly(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
     return lambda: engine.judge(engine.drafter.propose(sequences, awake(sequences, slots)), sequences)
 
 
-def split(engine: Engine, slots: torch.Tensor) -> tuple[Callable[[], object], ...]:
+def split(engine: Engine, slots: torch.Tensor, behind: int | None = None) -> tuple[Callable[[], object], ...]:
     """The phases, each a call that goes on from what the one before it left."""
     sequences, held = engine.sequences, dict[str, Any]()
     assert sequences is not None
 
     def draft() -> None:
-        held["proposal"] = engine.drafter.propose(sequences, awake(sequences, slots))
+        held["proposal"] = engine.drafter.propose(sequences, awake(sequences, slots)).fed(behind)
 
     def forward() -> None:
         held["feed"] = engine.target.feed(held["proposal"].window, sequences, fits=True)
@@ -107,9 +114,9 @@ def split(engine: Engine, slots: torch.Tensor) -> tuple[Callable[[], object], ..
     return draft, forward, acceptance, copy
 
 
-def recorded(engine: Engine, slots: torch.Tensor) -> list[Callable[[], object]]:
+def recorded(engine: Engine, slots: torch.Tensor, behind: int) -> list[Callable[[], object]]:
     """The phases as four graphs."""
-    parts, graphs, pool = split(engine, slots), list[Any](), None
+    parts, graphs, pool = split(engine, slots, behind), list[Any](), None
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

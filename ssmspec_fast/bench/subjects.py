@@ -19,7 +19,7 @@ from ..draft.shapes import TREE_A, chain
 from ..engine import Engine, Settings
 from ..methods import Method
 from ..methods.activation_replay import ActivationReplay
-from ..methods.joint import Joint
+from ..methods.joint import Joint, JointByLag
 from ..methods.plain import Plain
 from ..methods.replay_buffer import ReplayBuffer
 from ..methods.snapshots import Snapshots
@@ -38,6 +38,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "plain": lambda drafts: Plain(),
     "snapshots": Snapshots,
     "joint": Joint,
+    "joint-by-lag": JointByLag,
     "replay": ActivationReplay,
     "buffer": lambda drafts: ReplayBuffer(),
     "tree": lambda drafts: Tree(),

@@ -4,6 +4,7 @@ A method decides what stands between the projections of a recurrent layer (`recu
 happens to states and cursors when the verdict is there (`commit`). The forward pass is `decoder`'s and the same for all.
 """
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -38,6 +39,14 @@ class Method(Protocol):
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         """Sequences begin in these slots: their cursors are set back."""
+        ...
+
+    def behind(self, pools: Pools, slots: Tensor) -> int:
+        """The room in front of the roots of these rows for tokens that are brought again; the host may wait for it."""
+        ...
+
+    def every_behind(self, pools: Pools) -> Iterable[int]:
+        """All that `behind` may say: over graphs there is one for each."""
         ...
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:

@@ -4,12 +4,18 @@
     S     = state after the root, the last token that is certain           (2)
     lag'  = accepted drafts                                                (3)
 
-So the states move on by what is fed, and nothing is undone. A feed has up to 2 K + 1 tokens, those behind the real ones are
-no-ops. Attention reads what is before the feed; keys and values of the tokens brought again are written again.
+So the states move on by what is fed, and nothing is undone. Tokens behind the real ones are no-ops: `Joint` feeds 2 K + 1
+always, so that nothing is asked of the host, and `JointByLag` as few as the batch needs, which the host must read:
+
+    room  = K, or the largest lag of the rows                              (4)
+    a feed has room + 1 + K tokens                                         (5)
+
+Attention reads what is before the feed; keys and values of the tokens brought again are written again.
 Source: Snakes and Ladders, section 3.1. There a row of its own advances the state, and a root that is new is brought with the
 others; here the row of the drafts keeps the state behind the root in the same launch.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -54,12 +60,19 @@ class Joint(Plain):
         super().start(pools, slots)
         move(pools.kept[LAG], slots, torch.zeros_like(slots))
 
+    def behind(self, pools: Pools, slots: Tensor) -> int:
+        return int(pools.kept[WINDOW]) - 1
+
+    def every_behind(self, pools: Pools) -> Iterable[int]:
+        return (int(pools.kept[WINDOW]) - 1,)
+
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if window.parents is not None:
             raise Unsupported("joint attainment brings accepted drafts again, in rows; use the method tree for trees")
         slots, t, owner = window.slots, window.tokens.shape[1], index(window.slots)
         lag, start = pools.kept[LAG][owner], pools.length[owner]
-        steps = torch.arange(pools.kept[WINDOW] - 1 + t, device=slots.device)
+        behind = self.behind(pools, slots) if window.behind is None else window.behind  # (4)
+        steps = torch.arange(behind + t, device=slots.device)  # (5)
         own, positions = steps - lag[:, None], start[:, None] + steps
         again = sequences.tokens[owner[:, None], positions.clamp_max(sequences.tokens.shape[1] - 1)]
         fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))
@@ -120,3 +133,17 @@ class Joint(Plain):
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
             pools.length[run.slots] += run.lengths
         move(pools.kept[LAG], slots, torch.zeros_like(slots))
+
+
+class JointByLag(Joint):
+    """The same tokens from shorter feeds, of K + 1 lengths, each a graph of its own, as in the paper. The host waits for the
+    verdict of one step before it launches the next."""
+
+    name = "joint by lag"
+
+    def behind(self, pools: Pools, slots: Tensor) -> int:
+        lag = torch.where(slots >= 0, at(pools.kept[LAG], slots), 0)
+        return int(lag.max()) if len(slots) else 0
+
+    def every_behind(self, pools: Pools) -> Iterable[int]:
+        return range(pools.kept[WINDOW])

@@ -1,5 +1,6 @@
 """Plain decoding: a window of one token, which is certain, so that every state advances at once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,6 +37,12 @@ class Plain:
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         move(pools.length, slots, torch.zeros_like(slots))
+
+    def behind(self, pools: Pools, slots: Tensor) -> int:
+        return 0
+
+    def every_behind(self, pools: Pools) -> Iterable[int]:
+        return (0,)
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         return plain_feed(window, pools.length, operations)
