@@ -1,6 +1,7 @@
 """The campaign of breaks: it finds places, draws the same ones again, kills what changes a result and nothing else."""
 
 import ast
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,42 @@ def test_a_survivor_without_an_argument_makes_no_table() -> None:
     assert "1 killed, 1 survived (50.0 %)" in made
     assert "| a.py:3 | `-x` to `(x)` in `y = -x \\| 1` | x is 0 |" in made
     assert "| + assertion | `t.py::t` |" in made
+
+
+def test_a_fresh_draw_is_counted_and_every_survivor_settled() -> None:
+    place = {"file": "a.py", "line": 3, "old": "-x", "new": "(x)", "source": "y = -x"}
+    drawn = {
+        "seed": 5,
+        "drawn": 12,
+        "kernels": "0",
+        "survivor": [
+            {**place, "because": "x is 0"},
+            {**place, "by": "t.py::t", "added": True},
+            {**place, "by": "t.py::u", "added": False},
+        ],
+    }
+    idle = {**drawn, "seed": 6, "survivor": drawn["survivor"][:1]}
+    made = table.fresh([drawn, idle])
+    assert (
+        "Seed 5: **3 of 12 survived**. 1 of them change nothing;\n  of the 11 others 2 were missed: 18.2 %, at most 47.0 %."
+        in made
+    )
+    assert "For 1 of those cases were added; 1 had been killed by a case added in between." in made
+    assert "Seed 6: **1 of 12 survived**. 1 of them change nothing;\n  of the 11 others 0 were missed" in made
+    assert "0 were missed: 0.0 %, at most 23.8 %.\n  Lines" in made
+    assert "| 5 | a.py:3 | `-x` to `(x)` in `y = -x` | `t.py::u` |" in made
+    for wrong in (place, {**place, "because": "x is 0", "by": "t.py::t"}):
+        with pytest.raises(SystemExit, match=r"a\.py:3"):
+            table.fresh([{**drawn, "survivor": [wrong]}])
+
+
+def test_what_kills_the_survivors_of_fresh_draws_is_there() -> None:
+    rows = [row for drawn in tomllib.loads(table.FRESH.read_text())["draw"] for row in drawn["survivor"]]
+    assert rows
+    for row in rows:
+        if "by" in row:
+            file, _, test = row["by"].partition("::")
+            assert f"def {test}(" in (run.TESTS / file).read_text(), row
 
 
 def test_every_kernel_has_tests() -> None:
