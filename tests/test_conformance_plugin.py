@@ -36,6 +36,7 @@ def session(folder: Path, *words: str, wrong: int = 0) -> subprocess.CompletedPr
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
     path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "kernels")])
     environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the kernels change within a second, and keep their size
     command = [sys.executable, "-m", "pytest", "-p", "conformance.plugin", "-p", "xdist.plugin", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
