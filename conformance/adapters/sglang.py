@@ -16,8 +16,9 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from . import sglang_rings, sglang_windows, standins
+from .layers import Layers
 from .peers import Tensors, bare, module, one, placed, version_of
-from .pools import Pool, Run, by_head, turned, with_oldest
+from .pools import Pool, by_head, turned, with_oldest
 
 OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
 LINEAR = "sglang.kernels.ops.attention.linear"
@@ -36,7 +37,7 @@ ABSENT = {
 }
 
 
-class Kernels:
+class Kernels(Layers):
     """The kernels on one device, and how they are called for a batch."""
 
     def __init__(self, device: str) -> None:
@@ -93,28 +94,13 @@ class Kernels:
 
     def _tree(self, run: Any, S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
         pool, parents = Pool(self.tensor, S), self.tensor(tree.parents(ancestors).clip(0)).int()
-        y: Array = self.tensor.back(run(pool, window, params, **self.kept(len(S), ancestors.shape[1], S.shape[1:], parents)))[
-            0
-        ]
+        more = self.kept(len(S), ancestors.shape[1], S.shape[1:], parents)
+        y: Array = self.tensor.back(run(pool, window, params, **more))[0]
         return y
 
     # --- chunks ---
 
-    def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
-        b, t = window.dt.shape[:2]
-        y, S_next = self._chunks(self.tensor(S), Run(window), [t * i for i in range(b + 1)], params)
-        return self.tensor.back(y.unflatten(0, (b, t)), S_next)
-
-    def ssd_packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
-        """Every sequence from its own state, one that is fresh from zeros; one without tokens is not in the batch."""
-        states = self.tensor(S)
-        states[self.tensor(fresh)] = 0
-        full = [i for i in range(len(S)) if bounds[i] < bounds[i + 1]]
-        y, after = self._chunks(states[full], Run(run), [0, *(int(bounds[i + 1]) for i in full)], params)
-        states[full] = after
-        return self.tensor.back(y[None], states)
-
-    def _chunks(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
+    def chunked(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
         """Chunks lie on a grid over the whole run; one that sequences share is named for each, with its offset."""
         tensor, torch = self.tensor, self.tensor.torch
         pieces = [(at // CHUNK, at % CHUNK) for at in sorted({*range(0, bounds[-1], CHUNK), *bounds[:-1]})]
@@ -132,17 +118,6 @@ class Kernels:
         return out[0], S_next
 
     # --- convolution ---
-
-    def conv_rest(self, params: Any) -> dict[str, Any]:
-        return {
-            "weight": self.tensor(params.weight),
-            "bias": self.tensor(params.bias),
-            "activation": "silu" if params.activation else None,
-        }
-
-    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
-        y, M_next = self.conv_scan(M, u[:, None], params)
-        return y[:, 0], M_next
 
     def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
         pool, x = Pool(self.tensor, M[:, :, 1:]), self.tensor(u).transpose(1, 2)

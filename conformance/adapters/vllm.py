@@ -17,6 +17,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Array
 
 from . import standins, vllm_windows
+from .layers import Layers
 from .peers import Tensors, bare, module, one, placed, version_of
 from .pools import Pool, Run, by_head, ends, flat, turned, with_oldest
 
@@ -44,7 +45,7 @@ ABSENT = {
 }
 
 
-class Kernels:
+class Kernels(Layers):
     """The kernels on one device, and how they are called for a batch."""
 
     padding = PADDING
@@ -89,20 +90,18 @@ class Kernels:
         return out.unflatten(0, (b, t))
 
     def delta_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
-        b, t = window.beta.shape[:2]
-        q, k, v, g, beta = (flat(self.tensor(a))[None] for a in (window.q, window.k, window.v, window.g, window.beta))
-        places = {"ssm_state_indices": pool.table, "num_accepted_tokens": accepted, "cu_seqlens": ends(self.tensor, b, t)}
-        how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
-        o, _ = self.recurrent(q, k, v, g, beta, initial_state=pool.states, **places, **how)
-        return o[0].unflatten(0, (b, t))
+        return self._rule(self.recurrent, pool, window, params, num_accepted_tokens=accepted)
 
     def kda_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
         """As `delta_window`, from the first slot always."""
+        return self._rule(self.kda, pool, window, params)
+
+    def _rule(self, kernel: Any, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
         b, t = window.beta.shape[:2]
         q, k, v, g, beta = (flat(self.tensor(a))[None] for a in (window.q, window.k, window.v, window.g, window.beta))
         places = {"ssm_state_indices": pool.table, "cu_seqlens": ends(self.tensor, b, t)}
         how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
-        o, _ = self.kda(q, k, v, g, beta, initial_state=pool.states, **places, **how)
+        o, _ = kernel(q, k, v, g, beta, initial_state=pool.states, **places, **how, **more)
         return o[0].unflatten(0, (b, t))
 
     def ssd_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
@@ -125,21 +124,7 @@ class Kernels:
 
     # --- chunks ---
 
-    def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
-        b, t = window.dt.shape[:2]
-        y, S_next = self._chunks(self.tensor(S), Run(window), [t * i for i in range(b + 1)], params)
-        return self.tensor.back(y.unflatten(0, (b, t)), S_next)
-
-    def ssd_packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
-        """Every sequence from its own state, one that is fresh from zeros; one without tokens is not in the batch."""
-        states = self.tensor(S)
-        states[self.tensor(fresh)] = 0
-        full = [i for i in range(len(S)) if bounds[i] < bounds[i + 1]]
-        y, after = self._chunks(states[full], Run(run), [0, *(int(bounds[i + 1]) for i in full)], params)
-        states[full] = after
-        return self.tensor.back(y[None], states)
-
-    def _chunks(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
+    def chunked(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
         """Chunks begin anew with every sequence."""
         tensor, torch = self.tensor, self.tensor.torch
         cuts, last = [0], list[int]()
@@ -160,17 +145,6 @@ class Kernels:
         return out, S_next
 
     # --- convolution ---
-
-    def conv_rest(self, params: Any) -> dict[str, Any]:
-        return {
-            "weight": self.tensor(params.weight),
-            "bias": self.tensor(params.bias),
-            "activation": "silu" if params.activation else None,
-        }
-
-    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
-        y, M_next = self.conv_scan(M, u[:, None], params)
-        return y[:, 0], M_next
 
     def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, ...]:
         pool = Pool(self.tensor, M[:, :, 1:], PADDING + 1)
