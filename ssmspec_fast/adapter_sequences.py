@@ -22,7 +22,7 @@ from .decoder import Decoder
 from .handover import Held, take_out
 from .methods import Method
 from .methods.activation_replay import ActivationReplay
-from .methods.joint import Joint
+from .methods.joint import Joint, JointByLag
 from .methods.plain import Plain
 from .methods.replay_buffer import ReplayBuffer
 from .methods.snapshots import Snapshots
@@ -138,6 +138,7 @@ METHODS: dict[str, tuple[Callable[[int], Method], dict[str, Any]]] = {
     "snapshots, two drafts": (lambda t: Snapshots(2), {"drafts": 2}),
     "joint": (lambda t: Joint(), {}),
     "joint, two drafts": (lambda t: Joint(2), {"drafts": 2}),
+    "joint by lag": (lambda t: JointByLag(), {}),
     "activation replay": (lambda t: ActivationReplay(), {}),
     "activation replay, two drafts": (lambda t: ActivationReplay(2), {"drafts": 2}),
     "replay buffer": (lambda t: ReplayBuffer(), {}),

@@ -26,7 +26,7 @@ from .draft.shapes import TREE_A, branches, chain
 from .draft.text import TextDrafter
 from .methods import Method
 from .methods.activation_replay import ActivationReplay
-from .methods.joint import Joint
+from .methods.joint import Joint, JointByLag
 from .methods.plain import Plain
 from .methods.replay_buffer import ReplayBuffer
 from .methods.snapshots import Snapshots
@@ -40,6 +40,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "plain": lambda rows: Plain(),
     "snapshots": Snapshots,
     "joint": Joint,
+    "joint-by-lag": JointByLag,
     "activation-replay": ActivationReplay,
     "replay-buffer": lambda rows: ReplayBuffer(),
     "tree": lambda rows: Tree(),

@@ -69,6 +69,8 @@ def test_names_say_what_is_meant() -> None:
     assert of("tiny", "plain, window of 1, context 8k").context == 8192
     assert (of("tiny", "end to end PNG(6,2)").method, of("tiny", "end to end PNG(6,1)").method) == ("joint", "replay")
     assert of("pythia-6.9b", "end to end tree 3,2,2,1,1").tokens == 1 + 3 + 6 + 12 + 12 + 12
+    lagging = of("tiny", "joint-by-lag, window of 7, 3 emitted", 2)
+    assert (lagging.method, lagging.rows, of("tiny", "joint, window of 7", 2).rows) == ("joint-by-lag", 2 * 9, 2 * 13)
     assert named("tiny", "guess", 1) is None
 
 

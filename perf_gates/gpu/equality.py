@@ -21,7 +21,7 @@ from .named import Step, tree_of
 from .steps import Timing
 
 MODELS = ("mamba-in-llama-8b", "mamba2-2.7b", "nemotron-3-nano-4b", "qwen3.5-4b")
-METHODS = ("snapshots", "joint", "replay", "buffer", "tree")
+METHODS = ("snapshots", "joint", "joint-by-lag", "replay", "buffer", "tree")
 TOKENS, ROWS, PROMPT, WINDOW, NODES = 64, 2, 24, 7, 13
 CYCLE, WRONG = 23, (3, 4, 5, 12)
 """Three in a row, so that windows fall whole, and 13 right ones in a row, so that windows stand whole."""

@@ -28,11 +28,11 @@ DRAFTERS = {
     "mistral-7b": "mamba-130m-32000",
     "tiny-hybrid": "tiny",
 }
-METHODS = ("plain", "snapshots", "joint", "replay", "buffer", "tree")
+METHODS = ("plain", "snapshots", "joint", "joint-by-lag", "replay", "buffer", "tree")
 SEED = 0
 """Of the beam trees, which are drawn."""
 STEP = re.compile(
-    r"^(?P<method>\w+), (?P<kind>window|tree) of (?P<tokens>\d+)(, (?P<drafts>\d+) drafts)?(, (?P<emitted>\d+) emitted)?$"
+    r"^(?P<method>[\w-]+), (?P<kind>window|tree) of (?P<tokens>\d+)(, (?P<drafts>\d+) drafts)?(, (?P<emitted>\d+) emitted)?$"
 )
 
 
@@ -61,8 +61,9 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of a linear layer of the target: joint attainment feeds accepted drafts again."""
-        fed = 2 * self.tokens - 1 if self.method == "joint" else self.tokens
+        """Rows of a linear layer of the target: joint attainment feeds accepted drafts again, by lag those alone."""
+        again = {"joint": self.tokens - 1, "joint-by-lag": self.emitted - 1}.get(self.method, 0)
+        fed = self.tokens + again
         return self.batch * self.drafts * fed
 
 

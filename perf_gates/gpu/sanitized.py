@@ -1,0 +1,163 @@
+"""Every kernel under compute-sanitizer, at small batches: `python -m perf_gates.gpu.sanitized --out FILE`.
+
+memcheck     accesses beyond an allocation, or misaligned; every tensor has one of its own, that ends where it ends
+racecheck    two threads at one word of shared memory with no barrier between them
+
+What runs is one check of every kernel and variant of `model_shapes`, its outputs judged as there, spread over processes. A
+fault of its kind is planted first: a tool that does not report it says nothing of the kernels. A tool that the machine's
+runtime refuses is written down with what it said. Exits with 1 unless every tool ran, saw its fault and nothing else.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from perf_gates.gpu.judge.call import Check, Plan
+from perf_gates.machine import fingerprint
+
+PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
+PLANTED = {
+    "memcheck": 'extern "C" __global__ void planted(float* x) { x[blockDim.x + threadIdx.x] = 1.0f; }',
+    "racecheck": """extern "C" __global__ void planted(float* x) {
+        __shared__ float s[64];
+        s[threadIdx.x] = x[threadIdx.x];
+        x[threadIdx.x] = s[63 - threadIdx.x];
+    }""",
+}
+"""For 64 threads and as many floats: a write behind the last, and a read of what another warp writes."""
+SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards? displayed)")
+JUDGED = "judged: "
+
+
+@dataclass
+class Said:
+    """What one tool said. `found` errors or hazards; `failed` checks whose outputs were wrong; `unrun` had no end in time;
+    `refused`: why the tool could not run; `lines`: the first that tell of something found."""
+
+    tool: str
+    planted: int = 0
+    checks: list[str] = field(default_factory=list)
+    found: int = 0
+    failed: list[str] = field(default_factory=list)
+    unrun: list[str] = field(default_factory=list)
+    refused: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the tool ran over everything, saw what was planted, and nothing else."""
+        return bool(self.planted and self.checks) and not (self.found or self.failed or self.unrun or self.refused)
+
+
+def chosen() -> list[Check]:
+    """The first check of each kernel and variant."""
+    from perf_gates.gpu.model_shapes import checks
+
+    return list({(check.kernel, check.variant): check for check in reversed(checks(PLAN))}.values())[::-1]
+
+
+def run(tool: str, share: str, seconds: float) -> str:
+    """What a process says under a tool: of the planted fault, or of one share of the checks."""
+    command = ["compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "20"]
+    work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--inside", share]
+    env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        made = subprocess.run(
+            [*command, *work], env=env, capture_output=True, text=True, timeout=max(1.0, seconds), check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        return (late.stdout or b"").decode(errors="replace")
+    except OSError as error:
+        return f"{error}\n"
+    return made.stdout + made.stderr
+
+
+def counted(text: str) -> int | None:
+    """Errors or hazards by the tool's own summary; None where there is none."""
+    found = SUMMARY.search(text)
+    return None if found is None else int(found[1] or found[2])
+
+
+def heard(tool: str, planted: str, shares: list[str]) -> Said:
+    """What a tool said of the planted fault and of every share."""
+    said, seen = Said(tool), counted(planted)
+    if not seen:
+        said.refused = next((line for line in planted.splitlines() if line.strip()), "it said nothing")[:300]
+        return said
+    said.planted = seen
+    for i, text in enumerate(shares):
+        said.found += counted(text) or 0
+        if counted(text) is None:
+            said.unrun.append(f"share {i} came to no summary")
+        said.lines += [line for line in text.splitlines() if re.match(r"=+ .*(Invalid|hazard|Race|Error:)", line)][:5]
+        for line in (line for line in text.splitlines() if line.startswith(JUDGED)):
+            verdict = json.loads(line.removeprefix(JUDGED))
+            said.checks.append(verdict["check"])
+            if not verdict["passed"]:
+                said.failed.append(f"{verdict['check']}: {verdict['message']}")
+    said.checks.sort()
+    said.unrun += sorted({check.name for check in chosen()} - {*said.checks})
+    return said
+
+
+def inside(tool: str, share: str) -> Iterator[str]:
+    """The work of a process: the planted fault, or share `i/n` of the checks, a line for each."""
+    import torch
+
+    from perf_gates.gpu.model_shapes import judge
+
+    if share == "planted":
+        launch = torch.cuda._compile_kernel(PLANTED[tool], "planted")
+        launch((1, 1, 1), (64, 1, 1), (torch.zeros(64, device="cuda"),))
+        torch.cuda.synchronize()
+        return
+    i, n = map(int, share.split("/"))
+    for check in chosen()[i::n]:
+        verdict = judge(check, "cuda", 0)
+        yield JUDGED + json.dumps({"check": check.name, "passed": verdict.passed, "message": verdict.message})
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu.sanitized", description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tools", nargs="+", choices=tuple(PLANTED), default=tuple(PLANTED))
+    parser.add_argument("--jobs", type=int, default=8, help="processes at once, of all tools together")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    a = parser.parse_args(argv)
+    if a.inside:
+        for line in inside(a.tools[0], a.inside):
+            print(line, flush=True)
+        return 0
+    if a.out is None:
+        parser.error("--out names the file of the results")
+    until, each = monotonic() + a.seconds, max(1, a.jobs // len(a.tools))
+    with ThreadPoolExecutor(a.jobs) as pool:
+        planted = {tool: pool.submit(run, tool, "planted", until - monotonic()) for tool in a.tools}
+        blind = [tool for tool in a.tools if not counted(planted[tool].result())]
+        shares = {
+            tool: [pool.submit(run, tool, f"{i}/{each}", until - monotonic()) for i in range(each)]
+            for tool in a.tools
+            if tool not in blind
+        }
+        said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in a.tools]
+    a.out.write_text(json.dumps({"machine": fingerprint(), "tools": [asdict(one) for one in said]}, indent=1) + "\n")
+    for one in said:
+        print(f"{one.tool}: {one.refused or f'{len(one.checks)} checks, {one.found} found, {len(one.failed)} failed'}")
+        print(
+            *[f"{one.tool}: {line}" for line in (*one.lines, *one.failed, *(f"not run: {name}" for name in one.unrun))],
+            sep="\n",
+        )
+    return 0 if all(one.clean for one in said) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What compute-sanitizer says is believed where it saw a planted fault, ran over every kernel, and said how much it found."""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from perf_gates.gpu import sanitized
+from perf_gates.gpu.sanitized import JUDGED, chosen, heard
+
+MEMCHECK = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 64 errors\n"
+RACECHECK = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+
+
+def share(summary: str, *leave: str, wrong: str = "") -> str:
+    """The output of a process that had every check but some."""
+    verdicts = ({"check": c.name, "passed": c.name != wrong, "message": "apart"} for c in chosen() if c.name not in leave)
+    return "".join(f"{JUDGED}{json.dumps(verdict)}\n" for verdict in verdicts) + summary
+
+
+def test_every_kernel_of_the_checks_is_chosen_and_every_variant_once() -> None:
+    from perf_gates.gpu.model_shapes import checks
+
+    names = [(check.kernel, check.variant) for check in chosen()]
+    assert len(names) == len(set(names))
+    assert set(names) == {(check.kernel, check.variant) for check in checks(sanitized.PLAN)}
+
+
+@pytest.mark.parametrize(("tool", "planted"), [("memcheck", MEMCHECK), ("racecheck", RACECHECK)])
+def test_a_tool_that_saw_its_fault_and_no_other_is_clean(tool: str, planted: str) -> None:
+    none = {
+        "memcheck": "========= ERROR SUMMARY: 0 errors",
+        "racecheck": RACECHECK.replace("1 ", "0 ").replace("hazard ", "hazards "),
+    }
+    said = heard(tool, planted, [share(none[tool])])
+    assert said.clean
+    assert (said.planted, said.found, len(said.checks)) == (64 if tool == "memcheck" else 1, 0, len(chosen()))
+
+
+def test_what_is_found_wrong_or_unrun_is_not_clean() -> None:
+    name = chosen()[0].name
+    found = heard("memcheck", MEMCHECK, [share(MEMCHECK)])
+    assert (found.clean, found.found) == (False, 64)
+    assert found.lines == ["========= Invalid __global__ write of size 4 bytes"]
+    unrun = heard("memcheck", MEMCHECK, [share("========= ERROR SUMMARY: 0 errors", name)])
+    assert (unrun.clean, unrun.unrun) == (False, [name])
+    wrong = heard("memcheck", MEMCHECK, [share("========= ERROR SUMMARY: 0 errors", wrong=name)])
+    assert (wrong.clean, wrong.failed) == (False, [f"{name}: apart"])
+
+
+def test_a_share_that_ends_without_a_summary_is_not_clean() -> None:
+    """It was killed: its last errors may not have been written."""
+    said = heard("memcheck", MEMCHECK, [share("")])
+    assert (said.clean, len(said.unrun)) == (False, 1)
+
+
+def test_a_tool_that_is_refused_or_blind_says_nothing_of_the_kernels() -> None:
+    for text in ("Error: Device not supported\n", "========= ERROR SUMMARY: 0 errors\n", ""):
+        said = heard("memcheck", text, [share("========= ERROR SUMMARY: 0 errors")])
+        assert not said.clean
+        assert said.refused
+        assert said.checks == []
+
+
+def test_a_machine_without_the_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("compute-sanitizer: not found")
+
+    monkeypatch.setattr(subprocess, "run", missing)
+    said = heard("racecheck", sanitized.run("racecheck", "planted", 1.0), [])
+    assert said.refused == "compute-sanitizer: not found"
