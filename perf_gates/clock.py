@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median, quantiles
+from time import sleep
 
 import torch
 
 L2_BYTES = 60 * 2**20
 """The H200's level-2 cache; a measurement touches at least eight times as much before it comes back to the same bytes."""
+
+ENOUGH, TIMES = 0.01, 4
+"""The relative error at which a median is known well enough, and how many times the replays asked for may be made for it."""
+PAUSE = 1.0
+"""Behind each replay the GPU rests for so many times its length: its power limit slows what runs without a rest."""
 
 Launch = Callable[[], object]
 
@@ -74,14 +80,15 @@ def relative_error(times: Sequence[float]) -> float:
 def _replays_us(graph: torch.cuda.CUDAGraph, replays: int) -> list[float]:
     for _ in range(2):
         graph.replay()
-    times = []
-    for _ in range(replays):
+    times: list[float] = []
+    while len(times) < replays or (len(times) < TIMES * replays and relative_error(times) > ENOUGH):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1000)
+        sleep(PAUSE * times[-1] / 1e6)
     return times
 
 

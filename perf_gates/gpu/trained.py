@@ -23,7 +23,7 @@ from .steps import Timing
 TARGET, DRAFTER, WEAK, OTHER = "mamba2", "mamba2-drafter", "mamba2-drafter-05", "bpe-drafter"
 TEMPERATURES = (0.2, 0.6, 1.0)
 PROMPTS, TOKENS, SEED = 4, 64, 0
-LEAST, MOST, ENOUGH = 5, 11, 0.01
+LEAST, MOST, ENOUGH = 11, 61, 0.005
 """Runs at least and at most, and the relative error at which the median is known well enough."""
 
 
