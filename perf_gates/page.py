@@ -114,15 +114,20 @@ def points(results: Results, shape: str, batch: int) -> list[tuple[int, float]]:
     return [(n, min(map(results.us, own))) for n, own in found.items() if all(at in results.timings for at in own)]
 
 
+def fitted(axes: Any, known: Sequence[tuple[int, float]], name: str, digits: tuple[int, int]) -> None:
+    """Points of tokens and times with their least squares, where there are three or more; `digits` of slope and constant."""
+    if len(known) < 3:
+        return
+    tokens, times = zip(*known, strict=True)
+    line = fit(tokens, times, 1)
+    label = f"{name}: {line.linear:.{digits[0]}f} N + {line.fixed:.{digits[1]}f}"
+    (dots,) = axes.plot(tokens, times, "o", label=label)
+    axes.plot(tokens, [line(n) for n in tokens], color=dots.get_color(), lw=1)
+
+
 def cost(axes: Any, results: Results, _: Sequence[Judged]) -> None:
     for shape in SHAPES:
-        known = points(results, shape, COST_BATCH)
-        if len(known) < 3:
-            continue
-        tokens, times = zip(*known, strict=True)
-        line = fit(tokens, times, 1)
-        (dots,) = axes.plot(tokens, times, "o", label=f"{shape}: {line.linear:.2f} N + {line.fixed:.1f} us")
-        axes.plot([5, 63], [line(5), line(63)], color=dots.get_color(), lw=1)
+        fitted(axes, points(results, shape, COST_BATCH), shape, (2, 1))
     title = "Cost of a verification, no state written"
     axes.set(xlabel="tokens of a window, nodes of a tree", ylabel=f"us, {COST_BATCH} rows", title=title)
     legend(axes)
@@ -157,13 +162,7 @@ def in_plain_steps(results: Results, method: str, sizes: Sequence[int]) -> list[
 
 def steps(axes: Any, results: Results, _: Sequence[Judged]) -> None:
     for method, sizes in {"replay": (2, 3, 5, 7, 9), "joint": (2, 3, 5, 7, 9), "tree": (13, 15, 63)}.items():
-        known = in_plain_steps(results, method, sizes)
-        if len(known) < 3:
-            continue
-        tokens, times = zip(*known, strict=True)
-        line = fit(tokens, times, 1)
-        (dots,) = axes.plot(tokens, times, "o", label=f"{method}: {line.linear:.4f} N + {line.fixed:.2f}")
-        axes.plot(tokens, [line(n) for n in tokens], color=dots.get_color(), lw=1)
+        fitted(axes, in_plain_steps(results, method, sizes), method, (4, 2))
     axes.axhline(1, color="black", lw=1)
     axes.set(
         xscale="log", xlabel="tokens of a window, nodes of a tree", ylabel="plain steps", title=f"A step of {MODEL}, batch 1"
