@@ -64,19 +64,16 @@ def watch(**tensors: Tensor) -> Iterator[Memory]:
 
     def note(kind: str, pointers: Any, mask: NDArray[np.bool_] | None) -> None:
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        addresses = np.asarray(pointers.data).reshape(-1)
-        if mask is not None:
-            addresses = addresses[np.broadcast_to(mask, np.shape(pointers.data)).reshape(-1).astype(bool)]
-        if not addresses.size:
-            return
-        name, start = _owner(ranges, addresses, size, kind, memory)
-        access = memory.accesses.setdefault((kind, name), Access())
-        access.requested += addresses.size * size
-        for first in addresses.tolist():
-            access.addresses.update(range(first, first + size))
-            if kind != ATOMICS:
-                use = uses.setdefault(first, _Use())
-                _races(kind, f"{name}+{first - start}", tuple(builder.grid_idx), use, memory)
+        addresses = np.asarray(pointers.data)
+        live = np.ones(addresses.shape, bool) if mask is None else np.broadcast_to(mask, addresses.shape).astype(bool)
+        for name, start, own in _shares(ranges, addresses, live, size, kind, memory):
+            access = memory.accesses.setdefault((kind, name), Access())
+            access.requested += own.size * size
+            for first in own.tolist():
+                access.addresses.update(range(first, first + size))
+                if kind != ATOMICS:
+                    use = uses.setdefault(first, _Use())
+                    _races(kind, f"{name}+{first - start}", tuple(builder.grid_idx), use, memory)
 
     def around(kind: str, name: str, pointer: int, mask: int | None) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -101,17 +98,42 @@ def watch(**tensors: Tensor) -> Iterator[Memory]:
             delattr(builder, name)
 
 
-def _owner(
-    ranges: list[tuple[str, int, int]], addresses: NDArray[np.uint64], size: int, kind: str, memory: Memory
-) -> tuple[str, int]:
-    low, high = int(addresses.min()), int(addresses.max()) + size
+def _shares(
+    ranges: list[tuple[str, int, int]],
+    addresses: NDArray[np.uint64],
+    live: NDArray[np.bool_],
+    size: int,
+    kind: str,
+    memory: Memory,
+) -> Iterator[tuple[str, int, NDArray[np.uint64]]]:
+    """The live addresses of a block, by the tensor that owns them.
+
+    Pointers that were selected reach into several tensors, but every line along one axis of the block lies in one. A block
+    in which no axis is like that has run from one tensor on into another.
+    """
+    left, owners, shares = live, [], []
     for name, start, length in ranges:
-        if start <= low < start + length:
-            if high > start + length:
-                memory.outside.append(f"{kind} of {name} runs {high - start - length} bytes past its end")
-            return name, start
-    memory.outside.append(f"{kind} at {low:#x} lies in no named tensor")
-    return "?", low
+        share = left & (start <= addresses) & (addresses < start + length)
+        if share.any():
+            own = addresses[share]
+            if (past := int(own.max()) + size - start - length) > 0:
+                memory.outside.append(f"{kind} of {name} runs {past} bytes past its end")
+            yield name, start, own
+            owners.append(name)
+            shares.append(share)
+            left = left & ~share
+    if len(shares) > 1 and not any(_in_one(shares, axis) for axis in range(addresses.ndim)):
+        memory.outside.append(f"{kind} of {owners[0]} runs on into {', '.join(owners[1:])}")
+    if left.any():
+        low = int(addresses[left].min())
+        memory.outside.append(f"{kind} at {low:#x} lies in no named tensor")
+        yield "?", low, addresses[left]
+
+
+def _in_one(shares: list[NDArray[np.bool_]], axis: int) -> bool:
+    """Whether each line along an axis of several addresses lies in one share."""
+    lines = sum(share.any(axis=axis).astype(int) for share in shares)
+    return shares[0].shape[axis] > 1 and int(np.max(lines)) <= 1
 
 
 @dataclass

@@ -39,7 +39,7 @@ from .functions import silu
 from .launch import INDICES, d_strides, strides
 from .ssd_buffered_short import MOST_TOKENS, ssd_buffered_short_kernel
 from .ssd_inputs import check_heads, check_inputs, load_rows, step_size
-from .ssd_ring import Ring, entry_bytes, load_entries, place
+from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
 SMS = 132
@@ -256,7 +256,7 @@ def ssd_buffered_kernel(
         sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
         at_B_t = B + b * stride_B_b + g * stride_B_g
-        B_e = load_entries(at_B, at_B_t, at * stride_ring_B_l, row * stride_B_t, n, past, new, in_n)
+        B_e = load_at(tl.where(new, at_B_t + row * stride_B_t, at_B + at * stride_ring_B_l), n, past | new, in_n)
         C_t = load_rows(C + b * stride_C_b + g * stride_C_g, col * stride_C_t, n, real, in_n)
         at_dt = ring_dt + slot * stride_ring_dt_s
         steps = load_rows(at_dt, at * stride_ring_dt_l, heads * stride_ring_dt_h, past, in_h)
@@ -292,10 +292,11 @@ def ssd_buffered_kernel(
                 W = tl.where(is_t, W + tl.sum(tl.where(here, skips, 0.0), axis=0), W)
             at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
             at_x_t = x + b * stride_x_b + h * stride_x_h
+            rows_x = tl.where(new, at_x_t + row * stride_x_t, at_x + at * stride_ring_x_l)
             for tile in tl.range(0, TILES, num_stages=STAGES):
                 p_t = p + tile * BLOCK_P
                 in_p = p_t < P
-                x_e = load_entries(at_x, at_x_t, at * stride_ring_x_l, row * stride_x_t, p_t, past, new, in_p)
+                x_e = load_at(rows_x, p_t, past | new, in_p)
                 y_t = dot_left(W, x_e)
                 at_tile = at_S + h * stride_S_h
                 if HEADS * TILES > 1:

@@ -17,7 +17,7 @@ from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .fragments import load_tile, permuted, permuted_columns, store_tile, to_memory, to_product
 from .functions import silu
 from .ssd_inputs import load_rows, step_size
-from .ssd_ring import load_entries, place
+from .ssd_ring import load_at, place
 
 MOST_TOKENS = 8
 
@@ -63,7 +63,7 @@ def ssd_buffered_short_kernel(
         at, tok, col_t = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
         sees = (i[:, None] <= t[None, :]) & live[:, None] & real[None, :]
         at_B, at_B_t = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g, B + b * stride_B_b + g * stride_B_g
-        B_e = load_entries(at_B, at_B_t, at * stride_ring_B_l, tok * stride_B_t, n, past, new, in_n)
+        B_e = load_at(tl.where(new, at_B_t + tok * stride_B_t, at_B + at * stride_ring_B_l), n, live, in_n)
         at_C, k = C + b * stride_C_b + g * stride_C_g, permuted_columns(HALF_N)
         C_t = load_rows(at_C, col_t * stride_C_t, n, real, in_n)
         C_left = tl.trans(load_rows(at_C, col_t * stride_C_t, k, real, k < N))
@@ -92,6 +92,7 @@ def ssd_buffered_short_kernel(
             if tl.program_id(0) == 0:
                 tl.store(at_dt + at * stride_ring_dt_l, step, mask=new)
             weight, scale = tl.where(past, tl.exp(total - G_e) * step, 0.0), tl.exp(total)
+            rows_x = tl.where(new, at_x_t + tok * stride_x_t, at_x + at * stride_ring_x_l)
             for tile in tl.range(0, TILES, num_stages=1):
                 last = tile + 1 == TILES
                 ahead, more = tl.where(last, h + 1, h), (tile + 1 < TILES) | (head + 1 < HEADS)
@@ -99,7 +100,7 @@ def ssd_buffered_short_kernel(
                 p_1 = p_0 + tile * BLOCK_P
                 p = p_1 + tl.arange(0, BLOCK_P)
                 in_p = p < P
-                x_e = load_entries(at_x, at_x_t, at * stride_ring_x_l, tok * stride_x_t, p, past, new, in_p)
+                x_e = load_at(rows_x, p, live, in_p)
                 weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
                 state = to_product(left.to(tl.float32), BLOCK_P, HALF_N)
                 if ROWS != "open":  # noqa: SIM102, settled when the kernel is compiled

@@ -35,7 +35,7 @@ from .dots import dot_onto
 from .functions import silu
 from .launch import INDICES, d_strides, strides
 from .ssd_inputs import check_inputs, step_size
-from .ssd_ring import Ring, add_history, entry_bytes, place
+from .ssd_ring import Ring, add_history, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
 
@@ -97,7 +97,6 @@ def ssd_buffered_step(
         P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
         BLOCK_N=block_n, BLOCK_P=block, RUN=min(32, block_n), ENTRYWISE=block > 16, num_warps=warps,
-        maxnreg=128 if block == 32 and warps == 2 else None,
     )  # fmt: skip
     return y
 
@@ -144,8 +143,8 @@ def _ssd_buffered_step_kernel(
     if dt_bias is not None:
         bias = tl.load(dt_bias + h).to(tl.float32)
     raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h, mask=real, other=0.0)
-    x_t = tl.load(x + b * stride_x_b + h * stride_x_h + p, mask=in_p & real, other=0.0)
-    B_t = tl.load(B + b * stride_B_b + g * stride_B_g + n, mask=in_n & real, other=0.0)
+    at_x_t, at_B_t = x + b * stride_x_b + h * stride_x_h, B + b * stride_B_b + g * stride_B_g
+    x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
     at_C = C + b * stride_C_b + g * stride_C_g
     C_n = tl.load(at_C + n, mask=in_n & real, other=0.0).to(tl.float32)
     C_run = tl.load(at_C + run, mask=in_run & real, other=0.0).to(tl.float32)
@@ -168,8 +167,9 @@ def _ssd_buffered_step_kernel(
         at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
         steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
-        B_e = load_before(at_B, at * stride_ring_B_l, n, past, new, B_t, in_n)
-        x_e = load_before(at_x, at * stride_ring_x_l, p, past, new, x_t, in_p).to(tl.float32)
+        seen = past | (new & real)
+        B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
+        x_e = load_at(tl.where(new, at_x_t, at_x + at * stride_ring_x_l), p, seen, in_p).to(tl.float32)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)
         G_e, G = tl.cumsum(steps * decay, axis=0), tl.sum(steps * decay, axis=0)
@@ -180,7 +180,6 @@ def _ssd_buffered_step_kernel(
             y_t += tl.sum((weights * scores)[:, None] * x_e, axis=0)  # (1)
         if OUTPUT_ONLY and ENTRYWISE:
             if full:
-                at_B_t = B + b * stride_B_b + g * stride_B_g
                 update = (step * x_t.to(tl.float32))[None, :, None]
                 update *= tl.load(at_B_t + run, mask=in_run, other=0.0).to(tl.float32)[:, None, :]
                 following = add_history(
@@ -208,11 +207,4 @@ def _ssd_buffered_step_kernel(
             if tl.program_id(0) == 0:
                 tl.store(at_dt + at_new * stride_ring_dt_l, step)
                 if h % HEADS_PER_GROUP == 0:
-                    tl.store(at_B + at_new * stride_ring_B_l + n, B_t, mask=in_n)
-
-
-@triton.jit
-def load_before(ring, at, cols, past, new, token, in_cols):
-    """A block of entries (e, cols), the token behind those held; zeros elsewhere."""
-    behind = tl.where(new[:, None], token[None, :], 0.0).to(token.dtype)
-    return tl.load(ring + at[:, None] + cols[None, :], mask=past[:, None] & in_cols[None, :], other=behind)
+                    tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)

@@ -65,10 +65,9 @@ def place(at, CAPACITY: tl.constexpr):
 
 
 @triton.jit
-def load_entries(ring, window, at, row, cols, past, new, in_cols):
-    """A block of entries (e, cols): those held from the ring, those of the window from its own tensor; zeros elsewhere."""
-    kept = load_rows(ring, at, cols, past, in_cols)
-    return tl.where(past[:, None], kept, load_rows(window, row, cols, new, in_cols))
+def load_at(rows, cols, in_rows, in_cols):
+    """A block of rows that start at the pointers `rows`, each into the ring or into a window; zeros outside the masks."""
+    return tl.load(rows[:, None] + cols[None, :], mask=in_rows[:, None] & in_cols[None, :], other=0.0)
 
 
 @triton.jit

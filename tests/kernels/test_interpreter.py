@@ -215,6 +215,22 @@ def shift_kernel(x, N: tl.constexpr):
 
 
 @triton.jit
+def selected_kernel(x, y, out, count, in_x, in_y, ROWS: tl.constexpr, N: tl.constexpr):
+    """Rows of x, and behind the first `count` those of y."""
+    r, i = tl.arange(0, ROWS), tl.arange(0, N)
+    rows = tl.where(r < count, x + r * N, y + (r - count) * N)
+    live = tl.where(r < count, r < in_x, r - count < in_y)
+    block = tl.load(rows[:, None] + i[None, :], mask=live[:, None] & (i < N)[None, :], other=0.0)
+    tl.store(out + r[:, None] * N + i[None, :], block)
+
+
+@triton.jit
+def run_on_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i))
+
+
+@triton.jit
 def past_the_end_kernel(x, n, N: tl.constexpr):
     i = tl.program_id(0) * N + tl.arange(0, N)
     tl.store(x + i, tl.zeros((N,), tl.float32), mask=i <= n)
@@ -270,6 +286,37 @@ def test_an_access_past_a_tensor_or_to_none_is_seen() -> None:
     with memory.watch(view=view) as seen:
         past_the_end_kernel[(2,)](long, 32, N=32)
     assert len(seen.outside) == 2
+
+
+@pytest.mark.parametrize(("count", "in_x", "in_y"), [(0, 8, 3), (5, 5, 3), (3, 2, 0), (8, 8, 0)])
+def test_a_block_of_selected_pointers_is_counted_for_the_tensor_of_each_row(count: int, in_x: int, in_y: int) -> None:
+    x, y, out = torch.ones(8, 16), torch.full((8, 16), 2.0), torch.empty(8, 16)
+    with memory.watch(x=x, y=y, out=out) as seen:
+        selected_kernel[(1,)](x, y, out, count, in_x, in_y, ROWS=8, N=16)
+    rows = min(count, in_x), min(8 - count, in_y)
+    assert (seen.loaded("x").requested, seen.loaded("y").requested) == (rows[0] * 64, rows[1] * 64)
+    assert seen.distinct_bytes() == sum(rows) * 64 + 8 * 64
+    assert seen.outside == seen.races == []
+    assert out.sum().item() == rows[0] * 16 + rows[1] * 32
+
+
+def test_a_selected_row_outside_its_tensor_is_seen() -> None:
+    """The window has 4 rows, and a mask that is too wide asks for a fifth."""
+    x, backing, out = torch.ones(8, 16), torch.ones(5 * 16), torch.empty(8, 16)
+    y = torch.empty(0).set_(backing.untyped_storage()[: 4 * 64])
+    with memory.watch(x=x, y=y, out=out) as seen:
+        selected_kernel[(1,)](x, y, out, 3, 3, 5, ROWS=8, N=16)
+    assert "no named tensor" in seen.outside[0]
+    assert seen.loaded("y").requested == 4 * 64
+
+
+def test_a_line_that_runs_on_into_another_tensor_is_seen() -> None:
+    """Two tensors without a gap between them: the watch is told of two halves of one storage."""
+    both, out = torch.ones(32), torch.empty(32)
+    halves = [torch.empty(0).set_(both.untyped_storage()[:64]), torch.empty(0).set_(both.untyped_storage()[64:])]
+    with memory.watch(x=halves[0], y=halves[1], out=out) as seen:
+        run_on_kernel[(1,)](both, out, N=32)
+    assert "load of x runs on into y" in seen.outside[0]
 
 
 def test_atomics_are_no_races() -> None:

@@ -256,8 +256,10 @@ FAULTS = [
     ("g = h_0 // HEADS_PER_GROUP", "g = h_0 * 0", None),
     ("W + tl.sum(tl.where(here, skips, 0.0), axis=0)", "W", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
-    ("load_rows(window, row, cols, new, in_cols)", "load_rows(ring, at, cols, new, in_cols)", RING),
-    ("tl.where(past[:, None], kept,", "tl.where(past[:, None], 0.0,", RING),
+    ("tl.where(new, at_B_t + row * stride_B_t,", "tl.where(new, at_B + at * stride_ring_B_l,", None),
+    ("tl.where(new, at_x_t + row * stride_x_t,", "tl.where(new, at_x + at * stride_ring_x_l,", None),
+    ("load_at(rows_x, p_t, past | new, in_p)", "load_at(rows_x, p_t, new, in_p)", None),
+    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0)", "mask=in_cols[None, :], other=0.0)", RING),
 ]  # fmt: skip
 
 
@@ -285,6 +287,9 @@ SHORT_FAULTS = [
     ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", SHORT),
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", SHORT),
     ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", SHORT),
+    ("tl.where(new, at_B_t + tok * stride_B_t,", "tl.where(new, at_B + at * stride_ring_B_l,", SHORT),
+    ("tl.where(new, at_x_t + tok * stride_x_t,", "tl.where(new, at_x + at * stride_ring_x_l,", SHORT),
+    ("load_at(rows_x, p, live, in_p)", "load_at(rows_x, p, new, in_p)", SHORT),
     ("k + HALF_N, real, k + HALF_N < N", "k, real, k < N", SHORT),
     ("if (tl.program_id(0) == 0) & (h_0 % HEADS_PER_GROUP == 0):", "if h_0 >= 0:", SHORT),
     ("            if tl.program_id(0) == 0:", "            if tl.program_id(0) >= 0:", SHORT),
