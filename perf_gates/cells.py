@@ -38,7 +38,8 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table. `windows` counts none, some and all accepted; `ties` the tokens that were excused."""
+    """One row of the table. `windows` counts none, some and all accepted; `ties` the tokens that were excused; `beside` is
+    who else spoke, where it was not the engine."""
 
     model: str
     method: str
@@ -54,6 +55,7 @@ class Cell:
     seconds: float = 0.0
     kernels: str = ""
     checkpoints: str = ""
+    beside: str = ""
 
     @property
     def key(self) -> Key:
@@ -70,7 +72,7 @@ def keys(models: Sequence[str], methods: Sequence[str], drafters: Sequence[str],
 
 
 def compare(plain: Any, spoken: Any, exact: Any, fast: bool) -> tuple[str, str, int, int]:
-    """Outcome, reason, tokens compared, tokens excused. `exact(n, output)` is the float64 forward of request n."""
+    """Outcome, reason, tokens compared, tokens excused. `exact(n)`: the float64 logits behind plain's tokens of request n."""
     compared = ties = 0
     for n, (ours, theirs) in enumerate(zip(plain.tokens, spoken.tokens, strict=True)):
         at = first_difference(ours, theirs)
@@ -81,7 +83,7 @@ def compare(plain: Any, spoken: Any, exact: Any, fast: bool) -> tuple[str, str, 
             return "differs", f"prompt {n}, token {at}", compared, ties
         if at >= min(len(ours), len(theirs)):
             return "differs", f"prompt {n} ends at token {at}", compared, ties
-        rows = (plain.logits[n][: at + 1], spoken.logits[n][: at + 1], exact(n, ours[: at + 1]))
+        rows = (plain.logits[n][: at + 1], spoken.logits[n][: at + 1], exact(n)[: at + 1])
         found: NearTie = near_tie(*rows, (ours[at], theirs[at]))
         if not found.excused:
             return "differs", f"prompt {n}, token {at}: margin {found.margin:.3g}, errors {found.errors}", compared, ties

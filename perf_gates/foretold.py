@@ -24,10 +24,11 @@ HIDDEN = ("fla", "mamba_ssm", "causal_conv1d")
 
 
 class Foretold(NamedTuple):
-    """By prompt: tokens, and the logits (n, i) that each was chosen from."""
+    """By prompt: tokens, and the logits (n, i) that each was chosen from; and who said it, by name and version."""
 
     tokens: list[tuple[int, ...]]
     logits: list[np.ndarray]
+    name: str = ""
 
 
 def foretold(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]], device: str) -> Foretold:
@@ -36,7 +37,8 @@ def foretold(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[in
     if device != "cpu":
         for n, (theirs, ours) in enumerate(zip(found.tokens, outputs, strict=True)):
             if theirs != tuple(ours):
-                (found.tokens[n],), (found.logits[n],) = said(folder, prompts[n : n + 1], outputs[n : n + 1], "cpu")
+                again = said(folder, prompts[n : n + 1], outputs[n : n + 1], "cpu")
+                (found.tokens[n],), (found.logits[n],) = again.tokens, again.logits
     return found
 
 
@@ -54,7 +56,7 @@ def said(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]],
     with torch.no_grad():
         rows = [row for batch in batches(given) for row in forward(model, batch, device)]
     logits = [row[len(row) - len(output) :] for row, output in zip(rows, outputs, strict=True)]
-    return Foretold([tuple(row.argmax(1).tolist()) for row in logits], logits)
+    return Foretold([tuple(row.argmax(1).tolist()) for row in logits], logits, f"transformers {peer.__version__}")
 
 
 def batches(given: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:

@@ -1,6 +1,6 @@
 """Is speculation plain decoding? One table over models, methods, drafters and modes.
 
-    python -m perf_gates.lossless --device cuda --jobs 12 --out perf_gates/results/lossless.json
+    python -m perf_gates.lossless --device cuda --jobs 12 --out perf_gates/results/lossless.json     `--gpus 0 2` for some
     python -m perf_gates.lossless --table FILE        the table, as Markdown
     python -m perf_gates.lossless --check FILE        what is missing, failed, or made with other kernels or checkpoints
 
@@ -51,10 +51,12 @@ def write(file: Path, results: dict[str, Any]) -> None:
     part.replace(file)
 
 
-def gpus(device: str) -> list[str]:
+def gpus(device: str, named: Sequence[str] = ()) -> list[str]:
     """Those that may be used, by the names that processes are given."""
     if not device.startswith("cuda"):
         return []
+    if named:
+        return list(named)
     if VISIBLE in os.environ:
         return os.environ[VISIBLE].split(",")
     import torch
@@ -62,10 +64,10 @@ def gpus(device: str) -> list[str]:
     return [str(n) for n in range(torch.cuda.device_count())]
 
 
-def answers(make: Any, tasks: Sequence[Group], jobs: int, until: float, device: str) -> Iterator[tuple[Group, Any]]:
+def answers(make: Any, tasks: Sequence[Group], jobs: int, until: float, seen: Sequence[str]) -> Iterator[tuple[Group, Any]]:
     """Every task's answer, here one after the other, or in several processes as they come."""
     if jobs > 1:
-        yield from spread(tasks, make, jobs, needs, until, gpus(device), kin=lambda group: group[0][0])
+        yield from spread(tasks, make, jobs, needs, until, seen, kin=lambda group: group[0][0])
         return
     bench = make()
     for task in tasks:
@@ -83,8 +85,10 @@ def fill(
     until: float,
     jobs: int = 1,
     together: int = 1,
+    seen: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run what the file lacks, and write it after every cell, in the order of what is expected. `make()` is a Bench."""
+    """Run what the file lacks, and write it after every cell, in the order of what is expected. `make()` is a Bench; `seen`
+    are the GPUs that processes share."""
     results: dict[str, Any] = {"machine": machine(settings["device"]), "settings": settings, "cells": []}
     if file.exists():
         held = json.loads(file.read_text(encoding="utf-8"))
@@ -93,7 +97,7 @@ def fill(
     places = {key: place for place, key in enumerate(expected)}
     tasks = ordered(missing([read(cell) for cell in results["cells"]], expected), together)
     progress = Progress(sum(map(len, tasks)))
-    for group, answer in answers(make, tasks, jobs, until, settings["device"]):
+    for group, answer in answers(make, tasks, jobs, until, seen):
         for key, cell in zip(group, answer if isinstance(answer, list) else [answer] * len(group), strict=True):
             if isinstance(cell, Failed):
                 cell = Cell(*key, "error", cell.reason, kernels=kernels_hash())
@@ -143,6 +147,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--gpus", nargs="*", default=(), help="by number, for --jobs; without it all that are seen")
     parser.add_argument("--together", type=int, default=1, help="cells side by side in each process")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--engine", default=ENGINE)
@@ -175,7 +180,8 @@ def main() -> None:
         else:
             settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype")}
             settings |= {"slots": slots, "graphs": graphs}
-            results = fill(make, digests, expected, given.out, settings, until, given.jobs, given.together)
+            seen = gpus(given.device, given.gpus)
+            results = fill(make, digests, expected, given.out, settings, until, given.jobs, given.together, seen)
     found = problems(results, expected, kernels_hash(), digests)
     print("\n".join(found) or f"{len(expected)} cells stand")
     raise SystemExit(1 if found else 0)

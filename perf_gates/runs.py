@@ -1,13 +1,14 @@
 """Cells of the losslessness table, one after the other in one process: what is shared between them is made once.
 
 Plain decoding of a model and mode runs once and lies in a folder that all processes share. The engine is reached by name:
-`run`, `exact` and `digest` as in `ssmspec_fast.traces`.
+`running`, `together`, `Exact` and `digest` as in `ssmspec_fast.traces`.
 """
 
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,8 +52,9 @@ class Bench:
         self.slots, self.device, self.dtype, self.store, self.graphs = slots, device, dtype, store, graphs
         folders = {file.parent for file in checkpoints.glob("*/config.json")}
         self.digests = {folder.name: self.engine.digest(folder) for folder in sorted(folders)}
-        self.held: tuple[Path, Run] | None = None
+        self.plain = functools.lru_cache(maxsize=2)(self.decoded)
         self.exact = functools.lru_cache(maxsize=256)(self.forward)
+        self.wide = functools.lru_cache(maxsize=2)(lambda model: self.engine.Exact(checkpoints / model, device))
 
     def __call__(self, group: Group) -> list[Cell | Failed | None]:
         """A cell for each key, nothing for plain decoding, or why there is none."""
@@ -81,20 +83,19 @@ class Bench:
         np.savez(part, tokens=np.array(plain.tokens), logits=np.stack(plain.logits))
         part.replace(file)
 
-    def plain(self, model: str, mode: str) -> Run:
+    def decoded(self, model: str, mode: str) -> Run:
         """What `decode` left."""
-        file = self.file(model, mode)
-        if self.held is None or self.held[0] != file:
-            with np.load(file) as held:
-                self.held = file, Run([tuple(row) for row in held["tokens"].tolist()], held["logits"])
-        return self.held[1]
+        with np.load(self.file(model, mode)) as held:
+            return Run([tuple(row) for row in held["tokens"].tolist()], held["logits"])
 
     def foretold(self, key: Key) -> Cell:
         """Plain decoding beside transformers."""
-        model, plain = key[0], self.plain(key[0], key[3])
+        model, mode = key[0], key[3]
+        plain = self.plain(model, mode)
         theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, self.device)
-        found = compare(plain, theirs, lambda n, output: self.exact(model, n, output), fast=True)
-        return self.stamped(Cell(*key, *judge(*found, None, self.dtype == "float32"), compared=found[2], ties=found[3]))
+        found = compare(plain, theirs, functools.partial(self.exact, model, mode), fast=True)
+        outcome = judge(*found, None, self.dtype == "float32")
+        return self.stamped(Cell(*key, *outcome, compared=found[2], ties=found[3], beside=theirs.name))
 
     def cells(self, group: Group) -> list[Cell | Failed | None]:
         """Side by side. What speculation refuses is inapplicable."""
@@ -116,7 +117,7 @@ class Bench:
     def compared(self, key: Key, spoken: Any) -> Cell:
         """A run beside plain decoding."""
         model, mode = key[0], key[3]
-        found = compare(self.plain(model, mode), spoken, lambda n, output: self.exact(model, n, output), mode == "fast")
+        found = compare(self.plain(model, mode), spoken, functools.partial(self.exact, model, mode), mode == "fast")
         statistics = spoken.statistics
         windows = statistics.none, statistics.some, statistics.all
         outcome = judge(*found, windows, self.dtype == "float32")
@@ -127,8 +128,9 @@ class Bench:
         """With what it was made."""
         return Cell(**asdict(cell) | {"kernels": kernels_hash(), "checkpoints": joined(self.digests, cell)})
 
-    def forward(self, model: str, n: int, output: tuple[int, ...]) -> np.ndarray:
-        return self.engine.exact(self.checkpoints / model, self.prompts[n], output, self.device)
+    def forward(self, model: str, mode: str, n: int) -> np.ndarray:
+        """The float64 logits behind plain decoding of one prompt: of every prefix that another run shares with it."""
+        return np.asarray(self.wide(model)(self.prompts[n], self.plain(model, mode).tokens[n]))
 
 
 def needs(group: Group) -> Group | None:
@@ -139,21 +141,18 @@ def needs(group: Group) -> Group | None:
 
 def ordered(cells: Sequence[Key], together: int = 1) -> list[Group]:
     """The cells, so many `together` where they are of one model and mode and no host drafts, each plain decoding before the
-    first that needs it; what drafts on the host first, for it takes longest."""
+    first that needs it. What drafts on the host first, for it takes longest; the modes in turn, so that a run that ends early
+    leaves none behind."""
+    modes = list(dict.fromkeys(key[3] for key in cells))
     groups: dict[Any, list[Group]] = {}
     for key in cells:
         alone = key[1] == PLAIN or key[2] in ON_HOST
-        groups.setdefault((key[3], not alone), [])
-        mine = groups[key[3], not alone]
+        mine = groups.setdefault((not alone, key[3]), [])
         fits = next((n for n, held in enumerate(mine) if held[0][0] == key[0] and len(held) < together), None)
         if alone or fits is None:
             mine.append((key,))
         else:
             mine[fits] += (key,)
-    found = [
-        group
-        for mode in dict.fromkeys(key[3] for key in cells)
-        for alone in (False, True)
-        for group in groups.get((mode, alone), [])
-    ]
+    turns = [zip_longest(*(groups.get((late, mode), []) for mode in modes)) for late in (False, True)]
+    found = [group for turn in chain(*turns) for group in turn if group is not None]
     return list(dict.fromkeys(task for group in found for task in (needs(group), group) if task is not None))

@@ -210,19 +210,30 @@ def together(runs: Sequence[Generator[None, None, Trace]]) -> list[Trace | Excep
     return found
 
 
-@torch.no_grad()
+class Exact:
+    """The float64 forward of a folder's model in plain operations; its weights are read once."""
+
+    def __init__(self, folder: str | Path, device: str = "cpu") -> None:
+        self.model, self.tokenizer = load(folder, torch.float64, device), Tokenizer(folder)
+
+    @torch.no_grad()
+    def __call__(self, prompt: str, output: Sequence[int]) -> np.ndarray:
+        """The logits (n, i) from which each token of the output is chosen: one forward."""
+        begin = self.tokenizer.encode(prompt)
+        tokens, device = [*begin, *output][:-1], self.model.device
+        decoder = Decoder(self.model, Plain(), TorchOperations(), slots=1, cache=len(tokens))
+        sequences = new_sequences(1, len(tokens) + 1, (), (), device)
+        slots, found = torch.zeros(1, dtype=torch.int64, device=device), []
+        for first in range(0, len(tokens), CHUNK):
+            part = torch.tensor([tokens[first : first + CHUNK]], device=device)
+            found.append(decoder.verify(decoder.feed(Window(part, slots), sequences))[0])
+            decoder.pools.length += part.shape[1]
+        return torch.cat(found)[len(begin) - 1 :].double().cpu().numpy()
+
+
 def exact(folder: str | Path, prompt: str, output: Sequence[int], device: str = "cpu") -> np.ndarray:
-    """The float64 logits (n, i) from which each token of the output is chosen: one forward of the plain operations."""
-    model, begin = load(folder, torch.float64, device), Tokenizer(folder).encode(prompt)
-    tokens = [*begin, *output][:-1]
-    decoder = Decoder(model, Plain(), TorchOperations(), slots=1, cache=len(tokens))
-    sequences = new_sequences(1, len(tokens) + 1, (), (), model.device)
-    slots, found = torch.zeros(1, dtype=torch.int64, device=model.device), []
-    for first in range(0, len(tokens), CHUNK):
-        part = torch.tensor([tokens[first : first + CHUNK]], device=model.device)
-        found.append(decoder.verify(decoder.feed(Window(part, slots), sequences))[0])
-        decoder.pools.length += part.shape[1]
-    return torch.cat(found)[len(begin) - 1 :].double().cpu().numpy()
+    """The same of one output."""
+    return Exact(folder, device)(prompt, output)
 
 
 def digest(folder: str | Path) -> str:
