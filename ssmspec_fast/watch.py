@@ -96,13 +96,10 @@ class Watched(Engine):
 
 def windows(proposal: Proposal, verdict: Verdict, numbers: dict[int, int]) -> Iterable[Seen]:
     """The windows of the sequences that are there, row by row."""
-    live, parents = proposal.window.live()[verdict.row].tolist(), proposal.window.tree()[verdict.row].tolist()
-    run = verdict.run
-    rows = zip(verdict.slots.tolist(), run.tokens.tolist(), run.path.tolist(), run.advanced.tolist(), strict=True)
-    for n, (slot, tokens, path, advanced) in enumerate(rows):
-        if slot not in numbers:
-            continue
-        below = [
-            node for node, parent in enumerate(parents[n]) if advanced and live[n][node] and parent == path[advanced - 1]
-        ]
-        yield Seen(numbers[slot], tuple(tokens[:advanced]), sum(live[n]) - 1, not below)
+    run, live, parents = verdict.run, proposal.window.live()[verdict.row], proposal.window.tree()[verdict.row]
+    last = run.path.gather(1, (run.advanced - 1).clamp_min(0).long()[:, None])
+    below = (live & (parents == last) & (run.advanced > 0)[:, None]).any(1)
+    columns = (verdict.slots, run.tokens, run.advanced, live.sum(1) - 1, ~below)
+    for slot, tokens, advanced, drafted, whole in zip(*(column.tolist() for column in columns), strict=True):
+        if slot in numbers:
+            yield Seen(numbers[slot], tuple(tokens[:advanced]), drafted, whole)
