@@ -33,13 +33,14 @@ class Recorder(Protocol):
 
 
 class CUDARecorder:
-    """CUDA graphs, whose memory is one pool."""
+    """CUDA graphs, whose memory is one pool; they warm up on one stream, for cuBLAS holds memory for each that it ran on."""
 
     def __init__(self) -> None:
         self.pool: Any = None
+        self.side: Any = None
 
     def __call__(self, run: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = self.side = self.side or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM):

@@ -48,11 +48,13 @@ def small_model(name: str, dtype: torch.dtype, device: str) -> Any:
 
 
 def keep(step: Step, device: str) -> None:
-    """Forget the models that a step does not need, and what the steps before it left."""
+    """Forget the models that a step does not need, and what the steps before it left: cuBLAS holds memory for every stream
+    that it ran on, which would count as the step's."""
     for key in [key for key in _models if key[0] not in (step.model, step.drafter)]:
         del _models[key]
     gc.collect()
     if device == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 
