@@ -71,6 +71,8 @@ def test_names_say_what_is_meant() -> None:
     assert of("pythia-6.9b", "end to end tree 3,2,2,1,1").tokens == 1 + 3 + 6 + 12 + 12 + 12
     lagging = of("tiny", "joint-by-lag, window of 7, 3 emitted", 2)
     assert (lagging.method, lagging.rows, of("tiny", "joint, window of 7", 2).rows) == ("joint-by-lag", 2 * 9, 2 * 13)
+    merged = of("tiny", "end to end PNG(3,2) as a tree")
+    assert (merged.method, merged.tokens, merged.parents) == ("tree", 7, (-1, 0, 1, 2, 0, 4, 5))
     assert named("tiny", "guess", 1) is None
 
 
@@ -102,7 +104,7 @@ def test_every_dims_of_a_gate_is_described_and_as_large_as_it_is_said_to_be() ->
 
 @pytest.mark.parametrize(
     "operation",
-    ["PNG(6,2)", "chain of 4", "tree A", "beam 3x4", "tree 3,2,1", "chain of 4, context 1k"],
+    ["PNG(6,2)", "PNG(6,2) as a tree", "chain of 4", "tree A", "beam 3x4", "tree 3,2,1", "chain of 4, context 1k"],
 )
 def test_a_step_with_drafting_runs_and_emits_what_is_forced(operation: str) -> None:
     step = of("tiny-hybrid", f"end to end {operation}", 2)

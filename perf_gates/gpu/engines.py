@@ -15,7 +15,7 @@ import torch
 from perf_gates.clock import is_compiling
 
 from . import ablation, work
-from .named import DRAFTERS, Step, fixed
+from .named import DRAFTERS, Step, fixed, png
 
 ROOM = 512
 """Tokens that a sequence may get while it is timed."""
@@ -100,9 +100,9 @@ def drafter_of(step: Step, subject: Any, device: str, operations: Any) -> Any:
     if not step.shape:
         return engine("bench.subjects", "Neighbours")(subject, target)
     if step.shape.startswith("PNG"):
-        size = target.config.vocabulary, step.drafts, step.tokens - 1
-        table = torch.randint(target.config.vocabulary, size, device=target.device)
-        return engine("draft.ngram", "NGram")(step.tokens - 1, step.drafts, table)
+        tokens, drafts = png(step.shape)
+        table = torch.randint(target.config.vocabulary, (target.config.vocabulary, drafts, tokens), device=target.device)
+        return engine("draft.ngram", "NGram")(tokens, drafts, table, trees=step.parents is not None)
     model, (kind, _, size) = model_of(step.drafter, device), step.shape.partition(" ")
     given = {"slots": step.batch, "cache": step.context + ROOM}
     if kind == "beam":

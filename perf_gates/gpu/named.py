@@ -2,6 +2,7 @@
 
     plain, window of 1               METHOD, window of TOKENS | tree of NODES [, N drafts] [, N emitted] [, context 4k]
     end to end tree A                drafting counts: a SHAPE, or PNG(6,2); the drafter is that of the model
+    end to end PNG(6,2) as a tree    the drafts of a sequence in one packed tree, merged at their common prefixes
     draft tree 3,2,2,1,1             drafting alone: the model is the drafter
     packed 3x4, unrolled 3x4         a beam tree of 3 beams and 4 steps in one row, and in a row and a state for each leaf
     joint K=6 M=2, chunk scan ..     see `ablation`
@@ -96,13 +97,28 @@ def named(model: str, operation: str, batch: int) -> Step | None:
 
 
 def drafting(model: str, operation: str, batch: int, shape: str, context: int) -> Step:
-    """A whole step: PNG(K,M) is verified by joint attainment where it has several drafts, trees by trees."""
+    """A whole step: PNG(K,M) is verified by joint attainment where it has several drafts in rows, trees by trees."""
     if shape.startswith("PNG"):
-        K, M = map(int, shape.removeprefix("PNG(").removesuffix(")").split(","))
+        K, M = png(shape)
+        if shape.endswith(" as a tree"):
+            parents = chains(K, M)
+            return Step(model, operation, batch, "tree", len(parents), 1, FORCED, parents, context, shape)
         return Step(model, operation, batch, "joint" if M > 1 else "replay", 1 + K, M, FORCED, None, context, shape)
     tokens, parents = sized(shape)
     method = "replay" if parents is None else "tree"
     return Step(model, operation, batch, method, tokens, 1, FORCED, parents, context, shape, DRAFTERS[model])
+
+
+def png(shape: str) -> tuple[int, int]:
+    """Tokens of a draft and drafts of PNG(K,M)."""
+    K, M = map(int, shape.removesuffix(" as a tree").removeprefix("PNG(").removesuffix(")").split(","))
+    return K, M
+
+
+def chains(tokens: int, drafts: int) -> tuple[int, ...]:
+    """The parents of a root with drafts below it that have no prefix in common, one after the other."""
+    below = ((0, *range(1 + m * tokens, (m + 1) * tokens)) for m in range(drafts))
+    return (-1, *(parent for chain in below for parent in chain))
 
 
 def sized(shape: str) -> tuple[int, tuple[int, ...] | None]:
