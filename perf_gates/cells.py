@@ -13,7 +13,7 @@ from conformance.losslessness import MOST, NearTie, first_difference, near_tie
 
 MODELS = ("mamba2", "hybrid", "delta", "llama")
 PLAIN, FORETOLD = "plain", "transformers"
-METHODS = (PLAIN, "activation-replay", "replay-buffer", "snapshots", "joint", "tree")
+METHODS = (PLAIN, "activation-replay", "replay-buffer", "snapshots", "joint", "joint-by-lag", "tree")
 DRAFTERS: dict[str, dict[str, Any]] = {
     "mamba2": {"drafter": "mamba2-drafter", "drafts": 3},
     "mamba2 tree 2,2,1": {"drafter": "mamba2-drafter", "tree": "2,2,1"},

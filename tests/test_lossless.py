@@ -254,13 +254,13 @@ def test_every_cell_has_its_turn_no_mode_waits_for_the_other_and_plain_decoding_
     for end in range(len(spoken)):
         begun = [key[3] for group in spoken[:end] for key in group]
         assert abs(2 * begun.count("fast") - len(begun)) <= together
-    assert len(begun) == 528 - len(spoken[-1])
+    assert len(begun) + len(spoken[-1]) == (1 + 6 * 13) * 4 * 2
     assert {key[2] for group in spoken for key in group if key[1] == "plain"} == {"transformers"}
     assert all(order.index(needs(group)) < order.index(group) for group in spoken)  # type: ignore[arg-type]
     assert all(len({(key[0], key[3]) for key in group}) == 1 for group in spoken)
     alone = [len(group) == 1 for group in spoken]
     assert max(map(len, spoken)) == together
-    slow = 6 * 4 * 2  # plain and 5 methods by text, 4 models, 2 modes
+    slow = 7 * 4 * 2  # plain and 6 methods by text, 4 models, 2 modes
     assert together == 1 or alone == [True] * slow + [False] * (len(alone) - slow)
 
 
