@@ -7,10 +7,11 @@
 
 Nodes come in topological order, so that A is strictly lower triangular. Up to 32 of them are a window whose tokens see their
 ancestors instead of all before: the kernel of `delta_chunked`. More of them, in bf16 with a gate per head, are multiplied
-with the inverse: `delta_tree_products`. What remains, other activations, a gate per key channel and keys of more than 128
-channels, is solved here in blocks of 16: with the block a of rows, (3) is its right side less A_a U of the blocks before, one
-product, and a forward substitution of 16 rows. Each row of the batch has its own tree; a node that does not see itself is
-padding, whatever stands in its row, and its output is 0.
+with the inverse: `delta_tree_products`, except on GPUs of compute capability 10 and more, for which Triton 3.7.1 makes a trap
+of it. What remains, those GPUs, other activations, a gate per key channel and keys of more than 128 channels, is solved here
+in blocks of 16: with the block a of rows, (3) is its right side less A_a U of the blocks before, one product, and a forward
+substitution of 16 rows. Each row of the batch has its own tree; a node that does not see itself is padding, whatever stands
+in its row, and its output is 0.
 
 A program owns v channels of one value head of one row, with all of k; it reads its tile of the state and each node once, and
 keeps G and U of all nodes in registers. Layout: S (s, h, k, v), as in `delta_scan`. Bound by the bytes of the state for small
@@ -62,6 +63,7 @@ def delta_tree(
     eps: float = 1e-6,
     slots: Tensor | None = None,
     out: Tensor | None = None,
+    inverse: bool | None = None,
     tiles: tuple[int, int, int] | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
@@ -70,7 +72,7 @@ def delta_tree(
 
     `ancestors` (b, t, j): node t sees node j; ancestors precede, and their sets nest (`ssmspec_ref.tree`), which a launch
     cannot check. The other arguments are those of `delta_scan`; several rows may share a state. The output of a padding row
-    is not written.
+    is not written. `inverse` says whether large trees may go by the inverse; without it, the device says so.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), before anything is written.
     """
@@ -86,7 +88,8 @@ def delta_tree(
     if t <= LONGEST:
         launch_window(S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, tiles)
         return o
-    if q.dtype == torch.bfloat16 and g.dim() == 3 and axes["k"] <= 128:
+    may = not is_trap(S.device) if inverse is None else inverse
+    if may and q.dtype == torch.bfloat16 and g.dim() == 3 and axes["k"] <= 128:
         launch_products(S, q, k, v, g, beta, A, dt_bias, slots, ancestors, o, l2_norm, scale, eps, block_v)
         return o
     nodes = max(16, triton.next_power_of_2(t))
@@ -101,6 +104,11 @@ def delta_tree(
         BLOCK_K=max(16, triton.next_power_of_2(axes["k"])), BLOCK_V=block, num_warps=warps,
     )  # fmt: skip
     return o
+
+
+def is_trap(device: torch.device) -> bool:
+    """Whether `delta_tree_products` is compiled to a trap for a device; no launch runs elsewhere than on a GPU compiled."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10
 
 
 def tile(v: int, nodes: int) -> tuple[int, int]:

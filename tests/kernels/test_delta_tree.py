@@ -13,6 +13,7 @@ from conformance.interpreter.memory import watch
 from ssmspec_kernels import delta_tree as kernel
 from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta_tree_products import launch_products
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
@@ -183,6 +184,25 @@ def test_raw_gates_in_bf16_are_taken_as_the_fp32_numbers_that_they_are(channel: 
         case.g, case.beta = case.g.bfloat16().to(to), case.beta.bfloat16().to(to)
         outputs.append(case.call(kernel.delta_tree, ancestors=torch.ones(1, 34, 34, dtype=torch.bool).tril()).clone())
     assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize(("capability", "trap"), [(9, False), (10, True), (12, True)])
+def test_a_large_tree_is_solved_in_blocks_on_a_gpu_where_the_inverse_is_a_trap(
+    capability: int, trap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    assert kernel.is_trap(torch.device("cuda")) is trap
+    assert not kernel.is_trap(torch.device("cpu"))
+    monkeypatch.setattr(kernel, "is_trap", lambda device: trap)
+    launched: list[object] = []
+
+    def noted(*args: Any) -> None:
+        launched.append(args)
+        launch_products(*args)
+
+    monkeypatch.setattr(kernel, "launch_products", noted)
+    check(kernel, PRODUCTS_SMALL, 4)
+    assert bool(launched) is not trap
 
 
 def test_more_than_128_nodes_are_refused() -> None:
