@@ -196,15 +196,18 @@ def ssd_window_kernel(
             real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
             at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
             sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+            before = sees
         else:
-            sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]
+            before = i[:, None] >= i[None, :]
+            sees = before & real[:, None] & real[None, :]
         bias = tl.zeros((BLOCK_H,), tl.float32)
         if dt_bias is not None:
             bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
         raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
         steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
         lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]  # (1)
-        Gs = dot_right(sees.to(tl.bfloat16), lds)  # (2)
+        # Rows of no-ops too: the last row's sum is that of the last token, bit for bit, so that its weight in (5) is its dt.
+        Gs = dot_right(before.to(tl.bfloat16), lds)  # (2)
         B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
         C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
         scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_t)), 0.0)
@@ -221,7 +224,7 @@ def ssd_window_kernel(
             W = tl.exp(between) * (step[None, :] * scores)  # (3)
             if D_HEAD:
                 W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
-            total = tl.sum(tl.where(k[None, :] == head, lds, 0.0)) if WRITE_STATE else 0.0
+            total = tl.sum(tl.where(i == BLOCK_T - 1, G, 0.0), axis=0)
             for tile in tl.range(0, TILES, num_stages=STAGES):
                 p_t = p + tile * BLOCK_P
                 in_p = p_t < P

@@ -106,6 +106,41 @@ def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
     check_strong_decays(kernel)
 
 
+def check_last_token(module: ModuleType, io: str, after: int) -> None:
+    """The last real token's weight in the state is its dt, exactly: what it adds to nothing is dt x B of powers of two."""
+    case = cases.draw(Options(t=9, softplus=False, bias=False, io=io, live=True), padding=False)
+    case.extra["live"].copy_((torch.arange(9) < 9 - after).expand(3, 9))
+    case.A.fill_(-400.0)
+    case.dt.copy_(torch.from_numpy(np.random.default_rng(5).uniform(0.02, 1.0, case.dt.shape)))
+    for tokens in (case.x, case.B):
+        tokens.copy_(torch.from_numpy(np.random.default_rng(6).choice([-2.0, -0.5, 1.0, 4.0], tokens.shape)))
+    last = 8 - after
+    case.x[:, :last] = 0.0
+    case.C.fill_(1.0)
+    case.S[case.slots.long()] = 0.0
+    case.call(module.ssd_window)
+    x, dt, B = (cases.doubles(u)[:, last] for u in (case.x, case.dt, case.B))
+    added = dt[..., None, None] * x[..., None] * np.repeat(B, 2, axis=1)[:, :, None, :]
+    assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], added)
+
+
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_last_tokens_weight_is_its_dt_whatever_decays_came_before_and_however_many_no_ops_follow(
+    io: str, after: int
+) -> None:
+    check_last_token(kernel, io, after)
+
+
+@pytest.mark.parametrize(
+    "total", ["tl.sum(tl.where(k[None, :] == head, lds, 0.0))", "tl.sum(tl.where(i == T - 2, G, 0.0), axis=0)"]
+)
+def test_planted_total_of_another_sum_is_caught_at_the_last_token(total: str) -> None:
+    mutant = mutated(kernel, "tl.sum(tl.where(i == BLOCK_T - 1, G, 0.0), axis=0)", total)
+    with pytest.raises(AssertionError):
+        check_last_token(mutant, "fp32", 0)
+
+
 def test_rows_without_slots_have_their_own_number_and_rows_may_share_a_state_that_is_only_read() -> None:
     case, other = cases.draw(Options(), padding=False), cases.draw(Options(), padding=False)
     case.slots.copy_(torch.arange(3))
@@ -179,14 +214,14 @@ FAULTS = [
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
     ("g = first // HEADS_PER_GROUP", "g = first % HEADS_PER_GROUP", None),
-    ("(i[:, None] >= i[None, :])", "(i[:, None] > i[None, :])", None),
-    ("sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]", "sees = real[:, None] & real[None, :]", None),
+    ("before = i[:, None] >= i[None, :]", "before = i[:, None] > i[None, :]", None),
+    ("sees = before & real[:, None] & real[None, :]", "sees = real[:, None] & real[None, :]", None),
     ("W + tl.sum(tl.where(k == head", "W * tl.sum(tl.where(k == head", None),
     ("to_state = tl.exp(total - G) * step", "to_state = tl.exp(total - G)", None),
     ("state = tl.exp(total) * state", "state = state", None),
     ("p_t = p + tile * BLOCK_P", "p_t = p + tile * 0", None),
     ("y_t *= silu(", "y_t *= (", None),
-    ("sees.to(tl.bfloat16), lds)", "sees.to(tl.bfloat16), lds) - lds", None),
+    ("before.to(tl.bfloat16), lds)", "before.to(tl.bfloat16), lds) - lds", None),
     ("                if WRITE_STATE:\n", "                if not WRITE_STATE:\n", None),
     ("mask=in_p[:, None] & in_n[None, :],", "mask=in_n[None, :],", None),
     ("(step[None, :] * scores)", "(step[:, None] * scores)", None),
