@@ -85,15 +85,19 @@ class _Trial:
         case, contract = replace(self.case, seed=seed), self.capability.contract
         early = None
         if not case.operation.startswith("layer."):
-            early = _attempted(lambda: expectation(self.specification, case, contract, arguments, None))
+            early = _attempted(lambda: self.expected(case, arguments, None))
         got = answer()
         if got.failed:
             return Judgement(Verdict.UNKNOWN if got.failed == "timeout" else Verdict.FAIL, got.failed, got.said)
         if got.written:
             return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
         if early is None or got.came.used is not None:
-            early = _attempted(lambda: expectation(self.specification, case, contract, arguments, got.came.used))
+            early = _attempted(lambda: self.expected(case, arguments, got.came.used))
         return early if isinstance(early, Judgement) else compare(early, got.came.outputs, contract)
+
+    def expected(self, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
+        """What must come out of inputs of another seed, beside the weights of this case's own."""
+        return expectation(self.specification, case, self.capability.contract, arguments, used, self.case.seed)
 
 
 def judge(specification: Specification, capability: Capability, case: Case, other: int = OTHER) -> Judgement:
@@ -141,17 +145,30 @@ def weights(argument: Any) -> bool:
     return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
 
 
-_KEPT: dict[tuple[str, NumericContract, str], list[Expected]] = {}
+_KEPT: dict[tuple[str, int, NumericContract, str], list[Expected]] = {}
 
 
 def expectation(
-    specification: Specification, case: Case, contract: NumericContract, arguments: Arguments, used: Any
+    specification: Specification,
+    case: Case,
+    contract: NumericContract,
+    arguments: Arguments,
+    used: Any,
+    weighed: int | None = None,
 ) -> list[Expected]:
     """What must come out; kept, because subjects of one contract share their cases.
 
+    `weighed` is the seed of the weights where it is not the case's: beside inputs that come second, whose seed a case of a
+    table may have too.
+
     Raises: OtherWeights, and what the reference raises where no bound exists.
     """
-    key = (specification.identify(case), contract, "" if used is None else fingerprint(used))
+    key = (
+        specification.identify(case),
+        case.seed if weighed is None else weighed,
+        contract,
+        "" if used is None else fingerprint(used),
+    )
     if key not in _KEPT:
         if len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))

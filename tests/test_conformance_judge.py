@@ -1,5 +1,6 @@
 """A verdict follows from the error and the bound, and from nothing else; what cannot be compared fails with a reason."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from conformance.judge import compare, judge, measure
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.layers import check_used
 from conformance.suite.specification import Expected
-from ssmspec_ref.contract import Capability, NumericContract, Verdict
+from ssmspec_ref import conv
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict
 
 FP32 = NumericContract()
 VALUE = np.arange(12.0).reshape(2, 3, 2)
@@ -191,3 +193,13 @@ def test_spaced_inputs_hold_the_same_values_with_nan_between() -> None:
     assert fingerprint(views) == fingerprint(drawn)
     assert np.isnan(views[1].x.base[..., 1]).all()
     assert not views[1].x.flags.c_contiguous
+
+
+def test_a_case_with_the_seed_of_the_inputs_that_came_second_is_judged_by_its_own_weights() -> None:
+    """Inputs came second with the seed of another case; what was expected of them is not expected of that one."""
+    (specification,) = [s for s in SPECIFICATIONS if s.operation == "conv.scan"]
+    mixed = next(case for case in specification.cases("standard", Limits()) if case.seed)
+    plain = replace(mixed, seed=0, family=specification.families[-1])
+    capability = Capability(conv.scan, FLOAT64)
+    assert judge(specification, capability, plain, other=mixed.seed).verdict is Verdict.PASS
+    assert judge(specification, capability, replace(plain, seed=mixed.seed)).verdict is Verdict.PASS
