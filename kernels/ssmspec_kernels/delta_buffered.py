@@ -37,7 +37,7 @@ from .delta_buffered_step import load_tile, store_tile
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, place
 from .delta_scan import traffic_bytes as scan_bytes
-from .delta_window import carried, check_one_type, from_state, norms, scores
+from .delta_window import carried, check_one_type, from_state, last, norms, scores
 from .dots import dot_both, dot_right, split3
 from .launch import FLOATS, INDICES, strides
 
@@ -219,7 +219,8 @@ def _delta_buffered_kernel(
                 else:
                     Y += dot_right(x_r, part)
         g_x, beta_x = gates(g_x, beta_x, decay, bias, A)
-        total, G_l = tl.sum(g_l, axis=0), tl.cumsum(g_l, axis=0)
+        G_l = tl.cumsum(g_l, axis=0)
+        total = last(G_l)
         if CHANNEL:
             g_x = tl.where(of_k, g_x, 0.0)
             of_queries = tl.cumsum(tl.where(is_key[:, None], 0.0, g_x), axis=0)

@@ -35,7 +35,7 @@ from ssmspec_ref.errors import ParameterError
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, entry_bytes, place
 from .delta_scan import traffic_bytes as scan_bytes
-from .delta_window import check_one_type, norms
+from .delta_window import check_one_type, last, norms
 from .dots import dot_right, split3
 from .launch import FLOATS, INDICES, strides
 
@@ -251,9 +251,9 @@ def _delta_buffered_step_kernel(
         if L2_NORM:
             r_q *= tl.rsqrt(tl.sum(q_t * q_t, axis=0) + eps)
             r_k *= tl.rsqrt(tl.sum(k_t * k_t, axis=0) + eps)
-        total = tl.sum(g_l, axis=0) + g_t
-        left = tl.exp(total)
         keys, G_l = k_l.to(tl.float32), tl.cumsum(g_l, axis=0)
+        total = last(G_l) + g_t
+        left = tl.exp(total)
         full = (count + 1 == CAPACITY) & real
         if CHANNEL:
             weight = r_l[:, None] * tl.exp(total[None, :] - G_l)

@@ -26,7 +26,7 @@ from ssmspec_ref.errors import ParameterError
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_operand import add_dots, load_state, rows, store_state, unrows
 from .delta_scan import traffic_bytes
-from .delta_window import check_one_type, scores, substituted
+from .delta_window import check_one_type, last, scores, substituted
 from .dots import dot_both, dot_inputs, dot_left
 from .launch import FLOATS, strides
 
@@ -193,7 +193,7 @@ def delta_window_kernel(
             to_q *= weight * r_q[:, None]
             to_k *= weight * r_k[:, None]
             from_q, from_k = (r_q * tl.exp(G))[None, :], (r_k * tl.exp(G))[None, :]
-            total = tl.sum(g_t, axis=0)
+            total = last(G)
             to_state = (r_k * tl.exp(total - G))[None, :]
         coupling = tl.where(same, 0.0, to_k) * beta_t[:, None]  # (2)
         M = substituted(coupling, tl.where(same, beta_t[None, :], 0.0), T)
@@ -229,7 +229,7 @@ def delta_window_kernel(
                     U *= to_state
                 for part in tl.static_range(PARTS):
                     if CHANNEL:
-                        total = tl.sum(gs[part], axis=0)[None, :]
+                        total = last(Gs[part])[None, :]
                         kept = ks[part].to(tl.float32) * r_k[:, None] * tl.exp(total - Gs[part])
                         tile = tl.exp(total) * tiles[part] + dot_both(U, kept, SPLIT)
                     else:

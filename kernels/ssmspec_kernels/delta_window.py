@@ -64,6 +64,20 @@ def norms(x, scale, eps, L2_NORM: tl.constexpr):
 
 
 @triton.jit
+def last(G):
+    """G of the last row, in (t) or (t, k): what a window decays by.
+
+    Not a sum of its own, which would round otherwise: the weight of the last token in (4) is exp of the difference, 1.
+    """
+    is_last = tl.arange(0, G.shape[0]) == G.shape[0] - 1
+    if len(G.shape) == 1:
+        total = tl.sum(tl.where(is_last, G, 0.0), axis=0)
+    else:
+        total = tl.sum(tl.where(is_last[:, None], G, 0.0), axis=0)
+    return total
+
+
+@triton.jit
 def from_state(x, r, G, state, CHANNEL: tl.constexpr, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
     """decayed(x) S (1)."""
     if CHANNEL:

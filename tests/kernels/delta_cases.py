@@ -36,6 +36,8 @@ class Options:
     live: bool = False
     gentle: bool = False
     """Weak decay and a large state: what a wrong state does then lasts."""
+    strong: bool = False
+    """Decays that leave nothing of what came before: exp of each underflows."""
     seed: int = 0
     spare: int = 3
     """Slots of the pool that no row names."""
@@ -135,7 +137,8 @@ def draw(o: Options, padding: bool = True) -> Case:
     k = k if o.l2_norm else k / np.linalg.norm(k, axis=-1, keepdims=True)
     v = rng.normal(size=(o.b, o.t, o.h, o.v))
     gate = (o.b, o.t, o.h, o.k) if o.channel else (o.b, o.t, o.h)
-    strength = rng.uniform(0.001, 0.02, gate) if o.gentle else rng.uniform(0.05, 1.5, gate)
+    weakest, strongest = (0.001, 0.02) if o.gentle else (200.0, 900.0) if o.strong else (0.05, 1.5)
+    strength = rng.uniform(weakest, strongest, gate)
     beta = rng.uniform(0.1, 1.0, (o.b, o.t, o.h))
     S = np.full((o.b + o.spare, o.h, o.k, o.v), o.poison)
     slots = rng.permutation(o.b + o.spare)[: o.b]

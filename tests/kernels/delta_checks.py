@@ -1,5 +1,6 @@
 """What every kernel of the delta rule that advances a state is held to."""
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,17 @@ def check_exact(kernel: Any, o: Options, **contract: Any) -> None:
     case.call(kernel)
     assert np.array_equal(cases.doubles(case.out), y.value)
     assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
+
+
+def check_last(kernel: Any, o: Options) -> None:
+    """Under decays that leave nothing, the state is what the last token wrote, bit for bit: its weight is exactly 1."""
+    whole, alone = cases.draw(replace(o, strong=True)), cases.draw(replace(o, strong=True))
+    for name in ("q", "k", "v", "g", "beta", "out"):
+        setattr(alone, name, getattr(alone, name)[:, -1:])
+    for case in (whole, alone):
+        case.call(kernel)
+    named = whole.slots[whole.slots >= 0].long()
+    assert torch.equal(whole.S[named], alone.S[named])
 
 
 def check_bytes(module: ModuleType, kernel: Any, o: Options, write: bool) -> None:

@@ -11,7 +11,7 @@ from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import check_bound, check_bytes, check_exact
+from tests.kernels.delta_checks import check_bound, check_bytes, check_exact, check_last
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import far
 
@@ -51,6 +51,14 @@ def test_the_window_is_the_scan_within_both_bounds(o: Options) -> None:
     for x, rows, i in (("out", solved.rows, 0), ("S", named, 1)):
         apart = cases.doubles(getattr(solved, x))[rows] - cases.doubles(getattr(scanned, x))[rows]
         assert (abs(apart) <= bounds[0][i].error + bounds[1][i].error).all()
+
+
+LAST = [Options(t=29, io="bf16"), Options(t=7), Options(t=30, channel=True)]
+
+
+@pytest.mark.parametrize("o", LAST, ids=str)
+def test_the_last_token_has_weight_1_however_strong_the_decay(o: Options) -> None:
+    check_last(kernel.delta_chunked, o)
 
 
 @pytest.mark.parametrize("channel", [False, True])
@@ -125,6 +133,8 @@ def check_all(module: ModuleType) -> None:
     for i in (0, 1, 5, 6, 8, 2):
         check_bound(module.delta_chunked, COVER[i], order="chunked")
     check_bytes(module, module.delta_chunked, Options(v=40), True)
+    for o in LAST:
+        check_last(module.delta_chunked, o)
 
 
 WINDOW, OPERAND, DOTS = "delta_window.py", "delta_operand.py", "dots.py"
@@ -152,6 +162,7 @@ FAULTS = [
      OPERAND),
     ("        a = tl.dot(mid, x, acc=a, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
     ("        b = tl.dot(lo, y, acc=b, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
+    ("total = last(G)", "total = tl.sum(g_t, axis=0)", None),
     ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
     ("R -= column[:, None]", "R += column[:, None]", WINDOW),
     ("weight = tl.exp(tl.where(seen[:, None], G - at_key[None, :], float(\"-inf\")))",
