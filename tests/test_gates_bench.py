@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import pytest
 import torch
 
 from perf_gates import gates
-from perf_gates.gpu import bench, engines, equality, rehearsal, work
+from perf_gates.gpu import bench, engines, equality, rehearsal, theirs, work
 from perf_gates.gpu.named import FORCED, Step, beam_tree, named
 from perf_gates.gpu.trained import runs
 
@@ -130,6 +131,24 @@ def test_a_ring_holds_the_papers_tokens_where_rows_are_many() -> None:
     assert made.target.method.capacity == 16 + 4
     for _ in range(3):
         engines.stepping(step, made, "cpu")()
+
+
+def test_a_step_of_transformers_is_timed_over_the_weights_of_ours_and_refused_over_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = of("tiny", "transformers, window of 1", 2)
+    (timing,) = bench.timings(step, "cpu", host_us)
+    assert (timing.operation, timing.batch, timing.bytes > 0) == ("transformers, window of 1", 2, True)
+    drawn = theirs.Kept.read
+
+    def other(self: theirs.Kept, name: str, *args: Any) -> torch.Tensor:
+        found = drawn(self, name, *args)
+        self.kept[name] = found * 1.1 if name.endswith("0.mixer.out_proj.weight") else found
+        return found
+
+    monkeypatch.setattr(theirs.Kept, "read", other)
+    with pytest.raises(RuntimeError, match="logits differ from ours"):
+        bench.timings(step, "cpu", host_us)
 
 
 # --- what it has to do ---

@@ -15,9 +15,11 @@ import torch
 from perf_gates import gates
 from perf_gates.clock import is_compiling, noises, relative_error
 
-from .engines import built, engine, keep, operations_of, stepping, work_of
-from .named import Step, named
+from . import theirs
+from .engines import built, engine, keep, model_of, operations_of, stepping, work_of
+from .named import THEIRS, Step, named
 from .steps import Timing
+from .work import Work
 
 PART = "bench"
 WARM, LEAST, MOST, SECONDS = 3, 11, 41, 0.6
@@ -27,6 +29,9 @@ ENOUGH = 0.002
 PAUSE = 2.0
 """Behind each replay the GPU rests for so many times its length: its power limit slows what runs without a rest."""
 FIRST = ("mamba2-2.7b", "mamba-in-llama-8b", "nemotron-3-nano-4b", "qwen3.5-4b", "pythia-6.9b", "mistral-7b")
+
+
+Times = Callable[[Callable[[], object]], list[float]]
 
 
 @dataclass(frozen=True)
@@ -66,29 +71,32 @@ def cases() -> Iterator[tuple[Step]]:
 
 
 @torch.no_grad()
-def timings(
-    step: Step, device: str = "cuda", times_us: Callable[[Callable[[], object]], list[float]] | None = None
-) -> list[Timing]:
+def timings(step: Step, device: str = "cuda", times_us: Times | None = None) -> list[Timing]:
     """The step as it runs: a graph, replayed. While kernels are compiled it runs once, launch by launch."""
     keep(step, device)
-    operations = operations_of(step, device)
-    recorder = engine("graphs", "CUDARecorder")() if device == "cuda" and not is_compiling() else None
-    made = built(step, device, operations, recorder)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    if step.method == THEIRS:
+        if is_compiling():
+            return []
+        least = work_of(step, model_of(step.model, device), device)
+        return [timing(step, theirs.stepping(step, device), least, device, times_us)]
+    recorder = engine("graphs", "CUDARecorder")() if device == "cuda" and not is_compiling() else None
+    made = built(step, device, operations_of(step, device), recorder)
     run = stepping(step, made, device)
     if is_compiling():
         run()
         return []
+    return [timing(step, run, work_of(step, made.model, device), device, times_us)]
+
+
+def timing(step: Step, run: Callable[[], object], least: Work, device: str, times_us: Times | None) -> StepTiming:
+    """The median time of a step, with the most memory since it was made."""
     times = (times_us or events_us)(run)
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    least = work_of(step, made, device)
     noises.append(relative_error(times))
-    bytes_ = least.weights + least.moved
-    found = StepTiming(
-        step.model, step.operation, step.batch // step.leaves, median(times), bytes_, memory, least.weights, least.products
-    )
-    return [found]
+    sizes = least.weights + least.moved, memory, least.weights, least.products
+    return StepTiming(step.model, step.operation, step.batch // step.leaves, median(times), *sizes)
 
 
 def events_us(step: Callable[[], object]) -> list[float]:

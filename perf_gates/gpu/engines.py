@@ -127,10 +127,9 @@ def stepping(step: Step, made: Any, device: str) -> Callable[[], object]:
     return replay
 
 
-def work_of(step: Step, made: Any, device: str) -> work.Work:
-    """The bytes and products of a step, its drafter's among them."""
+def work_of(step: Step, target: Any, device: str) -> work.Work:
+    """The bytes and products of a step of a model, its drafter's among them."""
     bytes_of = engine("bench.models", "weight_bytes")
-    target = made.model
     if not step.drafter:
         return work.of(step, target, bytes_of(target))
     return work.of(step, target, bytes_of(target), bytes_of(model_of(step.drafter, device)), forwards(step))

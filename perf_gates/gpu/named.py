@@ -6,6 +6,7 @@
     draft tree 3,2,2,1,1             drafting alone: the model is the drafter
     packed 3x4, unrolled 3x4         a beam tree of 3 beams and 4 steps in one row, and in a row and a state for each leaf
     joint K=6 M=2, chunk scan ..     see `ablation`
+    transformers, window of 1        a plain step of transformers, see `theirs`
 
 A SHAPE is chain of N, with N drafts; tree A to E; tree 3,2,1, the children by level; beam 3x4.
 """
@@ -29,7 +30,8 @@ DRAFTERS = {
     "mistral-7b": "mamba-130m-32000",
     "tiny-hybrid": "tiny",
 }
-METHODS = ("plain", "snapshots", "joint", "joint-by-lag", "replay", "buffer", "tree")
+THEIRS = "transformers"
+METHODS = ("plain", "snapshots", "joint", "joint-by-lag", "replay", "buffer", "tree", THEIRS)
 SEED = 0
 """Of the beam trees, which are drawn."""
 STEP = re.compile(
