@@ -121,6 +121,8 @@ class Table:
     of_floor: float = 0.0
     """The share of a cell's floor that is its target: of what is to be the least, where that is more than the target it
     names; of what is to be the most, a share above 1."""
+    speed_ups: bool = False
+    """Whether the page shows what a cost gains: tau over the cost, for every tau that a window can have."""
 
     def holds(self, value: float, target: float) -> bool:
         return value <= target if self.sense == "most" else value >= target

@@ -1,5 +1,6 @@
 """What the gates say of the papers' tables, as Markdown; `ssmspec gates table --write` puts it into `docs/performance.md`."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +8,7 @@ from .gates import Gates
 from .verdict import Judged, Verdict
 
 BEGIN, END = "<!-- papers -->", "<!-- end of papers -->"
+WINDOW = re.compile(r"window of (\d+)")
 
 
 def text(gates: Gates, judged: Sequence[Judged]) -> str:
@@ -38,9 +40,23 @@ def cells(gates: Gates, judged: Sequence[Judged]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         yield from (row(j) for j in own)
         yield ""
+        if table.speed_ups:
+            yield from speed_ups(own)
         for why in dict.fromkeys(j.why for j in own if j.why):
             yield f"{why[0].upper()}{why[1:]}."
             yield ""
+
+
+def speed_ups(judged: Sequence[Judged]) -> Iterator[str]:
+    """tau over the cost, for tau of 1 to the window's tokens."""
+    windows = [int(WINDOW.findall(j.cell.over[0].operation)[0]) for j in judged]
+    taus = range(1, max(windows) + 1)
+    yield f"| speed-up at tau of | {' | '.join(map(str, taus))} |"
+    yield "|---" * (1 + len(taus)) + "|"
+    for j, window in zip(judged, windows, strict=True):
+        gains = (f"{tau / j.value:.2f}" if j.value and tau <= window else "" for tau in taus)
+        yield f"| {j.cell.at} | {' | '.join(gains)} |"
+    yield ""
 
 
 def row(judged: Judged) -> str:

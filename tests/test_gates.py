@@ -279,6 +279,16 @@ def test_traffic_without_its_steps_or_of_noisy_ones_is_not_comparable(tmp_path: 
         served.p95(results, At("traffic", "mamba2-2.7b", "guess", 16))
 
 
+def test_what_a_cost_gains_is_shown_for_every_tau_of_its_window() -> None:
+    table = GATES.table("replayssm-2")
+    four, six = (next(c for c in table.cells if f"T={t}" in c.at) for t in (4, 6))
+    found = [verdict.Judged(table, cell, Verdict.PASS, 1.0, cost) for cell, cost in ((four, 1.25), (six, 2.0))]
+    *_, short, long, end = paper_table.speed_ups(found)
+    assert short == f"| {four.at} | 0.80 | 1.60 | 2.40 | 3.20 |  |  |"
+    assert long == f"| {six.at} | 0.50 | 1.00 | 1.50 | 2.00 | 2.50 | 3.00 |"
+    assert end == ""
+
+
 def test_the_table_shows_every_cell_with_its_verdict(tmp_path: Path) -> None:
     found = list(verdict.judge(GATES, folder(tmp_path), KERNELS))
     text = paper_table.text(GATES, found)
