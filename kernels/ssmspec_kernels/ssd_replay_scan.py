@@ -207,8 +207,10 @@ def _ssd_replay_scan_kernel(
         raw_k = tl.load(at_dt + at_old * stride_cache_dt_l, mask=taken, other=0.0)
         step_k = step_size(raw_k, taken, bias, low, high, SOFTPLUS, LIMIT)
         B_k = load_rows(at_B, at_old * stride_cache_B_l, n, taken, in_n)
-        replay = tl.sum(step_k * decay, axis=0)
-        to_state = tl.exp(replay - tl.cumsum(step_k * decay, axis=0)) * step_k
+        # The total is G of the last node that counts, bit for bit: another order of the sum would give its weight another dt.
+        G_k = tl.cumsum(step_k * decay, axis=0)
+        replay = tl.sum(tl.where(k == tl.max(tl.where(taken, k, -1), axis=0), G_k, 0.0), axis=0)
+        to_state = tl.exp(replay - G_k) * step_k
         if ancestors is not None:
             at_pair = ancestors + b * stride_anc_b + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
             sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0

@@ -276,6 +276,40 @@ def test_a_path_with_gaps_replays_the_nodes_it_names(tree: bool) -> None:
     check_path_with_gaps(kernel, tree)
 
 
+def check_last_token(module: ModuleType, tree: bool, io: str = "fp32") -> None:
+    """The weight of the last token that counts is its dt, exactly, whatever decays came before and what -1 follow."""
+    o = Options(b=1, t=8, softplus=False, bias=False, io=io)
+    case, cache = cases.draw(o), cache_of(replace(o, poison=0.0), 8)
+    case.A.fill_(-400.0)
+    rng = np.random.default_rng(5)
+    cache.half.zero_()
+    cache.dt.copy_(torch.from_numpy(rng.uniform(0.02, 1.0, cache.dt.shape)))
+    for kept in (cache.x, cache.B):
+        kept.copy_(torch.from_numpy(rng.choice([-2.0, -0.5, 1.0, 4.0], kept.shape)))
+    cache.x[:, :6] = 0.0
+    slot = case.slots.long()
+    case.S[slot] = 0.0
+    given: dict[str, Any] = {"ancestors": torch.ones(1, 8, 8, dtype=torch.bool).tril()} if tree else {}
+    path = torch.tensor([[0, 1, 2, 3, 4, 5, 6, -1]])
+    case.call(module.ssd_replay_scan, cache=cache, advanced=torch.tensor([8]), path=path, **given)
+    x, dt, B = (cases.doubles(u[slot, 6]) for u in (cache.x, cache.dt, cache.B))
+    added = dt[..., None, None] * x[..., None] * np.repeat(B, 2, axis=1)[:, :, None, :]
+    assert np.array_equal(cases.doubles(case.S[slot]), added)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_the_last_accepted_tokens_weight_is_its_dt(tree: bool) -> None:
+    check_last_token(kernel, tree)
+
+
+@pytest.mark.parametrize("total", ["tl.sum((step_k * decay).to(tl.float32), axis=0)", "tl.sum(tl.where(k == 5, G_k, 0.0))"])
+def test_planted_total_of_another_sum_is_caught_at_the_last_token(total: str) -> None:
+    right = "tl.sum(tl.where(k == tl.max(tl.where(taken, k, -1), axis=0), G_k, 0.0), axis=0)"
+    mutant = mutated(kernel, right, total)
+    with pytest.raises(AssertionError):
+        check_last_token(mutant, True)
+
+
 def check_halves(module: ModuleType) -> None:
     half = torch.tensor([0, 1] * 100)
     slots, lengths = torch.from_numpy(np.random.default_rng(2).permutation(200)[:150]), torch.arange(150) % 3
@@ -323,7 +357,7 @@ FAULTS = [
     ("path + b * stride_path_b + node", "path + node", TREE),
     ("in_n[None, :] & (count > 0)", "in_n[None, :]", TREE),
     ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", TREE),
-    ("tl.cumsum(step_k * decay, axis=0)) * step_k", "tl.cumsum(step_k * decay, axis=0))", TREE),
+    ("to_state = tl.exp(replay - G_k) * step_k", "to_state = tl.exp(replay - G_k)", TREE),
     ("state = tl.exp(replay) * state", "state = state", TREE),
     ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", TREE),
     ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", TREE),
