@@ -188,7 +188,7 @@ def wrong(found: Found, gate: Counted) -> Iterator[str]:
 def main() -> int:
     """A line of JSON for each case, then what is wrong; 1 if anything is."""
     gates: Gates = load()
-    faults = []
+    faults: list[str] = []
     for gate in gates.bytes:
         found = count(gate.case, case(gate.case))
         print(json.dumps(asdict(found)), flush=True)

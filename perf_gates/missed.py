@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from .measured import Missing, Results
 from .targets import Cell, cells
@@ -40,8 +41,9 @@ class Reason:
 @cache
 def reasons(file: Path = FILE) -> tuple[Reason, ...]:
     """Raises: TypeError for an entry with a field too many or too few."""
-    found = tomllib.loads(file.read_text())["missed"]
-    return tuple(Reason(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}) for entry in found)
+    found: list[dict[str, Any]] = tomllib.loads(file.read_text())["missed"]
+    held: list[dict[str, Any]] = [{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()} for entry in found]
+    return tuple(Reason(**entry) for entry in held)
 
 
 def missed(results: Results) -> list[Cell]:

@@ -30,7 +30,13 @@ from .verdict import Judged
 COST_BATCH = 16
 NAMES = ("roofline", "ratios", "cost", "throughput", "steps", "sequences")
 MODEL = "mamba2-2.7b"
-RCPARAMS = {"svg.hashsalt": "ssmspec", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "svg.fonttype": "none"}
+RCPARAMS: dict[Any, Any] = {
+    "svg.hashsalt": "ssmspec",
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "svg.fonttype": "none",
+}
 STYLE = "body{font:15px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.1em .6em;text-align:left}.FAIL{color:#b00}"
 
 
@@ -84,10 +90,10 @@ def ratios(axes: Any, results: Results, judged: Sequence[Judged]) -> None:
 
     for j in judged:
         if j.value is not None:
-            of = (lambda x, v=j.value: x / v) if j.table.sense == "most" else (lambda x, v=j.value: v / x)
-            dot(j.table.id, of(j.target), "o", "tab:blue")
-            if j.cell.paper is not None:
-                dot(j.table.id, of(j.cell.paper), "^", "tab:orange")
+            for marked, marker, color in ((j.target, "o", "tab:blue"), (j.cell.paper, "^", "tab:orange")):
+                if marked is not None:
+                    gain = marked / j.value if j.table.sense == "most" else j.value / marked
+                    dot(j.table.id, gain, marker, color)
     for name, gain in peers(results):
         dot(name, gain, "s", "tab:green")
     axes.axvline(1, color="black", lw=1)

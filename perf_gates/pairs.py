@@ -73,8 +73,8 @@ def measure(over: Side, under: Side, clock: Clock, *, wanted: float, least: int 
     times: tuple[list[float], list[float]] = [], []
     while True:
         turn = len(times[0]) % 2
-        for side in (turn, 1 - turn):
-            times[side].append(clock.us((over, under)[side].call))
+        for i in (turn, 1 - turn):
+            times[i].append(clock.us((over, under)[i].call))
         logs = [log(a / b) for a, b in zip(*times, strict=True)]
         if len(logs) >= least and (error_of(logs) <= wanted or len(logs) >= most):  # (3)
             return Pair(over.name, under.name, exp(median(logs)), error_of(logs), tuple(times[0]), tuple(times[1]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from .measured import At, Figure, Floor, FloorOfCopy, OfCopy, OverFloor, Ratio
 
@@ -72,7 +73,7 @@ def scans(shape: str) -> Iterator[Cell]:
                 At("steps", shape, "step", b),
             )
             ours, floor = Ratio(routes, (one,)), Floor(routes[0], one)
-            peer, best = ("Snakes and Ladders, published", published)
+            peer, best = "Snakes and Ladders, published", cast(str | Ratio, published)
             if shape in DELTA:
                 scan, step = (At("peers", shape, name, b) for name in (f"scan of {t}, fla", "step, ours"))
                 peer, best = "fla", Ratio((scan,), (step,))

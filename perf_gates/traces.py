@@ -98,7 +98,7 @@ def replay(trace: Trace, tokens: int, drafts: int) -> Replayed:
     at, steps = len(trace.prompt), 0
     while at < len(whole):
         rows = png(whole[:at], drafts, tokens, table)
-        at += 1 + max((accepted(row, whole[at:-1]) for row in rows), default=0)
+        at += 1 + max((accepted(row, whole[at:-1].tolist()) for row in rows), default=0)
         steps += 1
     return Replayed(trace.name, len(trace.output), steps)
 

@@ -53,7 +53,7 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     """
     if part in ("prefill", "peers"):
         peers.load(folder)
-    head = fingerprint() | {
+    head: dict[str, Any] = fingerprint() | {
         "code": code(part),
         "copy_bytes_per_us": copy_bytes_per_us(),
         "empty_launch_us": empty_launch_us(),

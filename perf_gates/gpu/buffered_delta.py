@@ -53,7 +53,8 @@ def rings(shape: str, batch: int, cycle: Cycle, u: torch.dtype, copies: int, sta
     """One ring for each layer; the layers of a model share their cursors."""
     g, h, k, v = DELTA[shape]
     ring, L = kernel("delta_ring", "Ring"), cycle.capacity
-    found, cursors = [], ()
+    found: list[Any] = []
+    cursors: tuple[torch.Tensor, ...] = ()
     for n in range(copies):
         if n % LAYERS == 0:
             phase = torch.arange(batch, device="cuda") * staggered % len(cycle.held)

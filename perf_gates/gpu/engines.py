@@ -101,7 +101,8 @@ def drafter_of(step: Step, subject: Any, device: str, operations: Any) -> Any:
         return engine("bench.subjects", "Neighbours")(subject, target)
     if step.shape.startswith("PNG"):
         tokens, drafts = png(step.shape)
-        table = torch.randint(target.config.vocabulary, (target.config.vocabulary, drafts, tokens), device=target.device)
+        rows = target.config.vocabulary, drafts, tokens
+        table = torch.randint(target.config.vocabulary, rows, device=target.device)
         return engine("draft.ngram", "NGram")(tokens, drafts, table, trees=step.parents is not None)
     model, (kind, _, size) = model_of(step.drafter, device), step.shape.partition(" ")
     given = {"slots": step.batch, "cache": step.context + ROOM}

@@ -41,7 +41,7 @@ def timed(product: Callable[[Tensor, Tensor, Tensor], object], rows: int, Ws: li
     """Microseconds of all layers."""
     x = {k: torch.randn(rows, k, device="cuda").bfloat16() for k in (IN[1], OUT[1])}
     y = {o: torch.empty(rows, o, device="cuda", dtype=torch.bfloat16) for o in (IN[0], OUT[0], HEAD[0])}
-    launches = [lambda W=W: product(x[W.shape[1]], W, y[W.shape[0]]) for W in Ws]  # type: ignore[misc]
+    launches = [lambda W=W: product(x[W.shape[1]], W, y[W.shape[0]]) for W in Ws]
     return graph_us(launches, replays=9) * len(launches)
 
 

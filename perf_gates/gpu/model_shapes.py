@@ -89,11 +89,12 @@ class Workers:
     jobs: int
 
     def run(self, todo: list[Check], deadline: float) -> Iterator[Verdict]:
-        waiting, busy = list(enumerate(todo)), {}
+        waiting, busy = list(enumerate(todo)), dict[Any, Any]()
         for _ in range(min(self.jobs, len(todo))):
             self._give(busy, *self._start(), waiting)
         while busy:
-            for pipe in wait(list(busy), timeout=max(0.1, deadline - monotonic())):
+            ready: list[Any] = wait(list(busy), timeout=max(0.1, deadline - monotonic()))
+            for pipe in ready:
                 process, index = busy.pop(pipe)
                 try:
                     verdict = pipe.recv()

@@ -106,9 +106,9 @@ def drafting(model: str, operation: str, batch: int, shape: str, context: int) -
             parents = chains(K, M)
             return Step(model, operation, batch, "tree", len(parents), 1, FORCED, parents, context, shape)
         return Step(model, operation, batch, "joint" if M > 1 else "replay", 1 + K, M, FORCED, None, context, shape)
-    tokens, parents = sized(shape)
-    method = "replay" if parents is None else "tree"
-    return Step(model, operation, batch, method, tokens, 1, FORCED, parents, context, shape, DRAFTERS[model])
+    tokens, tree = sized(shape)
+    method = "replay" if tree is None else "tree"
+    return Step(model, operation, batch, method, tokens, 1, FORCED, tree, context, shape, DRAFTERS[model])
 
 
 def png(shape: str) -> tuple[int, int]:

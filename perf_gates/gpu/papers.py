@@ -4,7 +4,7 @@ Standard decode with rings of 4 to 32 tokens, and for 1 to 512 rows; verificatio
 accepted, in rings of 16 tokens and the window; the state after every token, which the paper sets them against.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -89,4 +89,5 @@ def cases() -> Iterator[tuple[str, str, int, int, int]]:
 
 
 def timings(what: str, model: str, batch: int, window: int, capacity: int) -> list[Timing]:
-    return {"step": step, "ring": ring, "snapshots": snapshots}[what](model, batch, window, capacity)
+    kinds: dict[str, Callable[..., list[Timing]]] = {"step": step, "ring": ring, "snapshots": snapshots}
+    return kinds[what](model, batch, window, capacity)

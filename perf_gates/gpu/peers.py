@@ -190,7 +190,8 @@ def buffered(peers: Peers, model: str, batch: int) -> list[Timing]:
     A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
     given = x, dt[..., None].expand(-1, -1, p), A[:, None, None].expand(h, p, n), B, C
     wide = {"D": D[:, None].expand(h, p), "dt_bias": bias[:, None].expand(h, p), "dt_softplus": True}
-    out, rows_of = torch.full_like(x, float("nan")), {"device": "cuda", "size": (batch,)}
+    out = torch.full_like(x, float("nan"))
+    rows_of: dict[str, Any] = {"device": "cuda", "size": (batch,)}
     cursors = [
         {
             "write_pos": torch.full(fill_value=i, dtype=torch.int32, **rows_of),

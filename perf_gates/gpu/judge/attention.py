@@ -59,7 +59,7 @@ class Cache:
         slot = int(self.slots[row])
         return slot, int(self.length[slot])
 
-    def expected(self, q: Array, k: Array, v: Array, row: int, mask: Array, form: str, **how: Any) -> Approx:
+    def expected(self, q: Array, k: Array, v: Array, row: int, mask: Array, form: Any, **how: Any) -> Approx:
         """The outputs of one row and the judged heads, each with the keys of its group; k and v are the window's."""
         slot, T = self.committed(row)
         group = self.heads // (self.h // self.g)
@@ -69,7 +69,8 @@ class Cache:
         seen = np.concatenate([np.ones((len(mask), T), dtype=bool), mask], axis=1) & live[:, None]
         seen[~live, 0] = True
         blocks = -(-(T + len(mask)) // BLOCK) + 2
-        pair = eb.attention(*(eb.exact(x, contract) for x in (q, K, V)), seen[None], self.e**-0.5, blocks)
+        exact_q, exact_K, exact_V = (eb.exact(x, contract) for x in (q, K, V))
+        pair = eb.attention(exact_q, exact_K, exact_V, seen[None], self.e**-0.5, blocks)
         return pair.store(form).where(live[None, :, None, None])
 
 
@@ -96,8 +97,8 @@ def verify(call: Call, sizes: Any, b: int, t: int, branching: bool) -> float:
     used, group = 0.0, of.heads // (of.h // of.g)
     for row in of.rows:
         one = np.array([row])
-        window = [np.nan_to_num(pulled(x, one, by)) for x, by in ((q, of.heads), (k, group), (v, group))]
-        y = of.expected(*window, row, mask[row], "bf16")
+        one_q, one_k, one_v = (np.nan_to_num(pulled(x, one, by)) for x, by in ((q, of.heads), (k, group), (v, group)))
+        y = of.expected(one_q, one_k, one_v, row, mask[row], "bf16")
         used = max(used, within("y", pulled(out, one, of.heads), y))
     return used
 
@@ -153,7 +154,8 @@ def compact(call: Call, sizes: Any, b: int, t: int) -> float:
             assert torch.equal(x[slot].nan_to_num(7.5), want.nan_to_num(7.5)), f"the cache of row {row} is not as moved"
         assert int(new[slot]) == T + count, "another length"
     slot, T = of.committed(0)
-    state = oracle.KVState(*(x[slot : slot + 1, : T + t].double().cpu().numpy() for x in before), of.length[slot : slot + 1])
+    old_K, old_V = (x[slot : slot + 1, : T + t].double().cpu().numpy() for x in before)
+    state = oracle.KVState(old_K, old_V, of.length[slot : slot + 1])
     moved = oracle.compact(state, path[:1])
     end = T + int(advanced[0])
     assert np.array_equal(of.K[slot, :end].double().cpu().numpy(), moved.K[0, :end]), "another cache than the reference's"

@@ -62,8 +62,8 @@ class Convolution:
         self.own = self.slots[: self.live].long()
         self.M = call.pool(self.slots, c, WIDTH, form="bf16")
         self.weight, self.bias = call.normal(c, WIDTH), call.normal(c)
-        picked = (x.double().cpu().numpy()[self.channels] for x in (self.weight, self.bias))
-        self.params = ConvParams(*picked, True)
+        weight, bias = (x.double().cpu().numpy()[self.channels] for x in (self.weight, self.bias))
+        self.params = ConvParams(weight, bias, True)
         self.given = {"weight": self.weight, "bias": self.bias, "slots": self.slots}
         self.contract = declared(state="bf16")
 
@@ -179,8 +179,8 @@ class Channels:
         self.z, self.out = z, call.blank(b, t, d, form="bf16" if b == 1 else "fp32")
         A = -call.uniform(0.05, 1.0, d, n)
         self.given = {"A": A, "D": call.normal(d, form="fp32"), "dt_bias": call.normal(d, form="fp32", mean=-1.0)}
-        picked = (self.given[name].double().cpu().numpy()[self.channels] for name in ("A", "D", "dt_bias"))
-        self.params = selective.SelectiveParams(*picked, True)
+        a, d_x, bias = (self.given[name].double().cpu().numpy()[self.channels] for name in ("A", "D", "dt_bias"))
+        self.params = selective.SelectiveParams(a, d_x, bias, True)
         self.contract = declared(io="bf16" if b == 1 else "fp32")
 
     def state(self) -> Array:

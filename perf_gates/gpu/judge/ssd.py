@@ -78,7 +78,8 @@ class Layer:
         self.at = self.slots[torch.as_tensor(self.rows, device=call.device)].long()
         A, D, bias = -call.uniform(0.05, 1.0, h), call.normal(h, form="fp32"), call.normal(h, form="fp32", mean=-1.0)
         self.given = {"A": A, "D": D, "dt_bias": bias, "slots": self.slots}
-        self.params = SSDParams(*(pulled(x, self.heads) for x in (A, D, bias)), dt_softplus=True)
+        A_h, D_h, bias_h = (pulled(x, self.heads) for x in (A, D, bias))
+        self.params = SSDParams(A_h, D_h, bias_h, dt_softplus=True)
 
     def window(self, t: int) -> dict[str, Tensor]:
         h, p, n, g = self.sizes
@@ -111,13 +112,13 @@ class Layer:
     def contract(self, **changes: Any) -> NumericContract:
         return declared(io=self.form, **changes)
 
-    def scan(self, S: Array, window: SSDWindow, inexact: dict[str, Array], **changes: Any) -> tuple[Approx, Approx]:
+    def scan(self, S: Array, window: Any, inexact: dict[str, Array], **changes: Any) -> tuple[Approx, Approx]:
         return eb.ssd.scan(S, window, self.params, self.contract(**changes), inexact=inexact)
 
-    def states(self, S: Array, window: SSDWindow, inexact: dict[str, Array]) -> tuple[Approx, Approx]:
+    def states(self, S: Array, window: Any, inexact: dict[str, Array]) -> tuple[Approx, Approx]:
         return eb.ssd.states(S, window, self.params, self.contract(), inexact=inexact)
 
-    def tree(self, S: Array, window: SSDWindow, mask: Array, inexact: dict[str, Array]) -> Approx:
+    def tree(self, S: Array, window: Any, mask: Array, inexact: dict[str, Array]) -> Approx:
         return eb.ssd.tree(S, window, mask, self.params, self.contract(order="output_only"), inexact=inexact)
 
     # --- what differs between the families ---

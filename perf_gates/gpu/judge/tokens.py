@@ -158,8 +158,8 @@ def accept_sampled(call: Call, b: int, t: int, size: int, law: str) -> float:
     launcher("accept_sampled")(*ints, p, *fixed, law=law, **given, eos=call.ints(eos, torch.int64), slots=slots, out=out)
     for row in sorted({0, max(0, b - 2)}):
         whole = unpadded(tokens[row], parents[row])
-        rows = [list(x[row, : len(whole)].double().cpu().numpy()) for x in (p, q)]
-        run = sampled(whole, law, *rows, coins[row], picks[row])
+        of_p, of_q = (list(x[row, : len(whole)].double().cpu().numpy()) for x in (p, q))
+        run = sampled(whole, law, of_p, of_q, coins[row], picks[row])
         same_run(out, row, run, int(budget[int(slots[row])]), eos)
     return 0.0
 
@@ -181,7 +181,7 @@ def commit(call: Call, b: int, t: int) -> float:
     advanced = call.rng.integers(0, t + 1, b)
     tokens = np.where(np.arange(t) < advanced[:, None], call.rng.integers(0, 999, (b, t)), -1)
     ended = call.rng.random(b) < 0.4
-    state = {name: call.rng.integers(t, t + 5, pool) for name in ("length", "root", "cursor", "budget")}
+    state: dict[str, Any] = {name: call.rng.integers(t, t + 5, pool) for name in ("length", "root", "cursor", "budget")}
     state |= {"ended": call.rng.random(pool) < 0.3, "sequences": call.rng.integers(0, 999, (pool, room))}
     held = {name: call.ints(x, torch.bool if x.dtype == bool else torch.int64) for name, x in state.items()}
     run = blank(call, b, t)._replace(
@@ -257,5 +257,5 @@ def gated(call: Call, b: int, shape: tuple[int, ...], **how: Any) -> float:
     with call.keeping({"out": slice(None)}, y=y, weight=weight, out=out):
         launcher("gated_norm")(y, z, weight, out=out, **how)
     contract, norm_ = declared(io="fp32"), GatedNorm(weight.double().cpu().numpy(), **how)
-    pairs = (eb.exact(x[:live].double().cpu().numpy(), contract) for x in (y, z))
-    return within("y", out[:live].double().cpu().numpy(), eb.gated(*pairs, norm_).store("bf16"))
+    exact_y, exact_z = (eb.exact(x[:live].double().cpu().numpy(), contract) for x in (y, z))
+    return within("y", out[:live].double().cpu().numpy(), eb.gated(exact_y, exact_z, norm_).store("bf16"))
