@@ -315,6 +315,12 @@ def test_arrays_inside_records_are_checked_against_the_other_arguments() -> None
     advance(outer(), np.zeros(2, dtype=np.int64))
 
 
+@pytest.mark.parametrize(("record", "field"), [(CONV, "weight"), (SSD, "A"), (SELECTIVE, "A")])
+def test_a_record_with_checks_of_its_own_refuses_another_precision_when_it_is_made(record: Record, field: str) -> None:
+    with pytest.raises(PrecisionError):
+        replace(record, **{field: getattr(record, field).astype(np.float32)})
+
+
 def test_records_are_cut_joined_and_gathered_field_by_field() -> None:
     window = Inner(outer().inner.dt)
     dt = window.dt
