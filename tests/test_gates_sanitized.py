@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -67,6 +69,18 @@ def test_a_machine_without_the_tool_is_refused(monkeypatch: pytest.MonkeyPatch) 
     def missing(*_: Any, **__: Any) -> None:
         raise FileNotFoundError("compute-sanitizer: not found")
 
-    monkeypatch.setattr(subprocess, "run", missing)
+    monkeypatch.setattr(subprocess, "Popen", missing)
     said = heard("racecheck", sanitized.run("racecheck", "planted", 1.0), [])
     assert said.refused == "compute-sanitizer: not found"
+
+
+def test_a_process_that_does_not_end_is_ended_with_all_that_it_started_and_heard_as_far_as_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text("#!/bin/sh\necho judged so far\nsleep 300 &\nsleep 300\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    began = monotonic()
+    assert sanitized.run("memcheck", "0/1", 1.0) == "judged so far\n"
+    assert monotonic() - began < 30

@@ -12,8 +12,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -65,19 +67,22 @@ def chosen() -> list[Check]:
 
 
 def run(tool: str, share: str, seconds: float) -> str:
-    """What a process says under a tool: of the planted fault, or of one share of the checks."""
+    """What a process says under a tool, as far as it comes in time: of the planted fault, or of one share of the checks."""
     command = ["compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "20"]
     work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--inside", share]
     env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    try:
-        made = subprocess.run(
-            [*command, *work], env=env, capture_output=True, text=True, timeout=max(1.0, seconds), check=False
-        )
-    except subprocess.TimeoutExpired as late:
-        return (late.stdout or b"").decode(errors="replace")
-    except OSError as error:
-        return f"{error}\n"
-    return made.stdout + made.stderr
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        try:
+            made = subprocess.Popen([*command, *work], env=env, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as error:
+            return f"{error}\n"
+        try:
+            made.wait(max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            os.killpg(made.pid, signal.SIGKILL)  # the tool, and what it runs
+            made.wait()
+        said.seek(0)
+        return said.read()
 
 
 def counted(text: str) -> int | None:
@@ -121,8 +126,9 @@ def inside(tool: str, share: str) -> Iterator[str]:
         return
     i, n = map(int, share.split("/"))
     for check in chosen()[i::n]:
-        verdict = judge(check, "cuda", 0)
-        yield JUDGED + json.dumps({"check": check.name, "passed": verdict.passed, "message": verdict.message})
+        began, verdict = monotonic(), judge(check, "cuda", 0)
+        held = {"check": check.name, "passed": verdict.passed, "message": verdict.message}
+        yield JUDGED + json.dumps(held | {"seconds": round(monotonic() - began, 1)})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -131,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tools", nargs="+", choices=tuple(PLANTED), default=tuple(PLANTED))
     parser.add_argument("--jobs", type=int, default=8, help="processes at once, of all tools together")
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--logs", type=Path, help="a folder for what every process said")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
     if a.inside:
@@ -150,6 +157,10 @@ def main(argv: list[str] | None = None) -> int:
         }
         said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in a.tools]
     a.out.write_text(json.dumps({"machine": fingerprint(), "tools": [asdict(one) for one in said]}, indent=1) + "\n")
+    if a.logs:
+        a.logs.mkdir(parents=True, exist_ok=True)
+        for tool, parts in shares.items():
+            (a.logs / f"{tool}.txt").write_text("\n".join(part.result() for part in parts))
     for one in said:
         print(f"{one.tool}: {one.refused or f'{len(one.checks)} checks, {one.found} found, {len(one.failed)} failed'}")
         print(

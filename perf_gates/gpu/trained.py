@@ -23,8 +23,9 @@ from .steps import Timing
 TARGET, DRAFTER, WEAK, OTHER = "mamba2", "mamba2-drafter", "mamba2-drafter-05", "bpe-drafter"
 TEMPERATURES = (0.2, 0.6, 1.0)
 PROMPTS, TOKENS, SEED = 4, 64, 0
-LEAST, MOST, ENOUGH = 11, 61, 0.005
-"""Runs at least and at most, and the relative error at which the median is known well enough."""
+LEAST, MOST, SECONDS, ENOUGH = 3, 61, 6.0, 0.005
+"""Runs at least and at most, the time behind which no further one begins, and the relative error of a median that is known
+well enough."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ def runs() -> dict[str, dict[str, Any]]:
         found[f"tree, temperature {temperature}"] = sampled | {"tree": "a"}
     found |= {
         "same tokens": {"drafter": DRAFTER, "drafts": 3},
-        "by text": {"drafter": OTHER, "drafts": 3},
         "fixed tree": {"drafter": WEAK, "tree": "3,2,1"},
         "bandit": {"drafter": WEAK, "tree": "1,1/2,1/3,2,1"},
+        "by text": {"drafter": OTHER, "drafts": 3},
     }
     return found
 
@@ -74,7 +75,8 @@ def timings(name: str, device: str = "cuda", tokens: int = TOKENS) -> list[Timin
     if short:
         return []
     times: list[float] = []
-    while len(times) < LEAST or (len(times) < MOST and relative_error(times) > ENOUGH):
+    until = time.perf_counter() + SECONDS
+    while len(times) < LEAST or (len(times) < MOST and time.perf_counter() < until and relative_error(times) > ENOUGH):
         began = time.perf_counter()
         results = engine_.generate(prompts, settings)
         times.append(1e6 * (time.perf_counter() - began) / sum(len(r.tokens) for r in results))
