@@ -5,14 +5,17 @@
 A break is killed by the first case of the suite that fails with it: of the operations that its file is named after all of the
 standard tier, small ones before large ones, then of the others those of the tier smoke. One that cannot be imported,
 or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in
-the same way, and must pass.
+the same way, and must pass. Of one that survives the unit tests of the reference are run, and the first that fails is noted:
+that counts for nothing, but tells a refusal, which no input of a case reaches, from code that nothing judges.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +31,7 @@ from conformance.errors import AdapterUnavailable
 from conformance.judge import judge
 from conformance.plan import Job, Selection, plan
 from conformance.process import Process
+from conformance.worker import environment
 from ssmspec_ref.contract import Verdict
 from tests.kernels.campaign.draw import Break, draw
 from tests.kernels.campaign.places import find
@@ -95,8 +99,32 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
     return {"result": "survived", "cases": cases, "seconds": round(time.monotonic() - began, 1)}
 
 
+def unit_test(name: str, source: bytes) -> str:
+    """The first unit test of the reference that fails with a source; "" where none does."""
+    tests = sorted(map(str, (PACKAGE.parent / "tests").glob("test_ref_*.py")))
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *os.environ.get("PYTEST_MORE", "").split(),
+    ]
+    with broken(name, source):
+        done = subprocess.run([*command, *tests], env=environment(), cwd=PACKAGE.parent, capture_output=True, text=True)
+    failed = re.search(r"^(?:FAILED|ERROR) (?:.*/)?(test_ref_\S+)", done.stdout, re.MULTILINE)
+    return failed[1].partition("[")[0] if failed else ""
+
+
 def one(made: Break, folder: Path) -> dict[str, Any]:
-    return {**made.row(folder), **verdict(made.place.file, made.source(folder))}
+    source = made.source(folder)
+    said = verdict(made.place.file, source)
+    return {**made.row(folder), **said} | (
+        {"unit": unit_test(made.place.file, source)} if said["result"] == "survived" else {}
+    )
 
 
 def main() -> None:

@@ -53,9 +53,9 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         "",
         "## What survived",
         "",
-        "| place | change | why nothing changes, or what is missed |",
-        "|---|---|---|",
-        *(f"| {_place(r)} | {_change(r)} | {arguments.get(r['name'], MISSED)} |" for r in survivors),
+        "| place | change | why nothing changes, or what is missed | the unit test that fails |",
+        "|---|---|---|---|",
+        *(f"| {_place(r)} | {_change(r)} | {arguments.get(r['name'], MISSED)} | {_unit(r)} |" for r in survivors),
         "",
         "## All breaks",
         "",
@@ -68,6 +68,10 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
 
 def _outcome(row: dict[str, Any]) -> str:
     return row["how"] if row["result"] == "killed" else "survived"
+
+
+def _unit(row: dict[str, Any]) -> str:
+    return f"`{row['unit']}`" if row.get("unit") else "none"
 
 
 def _by(row: dict[str, Any]) -> str:
