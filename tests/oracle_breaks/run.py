@@ -99,8 +99,8 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
     return {"result": "survived", "cases": cases, "seconds": round(time.monotonic() - began, 1)}
 
 
-def unit_test(name: str, source: bytes) -> str:
-    """The first unit test of the reference that fails with a source; "" where none does."""
+def unit_test(name: str, source: bytes | None) -> str:
+    """The first unit test of the reference that fails with a source, or with the unbroken package; "" where none does."""
     tests = sorted(map(str, (PACKAGE.parent / "tests").glob("test_ref_*.py")))
     command = [
         sys.executable,
@@ -144,7 +144,7 @@ def main() -> None:
         folder = flat(Path(sources))
         places, left_out = find(folder.glob("*.py"))
         print(f"seed {settings.seed}; {len(places)} places in {len(SOURCES)} files", flush=True)
-        unbroken = pool.submit(verdict, "ssd.py", None)
+        unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         while True:
             void = {name for name, row in known.items() if row["result"] == "void"}
             chosen = draw(places, settings.seed, settings.count, settings.each, folder, void)
@@ -162,6 +162,8 @@ def main() -> None:
         passed = unbroken.result()
         if passed["result"] != "survived":
             raise SystemExit(f"the unbroken package does not pass: {passed}")
+        if units.result():
+            raise SystemExit(f"the unbroken package fails {units.result()}")
         header = {
             "seed": settings.seed,
             "count": settings.count,
