@@ -217,6 +217,10 @@ def rings() -> Iterator[Entry]:
         yield at("ssd_buffered_step", "L=32 state", b, 1, stores="S ring_x ring_dt ring_B y", output_only=False)
         flush = meta(b, h, p, n, dtype=FP32), ring, meta(h, dtype=FP32), b
         yield entry("ssd_flush", "L=32", shape, flush, {}, stores="S", wide="S", quick=quick)
+        given = {"advanced": meta(b, dtype=I64), "dt_bias": meta(2, h, dtype=FP32), "slots": meta(b, dtype=I64)}
+        inputs = meta(2, b, 6, h, p), meta(2, b, 6, h), meta(2, h, dtype=FP32), meta(2, b, 6, g, n)
+        states = meta(2, b, h, p, n, dtype=FP32)
+        yield entry("ssd_commit", "T=6", shape, (states, *inputs), given, stores="S", wide="S", quick=quick)
         windows = meta(b, 12, h, p), meta(b, 12, h), meta(b, 12, g, n), meta(b, dtype=I32)
         cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*windows)
         at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)))

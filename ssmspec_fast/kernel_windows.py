@@ -21,9 +21,12 @@ from ssmspec_kernels.delta_snapshots import delta_snapshots
 from ssmspec_kernels.halves import commit_halves
 from ssmspec_kernels.ssd_buffered import ssd_buffered
 from ssmspec_kernels.ssd_buffered_step import ssd_buffered_step
+from ssmspec_kernels.ssd_commit import ssd_commit
 from ssmspec_kernels.ssd_flush import ssd_flush
 from ssmspec_kernels.ssd_replay_scan import Cache, ssd_replay_scan
 from ssmspec_kernels.ssd_snapshots import ssd_snapshots
+from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
+from ssmspec_kernels.ssd_window import ssd_window
 from ssmspec_kernels.tree_mask import tree_mask
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
@@ -154,6 +157,24 @@ class Steps(Buffered):
         commit_step(*cursors, capacity=self.capacity, rows=len(self.slots), slots=self.slots)
 
 
+class Committed(Decoding):
+    """A window that only reads the state; what was accepted of it enters by the commit of all layers, here of one."""
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        self.window, self.branching = window, parents is not None
+        if parents is None:
+            return self.run(ssd_window, window, write_state=False)
+        return self.run(ssd_tree_scan, window, ancestors=tree_mask(self.index(parents))[0])
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        k, w = self.rule.kernels, self.window
+        x, dt, A, B, _ = k.ssd_inputs(w, self.params)
+        rest: dict[str, Any] = {name: y for name, y in k.ssd_rest(w, self.params).items() if name.startswith("dt")}
+        rest["dt_bias"] = None if rest["dt_bias"] is None else rest["dt_bias"][None]
+        rest |= {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
+        ssd_commit(self.pool[None], x[None], dt[None], A[None], B[None], **rest, slots=self.slots)
+
+
 class Replay(Decoding):
     """The state before the last window, and the tokens of that window in a cache of two halves."""
 
@@ -216,4 +237,6 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
             Subject(f"{name}_buffered_step{how}", {f"{name}.buffered_step": Capability(partial(Steps, route, rule), window)})
             for route, how in ((True, ""), (False, ", state"))
         ]
-    return [*made, Subject("ssd_replay_scan", {"ssd.verify_replay": Capability(partial(Replay, ssd), at_once, cached)})]
+    replayed = Capability(partial(Replay, ssd), at_once, cached), Capability(partial(Committed, ssd), at_once)
+    names = "ssd_replay_scan", "ssd_commit"
+    return made + [Subject(name, {"ssd.verify_replay": how}) for name, how in zip(names, replayed, strict=True)]

@@ -46,7 +46,7 @@ def traffic_bytes(
 def conv_tree(
     M: Tensor,
     u: Tensor,
-    parents: Tensor,
+    parents: Tensor | None,
     weight: Tensor,
     *,
     bias: Tensor | None = None,
@@ -63,10 +63,11 @@ def conv_tree(
     """The outputs (b, t, c) at every node of a tree with inputs u (b, t, c), equations (1) to (3).
 
     `parents` (b, t) gives each row its own tree: -1 at a root, -2 at padding; a parent comes before its children, which the
-    kernel cannot check (a later one is taken as the node before, so that nothing outside is read). What lies in padding is
-    not read; its output is 0. `previous` (b, j, c) are the inputs of the window before, of which the first `advanced` (b), or
-    the nodes `path` (b, l) padded with -1, were accepted; with `keep` = "committed" the window after them stays in M[slots].
-    `slots` (b) names the window of each row (None: row b has slot b). The output of a padding row is not written.
+    kernel cannot check (a later one is taken as the node before, so that nothing outside is read). None is a chain, whose
+    tokens are computed side by side. What lies in padding is not read; its output is 0. `previous` (b, j, c) are the inputs
+    of the window before, of which the first `advanced` (b), or the nodes `path` (b, l) padded with -1, were accepted; with
+    `keep` = "committed" the window after them stays in M[slots]. `slots` (b) names the window of each row (None: row b has
+    slot b). The output of a padding row is not written.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
@@ -145,9 +146,10 @@ def _conv_tree_kernel(
         taps, shift = filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W)
         i = tl.arange(0, BLOCK_T)
         t = i.to(tl.int64)
-        parent = tl.load(parents + b * stride_parents_b + t * stride_parents_t, mask=i < T, other=-2).to(tl.int32)
-        real = parent >= -1
-        parent = tl.minimum(parent, i - 1)
+        real, parent = i < T, i - 1
+        if parents is not None:
+            given = tl.load(parents + b * stride_parents_b + t * stride_parents_t, mask=real, other=-2).to(tl.int32)
+            real, parent = given >= -1, tl.minimum(given, parent)
         u_at = u + b * stride_u_b + t[:, None] * stride_u_t + c[None, :]
         inputs = tl.load(u_at, mask=real[:, None] & inside[None, :], other=0.0).to(tl.float32)
         q, path_back = parent, ()

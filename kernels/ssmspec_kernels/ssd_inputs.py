@@ -53,11 +53,16 @@ def check_inputs(
         ]
     )
     divides(axes["g"], axes["h"])
+    check_limit(dt_limit)
+    check_pool(axes["s"], axes["b"], slots)
+    return axes
+
+
+def check_limit(dt_limit: tuple[float, float]) -> None:
+    """Raises: ParameterError."""
     low, high = dt_limit
     if not 0 <= low <= high:
         raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
-    check_pool(axes["s"], axes["b"], slots)
-    return axes
 
 
 def check_one_type(**tensors: Tensor) -> None:

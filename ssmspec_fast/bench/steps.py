@@ -1,9 +1,9 @@
 """One step of a subject: as a graph and launch by launch, and its phases as in Snakes and Ladders, section 5.1.
 
 draft        the proposal
-forward      the feed, all layers, the logits; with replay, what was accepted last enters the states here
+forward      the feed, all layers, the logits
 acceptance   the verdict
-copy         states, caches and cursors moved on, and the tokens entered
+copy         states, caches and cursors moved on, with replay and joint attainment by what was accepted; tokens entered
 """
 
 from collections.abc import Callable

@@ -65,6 +65,13 @@ class Mamba2:
         z = gates.z.reshape(x.shape) if self.norm is None else None
         return SSDInputs(x, gates.dt, B, C.reshape(*lead, s.groups, s.state), z)
 
+    def moving(self, projected: Tensor, c: Tensor) -> SSDInputs:
+        """What of the projection and of the convolution's outputs moves the state on, as narrow as it came; C is not read."""
+        s, lead = self.config, c.shape[:-1]
+        x, B, _ = torch.split(c, list(s.pieces), dim=-1)
+        B = B.view(*lead, -1, s.state)
+        return SSDInputs(x.view(*lead, -1, s.channels), projected[..., projected.shape[-1] - s.heads :], B, B)
+
     def room(self, new: Callable[..., Tensor]) -> SSDInputs:
         """Tensors for what the recurrence reads, `new` of the axes behind rows and tokens."""
         c = self.config

@@ -12,7 +12,8 @@ always, so that nothing is asked of the host, and `JointByLag` as few as the bat
 
 Attention reads what is before the feed; keys and values of the tokens brought again are written again.
 Source: Snakes and Ladders, section 3.1. There a row of its own advances the state, and a root that is new is brought with the
-others; here the row of the drafts keeps the state behind the root in the same launch.
+others; here the state behind the root is kept in the same launch, or, where there is a kernel for it, the feed only reads the
+states, and one launch behind the verdict moves those of all layers on.
 """
 
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window
 from .plain import Plain
-from .windows import at, convolutions_on, draft_number, recurrence, room
+from .windows import PARAMS, at, convolutions_on, draft_number, parameters, recurrence, room, room_behind, states_on
 
 LAG, WINDOW = "lag", "window"
 
@@ -54,6 +55,7 @@ class Joint(Plain):
         pools = new_pools(model, slots, cache + window, device=device)
         pools.kept[WINDOW] = window
         pools.kept[LAG] = torch.zeros_like(pools.length)
+        pools.kept[PARAMS] = parameters(model, pools, operations)
         return pools
 
     def start(self, pools: Pools, slots: Tensor) -> None:
@@ -95,9 +97,13 @@ class Joint(Plain):
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Tensor:
         state, slots, (advancing, kept) = pools.recurrent(layer), feed.slots, feed.places
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none")
-        inputs = mixer.project(c, gates, operations)
         scan, params = recurrence(operations, mixer), mixer.params
+        together = hasattr(scan, "commit")
+        out = room_behind(pools, layer, mixer, feed) if together else None
+        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none", out=out)
+        inputs = mixer.project(c, gates, operations)
+        if together:
+            return scan.scan(state.S, inputs, params, slots=slots, write_state=False)
         if feed.window.drafts == 1:
             return scan.snapshots(state.S, inputs, params, kept, slots=slots)
         y = scan.scan(state.S, inputs, params, slots=slots, write_state=False)
@@ -115,12 +121,14 @@ class Joint(Plain):
         return y
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        """The states hold what was fed up to the root, whatever the verdict; the accepted drafts are the next lag (3)."""
+        """The states move on by what was fed up to the root (2); the accepted drafts are the next lag (3)."""
         slots, advanced, drafts = verdict.slots, verdict.run.advanced, feed.window.drafts
         took = advanced > 0
         lag = at(pools.kept[LAG], slots)
         certain = (lag + 1) * (slots >= 0)
-        convolutions_on(pools, verdict._replace(row=verdict.row // drafts * drafts), operations, drafts, advanced=certain)
+        first = verdict._replace(row=verdict.row // drafts * drafts)
+        states_on(pools, first, operations, drafts, advanced=certain)  # (2)
+        convolutions_on(pools, first, operations, drafts, advanced=certain)
         pools.length.index_add_(0, index(slots), certain * took)
         move(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
 

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 from ..layers.attention import Attention
-from ..model import Recurrent
+from ..model import Model, Recurrent
 from ..operations import Operations
 from ..operations.slots import index
 from ..state import Cache, Pools
 from ..window import Feed, Verdict, Window
 
-INPUTS = "inputs of the convolutions"
-"""In `Pools.kept` between a window and its verdict only: what the convolutions read, all layers of a shape in one piece."""
+INPUTS, OUTPUTS = "inputs of the convolutions", "outputs of the convolutions"
+"""In `Pools.kept` between a window and its verdict only: the projections that the convolutions read, and what they gave, all
+layers of a shape in one piece; and one of the layers."""
+PARAMS = "parameters of the states"
+"""In `Pools.kept`: what moves the states of all layers of a shape on, with an axis of layers in front."""
 PENDING = "pending keys and values"
 """In `Pools.kept` between a window and its verdict only: keys and values of windows of several rows to a slot."""
 
@@ -46,12 +49,22 @@ def attend(
 
 def room(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
     """Where a layer's projection goes, so that the convolutions can be moved on behind the verdict."""
-    W, held = mixer.projection.weight, pools.kept.setdefault(INPUTS, {})
+    return piece(pools, INPUTS, layer, mixer, feed, mixer.projection.weight.shape[0])
+
+
+def room_behind(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
+    """Where the outputs of a layer's convolution go, so that the states can be moved on behind the verdict."""
+    return piece(pools, OUTPUTS, layer, mixer, feed, mixer.taps.weight.shape[0])
+
+
+def piece(pools: Pools, what: str, layer: int, mixer: Recurrent, feed: Feed, channels: int) -> Tensor:
+    """A layer's part of a tensor for all layers of its shape, made when the first of them asks."""
+    held, dtype, device = pools.kept.setdefault(what, {}), mixer.projection.weight.dtype, mixer.projection.weight.device
     for number, group in enumerate(pools.convolutions):
         if layer in group.layers:
-            shape = (len(group.layers), *feed.tokens.shape, W.shape[0])
+            shape = (len(group.layers), *feed.tokens.shape, channels)
             if number not in held or held[number][0].shape != shape:
-                held[number] = torch.empty(shape, dtype=W.dtype, device=W.device), mixer.reads
+                held[number] = torch.empty(shape, dtype=dtype, device=device), mixer
             return held[number][0][group.layers.index(layer)]
     raise AssertionError(f"layer {layer} has no convolution")
 
@@ -61,8 +74,8 @@ def convolutions_on(
     path: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
-    for number, (inputs, reads) in pools.kept.pop(INPUTS, {}).items():
-        group, u = pools.convolutions[number], inputs[..., reads]
+    for number, (inputs, mixer) in pools.kept.pop(INPUTS, {}).items():
+        group, u = pools.convolutions[number], inputs[..., mixer.reads]
         M = group.M
         u = u if drafts == 1 else u[:, verdict.row]
         k = len(u)
@@ -72,6 +85,32 @@ def convolutions_on(
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
         else:
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=path.repeat(k, 1), slots=places)
+
+
+def states_on(
+    pools: Pools, verdict: Verdict, operations: Operations, drafts: int, *, advanced: Tensor | None = None,
+    path: Tensor | None = None,
+) -> None:  # fmt: skip
+    """The states whose convolutions gave their outputs into one piece, by the first `advanced` (n) tokens of the row that
+    stands, or by those on its path; before `convolutions_on`, which lets go of the projections.
+    """
+    for number, (outputs, mixer) in pools.kept.pop(OUTPUTS, {}).items():
+        given = {"rows": verdict.row if drafts > 1 else None, "advanced": advanced, "path": path, "slots": verdict.slots}
+        inputs = mixer.moving(pools.kept[INPUTS][number][0], outputs)
+        recurrence(operations, mixer).commit(pools.convolutions[number].S, inputs, pools.kept[PARAMS][number], **given)
+
+
+def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, Any]:
+    """PARAMS of the shapes whose states move on together, on the device of the pools."""
+    found = {}
+    for number, group in enumerate(pools.convolutions):
+        mixers: list[Any] = [model.mixers[layer] for layer in group.layers]
+        if hasattr(recurrence(operations, mixers[0]), "commit"):
+            first, device = mixers[0].params, pools.length.device
+            read = [name for name in ("A", "dt_bias") if getattr(first, name) is not None]
+            rows = {name: torch.stack([getattr(mixer.params, name).to(device) for mixer in mixers]) for name in read}
+            found[number] = first._replace(D=None, **rows)
+    return found
 
 
 def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:

@@ -170,11 +170,13 @@ class Operations(Protocol):
         advanced: Tensor | None = None,
         path: Tensor | None = None,
         keep: Keep = "final",
+        out: Tensor | None = None,
     ) -> Tensor:
         """The convolution over a window (b, t, c), after the replay of what was accepted of the previous one.
 
         Accepted are the first `advanced` (b) of the inputs `previous` (b, j, c), or those on `path` (b, j), padded with -1.
         M[slots] then holds the last inputs of all ("final"), of the accepted ones only ("committed"), or stays ("none").
+        The outputs go into `out` where it is given.
         """
         ...
 
@@ -196,6 +198,7 @@ class Operations(Protocol):
         advanced: Tensor | None = None,
         path: Tensor | None = None,
         keep: Keep = "none",
+        out: Tensor | None = None,
     ) -> Tensor:
         """Each node of a tree reads the last inputs on its own path; the rest as in `conv_window`."""
         ...

@@ -5,6 +5,8 @@ y_r = act(bias + sum_i weight_i ext_{r + 1 + i})                  (2)
 M'  = ext[n : n + w], n the inputs that were accepted             (3)
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,7 +41,11 @@ class Convolution:
         advanced: Tensor | None = None,
         path: Tensor | None = None,
         keep: Keep = "final",
+        out: Tensor | None = None,
     ) -> Tensor:
+        if out is not None:
+            replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
+            return out.copy_(self.window(M, u, taps, slots=slots, live=live, keep=keep, **replay))
         held, w = self.replayed(M, slots, previous, advanced, path), M.shape[-1]
         if live is None:
             ext = torch.cat([held, u.transpose(1, 2).to(exact(u))], dim=2)
@@ -79,6 +85,7 @@ class Convolution:
         advanced: Tensor | None = None,
         path: Tensor | None = None,
         keep: Keep = "none",
+        out: Tensor | None = None,
     ) -> Tensor:
         """Each node's window is that of its parent, moved on by its own input."""
         windows = [self.replayed(M, slots, previous, advanced, path)]
@@ -89,7 +96,8 @@ class Convolution:
         if keep == "committed":
             put(M, slots, windows[0])
         y = self.read(torch.stack(windows[1:], dim=1), taps, u.dtype)
-        return torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
+        y = torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
+        return y if out is None else out.copy_(y)
 
     def commit(
         self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor

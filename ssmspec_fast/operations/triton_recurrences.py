@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_kernels import ssd_replay_scan as replay
 from ssmspec_kernels.delta_buffered import delta_buffered
 from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
 from ssmspec_kernels.delta_flush import delta_flush
@@ -23,6 +22,7 @@ from ssmspec_kernels.selective_scan import selective_scan
 from ssmspec_kernels.selective_tree import selective_tree
 from ssmspec_kernels.ssd_buffered import ssd_buffered
 from ssmspec_kernels.ssd_chunk_scan import ssd_chunk_scan
+from ssmspec_kernels.ssd_commit import ssd_commit
 from ssmspec_kernels.ssd_flush import ssd_flush
 from ssmspec_kernels.ssd_ring import Ring as SSDRing
 from ssmspec_kernels.ssd_scan import ssd_scan
@@ -36,8 +36,6 @@ from .torch_recurrences import clear
 
 MATRIX = 4
 """Tokens from which the matrix form of an SSD window is the faster."""
-REPLAYED = 32
-"""The longest window that is replayed in one launch: with 63 nodes what Triton 3.6 compiled read outside memory."""
 
 
 class Launched(ABC):
@@ -129,28 +127,21 @@ class SSD(Launched):
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return ssd_tree_scan(S, *leading(inputs, params), ancestors, **named(inputs, params), slots=slots)
 
-    longest_replay = REPLAYED
-
-    def new_cache(self, room: SSDInputs, half: Tensor) -> replay.Cache:
-        """Two windows of x, dt and B for each slot."""
-        return replay.Cache(room.x, room.dt, room.B, half)
-
-    def replay(
+    def commit(
         self,
         S: Tensor,
-        cache: replay.Cache,
-        advanced: Tensor,
         inputs: SSDInputs,
         params: SSDParams,
         *,
-        path: Tensor | None,
-        ancestors: Tensor | None,
         slots: Tensor,
-        lengths: Tensor | None,
-    ) -> Tensor:
-        """What was accepted of the cached window, then the new one, in one launch."""
-        given = named(inputs, params) | {"path": path, "ancestors": ancestors, "slots": slots, "lengths": lengths}
-        return replay.ssd_replay_scan(S, cache, advanced, *leading(inputs, params), **given)
+        rows: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+    ) -> None:
+        """What was accepted of a window into the states of all layers; everything has an axis of layers in front."""
+        given: dict[str, Any] = {"advanced": advanced, "path": path, "rows": rows, "slots": slots}
+        given |= {"dt_bias": params.dt_bias, "dt_softplus": params.dt_softplus, "dt_limit": params.dt_limit}
+        ssd_commit(S, inputs.x, inputs.dt, params.A, inputs.B, **given)
 
     def new_ring(self, room: SSDInputs, origin: Tensor, held: Tensor) -> SSDRing:
         return SSDRing(room.x, room.dt.float(), room.B, origin, held)

@@ -62,10 +62,10 @@ def test_a_tree_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
 
 def test_a_chain_is_the_tree_with_one_path_bit_for_bit() -> None:
     made = case(Options(t=6, keep="none", state="fp32", io="fp32"))
-    parents = torch.arange(-1, 5).expand(4, 6)
-    y = conv_tree.conv_tree(made.M, made.u, parents, made.weight, **{**made.settings, "out": None})
     window = conv_window.conv_window(made.M, made.u, made.weight, **made.settings, keep="none")
-    assert torch.equal(y[torch.from_numpy(made.rows)], window[torch.from_numpy(made.rows)])
+    for parents in (torch.arange(-1, 5).expand(4, 6), None):
+        y = conv_tree.conv_tree(made.M, made.u, parents, made.weight, **{**made.settings, "out": None})
+        assert torch.equal(y[torch.from_numpy(made.rows)], window[torch.from_numpy(made.rows)])
 
 
 def test_siblings_may_change_places() -> None:
@@ -117,8 +117,9 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 MUTANTS = [
     ("conv_tree.py", "if slot >= 0:", "if slot > 0:"),
-    ("conv_tree.py", "real = parent >= -1", "real = parent >= 0"),
-    ("conv_tree.py", "real = parent >= -1", "real = parent >= -2"),
+    ("conv_tree.py", "real, parent = given >= -1", "real, parent = given >= 0"),
+    ("conv_tree.py", "real, parent = given >= -1", "real, parent = given >= -2"),
+    ("conv_tree.py", "real, parent = i < T, i - 1", "real, parent = i < T, i - 2"),
     ("conv_tree.py", "tl.gather(parent, at, 0), q - 1)", "tl.gather(parent, at, 0), q)"),
     ("conv_tree.py", "path_back = parent, ()", "path_back = i - 1, ()"),
     ("conv_tree.py", "path_back[W - 2 - k]", "path_back[k]"),

@@ -34,10 +34,12 @@ def checks(plan: Plan) -> Iterator[Check]:
                 yield at("ssd_window", f"T={t}", scan, t=t, by="ssd_window", order="output_only")
                 yield at("ssd_window", f"T={t} verify", scan, t=t, by="ssd_window", order="output_only", write_state=False)
                 yield at("ssd_replay_scan", f"T={t}", replay, t=t)
+                yield at("ssd_commit", f"T={t}", commit, t=t)
             yield at("ssd_snapshots", "T=6", snapshots, t=6)
             for t in plan.nodes:
                 yield at("ssd_tree_scan", f"T={t}", tree, t=t)
                 yield at("ssd_replay_scan", f"tree of {t}", replay, t=t, branching=True)
+                yield at("ssd_commit", f"tree of {t}", commit, t=t, branching=True)
             for t, capacity in plan.rings:
                 yield at("ssd_buffered", f"T={t} L={capacity}", buffered, family=Layer, t=t, capacity=capacity)
             for capacity in (16, 5):
@@ -210,6 +212,31 @@ def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer
         y, S_next = layer.scan(S, *tokens, order="chunked", chunk=chunk, dot=dot)
         used = max(used, within("y", pulled(out[None, cut], only, layer.heads), y))
         used = max(used, within("S", layer.state()[i : i + 1], S_next))
+    return used
+
+
+def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) -> float:
+    """What was accepted of a window or tree into the states of two layers, which the window only read."""
+    layer, used = Layer(call, sizes, b), 0.0
+    windows, S, start = [layer.window(t) for _ in range(2)], torch.stack([layer.S] * 2), layer.state()
+    mask = ancestors(trees(call, b, t)) if branching else np.broadcast_to(chain(t), (b, t, t))
+    path, advanced = accepted(call, mask)
+    for tokens in windows:
+        poisoned(call, tokens, mask)
+    inputs = {name: torch.stack([tokens[name] for tokens in windows]) for name in ("x", "dt", "B")}
+    given = {name: torch.stack([layer.given[name]] * 2) for name in ("A", "dt_bias")} | {"slots": layer.slots}
+    how = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
+    with call.keeping({"S": (slice(None), layer.own)}, S=S, **inputs, **given, **how):
+        launcher("ssd_commit")(S, **inputs, **given, **how)
+    for moved, tokens in zip(S, windows, strict=True):
+        found, window = pulled(moved, layer.at.cpu().numpy(), layer.heads, axis=1), layer.judged(tokens)
+        for i, b_i in enumerate(layer.rows):
+            if not advanced[b_i]:
+                assert np.array_equal(found[i], start[i]), "a state moved though nothing was accepted"
+                continue
+            took = along(row(window, i)[0], path[b_i : b_i + 1, : advanced[b_i]])
+            _, state = layer.scan(start[i : i + 1], took, {}, order="output_only")
+            used = max(used, within("S", found[i : i + 1], state))
     return used
 
 
