@@ -125,8 +125,8 @@ def check_bits(module: ModuleType) -> None:
         for b, slot in enumerate(case.named):
             for node in case.path[b][case.path[b] >= 0]:
                 x, dt, B = (a[layer, int(case.rows[b]), node][None, None] for a in (case.x, case.dt, case.B))
-                given = {"dt_bias": case.bias[layer], "slots": torch.tensor([slot]), "fused": False}  # type: ignore[index]
-                ssd_scan(wanted[layer], x, dt, case.A[layer], B, B, **given)
+                bias = None if case.bias is None else case.bias[layer]
+                ssd_scan(wanted[layer], x, dt, case.A[layer], B, B, dt_bias=bias, slots=torch.tensor([slot]), fused=False)
     case.call(module)
     assert torch.equal(case.S[:, case.named], wanted[:, case.named])
 
@@ -206,7 +206,7 @@ def test_layers_lie_as_far_apart_as_they_like() -> None:
     assert torch.equal(case.S[:, case.named], near.S[:, near.named])
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "nothing accepted": ({"advanced": None}, ParameterError, "0 of advanced and path"),
     "both": ({"path": torch.zeros(3, 5, dtype=torch.int64)}, ParameterError, "2 of advanced"),
     "rows of other sequences": ({"rows": torch.zeros(2, dtype=torch.int64)}, ShapeMismatch, "axis b"),
