@@ -92,7 +92,8 @@ def shim(rule: Any = judge) -> Any:
         sequences = new_sequences(len(budget), 1, (), (), "cpu")
         sequences.budget, sequences.ended = budget.long(), ended
         sequences.eos = torch.tensor([], dtype=torch.int64) if eos is None else eos.long()
-        run = cut(torch.arange(len(tokens)), *found, sequences, slots).run
+        emitted, path = found
+        run = cut(torch.arange(len(tokens)), emitted, path, sequences, slots).run
         for to, x in zip(out, run, strict=True):
             to[slots >= 0] = x[slots >= 0].to(to.dtype)
         return out
@@ -101,7 +102,7 @@ def shim(rule: Any = judge) -> Any:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda c: "-".join(map(str, c[:5])))
-def test_every_decision_is_the_oracles(case: tuple) -> None:
+def test_every_decision_is_the_oracles(case: tuple[Any, ...]) -> None:
     """Laws on a grid, noise at its edges, twins, excluded tokens, padding, ends and budgets; no row is excused."""
     assert cases.judge(shim(), cases.drawn_case(case)) == (True, 0)
 
@@ -167,7 +168,9 @@ def test_planted_faults_of_decisions_are_caught(fault: str, monkeypatch: pytest.
 # --- the rules over windows of sequences -------------------------------------------------------------------------------
 
 
-def sequences_of(requests: list[int], lengths: list[int], budget: int = 99, stop: tuple = ()) -> Sequences:
+def sequences_of(
+    requests: list[int], lengths: list[int], budget: int = 99, stop: tuple[tuple[int, ...], ...] = ()
+) -> Sequences:
     sequences = new_sequences(len(requests), 40, (), stop, "cpu")
     for slot, (request, length) in enumerate(zip(requests, lengths, strict=True)):
         sequences.add(slot, [1] * length, budget, request)

@@ -141,10 +141,10 @@ def draw(o: Options, padding: bool = True) -> Case:
     strength = rng.uniform(weakest, strongest, gate)
     beta = rng.uniform(0.1, 1.0, (o.b, o.t, o.h))
     S = np.full((o.b + o.spare, o.h, o.k, o.v), o.poison)
-    slots = rng.permutation(o.b + o.spare)[: o.b]
-    if not np.any(slots == 0):
-        slots[0] = 0
-    slots = torch.from_numpy(slots).to(torch.int32 if o.seed % 2 else torch.int64)
+    drawn = rng.permutation(o.b + o.spare)[: o.b]
+    if not np.any(drawn == 0):
+        drawn[0] = 0
+    slots = torch.from_numpy(drawn).to(torch.int32 if o.seed % 2 else torch.int64)
     if padding and o.b > 1:
         slots[o.b - 1] = -1
     S[slots[slots >= 0].numpy()] = rng.normal(size=(o.b + o.spare, o.h, o.k, o.v))[: int((slots >= 0).sum())] * (
@@ -164,7 +164,9 @@ def draw(o: Options, padding: bool = True) -> Case:
     return Case(
         o,
         strided(S, state, o.poison),
-        *(strided(x, io, o.poison) for x in (q, k, v)),
+        strided(q, io, o.poison),
+        strided(k, io, o.poison),
+        strided(v, io, o.poison),
         strided(-strength, torch.float32, o.poison),
         strided(beta, io if o.raw else torch.float32, o.poison),
         slots,

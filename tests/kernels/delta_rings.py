@@ -24,8 +24,8 @@ def ring_of(o: Options, capacity: int, u: torch.dtype, seed: int = 0) -> Ring:
     rng, s = np.random.default_rng(seed), o.b + o.spare
     shapes = (s, capacity, o.h, o.v), (s, capacity, o.g, o.k), (s, capacity, o.h, *((o.k,) if o.channel else ()))
     types = u, cases.DTYPES[o.io], torch.float32
-    rings = [cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True)]
-    return Ring(*rings, torch.from_numpy(rng.integers(0, capacity, s)).int(), torch.zeros(s, dtype=torch.int32))
+    u_l, k_l, g_l = (cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True))
+    return Ring(u_l, k_l, g_l, torch.from_numpy(rng.integers(0, capacity, s)).int(), torch.zeros(s, dtype=torch.int32))
 
 
 def tensors(ring: Ring) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ def place() -> None:
     """Make every tensor on the device."""
     from_numpy, to_numpy = torch.from_numpy, Tensor.numpy
     torch.set_default_device(DEVICE)
-    torch.from_numpy = lambda array: from_numpy(array).to(DEVICE)
+    torch.from_numpy = lambda array: from_numpy(array).to(DEVICE)  # type: ignore[assignment]
     Tensor.numpy = lambda tensor: to_numpy(tensor.detach().cpu())  # type: ignore[assignment, method-assign, misc]
 
 

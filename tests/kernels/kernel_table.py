@@ -116,7 +116,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-        report = yield
+        report: Any = yield
         if call.when == "call":
             if report.passed:
                 self.keep(Path(str(item.path)).stem.removeprefix("test_"))

@@ -9,10 +9,12 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache, cached_property
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 
+from ssmspec_kernels.accept_greedy import Emitted as Tensors
 from ssmspec_ref.accept import UniformDice, proposals
 from ssmspec_ref.accept import multi_step as tree_rule
 from ssmspec_ref.accept import naive as naive_rule
@@ -60,7 +62,7 @@ def laws_of(rng: np.random.Generator, shape: tuple[int, int, int], star: bool) -
 
 
 @cache
-def drawn_case(case: tuple) -> "Case":
+def drawn_case(case: tuple[Any, ...]) -> "Case":
     """One case for all faults: the oracle is slow."""
     return Case(*case)
 
@@ -112,7 +114,7 @@ class Case:
             q[b, [i for i in range(len(parents)) if i not in parents]] = np.nan
         return gapped(p), gapped(q)
 
-    def call(self, kernel: ModuleType) -> cases.Emitted:
+    def call(self, kernel: ModuleType) -> Tensors:
         p, q = self.poisoned()
         given, out = self.rows.arguments(self.index), cases.room(self.rows, self.index)
         noise = {} if self.law == "naive" else {"coins": gapped(self.coins)}
@@ -127,9 +129,9 @@ class Case:
     @cached_property
     def whole(self) -> list[Emitted | None]:
         """What the oracle emits, row by row, before the cut."""
-        return [tree and self.run(b, tree) for b, tree in enumerate(self.rows.trees)]
+        return [None if tree is None else self.run(b, tree) for b, tree in enumerate(self.rows.trees)]
 
-    def laws(self, tree: DraftTree, q: list[list[Fraction]]) -> list:
+    def laws(self, tree: DraftTree, q: list[list[Fraction]]) -> list[Any]:
         match self.law:
             case "iid":
                 return proposals.iid(tree, q)
@@ -150,7 +152,8 @@ class Case:
     def beside_turns(self, rng: np.random.Generator) -> None:
         """Children of the roots whose tests may fall either way, and coins 2 % beside where they turn, mostly to reject."""
         for b in range(len(self.p)):
-            p, law = exact(self.p[b, :1])[0], exact(self.q[b, :1])[0]
+            p: list[Any] = exact(self.p[b, :1])[0]
+            law: list[Any] = exact(self.q[b, :1])[0]
             for child in range(1, len(self.p[b])):
                 x = int(rng.integers(len(p)))
                 masses = [Fraction(1) if self.law == "point_mass" else c for c in law]
@@ -232,7 +235,8 @@ def judge(kernel: ModuleType, case: Case) -> tuple[bool, int]:
     excused = 0
     for b, run in enumerate(whole):
         row = replace(case.rows, tokens=case.rows.tokens[b : b + 1], slots=np.array([case.rows.slot(b)]))
-        found = cases.Emitted(*(x[b : b + 1] for x in out))
+        tokens, path, advanced, ended = (x[b : b + 1] for x in out)
+        found = Tensors(tokens, path, advanced, ended)
         if not row_same(row, found, run):
             tree = case.rows.trees[b]
             rows = (exact(x[b]) for x in (case.p, case.q))
@@ -242,7 +246,7 @@ def judge(kernel: ModuleType, case: Case) -> tuple[bool, int]:
     return cases.gaps_stand(out.tokens) and cases.gaps_stand(out.path), excused
 
 
-def row_same(row: cases.Rows, found: cases.Emitted, run: Emitted | None) -> bool:
+def row_same(row: cases.Rows, found: Tensors, run: Emitted | None) -> bool:
     nodes = row.tokens.shape[1]
     tokens, path, over = cases.expected(row, 0, run)
     if row.slot(0) < 0:

@@ -49,7 +49,7 @@ class Case:
     """The tensors of one call, and what the oracle takes: row i of the oracle is row rows[i] of the batch."""
 
     options: Options
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Any]
     params: SelectiveParams
     S0: Array
     window: SelectiveWindow

@@ -48,7 +48,7 @@ class Options:
 
     def contract(self, **changes: Any) -> NumericContract:
         """What the kernels declare; NumPy, which stands in for the hardware, has an exp of 3 ulp."""
-        return NumericContract(**{"state": self.state, "io": self.io, "function_ulp": 3.0, "exp": "ex2", **changes})  # type: ignore[arg-type]
+        return NumericContract(**{"state": self.state, "io": self.io, "function_ulp": 3.0, "exp": "ex2", **changes})
 
 
 @dataclass

@@ -22,9 +22,9 @@ def ring_of(o: Options, capacity: int, seed: int = 0) -> Ring:
     rng, s = np.random.default_rng(seed), o.b + o.spare
     shapes = (s, capacity, o.h, o.p), (s, capacity, o.h), (s, capacity, o.g, o.n)
     types = cases.DTYPES[o.io], torch.float32, cases.DTYPES[o.io]
-    rings = [cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True)]
+    x, dt, B = (cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True))
     origin = torch.from_numpy(rng.integers(0, capacity, s)).int()
-    return Ring(*rings, origin, torch.zeros(s, dtype=torch.int64 if seed % 2 else torch.int32))
+    return Ring(x, dt, B, origin, torch.zeros(s, dtype=torch.int64 if seed % 2 else torch.int32))
 
 
 def tensors(ring: Ring) -> dict[str, Tensor]:

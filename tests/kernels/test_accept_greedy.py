@@ -1,6 +1,7 @@
 """`accept_greedy` against the oracle's walk and cut, token for token."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,10 +42,12 @@ def judge(kernel: ModuleType, seed, count, nodes, vocabulary, eos, slots, index)
     choice = choices(rows, seed, vocabulary)
     tokens, parents, said = (cases.gapped(x, index) for x in (rows.tokens, rows.parents, choice))
     given, out = rows.arguments(index), cases.room(rows, index)
-    before = {name: None if x is None else x.clone() for name, x in given.items()}
+    before: dict[str, Any] = {name: None if x is None else x.clone() for name, x in given.items()}
     kernel.accept_greedy(tokens, parents, said, given.pop("budget"), **given, out=out)
     kept = all(x is None or torch.equal(x, before[name]) for name, x in given.items())
-    walks = [tree and greedy.walk(tree, choice[b, : len(tree)].tolist()) for b, tree in enumerate(rows.trees)]
+    walks = [
+        None if tree is None else greedy.walk(tree, choice[b, : len(tree)].tolist()) for b, tree in enumerate(rows.trees)
+    ]
     return kept and cases.same(rows, out, walks)
 
 
@@ -94,7 +97,8 @@ def test_the_cut_falls_on_the_first_end_of_sequence_and_on_the_budget(budget, eo
 
 def test_the_first_of_two_twins_is_taken_though_the_second_leads_deeper() -> None:
     tokens, parents, choice = [9, 5, 5, 6], [-1, 0, 0, 2], [5, 6, 6, 7]
-    out = module.accept_greedy(*(torch.tensor([x]) for x in (tokens, parents, choice)), torch.tensor([9]))
+    given = tuple(torch.tensor([x]) for x in (tokens, parents, choice, 9))
+    out = module.accept_greedy(given[0], given[1], given[2], given[3])
     assert out.path[0].tolist() == [0, 1, -1, -1]
     assert out.tokens[0].tolist() == [5, 6, -1, -1]
 
@@ -139,7 +143,8 @@ def test_bytes_are_the_closed_form_each_element_once(case) -> None:
 )
 def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
     whole = torch.zeros(2, 3, dtype=I64)
-    out = module.Emitted(*(torch.full(s, 7) for s in ((2, 3), (2, 3), (2,))), torch.ones(2, dtype=torch.bool))
+    said, path, count = (torch.full(s, 7) for s in ((2, 3), (2, 3), (2,)))
+    out = module.Emitted(said, path, count, torch.ones(2, dtype=torch.bool))
     given = {"tokens": whole, "parents": whole, "choice": whole, "budget": torch.ones(2, dtype=I64)} | change
     with pytest.raises(error):
         module.accept_greedy(**given, out=out)

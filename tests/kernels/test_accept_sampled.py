@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +10,12 @@ import torch
 
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import accept_sampled as module
+from ssmspec_kernels.accept_greedy import Emitted, new_emitted
 from ssmspec_ref.accept import UniformDice, proposals
 from ssmspec_ref.accept import multi_step as tree_rule
 from ssmspec_ref.accept.draft_tree import DraftTree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 
-from . import accept_cases as cases
 from .mutants import mutated
 from .sampled_cases import CASES, GRID, I32, I64, LAWS, close, drawn_case, exact, judge
 
@@ -75,8 +76,8 @@ def test_the_first_coin_falls_as_the_exact_product_says(law: str) -> None:
         q, u = np.float32(rng.uniform(0.3, 0.7)), np.float32(rng.integers(2**23, GRID) / GRID)
         p = np.float32(float(u) * float(q))
         accepts = Fraction(float(u)) * Fraction(float(q)) < Fraction(float(p))
-        rows = [[[float(x), 1 - float(x)]] * 2 for x in (p, q)]
-        assert one(module, law, [9, 0], [-1, 0], *rows, [0, float(u)], [0, 0])[1] == ([0, 1] if accepts else [0])
+        of_p, of_q = ([[float(x), 1 - float(x)]] * 2 for x in (p, q))
+        assert one(module, law, [9, 0], [-1, 0], of_p, of_q, [0, float(u)], [0, 0])[1] == ([0, 1] if accepts else [0])
         below, above = below + accepts, above + (not accepts)
     assert min(below, above) > 10
 
@@ -109,7 +110,7 @@ def test_only_the_rows_that_draw_are_read(index: torch.dtype) -> None:
     p, q = (torch.full((2, 3, 37), 1 / 37) for _ in "pq")
     p[1, 0, 3] = p[0, 1, 2] = 0
     coins, picks, budget = torch.full((2, 3), 0.5), torch.full((2, 3), 0.5), torch.tensor([9, 9], dtype=index)
-    out = module.new_emitted(tokens, parents)
+    out = new_emitted(tokens, parents)
     named = {"tokens": tokens, "parents": parents, "p": p, "q": q, "coins": coins, "picks": picks, "budget": budget}
     with watch(**named, **{f"y_{k}": x for k, x in out._asdict().items()}) as seen:
         module.accept_sampled(tokens, parents, p, picks, budget, law="iid", q=q, coins=coins, out=out, block_i=16)
@@ -136,10 +137,13 @@ def test_only_the_rows_that_draw_are_read(index: torch.dtype) -> None:
     ],
 )
 def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
-    given = {name: torch.zeros(2, 3, dtype=I64) for name in ("tokens", "parents")} | {"budget": torch.ones(2, dtype=I64)}
+    given: dict[str, Any] = {name: torch.zeros(2, 3, dtype=I64) for name in ("tokens", "parents")} | {
+        "budget": torch.ones(2, dtype=I64)
+    }
     given |= {"p": torch.zeros(2, 3, 5), "q": torch.zeros(2, 3, 5), "law": "iid"}
     given |= {"coins": torch.zeros(2, 3), "picks": torch.zeros(2, 3)} | change
-    out = cases.Emitted(*(torch.full(s, 7) for s in ((2, 3), (2, 3), (2,))), torch.ones(2, dtype=torch.bool))
+    said, path, count = (torch.full(s, 7) for s in ((2, 3), (2, 3), (2,)))
+    out = Emitted(said, path, count, torch.ones(2, dtype=torch.bool))
     with pytest.raises(error):
         module.accept_sampled(**given, out=out)
     assert all(bool((x == 7).all()) for x in out[:3])

@@ -91,8 +91,12 @@ def draw(o: Options) -> Case:
     index = torch.int32 if o.seed % 2 else torch.int64
     return Case(
         o,
-        *(strided(x, form) for x in (q, K, V)),
-        *(torch.from_numpy(x).to(index) for x in (length, slots, bounds)),
+        strided(q, form),
+        strided(K, form),
+        strided(V, form),
+        torch.from_numpy(length).to(index),
+        torch.from_numpy(slots).to(index),
+        torch.from_numpy(bounds).to(index),
         tensors.blank(form, *q.shape),
     )
 
@@ -107,7 +111,8 @@ def expected(case: Case, slot: int, cut: slice) -> tuple[Array, Array]:
     mask = np.concatenate([np.ones((1, tokens, committed), bool), chain], axis=2)
     c = of_products(o.products, contract(o.io, o.io))  # type: ignore[arg-type]
     scale = o.e**-0.5 if o.scale is None else o.scale
-    pair = eb.attention(*(eb.exact(x, c) for x in (q, K, V)), mask, scale, blocks=-(-end // BLOCK))
+    exact_q, exact_K, exact_V = (eb.exact(x, c) for x in (q, K, V))
+    pair = eb.attention(exact_q, exact_K, exact_V, mask, scale, blocks=-(-end // BLOCK))
     return y[0], pair.store(o.io).error[0]  # type: ignore[arg-type]
 
 
@@ -124,7 +129,7 @@ def check_bound(module: ModuleType, o: Options) -> None:
     case = draw(o)
     kept = Kept(**{name: getattr(case, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")})
     assert case.call(module) is case.out
-    owned = []
+    owned: list[Any] = []
     for slot, cut in case.rows():
         y, error = expected(case, slot, cut)
         comparison = eb.compare(doubles(case.out)[cut], y, error)

@@ -1,6 +1,7 @@
 """`commit_tokens` against lists that grow: every token, count and flag, and nothing beside."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ class Case:
         return state | {"sequences": sequences}
 
 
-def judge(kernel: ModuleType, case: tuple) -> bool:
+def judge(kernel: ModuleType, case: tuple[Any, ...]) -> bool:
     drawn = Case(*case)
     wanted, found = drawn.expected(), drawn.call(kernel)
     margins = [x._base is not None and int(x._base.flatten()[0]) == 0 for n, x in found.items() if n != "sequences"]
@@ -103,7 +104,7 @@ def test_windows_one_after_the_other_write_what_they_emit() -> None:
     rng = np.random.default_rng(5)
     rows = cases.draw(5, 4, 6, 2, eos=(1,))
     sequences, length = torch.full((8, 40), -5), torch.zeros(8, dtype=I64)
-    state = {"budget": torch.from_numpy(rows.budget) + 6, "ended": torch.zeros(8, dtype=torch.bool)}
+    state: dict[str, Any] = {"budget": torch.from_numpy(rows.budget) + 6, "ended": torch.zeros(8, dtype=torch.bool)}
     held: list[list[int]] = [[] for _ in range(4)]
     for _ in range(5):
         choice = torch.from_numpy(rng.choice([0, 0, 0, 1], (4, 6)))

@@ -15,6 +15,7 @@ import pytest
 import triton
 
 from perf_gates import catalogue, compiled, ptx
+from perf_gates.capture import launches_of
 from perf_gates.compiled import Cost
 
 pytestmark = pytest.mark.interpreter
@@ -104,7 +105,7 @@ def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pyt
 
 def test_launches_cannot_be_recorded_in_the_interpreter() -> None:
     with pytest.raises(RuntimeError, match="unset it and start anew"):
-        compiled.launches_of(lambda: None)
+        launches_of(lambda: None)
 
 
 def test_an_address_leads_to_the_pointer_it_was_computed_from() -> None:

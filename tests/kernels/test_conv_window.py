@@ -1,6 +1,7 @@
 """The convolution's kernel for a window, with no-ops and replay, against the oracle, its bytes, and planted faults."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_replay_in_the_launch_equals_never_having_speculated() -> None:
         plain = made.M0
         conv_window.conv_window(made.M, made.u, made.weight, bias=made.bias, slots=made.slots, keep="none")
         advanced = torch.tensor([accepted])
-        replay = {"previous": made.u, "advanced": advanced, "keep": "committed"}
+        replay: dict[str, Any] = {"previous": made.u, "advanced": advanced, "keep": "committed"}
         y = conv_window.conv_window(made.M, made.u, made.weight, bias=made.bias, slots=made.slots, **replay)
         plain = conv.commit(plain, made.inputs, np.array([accepted]))
         assert np.array_equal(doubles(made.M[made.named]), plain)

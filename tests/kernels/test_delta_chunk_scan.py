@@ -195,7 +195,7 @@ def test_states_after_chunks_are_kept_where_they_are_wanted() -> None:
 def test_integers_come_out_exactly(channel: bool) -> None:
     S, window, params = exact_probes.delta_probe(np.random.default_rng(3), b=2, t=5, channel_gate=channel, form="fp32")
     o, S_next = delta.scan(S, window, params)
-    run = {name: torch.from_numpy(x).float().flatten(0, 1) for name, x in vars(window).items()}
+    run: dict[str, Any] = {name: torch.from_numpy(x).float().flatten(0, 1) for name, x in vars(window).items()}
     pool, bounds = torch.from_numpy(S).float(), torch.arange(0, 11, 5)
     got = kernel.delta_chunk_scan(pool, **run, bounds=bounds, l2_norm=params.l2_norm, scale=params.scale, chunk=16)
     assert np.array_equal(cases.doubles(got), o.reshape(got.shape))

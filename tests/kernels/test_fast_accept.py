@@ -26,5 +26,5 @@ def test_the_kernel_and_the_torch_rule_decide_alike(law: str) -> None:
     found = []
     for operations in (OPERATIONS, OVER_KERNELS):
         sequences = sequences_of([0, 1, 2, 3], [2, 3, 4, 5], budget=3, stop=((2, 1),))
-        found.append(rule(seed=2)(given, logits, sequences, operations).run)  # type: ignore[arg-type]
+        found.append(rule(seed=2)(given, logits, sequences, operations).run)
     assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def check(module: ModuleType, o: Options) -> None:
     """One call judged in full: outputs, bystanders, bytes."""
     made = drawn(o)
     kept = Kept(**made)
-    settings = {"groups": o.groups, "eps": o.eps, "norm_first": o.norm_first, "gate": o.gate}
+    settings: dict[str, Any] = {"groups": o.groups, "eps": o.eps, "norm_first": o.norm_first, "gate": o.gate}
     with watch(**made) as seen:
         got = module.gated_norm(**made, **settings, block_h=2)
     assert got is made["out"]
@@ -82,8 +83,8 @@ def test_a_gated_norm_equals_the_oracle_and_touches_nothing_else(o: Options) -> 
 def test_groups_with_one_weight_are_heads_bit_for_bit() -> None:
     made = drawn(Options(heads=5, seed=8))
     heads = gated_norm.gated_norm(made["y"], made["z"], made["weight"])
-    flat = [made[name].reshape(2, 3, 30) for name in ("y", "z")]
-    assert torch.equal(gated_norm.gated_norm(*flat, made["weight"].repeat(5), groups=5).view_as(heads), heads)
+    y, z = (made[name].reshape(2, 3, 30) for name in ("y", "z"))
+    assert torch.equal(gated_norm.gated_norm(y, z, made["weight"].repeat(5), groups=5).view_as(heads), heads)
 
 
 def test_an_open_sigmoid_gate_is_no_gate() -> None:

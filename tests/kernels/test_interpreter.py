@@ -1,5 +1,7 @@
 """The interpreter's repairs against torch, and the watch over memory against kernels whose accesses are known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -165,11 +167,15 @@ def nested_kernel(x, out, N: tl.constexpr):
 
 def test_builtins_are_replaced_once_a_launch_and_stand_again_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The placed repair keeps the calls of device functions from replacing them again; the bits are those without it."""
-    x, calls = values(64, 3)[:64].contiguous(), []
+    x, calls = values(64, 3)[:64].contiguous(), list[Any]()
     patch = next(c.cell_contents for c in interpreter._patch_lang.__closure__ if c.cell_contents.__name__ == "_patch_lang")
-    counted = quick._once(lambda fn: (calls.append(fn), patch(fn))[1])
+
+    def told(fn: Any) -> Any:
+        calls.append(fn)
+        return patch(fn)
+
     results = []
-    for patched in (counted, lambda fn: (calls.append(fn), patch(fn))[1]):
+    for patched in (quick._once(told), told):
         monkeypatch.setattr(interpreter, "_patch_lang", patched)
         out = torch.empty(64, dtype=torch.bfloat16)
         nested_kernel[(2,)](x, out, N=64)

@@ -39,7 +39,7 @@ def original(name: str) -> Callable[..., Any]:
     held = inspect.getclosurevars(getattr(TritonSemantic, name)).nonlocals
     found = [f for f in held.values() if getattr(f, "__name__", "") == name]
     assert len(found) == 1
-    return found[0]  # type: ignore[no-any-return]
+    return found[0]
 
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_numbers_of_one_type_are_compared_and_pointers_are_still_checked() -> No
     """Two pointers of one type are refused in a sum, as the language refuses them."""
 
     @triton.jit
-    def kernel(x, out):  # type: ignore[no-untyped-def]
+    def kernel(x, out):
         tl.store(out, tl.load(x + x))
 
     with pytest.raises(Exception, match=r"(?i)pointer|invalid operands|unexpected type"):

@@ -1,6 +1,7 @@
 """`kv_compact` against the oracle's compaction: every bit of the cache."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ class Case:
             for s, T in enumerate(self.length):
                 x[s, T + nodes :] = np.nan
         self.K, self.V = (tensors.strided(x, form) for x in values)
-        self.tensors = {
+        self.tensors: dict[str, Any] = {
             "path": accept_cases.gapped(self.path, index),
             "length": accept_cases.vector(self.length, index),
             "slots": torch.from_numpy(self.slots).to(index) if slots else None,
@@ -65,8 +66,8 @@ class Case:
         for b, slot in enumerate(self.slots):
             if slot >= 0:
                 row = slice(slot, slot + 1)
-                caches = (x[row].double().numpy() for x in (self.K, self.V))
-                state = attention.compact(attention.KVState(*caches, self.length[row]), self.path[b : b + 1])
+                old_K, old_V = (x[row].double().numpy() for x in (self.K, self.V))
+                state = attention.compact(attention.KVState(old_K, old_V, self.length[row]), self.path[b : b + 1])
                 for x, moved in ((K, state.K), (V, state.V)):
                     x[row] = torch.where(x[row].isnan(), x[row], torch.from_numpy(moved).to(x.dtype))
                 length[slot] = int(state.length[0])
@@ -77,7 +78,7 @@ def bits(x: Tensor) -> Tensor:
     return x.contiguous().view(tensors.INTS[x.element_size()])
 
 
-def judge(kernel: ModuleType, case: tuple) -> bool:
+def judge(kernel: ModuleType, case: tuple[Any, ...]) -> bool:
     drawn = Case(*case)
     wanted = drawn.expected()
     kept = tensors.Kept(K=drawn.K, V=drawn.V, **drawn.tensors)
@@ -151,7 +152,7 @@ def test_only_the_slots_that_move_are_read_and_written_once_each(sizes) -> None:
     ],
 )
 def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
-    given = {name: torch.full((2, 8, 1, 4), 7.0) for name in "KV"}
+    given: dict[str, Any] = {name: torch.full((2, 8, 1, 4), 7.0) for name in "KV"}
     given |= {"path": torch.tensor([[0, 2, 3]] * 2), "length": torch.zeros(2, dtype=I64)} | change
     with pytest.raises(error):
         module.kv_compact(**given)

@@ -269,8 +269,13 @@ def test_hash_of_kernels_is_that_of_their_code() -> None:
 def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = []
-    monkeypatch.setattr(gpu, "stage", lambda arguments, _: ran.append(arguments) or False)
+    ran: list[Any] = []
+
+    def stage(arguments: Any, _: Any) -> bool:
+        ran.append(arguments)
+        return False
+
+    monkeypatch.setattr(gpu, "stage", stage)
     assert gpu.main(["--out", str(folder)]) == 0
     assert ran == []
     (folder / "linear.json").unlink()

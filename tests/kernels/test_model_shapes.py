@@ -80,13 +80,13 @@ def state(S: Any, *_: Any, slots: Any, **__: Any) -> None:
 
 
 def an_input(S: Any, x: Any = None, *_: Any, **rest: Any) -> None:
-    (rest.get("x") if x is None else x)[0] += 1
+    given: Any = rest.get("x") if x is None else x
+    given[0] += 1
 
 
-FAULTS = [
-    ("ssd_scan", "ssd_scan/tiny/T=5/b3", change)
-    for change in (last_head, unwritten, padding, beside, other_slot, state, an_input)
-] + [
+CHANGES: tuple[Any, ...] = (last_head, unwritten, padding, beside, other_slot, state, an_input)
+FAULTS: list[tuple[str, str, Any]] = [
+    *(("ssd_scan", "ssd_scan/tiny/T=5/b3", change) for change in CHANGES),
     ("delta_chunked", "delta_chunked/tiny/T=5 verify/b3", state),
     ("ssd_buffered", "ssd_buffered/tiny/T=3 L=7/b3", state),
     ("ssd_buffered_step", "ssd_buffered_step/tiny/L=5/b3", last_head),

@@ -1,6 +1,7 @@
 """`ngram_drafts` against the oracle's drafts: equality, row by row, and silence where nothing followed."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ CASES = [
     (6, 1, 7, 4, 60, 12, I32),
 ]
 """Seed, tokens, drafts, rows of the table, the longest history, tokens that histories hold, index type."""
-BLOCKS = {"block_s": 16, "block_i": 8}
+BLOCKS: dict[str, Any] = {"block_s": 16, "block_i": 8}
 JUNK = 1
 """What lies behind the end of a history and beside it: a token that histories hold, too."""
 
@@ -76,7 +77,7 @@ class Case:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c[:4])))
-def test_drafts_equal_the_oracles_and_histories_stay(case: tuple) -> None:
+def test_drafts_equal_the_oracles_and_histories_stay(case: tuple[Any, ...]) -> None:
     assert Case(*case).judge(module)
 
 
@@ -94,9 +95,9 @@ def test_cases_reach_full_partial_and_empty_sets_of_drafts() -> None:
 
 
 @pytest.mark.parametrize("blocks", [{}, {"block_s": 4, "block_i": 4}, {"block_s": 32, "block_i": 32}])
-def test_blocks_do_not_change_the_drafts(blocks: dict) -> None:
+def test_blocks_do_not_change_the_drafts(blocks: dict[str, Any]) -> None:
     case = Case(*CASES[3])
-    given = {"table": torch.from_numpy(case.table), "slots": case.slots}
+    given: dict[str, Any] = {"table": torch.from_numpy(case.table), "slots": case.slots}
     first = module.ngram_drafts(case.sequences, case.length, case.tokens, case.drafts, **given, **BLOCKS)
     again = module.ngram_drafts(case.sequences, case.length, case.tokens, case.drafts, **given, **blocks)
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
@@ -115,9 +116,10 @@ def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int, tokens: i
     sequences, length, slots = torch.zeros(4, 30, dtype=I64), torch.tensor([20, 9, 30, 7]), torch.tensor([2, 0])
     sequences[0] = 1
     table = torch.arange(rows * 2 * tokens).view(2, rows, tokens) if rows else None
-    out = {"y": torch.empty(2, 3, 1 + tokens, dtype=I64), "lengths": torch.empty(2, 3, dtype=I64)}
+    out: dict[str, Any] = {"y": torch.empty(2, 3, 1 + tokens, dtype=I64), "lengths": torch.empty(2, 3, dtype=I64)}
     out["places"] = torch.empty(2, 2, 30, dtype=I64)
-    with watch(sequences=sequences, length=length, slots=slots, **out, **({"table": table} if rows else {})) as seen:
+    held: dict[str, Any] = {"table": table} if rows else {}
+    with watch(sequences=sequences, length=length, slots=slots, **out, **held) as seen:
         module.ngram_drafts(sequences, length, tokens, 3, table=table, slots=slots, **out, **BLOCKS)
     assert seen.distinct_bytes() == module.traffic_bytes(50, 50 - 2 * tokens, 2, 3, tokens, table=rows)
     assert seen.outside == seen.races == []
@@ -138,8 +140,8 @@ def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int, tokens: i
         ({"places": torch.zeros(2, 1, 8, dtype=I64)}, ShapeMismatch),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused(arguments: dict, error: type[Exception]) -> None:
-    given = {
+def test_what_the_kernel_cannot_do_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
+    given: dict[str, Any] = {
         "sequences": torch.zeros(3, 8, dtype=I64), "length": torch.ones(3, dtype=I64), "tokens": 2, "drafts": 1,
         "table": None, "slots": torch.zeros(2, dtype=I64),
     } | arguments  # fmt: skip

@@ -95,9 +95,11 @@ def ssd_ring(t: int = T) -> Arguments:
 
 def replay() -> Arguments:
     given = ssd()
-    entries = [torch.zeros(len(given["S"]), 2 * T, *given[name].shape[2:], dtype=torch.bfloat16) for name in ("x", "dt", "B")]
+    x, dt, B_kept = (
+        torch.zeros(len(given["S"]), 2 * T, *given[name].shape[2:], dtype=torch.bfloat16) for name in ("x", "dt", "B")
+    )
     half = torch.zeros(len(given["S"]), dtype=torch.int32)
-    return given | {"cache": ssd_replay_scan.Cache(*entries, half), "advanced": torch.zeros(B, dtype=torch.int32)}
+    return given | {"cache": ssd_replay_scan.Cache(x, dt, B_kept, half), "advanced": torch.zeros(B, dtype=torch.int32)}
 
 
 def attention() -> Arguments:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,10 +73,10 @@ def test_a_scan_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
 def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
     made = case(Options(t=5, padding=False, gentle=True, seed=11))
     alone, steps = made.tensors["S"].clone(), []
-    inputs = {name: made.tensors[name] for name in ("x", "dt", "B", "C", "z")}
-    fixed = {name: made.tensors[name] for name in ("A", "D", "dt_bias", "slots")}
+    inputs: dict[str, Any] = {name: made.tensors[name] for name in ("x", "dt", "B", "C", "z")}
+    fixed: dict[str, Any] = {name: made.tensors[name] for name in ("A", "D", "dt_bias", "slots")}
     for t in range(5):
-        token = {name: a[:, t : t + 1] for name, a in inputs.items()}
+        token: dict[str, Any] = {name: a[:, t : t + 1] for name, a in inputs.items()}
         steps.append(selective_scan.selective_scan(alone, **token, **fixed))
     y = selective_scan.selective_scan(made.tensors["S"], **inputs, **fixed)
     assert torch.equal(y, torch.cat(steps, dim=1))

@@ -232,7 +232,7 @@ def check_bytes(module: ModuleType, o: Options, lengths: tuple[int, ...], produc
     assert seen.outside == seen.races == []
     crossed = seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in apart)
     chunks = sum(-(-length // CHUNK) for length in lengths)
-    sizes = {"state": case.case.S.element_size(), "io": case.run["x"].element_size(), "chunk": CHUNK}
+    sizes: dict[str, Any] = {"state": case.case.S.element_size(), "io": case.run["x"].element_size(), "chunk": CHUNK}
     sizes["products"] = products
     expected = module.traffic_bytes(sum(lengths), chunks, len(lengths), o.h, o.p, o.n, o.g, **sizes, z=o.z)
     assert crossed == expected

@@ -36,8 +36,8 @@ def cache_of(o: Options, window: int) -> Cache:
     """A cache of poison, its halves here and there."""
     s = o.b + o.spare
     shapes = (s, 2 * window, o.h, o.p), (s, 2 * window, o.h), (s, 2 * window, o.g, o.n)
-    kept = [cases.strided(np.full(a, o.poison), cases.DTYPES[o.io], o.poison) for a in shapes]
-    return Cache(*kept, torch.from_numpy(np.random.default_rng(o.seed).integers(0, 2, s)).int())
+    x, dt, B = (cases.strided(np.full(a, o.poison), cases.DTYPES[o.io], o.poison) for a in shapes)
+    return Cache(x, dt, B, torch.from_numpy(np.random.default_rng(o.seed).integers(0, 2, s)).int())
 
 
 def tensors(cache: Cache) -> dict[str, torch.Tensor]:

@@ -80,10 +80,8 @@ def test_every_state_is_that_of_a_shorter_scan_bit_for_bit(o: Options) -> None:
     for t in range(o.t):
         shorter = cases.draw(o)
         cut = {name: shorter.extra[name][:, : t + 1] for name in ("live", "z") if name in shorter.extra} | {"fused": False}
-        window = [getattr(shorter, name)[:, : t + 1] for name in cases.TOKENS]
-        ssd_scan(
-            shorter.S, *window[:2], shorter.A, *window[2:], slots=shorter.slots, dt_limit=o.limit, **{**shorter.extra, **cut}
-        )
+        x, dt, B, C = (getattr(shorter, name)[:, : t + 1] for name in cases.TOKENS)
+        ssd_scan(shorter.S, x, dt, shorter.A, B, C, slots=shorter.slots, dt_limit=o.limit, **{**shorter.extra, **cut})
         for row in case.rows:
             if places[row, t] >= 0:
                 assert cases.untouched(case.S[int(places[row, t])], shorter.S[int(shorter.slots[row])])

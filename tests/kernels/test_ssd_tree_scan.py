@@ -12,7 +12,7 @@ from conformance.interpreter.memory import watch
 from ssmspec_kernels import ssd_tree_scan as kernel
 from ssmspec_kernels.ssd_window import ssd_window
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import ssd_tree
+from ssmspec_ref import ssd_tree, tree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
@@ -111,7 +111,7 @@ def test_a_node_does_not_see_its_siblings() -> None:
     """Whatever finite values stand in a branch, the other branches have the same bits."""
     o = Options(b=1, t=7, h=2)
     case, other = cases.draw(o, padding=False), cases.draw(o, padding=False)
-    mask = torch.from_numpy(cases.tree.ancestors(np.array([[-1, 0, 0, 1, 2, 2, 3]])))
+    mask = torch.from_numpy(tree.ancestors(np.array([[-1, 0, 0, 1, 2, 2, 3]])))
     for x in (other.x, other.dt, other.B, other.C):
         x[:, [2, 4, 5]] = 3.0
     rest = [0, 1, 3, 6]
@@ -163,7 +163,7 @@ def check_all(module: ModuleType) -> None:
 
 
 def test_the_formula_counts_a_gate_where_there_is_one() -> None:
-    sizes = {"b": 2, "t": 5, "h": 4, "p": 8, "n": 16, "g": 2}
+    sizes: dict[str, Any] = {"b": 2, "t": 5, "h": 4, "p": 8, "n": 16, "g": 2}
     assert kernel.traffic_bytes(**sizes, z=True) - kernel.traffic_bytes(**sizes) == 2 * 2 * 5 * 4 * 8
 
 

@@ -1,6 +1,7 @@
 """`tree_attention` against the oracle, within the bound of its contract; dead slots and padding hold NaN."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ class Case:
         for x in (self.K, self.V):
             for slot, T in enumerate(self.length):
                 x[slot, T:] = np.nan
-        self.tensors = {name: tensors.strided(getattr(self, name), form) for name in "qkvKV"}
+        self.tensors: dict[str, Any] = {name: tensors.strided(getattr(self, name), form) for name in "qkvKV"}
         self.tensors |= {
             "length": accept_cases.vector(self.length, index),
             "slots": torch.from_numpy(self.slots).to(index),
@@ -86,7 +87,8 @@ class Case:
         contract = tensors.contract(self.form, self.form)
         scale = self.q.shape[3] ** -0.5 if self.scale is None else self.scale
         blocks = -(-T // BLOCK) + -(-len(live) // BLOCK) + -(-T // (2 * BLOCK)) + 1
-        pair = eb.attention(*(eb.exact(x, contract) for x in (window.q, k, v)), seen, scale, blocks)
+        exact_q, exact_k, exact_v = (eb.exact(x, contract) for x in (window.q, k, v))
+        pair = eb.attention(exact_q, exact_k, exact_v, seen, scale, blocks)
         error = np.where(live[None, :, None, None], pair.store(self.form).error, 0.0)
         return y, error, after
 
@@ -99,7 +101,7 @@ def wide(mask: np.ndarray) -> torch.Tensor:
     return view
 
 
-def check(kernel: ModuleType, case: tuple) -> float:
+def check(kernel: ModuleType, case: tuple[Any, ...]) -> float:
     """Assert that outputs lie within their bound, that the cache holds the window, and nothing else changed."""
     drawn = Case(*case)
     kept = tensors.Kept(**drawn.tensors)
@@ -150,7 +152,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch_and_behind_any_cache() -
         q, k, v = (drawn.tensors[n][b : b + 1] for n in "qkv")
         K, V = (torch.nn.functional.pad(drawn.tensors[n][slot : slot + 1], (0, 0, 0, 0, 0, 70)) for n in "KV")
         length, ancestors = drawn.tensors["length"][slot : slot + 1], drawn.tensors["ancestors"][b : b + 1]
-        tiles = {"split": 2 * BLOCK, "block_l": BLOCK, "block_m": 16}
+        tiles: dict[str, Any] = {"split": 2 * BLOCK, "block_l": BLOCK, "block_m": 16}
         alone = module.tree_attention(q, k, v, K, V, length, ancestors=ancestors, **tiles)
         assert torch.equal(alone[0], together[b])
 
@@ -254,7 +256,7 @@ def test_a_window_that_does_not_fit_the_cache_is_written_as_far_as_it_reaches() 
     ],
 )
 def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
-    given = {"q": torch.zeros(2, 3, 4, 4), "k": torch.ones(2, 3, 2, 4), "v": torch.ones(2, 3, 2, 4)}
+    given: dict[str, Any] = {"q": torch.zeros(2, 3, 4, 4), "k": torch.ones(2, 3, 2, 4), "v": torch.ones(2, 3, 2, 4)}
     given |= {"K": torch.full((2, 8, 2, 4), 7.0), "V": torch.full((2, 8, 2, 4), 7.0), "length": torch.zeros(2, dtype=I64)}
     given |= {"out": torch.full((2, 3, 4, 4), 7.0), "append": True} | change
     with pytest.raises(error):

@@ -38,8 +38,8 @@ def judge(kernel: ModuleType, nodes: int, seed: int) -> bool:
     ancestors = strided(np.zeros((*parents.shape, nodes)), torch.bool, 1)
     depths = strided(np.zeros(parents.shape), torch.int32, 99)
     kernel.tree_mask(strided(parents, torch.int32, 5), ancestors=ancestors, depths=depths)
-    gaps = ancestors._base is not None and depths._base is not None
-    gaps = gaps and bool(ancestors._base[:, ::2].all()) and bool((depths._base[::2] == 99).all())
+    wide, deep = ancestors._base, depths._base
+    gaps = wide is not None and deep is not None and bool(wide[:, ::2].all()) and bool((deep[::2] == 99).all())
     same = np.array_equal(ancestors.numpy(), tree.ancestors(parents))
     return gaps and same and np.array_equal(depths.numpy(), tree.depths(parents))
 

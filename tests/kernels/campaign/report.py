@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     if report.failed and call.excinfo is not None:
         error = call.excinfo.type
         names = [f"{c.__module__}.{c.__name__}" for c in error.__mro__]
-        where = [str(e.path.name) for e in call.excinfo.traceback]
+        where = [Path(e.path).name for e in call.excinfo.traceback]
         _say(event="failed", test=item.nodeid, error=names[0], bases=names, where=where, text=str(call.excinfo.value)[:300])
     elif call.when == "call" and report.passed:
         _say(event="passed", test=item.nodeid, seconds=call.duration)
