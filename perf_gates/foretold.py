@@ -33,13 +33,14 @@ class Foretold(NamedTuple):
 
 def foretold(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]], device: str) -> Foretold:
     """(1) for each prompt and its output."""
-    found = said(folder, prompts, outputs, device)
+    found, asked = said(folder, prompts, outputs, device), 0
     if device != "cpu":
         for n, (theirs, ours) in enumerate(zip(found.tokens, outputs, strict=True)):
             if theirs != tuple(ours):
                 again = said(folder, prompts[n : n + 1], outputs[n : n + 1], "cpu")
                 (found.tokens[n],), (found.logits[n],) = again.tokens, again.logits
-    return found
+                asked += 1
+    return found._replace(name=f"{found.name}, {asked} of {len(outputs)} on the CPU") if asked else found
 
 
 def said(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]], device: str) -> Foretold:

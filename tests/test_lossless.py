@@ -222,11 +222,12 @@ def test_what_transformers_says_otherwise_on_a_gpu_is_asked_again_on_the_cpu(mon
         asked.append((device, *prompts))
         wrong = [device == "cuda" and prompt == "b" for prompt in prompts]
         tokens = [tuple(0 if off else token for token in output) for off, output in zip(wrong, outputs, strict=True)]
-        return Foretold(tokens, [np.zeros((len(output), 3)) for output in outputs])
+        return Foretold(tokens, [np.zeros((len(output), 3)) for output in outputs], "a model")
 
     monkeypatch.setattr(foretold, "said", said)
     found = foretold.foretold(Path(), ["a", "b", "c"], [[1], [2, 1], [0]], "cuda")
     assert found.tokens == [(1,), (2, 1), (0,)]
+    assert found.name == "a model, 1 of 3 on the CPU"
     assert asked == [("cuda", "a", "b", "c"), ("cpu", "b")]
 
 
