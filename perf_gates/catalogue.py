@@ -271,6 +271,8 @@ def trees() -> Iterator[Entry]:
     window = meta(b, t, 40, 128), meta(b, t, 8, 128), meta(b, t, 8, 128), cache, cache, meta(b, dtype=I32)
     mask, owned = {"ancestors": meta(b, t, t, dtype=BOOL)}, "o_s m_s d_s y"
     yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V")
+    turns = meta(b, t, 64, dtype=FP32), meta(b, t, 64, dtype=FP32)
+    yield entry("rotary", "T=13", "nemotron-4b", (*window[:2], *turns), {}, stores="out_q out_k", quick=(90,))
     yield entry("kv_compact", "T=13", "nemotron-4b", (cache, cache, nodes, row), {}, stores="K V", wide="K V", quick=(90,))
 
 

@@ -9,6 +9,7 @@ from ssmspec_ref.errors import EmptyWindow, LengthError, SlotError
 
 from .handover import Held, put_in, take_out
 from .layers.attention import Attention
+from .layers.rotary import Positions
 from .methods import Method
 from .model import Mixer, Model, head, through
 from .operations import Operations
@@ -105,11 +106,11 @@ class Decoder:
 
     def hidden(self, feed: Feed) -> Tensor:
         """What the head reads after each token of a feed; no length moves."""
-        operations, pools, method = self.operations, self.pools, self.method
+        operations, pools, method, positions = self.operations, self.pools, self.method, Positions(feed.positions)
 
         def mixed(layer: int, mixer: Mixer, u: Tensor) -> Tensor:
             if isinstance(mixer, Attention):
-                q, k, v, gate = mixer.inputs(u, feed.positions, operations)
+                q, k, v, gate = mixer.inputs(u, positions, operations)
                 return mixer.output(method.attend(pools, layer, mixer, q, k, v, feed, operations), gate, operations)
             pre, gates = mixer.inputs(u, operations, method.room(pools, layer, mixer, feed))
             y = method.recur(pools, layer, mixer, pre, gates, feed, operations)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .layers.attention import Attention
+from .layers.rotary import Positions
 from .methods import Method
 from .model import Mixer, Model, through
 from .operations import Operations
@@ -83,11 +84,12 @@ def feed(model: Model, pools: Pools, method: Method, run: Run, operations: Opera
     if run.tokens.shape[1] == 0:
         clear(pools, run.slots, method.places(pools, run.slots))
         return
+    positions = Positions(run.positions)
 
     def mixed(layer: int, mixer: Mixer, u: Tensor) -> Tensor:
         if isinstance(mixer, Attention):
             cache = pools.cache(layer)
-            q, k, v, gate = mixer.inputs(u, run.positions, operations)
+            q, k, v, gate = mixer.inputs(u, positions, operations)
             to = {"length": pools.length, "slots": run.slots}
             operations.append_packed(cache.K, cache.V, k, v, run.bounds, **to)
             y = operations.attention_packed(q, cache.K, cache.V, run.bounds, scale=mixer.scale, **to)

@@ -10,6 +10,7 @@ from ..operations import Operations
 from .linear import Linear
 from .mlp import scaled
 from .norm import Norm
+from .rotary import Positions
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Attention:
     def scale(self) -> float:
         return self.config.channels**-0.5
 
-    def inputs(self, u: Tensor, positions: Tensor, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def inputs(self, u: Tensor, positions: Positions, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries (b, t, h, e), keys and values (b, t, g, e), turned to their positions, and the gate."""
         c, lead = self.config, u.shape[:-1]
         q, gate = self.q_proj(u, operations).view(*lead, c.heads, -1), None
@@ -40,8 +41,7 @@ class Attention:
         q = q if self.q_norm is None else self.q_norm(q, operations)
         k = k if self.k_norm is None else self.k_norm(k, operations)
         if self.frequencies is not None:
-            q = operations.rotate(q, positions, self.frequencies)
-            k = operations.rotate(k, positions, self.frequencies)
+            q, k = operations.rotate(q, k, positions.turn(c.rotary, self.frequencies, operations))
         return q, k, v, gate
 
     def output(self, y: Tensor, gate: Tensor | None, operations: Operations) -> Tensor:

@@ -1,4 +1,4 @@
-"""The frequencies of the rotary embedding, as a checkpoint's config scales them.
+"""The frequencies of the rotary embedding, as a checkpoint's config scales them, and the positions that they turn.
 
     f_i = theta^(-2 i / channels)                                                    (1)
     linear:   f_i / factor                                                           (2)
@@ -14,6 +14,21 @@ import torch
 from torch import Tensor
 
 from ..config import Rotary
+from ..operations import Operations
+
+
+class Positions:
+    """The positions (b, t) of a feed; how far they turn is computed once for all layers that turn alike."""
+
+    def __init__(self, at: Tensor) -> None:
+        self.at = at
+        self.turns: dict[Rotary | None, tuple[Tensor, Tensor]] = {}
+
+    def turn(self, rotary: Rotary | None, frequencies: Tensor, operations: Operations) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (b, t, f), of the frequencies that a layer made of `rotary`."""
+        if rotary not in self.turns:
+            self.turns[rotary] = operations.turn(self.at, frequencies)
+        return self.turns[rotary]
 
 
 def frequencies(rotary: Rotary, dtype: torch.dtype) -> Tensor:

@@ -154,8 +154,12 @@ class Operations(Protocol):
         """SiLU, the sigmoid, the square of ReLU, or GELU."""
         ...
 
-    def rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-        """Heads (b, t, h, e) turned to their positions (b, t); channel i is paired with i + f."""
+    def turn(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (b, t, f) of how far positions (b, t) turn, of frequencies (f)."""
+        ...
+
+    def rotate(self, q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Heads (b, t, h, e) and (b, t, g, e) turned; channel i is paired with i + f."""
         ...
 
     def conv_window(

@@ -66,11 +66,18 @@ class TorchOperations:
             return x.relu().square()
         return getattr(self.arithmetic, name)(x.to(exact(x))).to(x.dtype)
 
-    def rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-        f = frequencies.shape[0]
-        cos, sin = self.arithmetic.turn(positions[..., None, None].to(frequencies.dtype) * frequencies)
-        first, second, rest = torch.split(x.to(exact(x)), [f, f, x.shape[-1] - 2 * f], dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1).to(x.dtype)
+    def turn(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        return self.arithmetic.turn(positions[..., None].to(frequencies.dtype) * frequencies)
+
+    @staticmethod
+    def rotate(q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        (cos, sin), f = (x[:, :, None] for x in turn), turn[0].shape[-1]
+
+        def turned(x: Tensor) -> Tensor:
+            first, second, rest = torch.split(x.to(exact(x)), [f, f, x.shape[-1] - 2 * f], dim=-1)
+            return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1).to(x.dtype)
+
+        return turned(q), turned(k)
 
     def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
         rows, t = torch.arange(len(parents), device=parents.device), parents.shape[1]

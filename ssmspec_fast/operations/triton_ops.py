@@ -25,6 +25,7 @@ from ssmspec_kernels.kv_compact import kv_compact
 from ssmspec_kernels.linear_rows import linear_rows
 from ssmspec_kernels.ngram_drafts import ngram_drafts
 from ssmspec_kernels.norm import norm
+from ssmspec_kernels.rotary import rotary
 from ssmspec_kernels.tree_attention import tree_attention
 from ssmspec_kernels.tree_mask import tree_mask
 
@@ -51,11 +52,14 @@ class TritonOperations:
         self.bitwise = bitwise
         self.ssd, self.delta, self.selective = SSD(bitwise), Delta(bitwise), Selective(bitwise)
         plain = TorchOperations(bitwise)
-        self.layer_norm, self.rotate, self.ordered_act = plain.layer_norm, plain.rotate, plain.act
+        self.layer_norm, self.turn, self.ordered_act = plain.layer_norm, plain.turn, plain.act
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
         self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
         self.commit_window, self.ngram_drafts = commit_window, ngram_drafts
+
+    def rotate(self, q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return rotary(q, k, *turn)
 
     def act(self, x: Tensor, name: str) -> Tensor:
         """In the fast mode one launch, which rounds once."""

@@ -37,6 +37,7 @@ EXACT = {
     "halves",
     "kv_compact",
     "ngram_drafts",
+    "rotary",
     "tree_mask",
 }
 """Kernels whose results are choices or moved values; their tests demand equality."""

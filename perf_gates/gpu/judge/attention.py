@@ -26,6 +26,7 @@ def checks(plan: Plan) -> Iterator[Check]:
     for model, sizes in (TINY if plan.tiny else MODELS).items():
         for b in plan.batches:
             for t in plan.windows:
+                yield Check("rotary", model, f"T={t}", b, partial(turned, sizes=sizes, b=b, t=t))
                 yield Check("tree_attention", model, f"T={t}", b, partial(verify, sizes=sizes, b=b, t=t, branching=False))
             for t in plan.nodes:
                 yield Check(
@@ -72,6 +73,23 @@ class Cache:
         exact_q, exact_K, exact_V = (eb.exact(x, contract) for x in (q, K, V))
         pair = eb.attention(exact_q, exact_K, exact_V, seen[None], self.e**-0.5, blocks)
         return pair.store(form).where(live[None, :, None, None])
+
+
+def turned(call: Call, sizes: Any, b: int, t: int) -> float:
+    """Queries and keys turned by half of their channels' pairs, bit for bit as PyTorch turns them, all heads."""
+    h, g, e = sizes
+    q, k = call.beside(b, t, (h, e), (g, e))
+    out, f = (call.blank(b, t, h, e), call.blank(b, t, g, e)), e // 4
+    angle = call.uniform(0.0, 8000.0, b, t, f)
+    cos, sin, live = angle.cos(), angle.sin(), b - 1 if b > 1 else 1
+    with call.keeping({"out_q": slice(None), "out_k": slice(None)}, q=q, k=k, out_q=out[0], out_k=out[1]):
+        launcher("rotary")(q, k, cos, sin, out=out)
+    for x, y in zip((q, k), out, strict=True):
+        first, second, rest = torch.split(x[:live].float(), [f, f, e - 2 * f], dim=-1)
+        c, s = cos[:live, :, None], sin[:live, :, None]
+        wanted = torch.cat([first * c - second * s, second * c + first * s, rest], dim=-1)
+        assert torch.equal(y[:live], wanted.to(y.dtype)), "turned wrong"
+    return 0.0
 
 
 def verify(call: Call, sizes: Any, b: int, t: int, branching: bool) -> float:
