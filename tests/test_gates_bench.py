@@ -143,7 +143,7 @@ def test_a_step_of_transformers_is_timed_over_the_weights_of_ours_and_refused_ov
 
     def other(self: theirs.Kept, name: str, *args: Any) -> torch.Tensor:
         found = drawn(self, name, *args)
-        self.kept[name] = found * 1.1 if name.endswith("0.mixer.out_proj.weight") else found
+        self.kept[name] = found * 2.0 if name.endswith("0.mixer.out_proj.weight") else found
         return found
 
     monkeypatch.setattr(theirs.Kept, "read", other)

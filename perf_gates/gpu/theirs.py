@@ -15,8 +15,9 @@ from torch import Tensor
 from . import engines
 from .named import Step
 
-APART = 0.03
-"""The largest difference of logits, in parts of the largest."""
+APART = 0.1
+"""The largest difference of logits, in parts of the largest: theirs holds all parameters in bf16, and both round to bf16 some
+times in each of 64 layers, 0.2 % at a time; a layer that is wrong moves logits by as much as they are."""
 
 
 class Kept(import_module("ssmspec_fast.bench.models").Random):  # type: ignore[misc]
@@ -35,7 +36,7 @@ def stepping(step: Step, device: str) -> Callable[[], object]:
     """A step of their model behind another one. Raises: RuntimeError for logits that are not ours."""
     family, config = engines.engine("bench.models", "family_of")(step.model)
     source = Kept(torch.bfloat16 if device == "cuda" else torch.float32, device)
-    ours, model = family.assemble(config, source), module(step.model, source.kept, device)
+    ours, model = family.assemble(config, source), module(step.model, source.kept, source.dtype, device)
     token = torch.ones(step.batch, 1, dtype=torch.long, device=device)
     first = model(input_ids=token, use_cache=True)
     same(first.logits[:, -1], first_logits(step, ours, token[:, 0], device))
@@ -46,8 +47,8 @@ def stepping(step: Step, device: str) -> Callable[[], object]:
     return run
 
 
-def module(name: str, tensors: dict[str, Tensor], device: str) -> Any:
-    """Their model, its weights those given; the head is the embedding where the checkpoint has none of its own.
+def module(name: str, tensors: dict[str, Tensor], dtype: torch.dtype, device: str) -> Any:
+    """Their model, all its weights those given, in one type; the head is the embedding where there is none of its own.
 
     Raises: RuntimeError for a tensor too many or too few.
     """
@@ -55,7 +56,8 @@ def module(name: str, tensors: dict[str, Tensor], device: str) -> Any:
     fields, _ = engines.engine("bench.models", "DIMS")[name]
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**fields))
-    missing, unknown = model.load_state_dict(tensors, strict=False, assign=True)
+    given = {key: x.to(dtype) for key, x in tensors.items()}
+    missing, unknown = model.load_state_dict(given, strict=False, assign=True)
     model.tie_weights()
     if unknown or {*missing} - {"lm_head.weight"}:
         raise RuntimeError(f"transformers lacks {unknown} and asks for {missing}")
