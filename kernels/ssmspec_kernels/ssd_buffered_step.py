@@ -11,13 +11,12 @@ With S_0 the checkpoint, j the tokens held since it, t the new one, and G the su
 The token is accepted already, so the L-th goes into the checkpoint with the others. The cursors are moved afterwards, once
 for all layers (`cursors.commit_step`).
 
-A program owns a tile (p, n) of one head of one row, with all of n. What does not depend on the slot is on its way before
-the slot is there, and the tile before the entries, whose places depend on the cursors. (1) takes one fused product an
-element in registers, fewer instructions than cutting S_0 for tensor cores, and 128 registers a lane: 8 programs of 16 KiB
-fit an SM. Rows that are due take another branch of the same launch; there (2) is a product on tensor cores (`dots`) in
-tiles of 16 channels; in wider ones it goes entry by entry, for the shared memory of the product made all other steps 13 %
-longer on an H200. The tile is loaded as rows of RUN states, as in `ssd_scan`. S_0 is read once, and written once in L
-tokens, in its own type; nothing is rounded to less than fp32.
+A program owns TILES tiles (p, n) of one head of one row, with all of n, and goes through them one after the other, so that
+entries and weights are computed once for all of them. What does not depend on the slot is on its way before the slot is
+there. (1) takes one fused product an element in registers, fewer instructions than cutting S_0 for tensor cores. Rows that
+are due take another branch of the same launch, where (2) is a product on tensor cores (`dots`). With 168 registers a lane 12
+programs fit an SM, which hide each other's loads. The tile is loaded as rows of RUN states, as in `ssd_scan`. S_0 is read
+once, and written once in L tokens, in its own type; nothing is rounded to less than fp32.
 
 Bound by the bytes of the state and of the ring's live entries; for few rows by the chain slot, cursors, ring, sums.
 Source: ReplaySSM, algorithms 2 and 6.
@@ -35,7 +34,7 @@ from .dots import dot_onto
 from .functions import silu
 from .launch import INDICES, d_strides, strides
 from .ssd_inputs import check_inputs, step_size
-from .ssd_ring import Ring, add_history, entry_bytes, load_at, place
+from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
 
@@ -71,6 +70,7 @@ def ssd_buffered_step(
     lengths: Tensor | None = None,
     out: Tensor | None = None,
     block_p: int | None = None,
+    program_p: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """Decode one token (b, 1, ..) behind the history of S[slots], and hold it; outputs (b, 1, h, p): (1) or (2), then (3).
@@ -87,25 +87,25 @@ def ssd_buffered_step(
     if t != 1:
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
     y = x.new_empty(x.shape) if out is None else out
-    block, warps = tile(b * h, p, n)
-    block, warps = block_p or block, num_warps or warps
-    block_n = max(16, triton.next_power_of_2(n))
-    _ssd_buffered_step_kernel[(triton.cdiv(p, block), h, b)](
+    default = tile(b * h, p, n)
+    block, program, warps = (one or own for one, own in zip((block_p, program_p, num_warps), default, strict=True))
+    each, block_n = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n))
+    _ssd_buffered_step_kernel[(triton.cdiv(p, each * block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
         *strides(S, 3), *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2],
         *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
         P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
-        BLOCK_N=block_n, BLOCK_P=block, RUN=min(32, block_n), ENTRYWISE=block > 16, num_warps=warps,
+        BLOCK_N=block_n, BLOCK_P=block, TILES=each, RUN=min(32, block_n), num_warps=warps,
+        maxnreg=168 if block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
     )  # fmt: skip
     return y
 
 
-def tile(rows: int, p: int, n: int) -> tuple[int, int]:
-    """Channels of a program and its warps, as measured on an H200 for 64 and 80 channels; `rows` counts heads of rows."""
-    if n > 128:
-        return 16, 2
-    return (32, 2) if p % 32 == 0 and rows >= 4096 else (16, 1)
+def tile(rows: int, p: int, n: int) -> tuple[int, int, int]:
+    """Channels of a tile, of a program, and warps, as measured on an H200 for 64 and 80 channels; `rows` counts heads of
+    rows."""
+    return 16, p if rows >= 4096 else 16, 2 if n > 128 else 1
 
 
 @triton.jit
@@ -119,8 +119,8 @@ def _ssd_buffered_step_kernel(
     stride_ring_dt_h: tl.constexpr, stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr,
     stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, P: tl.constexpr,
     N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr,
-    CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, RUN: tl.constexpr,
-    ENTRYWISE: tl.constexpr,
+    CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
+    RUN: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -135,76 +135,66 @@ def _ssd_buffered_step_kernel(
     n, e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_L)
     run = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
     in_n, in_run = (n < N) | (N == BLOCK_N), (run < N) | (N == BLOCK_N)
-    start = tl.program_id(0) * BLOCK_P
-    p = start + tl.arange(0, BLOCK_P)
-    in_p = (p < P) | (P % BLOCK_P == 0)
+    whole: tl.constexpr = P % (TILES * BLOCK_P) == 0
     decay = tl.load(A + h)
     bias = 0.0
     if dt_bias is not None:
         bias = tl.load(dt_bias + h).to(tl.float32)
     raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h, mask=real, other=0.0)
     at_x_t, at_B_t = x + b * stride_x_b + h * stride_x_h, B + b * stride_B_b + g * stride_B_g
-    x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
     at_C = C + b * stride_C_b + g * stride_C_g
     C_n = tl.load(at_C + n, mask=in_n & real, other=0.0).to(tl.float32)
     C_run = tl.load(at_C + run, mask=in_run & real, other=0.0).to(tl.float32)
-    if D is not None:
-        skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-    if z is not None:
-        gate = tl.load(z + b * stride_z_b + h * stride_z_h + p, mask=in_p & real, other=0.0).to(tl.float32)
     if slot >= 0:
         count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
-        row = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
-        row_p, col = start + row % BLOCK_P, (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
-        inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
-        at_S = S + slot * stride_S_s + h * stride_S_h
-        at_row = at_S + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
-        state = tl.load(at_row, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        state = tl.reshape(state, (BLOCK_N // RUN, BLOCK_P, RUN))
-        past, new, at = e < count, e == count, place(first + e, CAPACITY)
+        past, new = e < count, e == count
+        at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
+        seen = past | (new & real)
         full, kept = (count + 1 == CAPACITY) & real, (count + 1 < CAPACITY) & real
+        at_S = S + slot * stride_S_s + h * stride_S_h
         at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
         at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
         steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
-        seen = past | (new & real)
+        rows_x = tl.where(new, at_x_t, at_x + at * stride_ring_x_l)
         B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
-        x_e = load_at(tl.where(new, at_x_t, at_x + at * stride_ring_x_l), p, seen, in_p).to(tl.float32)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)
         G_e, G = tl.cumsum(steps * decay, axis=0), tl.sum(steps * decay, axis=0)
         weights = tl.exp(G - G_e) * steps
         if OUTPUT_ONLY:
             scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
-            y_t = tl.exp(G) * tl.sum(tl.sum(state * C_run[:, None, :], axis=0), axis=1)
-            y_t += tl.sum((weights * scores)[:, None] * x_e, axis=0)  # (1)
-        if OUTPUT_ONLY and ENTRYWISE:
-            if full:
-                update = (step * x_t.to(tl.float32))[None, :, None]
-                update *= tl.load(at_B_t + run, mask=in_run, other=0.0).to(tl.float32)[:, None, :]
-                following = add_history(
-                    tl.fma(state, tl.exp(G), update), step * decay, decay, at_x, at_dt, at_B, stride_ring_x_l,
-                    stride_ring_dt_l, stride_ring_B_l, first, count, p, run, in_p, in_run, CAPACITY,
-                )  # fmt: skip
-                flat = tl.reshape(following, (BLOCK_N // RUN * BLOCK_P, RUN)).to(S.dtype.element_ty)
-                tl.store(at_row, flat, mask=inside, eviction_policy="evict_first")  # (5)
-        elif full or not OUTPUT_ONLY:
-            before = tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N))
-            following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * x_e), B_e)
-            if not OUTPUT_ONLY:
-                y_t = tl.sum(following * C_n[None, :], axis=1)  # (2)
-            at_tile = at_S + p.to(tl.int64)[:, None] * stride_S_p + n[None, :]
-            in_tile = in_p[:, None] & in_n[None, :] & full
-            tl.store(at_tile, following.to(S.dtype.element_ty), mask=in_tile, eviction_policy="evict_first")  # (5)
-        if D is not None:
-            y_t += skip * x_t.to(tl.float32)
-        if z is not None:
-            y_t *= silu(gate)  # (3)
-        tl.store(y + b * stride_y_b + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=in_p)
-        if kept:  # (4)
-            at_new = place(first + count, CAPACITY)
-            tl.store(at_x + at_new * stride_ring_x_l + p, x_t, mask=in_p)
-            if tl.program_id(0) == 0:
-                tl.store(at_dt + at_new * stride_ring_dt_l, step)
-                if h % HEADS_PER_GROUP == 0:
-                    tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)
+        row = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
+        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+        for tile in tl.range(0, TILES, num_stages=1):
+            start = (tl.program_id(0) * TILES + tile) * BLOCK_P
+            p, row_p = start + tl.arange(0, BLOCK_P), start + row % BLOCK_P
+            in_p, inside = (p < P) | whole, ((row_p < P) | whole)[:, None] & ((col < N) | (N == BLOCK_N))
+            at_row = at_S + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
+            state = tl.load(at_row, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            state = tl.reshape(state, (BLOCK_N // RUN, BLOCK_P, RUN))
+            x_e = load_at(rows_x, p, seen, in_p).to(tl.float32)
+            x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
+            if OUTPUT_ONLY:
+                y_t = tl.exp(G) * tl.sum(tl.sum(state * C_run[:, None, :], axis=0), axis=1)
+                y_t += tl.sum((weights * scores)[:, None] * x_e, axis=0)  # (1)
+            if full or not OUTPUT_ONLY:
+                before = tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N))
+                following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * x_e), B_e)
+                if not OUTPUT_ONLY:
+                    y_t = tl.sum(following * C_n[None, :], axis=1)  # (2)
+                at_tile = at_S + p.to(tl.int64)[:, None] * stride_S_p + n[None, :]
+                in_tile = in_p[:, None] & in_n[None, :] & full
+                tl.store(at_tile, following.to(S.dtype.element_ty), mask=in_tile, eviction_policy="evict_first")  # (5)
+            if D is not None:
+                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                y_t += skip * x_t.to(tl.float32)
+            if z is not None:
+                gate = tl.load(z + b * stride_z_b + h * stride_z_h + p, mask=in_p & real, other=0.0).to(tl.float32)
+                y_t *= silu(gate)  # (3)
+            tl.store(y + b * stride_y_b + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=in_p)
+            tl.store(at_x + at_new * stride_ring_x_l + p, x_t, mask=in_p & kept)  # (4)
+        if kept & (tl.program_id(0) == 0):
+            tl.store(at_dt + at_new * stride_ring_dt_l, step)
+            if h % HEADS_PER_GROUP == 0:
+                tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)

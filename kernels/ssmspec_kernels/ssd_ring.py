@@ -88,20 +88,3 @@ def fold(
         state = dot_onto(state, tl.trans(weight[:, None] * x.to(tl.float32)), B)
         since += tl.sum(step * decay, axis=0)
     return state
-
-
-@triton.jit
-def add_history(
-    state, since, decay, ring_x, ring_dt, ring_B, stride_x: tl.constexpr, stride_dt: tl.constexpr, stride_B: tl.constexpr,
-    first, count, p, n, in_p, in_n, CAPACITY: tl.constexpr,
-):  # fmt: skip
-    """A tile (n / run, p, run) in registers, and onto it the sum of (2), entry by entry from the last; `since` is the sum of
-    dt A over what came behind the history."""
-    for i in tl.range(0, count):
-        at = place(first + count - 1 - i, CAPACITY)
-        step = tl.load(ring_dt + at * stride_dt)
-        x = tl.load(ring_x + at * stride_x + p, mask=in_p, other=0.0).to(tl.float32) * (tl.exp(since) * step)
-        B = tl.load(ring_B + at * stride_B + n, mask=in_n, other=0.0).to(tl.float32)
-        state = tl.fma(x[None, :, None], B[:, None, :], state)
-        since += step * decay
-    return state

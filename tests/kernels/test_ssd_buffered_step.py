@@ -132,11 +132,11 @@ def test_entries_beyond_2_to_the_31_elements_are_written_and_read(output_only: b
 
 
 @pytest.mark.parametrize("output_only", [True, False])
-@pytest.mark.parametrize("block_p", [16, 32, 64])
-def test_every_split_of_the_channels_lies_within_the_bound(block_p: int, output_only: bool) -> None:
-    """Tiles that end inside the 50 channels and beyond them."""
-    o = Options(b=2, t=1, p=50, io="bf16", z=True, D="channel")
-    check_steps(kernel, o, 2, output_only, 4, block_p=block_p)
+@pytest.mark.parametrize(("p", "block_p", "program_p"), [(50, 16, 16), (50, 16, 50), (80, 16, 32), (50, 64, 64)])
+def test_every_split_of_the_channels_lies_within_the_bound(p: int, block_p: int, program_p: int, output_only: bool) -> None:
+    """Tiles that end inside the channels and beyond them, and a program whose last tile holds none."""
+    o = Options(b=2, t=1, p=p, io="bf16", z=True, D="channel")
+    check_steps(kernel, o, 2, output_only, 4, block_p=block_p, program_p=program_p)
 
 
 @pytest.mark.parametrize("output_only", [True, False])
@@ -150,6 +150,7 @@ def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
 @pytest.mark.parametrize("o", [Options(b=2, t=1, h=2, z=True), Options(b=1, t=1, io="bf16", g=1, p=33)], ids=str)
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_bytes(kernel, o, held, output_only)
+    check_bytes(kernel, o, held, output_only, block_p=16, program_p=48)
     check_bytes(kernel, o, held, output_only, block_p=32)
 
 
@@ -188,8 +189,8 @@ FAULTS = [
     ("(count + 1 < CAPACITY) & real", "(count < CAPACITY) & real", None),
     ("(count + 1 < CAPACITY) & real", "count + 1 < CAPACITY", None),
     ("place(first + count, CAPACITY)", "place(first, CAPACITY)", None),
-    ("past, new, at = e < count, e == count,", "past, new, at = e < count, e > count,", None),
-    ("past, new, at = e < count,", "past, new, at = e < count - 1,", None),
+    ("past, new = e < count, e == count", "past, new = e < count, e > count", None),
+    ("past, new = e < count,", "past, new = e < count - 1,", None),
     ("place(first + e, CAPACITY)", "place(first + e + 1, CAPACITY)", None),
     ("tl.where(new, at_B_t, at_B + at * stride_ring_B_l)", "at_B + at * stride_ring_B_l", None),
     ("tl.where(new, at_x_t, at_x + at * stride_ring_x_l)", "at_x + at * stride_ring_x_l", None),
@@ -207,29 +208,30 @@ FAULTS = [
     ("tl.permute(state, (1, 0, 2))", "state", None),
     ("in_n[None, :] & full", "in_n[None, :]", None),
     ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", None),
-    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", None),
-    ("if kept:", "if count < CAPACITY:", None),
+    ("if kept & (tl.program_id(0) == 0):", "if kept:", None),
+    ("if kept & (tl.program_id(0) == 0):", "if tl.program_id(0) == 0:", None),
+    ("x_t, mask=in_p & kept)", "x_t, mask=in_p)", None),
     ("g = h // HEADS_PER_GROUP", "g = h * 0", None),
-    ("p = start + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
+    ("p, row_p = start + tl.arange(0, BLOCK_P),", "p, row_p = tl.arange(0, BLOCK_P),", None),
+    ("row_p = start + tl.arange(0, BLOCK_P), start + row", "row_p = start + tl.arange(0, BLOCK_P), row", None),
+    ("(tl.program_id(0) * TILES + tile) * BLOCK_P", "tl.program_id(0) * TILES * BLOCK_P", None),
+    ("(tl.program_id(0) * TILES + tile) * BLOCK_P", "(tl.program_id(0) + tile) * BLOCK_P", None),
+    ("P % (TILES * BLOCK_P) == 0", "P % BLOCK_P == 0", None),
     ("y_t *= silu(gate)", "y_t *= gate", None),
     ("y_t += skip * x_t", "y_t += x_t", None),
     ("store(at_tile, following.to(", "store(at_tile, following.to(tl.bfloat16).to(", None),
-    ("            if full:\n", "            if kept:\n", None),
-    ("tl.fma(state, tl.exp(G), update), step * decay", "tl.fma(state, tl.exp(G), update), decay", None),
-    ("tl.fma(state, tl.exp(G), update)", "update", None),
-    ("first + count - 1 - i", "first + count - 2 - i", RING),
-    ("(tl.exp(since) * step)\n", "step\n", RING),
-    ("        since += step * decay\n    return", "    return", RING),
+    ("if full or not OUTPUT_ONLY:", "if kept or not OUTPUT_ONLY:", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
 ]  # fmt: skip
 
 
 def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(b=1, t=1, g=2), 2, True, block_p=16)
+    check_bytes(module, Options(b=1, t=1, h=2, g=1, p=48), 2, True, block_p=16, program_p=32)
     for output_only in (True, False):
         check_steps(module, STEPS[1][0], 4, output_only, 6, block_p=16)
     check_steps(module, STEPS[0][0], 3, True, 4, block_p=16)
-    check_steps(module, replace(STEPS[1][0], n=40), 4, True, 6, block_p=32)
+    check_steps(module, replace(STEPS[1][0], n=40, p=48), 4, True, 6, block_p=16, program_p=32)
     check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=40, gentle=True), 19, True, 30)
 
 
