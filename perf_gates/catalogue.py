@@ -95,6 +95,9 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_scan", "T=1", 64, 1, stores="S y", quick=(90,))
     yield at("ssd_scan", "T=6", 64, 6, stores="S y")
     yield at("ssd_scan", "T=6 verify", 64, 6, stores="y", quick=(80, 90, 100), write_state=False)
+    h, p, *_ = SSD[shape]
+    gate: dict[str, Any] = {"z": meta(64, 1, h, p), "weight": meta(h, p)}
+    yield at("ssd_gated", "T=1", 64, 1, stores="S y squares", quick=(90,), **gate)
     yield at("ssd_window", "B=1 T=6", 1, 6, stores="S y")
     yield at("ssd_window", "B=64 T=6", 64, 6, stores="S y", quick=(90,))
     yield at("ssd_window", "B=64 T=6 verify", 64, 6, stores="y", write_state=False)
@@ -328,6 +331,13 @@ def layers() -> Iterator[Entry]:
     for m in (1, 32, 128):
         args = meta(m, 5120), meta(2560, 5120)
         yield entry("linear_rows", f"M={m}", "mamba2-2.7b", args, {}, stores="y", wide="W", quick=(90,) if m == 1 else ())
+    for m in (1, 32):
+        given = {"residual": meta(m, 2560, dtype=FP32), "weight": meta(2560)}
+        args, quick = (meta(m, 5120), meta(2560, 5120)), (90,) if m == 1 else ()
+        writes = "y residual sums"
+        yield entry("linear_added", f"M={m}", "mamba2-2.7b", args, given, stores=writes, wide="W", quick=quick)
+        args, given = (meta(m, 2560), meta(10576, 2560)), {"squares": meta(m, 160, dtype=FP32)}
+        yield entry("linear_rows", f"M={m} squares", "mamba2-2.7b", args, given, stores="y", wide="W", quick=quick)
     x = meta(64, 6, 2560)
     given = {"residual": meta(64, 6, 2560, dtype=FP32)}
     yield entry("norm", "T=6", "mamba2-2.7b", (x, meta(2560)), given, stores="residual y", quick=(90,))

@@ -73,10 +73,10 @@ def case(name: str) -> Case:
     """
     module, *words = name.split()
     tokens = next((int(w[2:]) for w in words if w.startswith("T=")), 1)
-    if module == "linear_rows":
-        return linear(int(words[0][2:]))
+    if module in ("linear_rows", "linear_added"):
+        return (linear if module == "linear_rows" else linear_added)(int(words[0][2:]))
     if module.split("_")[0] not in ("ssd", "delta"):
-        raise ValueError(f"case came as {name!r}; give a kernel whose name starts with ssd or delta, or linear_rows")
+        raise ValueError(f"case came as {name!r}; give a kernel whose name starts with ssd, delta or linear")
     return (ssd if module.startswith("ssd") else delta)(module, tokens, set(words))
 
 
@@ -131,6 +131,11 @@ def _case(
     if snapshots:
         named["places"] = tensors["places"] = ROWS + torch.arange(ROWS * t).int().view(ROWS, t)
         left_out = (*left_out, "places")
+    if module == "ssd_gated":
+        h, p, _, _ = sizes
+        named |= {"z": bf16(ROWS, t, h, p), "weight": torch.randn(h, p)}
+        named["squares"] = torch.empty(ROWS, t, kernel("ssd_gated", "parts")(h, p))
+        tensors, left_out = tensors | {n: named[n] for n in ("z", "weight", "squares")}, (*left_out, "weight")
     if "tree" in module:
         named["ancestors"] = tensors["ancestors"] = ladder(t)
     if "verify" in words:
@@ -149,6 +154,13 @@ def linear(rows: int) -> Case:
     tensors = {"x": bf16(rows, LINEAR[0]), "W": bf16(LINEAR[1], LINEAR[0]), "out": bf16(rows, LINEAR[1])}
     call = lambda: kernel("linear_rows")(tensors["x"], tensors["W"], out=tensors["out"])  # noqa: E731
     return Case(call, tensors, "W", (), kernel("linear_rows", "traffic_bytes")(rows, *LINEAR))
+
+
+def linear_added(rows: int) -> Case:
+    (k, o), bytes_of = LINEAR, kernel("linear_added", "traffic_bytes")
+    tensors = {"x": bf16(rows, k), "W": bf16(o, k), "residual": torch.randn(rows, o), "weight": bf16(o)}
+    tensors |= {"out": bf16(rows, o), "sums": torch.empty(rows, kernel("linear_added", "parts_of")(o))}
+    return Case(lambda: kernel("linear_added")(**tensors), tensors, "W", ("weight",), bytes_of(rows, k, o))
 
 
 def ladder(nodes: int) -> Tensor:

@@ -4,6 +4,8 @@ The axes are those of `ssmspec_ref.shapes`; `s` is a slot of a pool of states.
 """
 
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,23 @@ INDICES = (torch.int32, torch.int64)
 AS_WRITTEN = {"enable_fp_fusion": False}
 """Option of a launch: no product is fused into a sum but where the source says so (`tl.fma`). Otherwise each compiled variant
 of a kernel (another number of tokens, other strides) may fuse others, and a token's bits depend on what came with it."""
+
+
+@cache
+def overlaps(device: torch.device) -> bool:
+    """Whether the device has programmatic dependent launch."""
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def overlapped(device: torch.device, wanted: bool | None = None) -> dict[str, Any]:
+    """Options of a launch that is placed while the one before it in the stream ends, where the device can (sm_90).
+
+    The kernel waits for that one (`gdc_wait`) before it reads or writes anything; from where it allows the next launch to be
+    placed (`gdc_launch_dependents`) is its own affair.
+    """
+    on = overlaps(device) if wanted is None else wanted
+    return {"OVERLAP": on, **({"launch_pdl": True} if on else {})}
+
 
 Argument = tuple[str, Tensor | None, str, tuple[torch.dtype, ...]]
 """Name, tensor, axes, storage types that are allowed."""

@@ -1,20 +1,24 @@
-"""A linear layer for few rows: y = x W^T + b.
+"""A linear layer for few rows: y = f x W^T + b.
 
-    y[r, o] = sum_k x[r, k] W[o, k] + b[o]   (1)
+    y[r, o] = f[r] sum_k x[r, k] W[o, k] + b[o]           (1)
+    f[r] = 1 / sqrt(sum_j squares[r, j] / k + eps), or 1  (2)
 
 The weights are far larger than everything else and are read once for 32 rows. A program owns BLOCK_O outputs and walks the
-inputs in blocks of BLOCK_K. A block is cut into slices of its inputs, each summed by a warp of its own (2), for the products
-of one warp wait for each other; at the end the slices are added by halves (3). So the order in which a row is summed depends
+inputs in blocks of BLOCK_K. A block is cut into slices of its inputs, each summed by a warp of its own (3), for the products
+of one warp wait for each other; at the end the slices are added by halves (4). So the order in which a row is summed depends
 neither on how many rows there are nor on what they hold, and a row has the same bits alone and in any batch. Sums are fp32.
 
+Rows that an RMS norm has only weighted come with parts of the sum of their squares (`linear_added`). They are read before the
+weights and added in one order, so that their factor (2) costs the weights no time.
+
 Where the device can (sm_90), the launch overlaps the one before it in the stream: its programs are placed while that one's
-end, and wait for x (4).
+end, and wait for x (5).
 
 Layout: x (m, k), W (o, k), y (m, o); W as the checkpoints store it. Rows are padded to the width of a tensor-core tile.
 Bound by the bytes of the weights, and by the start and the end of each launch, in which fewer bytes are under way.
 """
 
-from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -22,16 +26,21 @@ import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
-from ssmspec_ref.errors import PrecisionError, Unsupported
+from ssmspec_ref.errors import ParameterError, PrecisionError, Unsupported
 
-from .launch import FLOATS, sizes
+from .launch import AS_WRITTEN, FLOATS, overlapped, sizes, strides
 
 MOST_ROWS = 128
+PART = 16
+"""Outputs whose squares are summed into one part, whatever the tile."""
 
 
-def traffic_bytes(m: int, k: int, o: int, *, io: int = 2, bias: bool = False) -> int:
-    """Bytes that must cross the memory bus: weights, rows, outputs, bias. Units: bytes; `io` those of an element."""
-    return io * (o * k + m * k + m * o + (o if bias else 0))
+def traffic_bytes(m: int, k: int, o: int, *, io: int = 2, bias: bool = False, parts: int = 0) -> int:
+    """Bytes that must cross the memory bus: weights, rows, outputs, bias, and of each row the parts of its sum of squares.
+
+    Units: bytes; `io` those of an element.
+    """
+    return io * (o * k + m * k + m * o + (o if bias else 0)) + 4 * m * parts
 
 
 def linear_rows(
@@ -39,55 +48,79 @@ def linear_rows(
     W: Tensor,
     bias: Tensor | None = None,
     *,
+    squares: Tensor | None = None,
+    eps: float = 1e-6,
     out: Tensor | None = None,
     overlap: bool | None = None,
     block_o: int | None = None,
     block_k: int | None = None,
     num_stages: int | None = None,
 ) -> Tensor:
-    """The outputs (m, o) of up to 128 rows.
+    """The outputs (m, o) of up to 128 rows; with `squares` (m, j) those of their RMS norm, with `eps` (2).
 
     `overlap` (None: where the device can) lets the launch start before the one ahead of it in the stream has ended; it reads
     and writes nothing until then. `block_k` must be the same for all numbers of rows whose bits are compared.
 
-    Raises: ShapeMismatch, PrecisionError (x and W of two types), Unsupported (more rows), before anything is written.
+    Raises: ShapeMismatch, PrecisionError (x and W of two types), ParameterError (eps < 0), Unsupported (more rows), before
+    anything is written.
     """
-    axes = sizes([("x", x, "m k", FLOATS), ("W", W, "o k", FLOATS), ("bias", bias, "o", FLOATS), ("out", out, "m o", FLOATS)])
-    m, k, o = (axes[a] for a in "mko")
-    if x.dtype != W.dtype:
-        raise PrecisionError(f"x came as {x.dtype} and W as {W.dtype}; a matrix product takes one type")
-    if m > MOST_ROWS:
-        raise Unsupported(f"x came with {m} rows, but the kernel takes at most {MOST_ROWS}; use a matrix product for more")
+    axes = sizes(
+        [
+            ("x", x, "m k", FLOATS),
+            ("W", W, "o k", FLOATS),
+            ("bias", bias, "o", FLOATS),
+            ("squares", squares, "m j", (torch.float32,)),
+            ("out", out, "m o", FLOATS),
+        ]
+    )
+    m, o = axes["m"], axes["o"]
+    check_product(x, W, m, eps)
     y = torch.empty(m, o, dtype=x.dtype, device=x.device) if out is None else out
-    overlap = _overlaps(x.device) if overlap is None else overlap
-    outputs, inputs, stages = _tile(o, m)
-    block_o, block_k, stages = block_o or outputs, block_k or inputs, num_stages or stages
-    block_m = 16 if m <= 16 else 32
-    _linear_rows_kernel[(triton.cdiv(m, block_m), triton.cdiv(o, block_o))](
-        x, W, bias, y, m, o, x.stride(0), W.stride(0), y.stride(0),
-        K=k, BLOCK_M=block_m, BLOCK_O=block_o, BLOCK_K=block_k, STAGES=stages, OVERLAP=overlap, num_warps=4,
-        **({"launch_pdl": True} if overlap else {}),
+    grid, options = tiles(x, W, overlap, block_o, block_k, num_stages)
+    linear_rows_kernel[grid](
+        x, W, bias, y, None, None, None, squares, m, o, eps, x.stride(0), W.stride(0), y.stride(0), 0, 0,
+        *strides(squares, 1), PARTS=axes.get("j", 0), **options,
     )  # fmt: skip
     return y
 
 
-@cache
-def _overlaps(device: torch.device) -> bool:
-    """Whether the device has programmatic dependent launch."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9
+def check_product(x: Tensor, W: Tensor, m: int, eps: float) -> None:
+    """Raises: PrecisionError (x and W of two types), Unsupported (too many rows), ParameterError (eps < 0)."""
+    if x.dtype != W.dtype:
+        raise PrecisionError(f"x came as {x.dtype} and W as {W.dtype}; a matrix product takes one type")
+    if m > MOST_ROWS:
+        raise Unsupported(f"x came with {m} rows, but the kernel takes at most {MOST_ROWS}; use a matrix product for more")
+    if not eps >= 0:
+        raise ParameterError(f"eps came as {eps}; give eps >= 0")
 
 
-def _tile(o: int, m: int) -> tuple[int, int, int]:
-    """Outputs and inputs of a block, and the blocks under way: few programs need more. The inputs, which are the order in
-    which a row is summed, do not depend on the number of rows; of more than 16 rows fewer programs read them.
+def tiles(
+    x: Tensor, W: Tensor, overlap: bool | None, block_o: int | None, block_k: int | None, num_stages: int | None
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The grid of the kernel, and its options."""
+    m, (o, k) = len(x), W.shape
+    outputs, inputs, stages, slices = _tile(o, m, x.element_size())
+    outputs, block_m = block_o or outputs, 16 if m <= 16 else 32
+    options: dict[str, Any] = {"K": k, "PART": PART, "BLOCK_M": block_m, "BLOCK_O": outputs, "BLOCK_K": block_k or inputs}
+    options |= {"STAGES": num_stages or stages, "SLICES": slices, "num_warps": slices}
+    return (triton.cdiv(m, block_m), triton.cdiv(o, outputs)), options | AS_WRITTEN | overlapped(x.device, overlap)
 
-    Among the fastest of 900 on one H200 for the projections of Mamba2-2.7B (10576 x 2560 and 2560 x 5120) in turn, and there
-    the least slower for 16 rows than for one. Weights that pass through registers, the first read before the wait, were 5 %
-    faster on the first projection alone and slower in turn: what waits takes the place of what works.
+
+def _tile(o: int, m: int, size: int) -> tuple[int, int, int, int]:
+    """Outputs and inputs of a block, the blocks under way, and the slices of a block: few programs need more. The inputs and
+    their slices, which are the order in which a row is summed, do not depend on the number of rows.
+
+    Among the fastest of some hundred on one H200 for the projections of Mamba2-2.7B (10576 x 2560 and 2560 x 5120) in turn,
+    and there the least slower for 16 and 32 rows than for one: with 256 inputs in four slices, 16 outputs for up to 16 rows
+    and 32 for more, the second took as long for one row and 1.3 us longer for 32. Weights that pass through registers, the
+    first read before the wait, were 5 % faster on the first projection alone and slower in turn: what waits takes the place
+    of what works.
     """
     if o >= 8192:
-        return 32, 256, 3
-    return (16, 256, 4) if m <= 16 else (32, 256, 4)
+        return 32, 256, 3, 4
+    if size > 2:  # twice the bytes: fewer inputs fit
+        return (16, 256, 4, 4) if m <= 16 else (32, 256, 4, 4)
+    return 32, 512, 3, 8
 
 
 @triton.jit
@@ -98,35 +131,70 @@ def _block(start, at, k0, inside, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def _halved(acc, S: tl.constexpr, O: tl.constexpr, M: tl.constexpr):
-    """Slices s and s + S / 2 added, for all s below S / 2."""
-    low, high = tl.split(tl.permute(tl.reshape(acc, (2, S // 2, O, M)), (1, 2, 3, 0)))
+def _halved(acc, G: tl.constexpr, S: tl.constexpr, O: tl.constexpr, M: tl.constexpr):
+    """Of (G, S, O, M) the slices s and s + S / 2 added, for all s below S / 2."""
+    low, high = tl.split(tl.permute(tl.reshape(acc, (G, 2, S // 2, O, M)), (0, 2, 3, 4, 1)))
     return low + high
 
 
+@triton.jit
+def _sum_of_16(parts, G: tl.constexpr, M: tl.constexpr):
+    """Of (G, 16, 1, M) the sum of 16, by halves: an order that no layout changes."""
+    parts = _halved(_halved(parts, G, 16, 1, M), G, 8, 1, M)
+    return tl.reshape(_halved(_halved(parts, G, 4, 1, M), G, 2, 1, M), (G, M))
+
+
 @triton.jit(do_not_specialize=["m"])
-def _linear_rows_kernel(
-    x, W, bias, y, m, o, stride_x, stride_W, stride_y,
-    K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-    OVERLAP: tl.constexpr,
+def linear_rows_kernel(
+    x, W, bias, y, residual, weight, sums, squares, m, o, eps, stride_x, stride_W, stride_y, stride_residual, stride_sums,
+    stride_squares,
+    K: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, SLICES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    SLICE: tl.constexpr = BLOCK_K // 4
+    SLICE: tl.constexpr = BLOCK_K // SLICES
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     out = (tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)).to(tl.int64)
-    slices = SLICE * tl.arange(0, 4)[:, None, None]
+    slices = SLICE * tl.arange(0, SLICES)[:, None, None]
     k_W, k_x = slices + tl.arange(0, SLICE)[None, None, :], slices + tl.arange(0, SLICE)[None, :, None]
     at_W, in_W = out[None, :, None] * stride_W, (out < o)[None, :, None]
     at_x, in_x = row[None, None, :] * stride_x, (row < m)[None, None, :]
-    acc = tl.zeros((4, BLOCK_O, BLOCK_M), tl.float32)
+    inside = (row < m)[None, :] & (out < o)[:, None]
+    acc = tl.zeros((SLICES, BLOCK_O, BLOCK_M), tl.float32)
     if OVERLAP:
-        tl.extra.cuda.gdc_wait()  # (4)
+        tl.extra.cuda.gdc_wait()  # (5)
+    # What comes behind the loop is on its way before it.
+    if residual is not None:
+        at_residual = residual + row[None, :] * stride_residual + out[:, None]
+        held = tl.load(at_residual, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.load(weight + out, mask=out < o, other=0.0).to(tl.float32)
+    if squares is not None:
+        square = tl.zeros((16, BLOCK_M), tl.float32)
+        for first in tl.static_range(0, PARTS, 16):
+            j = first + tl.arange(0, 16)
+            at_squares = squares + row[None, :] * stride_squares + j[:, None]
+            square += tl.load(at_squares, mask=(row < m)[None, :] & (j < PARTS)[:, None], other=0.0)
     for k0 in tl.range(0, K, BLOCK_K, num_stages=STAGES):
         w, v = _block(W, at_W, k0, in_W, k_W, K, BLOCK_K), _block(x, at_x, k0, in_x, k_x, K, BLOCK_K)
-        acc = tl.dot(w, v, acc=acc, input_precision="ieee", out_dtype=tl.float32)  # (1) (2)
+        acc = tl.dot(w, v, acc=acc, input_precision="ieee", out_dtype=tl.float32)  # (1) (3)
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
-    acc = tl.reshape(_halved(_halved(acc, 4, BLOCK_O, BLOCK_M), 2, BLOCK_O, BLOCK_M), (BLOCK_O, BLOCK_M))  # (3)
+    if SLICES == 8:
+        acc = _halved(acc, 1, 8, BLOCK_O, BLOCK_M)
+    acc = _halved(_halved(acc, 1, 4, BLOCK_O, BLOCK_M), 1, 2, BLOCK_O, BLOCK_M)
+    acc = tl.reshape(acc, (BLOCK_O, BLOCK_M))  # (4)
+    if squares is not None:
+        acc *= tl.rsqrt(_sum_of_16(square, 1, BLOCK_M) / K + eps)  # (2)
     if bias is not None:
         acc += tl.load(bias + out, mask=out < o, other=0.0).to(tl.float32)[:, None]
-    at = y + row[None, :] * stride_y + out[:, None]
-    tl.store(at, acc.to(y.dtype.element_ty), mask=(row < m)[None, :] & (out < o)[:, None])
+    made = acc.to(y.dtype.element_ty)
+    if residual is not None:
+        kept = (held + made.to(tl.float32)).to(residual.dtype.element_ty)
+        tl.store(at_residual, kept, mask=inside)
+        value = kept.to(tl.float32)
+        made = (scale[:, None] * value).to(y.dtype.element_ty)
+        GROUPS: tl.constexpr = BLOCK_O // PART
+        parts = tl.reshape(value * value, (GROUPS, PART, BLOCK_M))
+        j = tl.program_id(1).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+        at_sums = sums + row[None, :] * stride_sums + j[:, None]
+        tl.store(at_sums, _sum_of_16(parts, GROUPS, BLOCK_M), mask=(row < m)[None, :] & (j * PART < o)[:, None])
+    tl.store(y + row[None, :] * stride_y + out[:, None], made, mask=inside)

@@ -17,16 +17,17 @@ lanes over n / RUN, and half of the instructions are shuffles.)
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
 Bound by the bytes of the state: one read, and one write where it is kept. The state is marked to leave the caches first,
 which leaves room for B, C and others' writes. A token is 332 instructions for 64 states a lane, 200 of them the products of
-(3) and (4).
+(3) and (4). Where the device can, programs are placed while the launch before them ends, and wait for it.
 """
 
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from .functions import silu
-from .launch import d_strides, strides
+from .launch import d_strides, overlapped, strides
 from .ssd_inputs import check_inputs, step_size
 
 
@@ -78,12 +79,13 @@ def ssd_scan(
     block, warps = tile(p, t)
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y,
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y, None, None,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(None, 2), *strides(None, 3), *d_strides(D), *dt_limit,
+        *strides(live, 2), *strides(None, 2), *strides(None, 3), *strides(None, 2), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, enable_fp_fusion=fused,
+        **overlapped(S.device),
     )  # fmt: skip
     return y
 
@@ -99,15 +101,17 @@ def tile(p: int, t: int) -> tuple[int, int]:
 
 @triton.jit
 def ssd_scan_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y, weight, squares,
     stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
     stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
     stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
-    stride_kept_s, stride_kept_h, stride_kept_p, stride_D_h, stride_D_p, low, high,
+    stride_kept_s, stride_kept_h, stride_kept_p, stride_squares_b, stride_squares_t, stride_D_h, stride_D_p, low, high,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr, RUN: tl.constexpr,
+    BLOCK_N: tl.constexpr, RUN: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b
@@ -134,6 +138,8 @@ def ssd_scan_kernel(
         bias = tl.load(dt_bias + h).to(tl.float32)
     if D is not None:
         skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+    if weight is not None:
+        scale = tl.load(weight + h * P + p, mask=in_p, other=0.0).to(tl.float32)
     at_x = x + b * stride_x_b + h * stride_x_h + p
     at_B = B + b * stride_B_b + g * stride_B_g + n
     at_C = C + b * stride_C_b + g * stride_C_g + n
@@ -168,6 +174,11 @@ def ssd_scan_kernel(
                 y_t = tl.fma(skip, x_t, y_t)
             if z is not None:
                 y_t *= silu(z_t)
+            if weight is not None:
+                at_squares = squares + b * stride_squares_b + tl.cast(t, tl.int64) * stride_squares_t
+                tile = h * tl.num_programs(0) + tl.program_id(0)
+                tl.store(at_squares + tile, tl.sum(tl.where(in_p, y_t * y_t, 0.0), axis=0))
+                y_t *= scale
             tl.store(at_y + tl.cast(t, tl.int64) * stride_y_t, y_t.to(y.dtype.element_ty), mask=in_p)
             if places is not None:
                 place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)

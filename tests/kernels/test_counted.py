@@ -69,5 +69,5 @@ def test_a_formula_that_is_off_and_a_race_are_said() -> None:
 
 
 def test_a_case_of_no_family_is_refused() -> None:
-    with pytest.raises(ValueError, match="give a kernel whose name starts with ssd or delta, or linear_rows"):
+    with pytest.raises(ValueError, match="give a kernel whose name starts with ssd, delta or linear"):
         counted.case("norm T=6")

@@ -108,15 +108,15 @@ MUTANTS = {
     "last block lost": ("for k0 in tl.range(0, K, BLOCK_K", "for k0 in tl.range(0, K - BLOCK_K + 1, BLOCK_K"),
     "sum started anew": ("tl.dot(w, v, acc=acc,", "tl.dot(w, v,"),
     "a slice lost": ("return low + high", "return low"),
-    "slices overlap": ("slices = SLICE * tl.arange(0, 4)", "slices = (SLICE - 1) * tl.arange(0, 4)"),
+    "slices overlap": ("slices = SLICE * tl.arange(0, SLICES)", "slices = (SLICE - 1) * tl.arange(0, SLICES)"),
     "bias by row": ("bias + out, mask=out < o", "bias + row, mask=row < m"),
     "bias left out": ("acc += tl.load(bias", "acc = acc + 0.0 * tl.load(bias"),
     "rows off by one": ("row[None, None, :] * stride_x", "(row[None, None, :] - 1) * stride_x"),
     "rows of another block": ("tl.program_id(0) * BLOCK_M", "0 * BLOCK_M"),
     "tf32": ('input_precision="ieee"', 'input_precision="tf32"'),
     "outputs unwritten": (
-        "mask=(row < m)[None, :] & (out < o)[:, None]",
-        "mask=(row < m)[None, :] & (out < o - 1)[:, None]",
+        "stride_y + out[:, None], made, mask=inside)",
+        "stride_y + out[:, None], made, mask=inside & (out < o - 1)[:, None])",
     ),
 }
 

@@ -42,7 +42,7 @@ KERNELS = {
     "buffered": {"ssd_scan_kernel", "ssd_buffered_short_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},
     "buffered_delta": {"delta_scan_kernel", "_delta_buffered_kernel", "_delta_buffered_step_kernel", "_commit_kernel"},
     "unrolled": {"ssd_window_kernel"},
-    "linear": {"_linear_rows_kernel"},
+    "linear": {"linear_rows_kernel"},
     "prefill": {"_causal_attention_kernel", "_chunk_walk_kernel", "_chunk_outputs_kernel"},
     "peers": {"ssd_scan_kernel", "delta_scan_kernel"},
 }

@@ -1,7 +1,7 @@
 """SSD at the shapes of models: scans, windows, trees, snapshots, replay, the ring, prefill."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref.contract import NumericContract
-from ssmspec_ref.error_bounds.arithmetic import Approx
+from ssmspec_ref.contract import NumericContract, Storage
+from ssmspec_ref.error_bounds.arithmetic import Approx, constant, sum_of_products
 from ssmspec_ref.records import along
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDParams, SSDWindow
@@ -36,6 +36,7 @@ def checks(plan: Plan) -> Iterator[Check]:
                 yield at("ssd_replay_scan", f"T={t}", replay, t=t)
                 yield at("ssd_commit", f"T={t}", commit, t=t)
             yield at("ssd_snapshots", "T=6", snapshots, t=6)
+            yield at("ssd_gated", "T=1", gated)
             for t in plan.nodes:
                 yield at("ssd_tree_scan", f"T={t}", tree, t=t)
                 yield at("ssd_replay_scan", f"tree of {t}", replay, t=t, branching=True)
@@ -66,7 +67,7 @@ class Layer:
     given: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def form(self) -> str:
+    def form(self) -> Storage:
         """Outputs of a batch are stored in fp32, where errors show that a bf16 output hides."""
         return "bf16" if self.b == 1 else "fp32"
 
@@ -150,6 +151,28 @@ def scan(call: Call, sizes: Any, b: int, t: int, by: str, order: Any, write_stat
     finite("y", out, layer.live)
     used = within("y", layer.outputs(out), y)
     return max(used, within("S", layer.state(), S)) if write_state else used
+
+
+def gated(call: Call, sizes: Any, b: int) -> float:
+    """A token with its gate and the norm's weight; the squares of the judged heads, tile by tile."""
+    layer, (h, p, _, _), parts = Layer(call, sizes, b), sizes, launcher("ssd_gated", "parts")
+    z, weight, squares = call.normal(b, 1, h, p), call.normal(h, p), call.blank(b, 1, parts(h, p), form="fp32")
+    tokens, out = layer.window(1), layer.blank(1)
+    window, errors = layer.judged(tokens)
+    window = replace(window, z=pulled(z, layer.rows, layer.heads))
+    g, S = eb.ssd.scan(layer.state(), window, layer.params, declared(io="fp32"), inexact=errors)
+    owned = {"out": slice(0, layer.live), "squares": slice(0, layer.live), "S": layer.own}
+    with call.keeping(owned, out=out, squares=squares, z=z, weight=weight, **layer.same(**tokens)):
+        launcher("ssd_gated")(layer.S, **tokens, **layer.given, z=z, weight=weight, out=out, squares=squares)
+    finite("v", out, layer.live)
+    scale = constant(weight.double().cpu().numpy()[layer.heads], g.contract)
+    used = within("v", layer.outputs(out), (g * scale).store(layer.form))
+    tiles = parts(h, p) // h
+    size = 1 << (-(-p // tiles) - 1).bit_length()
+    pieces = g.map(lambda a: np.pad(a, [(0, 0)] * 3 + [(0, tiles * size - p)]).reshape(*a.shape[:3], tiles, size))
+    found = pulled(squares.view(b, 1, h, tiles), layer.rows, layer.heads)
+    used = max(used, within("squares", found, sum_of_products(("...i, ...i -> ...", pieces, pieces))))
+    return max(used, within("S", layer.state(), S))
 
 
 def poisoned(call: Call, tokens: dict[str, Tensor], mask: Array) -> Tensor:

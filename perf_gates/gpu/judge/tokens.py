@@ -44,6 +44,7 @@ def checks(plan: Plan) -> Iterator[Check]:
         for model, (k, o) in ({"tiny": (70, 37)} if plan.tiny else PROJECTIONS).items():
             for m in sorted({m for m in (b, 6 * b) if m <= MOST_ROWS}):
                 yield Check("linear_rows", model, f"{m} rows", b, partial(linear, m=m, k=k, o=o))
+                yield Check("linear_added", model, f"{m} rows", b, partial(added, m=m, k=k, o=o))
         yield Check("norm", "mamba2-2.7b", "T=6", b, partial(norm, b=b, t=6, u=64 if plan.tiny else 2560))
         yield Check("gated_norm", "mamba2-2.7b", "T=6", b, partial(gated, b=b, shape=(6, 96 if plan.tiny else 5120)))
         yield Check(
@@ -237,6 +238,24 @@ def linear(call: Call, m: int, k: int, o: int) -> float:
     assert bool(out.isfinite().all()), "an output was not written"
     pair = eb.linear(eb.exact(picked[0], contract), Linear(picked[1]))
     return within("y", out.double().cpu().numpy()[rows][:, columns], pair)
+
+
+def added(call: Call, m: int, k: int, o: int) -> float:
+    """All columns for a few rows, with the residual's sum of all rows bit for bit; then the layer behind it."""
+    x, W, weight = call.normal(m, k), call.normal(o, k, scale=k**-0.5), call.normal(o)
+    residual, out, squares = call.normal(m, o, form="fp32"), call.blank(m, o), call.blank(m, -(-o // 16), form="fp32")
+    before, y = residual.clone(), launcher("linear_rows")(x, W).float()
+    with call.keeping(dict.fromkeys(("out", "residual", "squares"), slice(0, m)), x=x, W=W, residual=residual, out=out):
+        launcher("linear_added")(x, W, residual=residual, weight=weight, out=out, sums=squares)
+    assert torch.equal(residual, before + y), "the residual is not the sum with the rounded product"
+    assert torch.equal(out, (weight.float() * residual).to(out.dtype)), "v is not the weighted residual"
+    behind, made = call.normal(512, o, scale=o**-0.5), call.blank(m, 512, form="fp32")
+    launcher("linear_rows")(out, behind, squares=squares, eps=1e-6, out=made)
+    rows, contract = call.sample(m, 3), declared(io="fp32")
+    r, v, W_ = (t.double().cpu().numpy() for t in (residual[rows], out[rows], behind))
+    mean = eb.arithmetic.sum_of_products(("...i, ...i -> ...", *(eb.exact(r, contract),) * 2)) * (1 / o)
+    pair = eb.linear(eb.exact(v, contract), Linear(W_)) * eb.rsqrt(mean + 1e-6)[..., None]
+    return within("y", made.double().cpu().numpy()[rows], pair)
 
 
 def norm(call: Call, b: int, t: int, u: int) -> float:

@@ -1,0 +1,91 @@
+"""SSD (Mamba-2), one or a few tokens, with the first half of the gated norm behind it.
+
+    S' and y as in `ssd_scan`                                                               (1)
+    g = y silu(z)                                                                           (2)
+    v = weight g                                  rounded to the type of x                  (3)
+    squares[b, t, j] = sum g^2 over the channels of tile j, the tiles of all heads in turn  (4)
+
+v and squares are the RMS norm of g over all heads, gate first, but for a factor of each token, which the projection behind
+applies to its sums (`linear_rows`, equation 2): no launch stands between the two, and no program waits for all heads. y is
+not rounded before it is gated, one rounding less than in `gated_norm`. A v in fp16 could overflow, and is refused.
+
+The kernel is that of `ssd_scan`, in its layout and in what bounds it; its tiles are larger, so that there are fewer of (4).
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from ssmspec_ref.errors import PrecisionError, ShapeMismatch
+
+from .launch import FLOATS, d_strides, overlapped, strides
+from .ssd_inputs import check_inputs
+from .ssd_scan import ssd_scan_kernel
+from .ssd_scan import traffic_bytes as scan_bytes
+
+CHANNELS, WARPS = 16, 4
+"""Of a program: 2 and 4 warps for 8, 16, 32 and 64 channels took 0.5 to 3 % longer in a step of Mamba2-2.7B on an H200."""
+
+
+def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int = 4, io: int = 2) -> int:
+    """Bytes that must cross the memory bus for b live rows; the norm's weight is left out as parameters are.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    return scan_bytes(b, t, h, p, n, g, state=state, io=io, z=True) + 4 * b * t * parts(h, p)
+
+
+def parts(h: int, p: int) -> int:
+    """How many parts the squares of a token have."""
+    return h * triton.cdiv(p, _channels(p))
+
+
+def _channels(p: int) -> int:
+    return min(triton.next_power_of_2(p), CHANNELS)
+
+
+def ssd_gated(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    z: Tensor,
+    weight: Tensor,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    out: Tensor | None = None,
+    squares: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Advance the states S[slots] by a window of tokens, in place; v (b, t, h, p) and squares (b, t, j), (1) to (4).
+
+    `weight` (h, p) is the norm's. Rows and slots as in `ssd_scan`; of a padding row nothing is written.
+
+    Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, before anything is written.
+    """
+    more = [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
+    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
+    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    j, block = parts(h, p), _channels(p)
+    if axes.get("j", j) != j:
+        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
+    if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
+        raise PrecisionError("x or out came as torch.float16, in which a row that is not normed may overflow; use ssd_scan")
+    if not weight.is_contiguous():
+        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
+    v = torch.empty_like(x) if out is None else out
+    sums = torch.empty(b, t, j, dtype=torch.float32, device=x.device) if squares is None else squares
+    ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, None, None, None, v, weight, sums,
+        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(v, 3),
+        *strides(None, 2), *strides(None, 2), *strides(None, 3), *strides(sums, 2), *d_strides(D), *dt_limit,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        WRITE_STATE=True, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
+        RUN=min(32, triton.next_power_of_2(n)), num_warps=WARPS, enable_fp_fusion=False, **overlapped(S.device),
+    )  # fmt: skip
+    return v, sums
