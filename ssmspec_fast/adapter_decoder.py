@@ -23,7 +23,7 @@ from .decoder import Decoder
 from .handover import Held
 from .layers.delta import Delta
 from .layers.delta import Gates as DeltaGates
-from .layers.linear import Linear
+from .layers.linear import Linear, Product
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Gates as SSDGates
 from .layers.mamba2 import Mamba2
@@ -94,12 +94,12 @@ class GivenSSD(Given, Mamba2):
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
         pre, dt, z = self.given(u, room)
         return pre, SSDGates(dt, z)
 
-    def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
-        return y.flatten(2)
+    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
+        return Product(None, y.flatten(2))
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ class GivenDelta(Given, Delta):
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
         pre, g, beta = self.given(u, room)
         return pre, DeltaGates(g, beta, g)
 
-    def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
-        return y.flatten(2)
+    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
+        return Product(None, y.flatten(2))
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class GivenSelective(Given, Mamba1):
 
     tokens: Any = None
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> Any:
+    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
         pre, z = self.given(u, room)
         return pre, z
 
-    def output(self, y: Tensor, gates: Any, operations: Operations) -> Tensor:
-        return y
+    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
+        return Product(None, y)
 
 
 def parts(inputs: Any) -> tuple[Array | None, ...]:

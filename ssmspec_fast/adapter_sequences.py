@@ -185,7 +185,7 @@ def over_kernels(device: str) -> tuple[Decoding, ...]:
         def __init__(self, bitwise: bool = False) -> None:
             super().__init__(bitwise)
             plain: Any = TorchOperations(bitwise)
-            for name in ("linear", "logits", "norm", "gated_norm"):
+            for name in ("linear", "linear_normed", "logits", "norm", "gated_norm"):
                 setattr(self, name, getattr(plain, name))
 
     operations = Interpreted if device == "cpu" else TritonOperations

@@ -9,10 +9,11 @@ from ssmspec_ref.errors import EmptyWindow, LengthError, SlotError
 
 from .handover import Held, put_in, take_out
 from .layers.attention import Attention
+from .layers.linear import Product
 from .layers.rotary import Positions
 from .methods import Method
 from .model import Mixer, Model, head, through
-from .operations import Operations
+from .operations import Operations, Rows
 from .operations.slots import index
 from .prefill import CHUNK, prefill
 from .sequences import Sequences
@@ -108,7 +109,7 @@ class Decoder:
         """What the head reads after each token of a feed; no length moves."""
         operations, pools, method, positions = self.operations, self.pools, self.method, Positions(feed.positions)
 
-        def mixed(layer: int, mixer: Mixer, u: Tensor) -> Tensor:
+        def mixed(layer: int, mixer: Mixer, u: Rows) -> Product:
             if isinstance(mixer, Attention):
                 q, k, v, gate = mixer.inputs(u, positions, operations)
                 return mixer.output(method.attend(pools, layer, mixer, q, k, v, feed, operations), gate, operations)

@@ -5,11 +5,11 @@
     x      = x + mlp(norm(x)),  of the x before (2) if parallel (3)
     logits = head norm(x)                                       (4)
 
-What was added last waits in `pending` until the next norm, which adds and norms in one operation.
+What was added last waits in `pending` until the next norm: a product that stands alone is taken with it in one operation.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -18,15 +18,16 @@ from torch import Tensor
 from .config import ModelConfig
 from .layers.attention import Attention
 from .layers.delta import Delta
+from .layers.linear import Product, scaled
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
-from .layers.mlp import MLP, scaled
+from .layers.mlp import MLP
 from .layers.norm import Norm
-from .operations import Operations
+from .operations import Operations, Rows
 
 Recurrent: TypeAlias = Mamba1 | Mamba2 | Delta
 Mixer: TypeAlias = Recurrent | Attention
-Run: TypeAlias = Callable[[int, Mixer, Tensor], Tensor]
+Run: TypeAlias = Callable[[int, Mixer, Rows], Product]
 """Layer, its mixer, what it reads -> what it adds."""
 
 
@@ -74,14 +75,21 @@ class Stream:
         self.x, self.operations = x, operations
         self.dtype = model.dtype
         self.residual = x.to(model.exact) if model.config.residual_fp32 else x.clone()
-        self.pending: Tensor | None = None
+        self.pending: list[Product] = []
 
-    def normed(self, norm: Norm, again: bool = False) -> Tensor:
-        """The norm of the stream with what is pending; `again` of the stream as the last norm read it."""
-        if self.pending is None or again:
+    def normed(self, norm: Norm, again: bool = False) -> Rows:
+        """The norm of the stream with what is pending, for projections; `again` of the stream as the last norm read it."""
+        if len(self.pending) != 1 or again:
+            return self.last(norm, again)
+        (pending,), self.pending = self.pending, []
+        return pending.normed(norm, self.residual, self.operations)
+
+    def last(self, norm: Norm, again: bool = False) -> Tensor:
+        """As `normed`, for all who read it."""
+        if not self.pending or again:
             return norm(self.residual, self.operations).to(self.dtype)
-        pending, self.pending = self.pending, None
-        return norm(pending, self.operations, self.residual)
+        pending, self.pending = self.pending, []
+        return norm(total([one.taken(self.operations) for one in pending]), self.operations, self.residual)
 
 
 def through(model: Model, tokens: Tensor, run: Run, operations: Operations) -> Tensor:
@@ -90,19 +98,19 @@ def through(model: Model, tokens: Tensor, run: Run, operations: Operations) -> T
     stream = Stream(embedded, model, operations)
     layer = 0
     for block, config in zip(model.blocks, model.config.blocks, strict=True):
-        added: list[Tensor] = []
+        added: list[Product] = []
         if block.norm is not None:
             u = stream.normed(block.norm)
             for mixer, branch in zip(block.mixers, config.branches, strict=True):
-                added.append(scaled(run(layer, mixer, scaled(u, branch.scale_in)), branch.scale_out))
+                added.append(replace(run(layer, mixer, scaled(u, branch.scale_in)), factor=branch.scale_out))
                 layer += 1
         if not config.parallel and added:
-            stream.pending, added = total(added), []
+            stream.pending, added = added, []
         if block.mlp is not None and block.mlp_norm is not None:
             added.append(block.mlp(stream.normed(block.mlp_norm, again=config.parallel), operations))
         if added:
-            stream.pending = total(added)
-    return stream.normed(model.norm)
+            stream.pending = added
+    return stream.last(model.norm)
 
 
 def total(parts: list[Tensor]) -> Tensor:

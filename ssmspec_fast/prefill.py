@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from .layers.attention import Attention
+from .layers.linear import Product
 from .layers.rotary import Positions
 from .methods import Method
 from .model import Mixer, Model, through
-from .operations import Operations
+from .operations import Operations, Rows
 from .state import Pools, RecurrentState
 
 CHUNK = 4096
@@ -86,7 +87,7 @@ def feed(model: Model, pools: Pools, method: Method, run: Run, operations: Opera
         return
     positions = Positions(run.positions)
 
-    def mixed(layer: int, mixer: Mixer, u: Tensor) -> Tensor:
+    def mixed(layer: int, mixer: Mixer, u: Rows) -> Product:
         if isinstance(mixer, Attention):
             cache = pools.cache(layer)
             q, k, v, gate = mixer.inputs(u, positions, operations)

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from ..config import AttentionConfig
-from ..operations import Operations
-from .linear import Linear
-from .mlp import scaled
+from ..operations import Operations, Rows
+from .linear import Linear, Product, scaled
 from .norm import Norm
 from .rotary import Positions
 
@@ -30,7 +29,7 @@ class Attention:
     def scale(self) -> float:
         return self.config.channels**-0.5
 
-    def inputs(self, u: Tensor, positions: Positions, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def inputs(self, u: Rows, positions: Positions, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries (b, t, h, e), keys and values (b, t, g, e), turned to their positions, and the gate."""
         c, lead = self.config, u.shape[:-1]
         q, gate = self.q_proj(u, operations).view(*lead, c.heads, -1), None
@@ -44,7 +43,7 @@ class Attention:
             q, k = operations.rotate(q, k, positions.turn(c.rotary, self.frequencies, operations))
         return q, k, v, gate
 
-    def output(self, y: Tensor, gate: Tensor | None, operations: Operations) -> Tensor:
+    def output(self, y: Tensor, gate: Tensor | None, operations: Operations) -> Product:
         if gate is not None:
             y = y * operations.act(gate, "sigmoid")
-        return self.out_proj(y.flatten(-2), operations)
+        return Product(self.out_proj, y.flatten(-2))

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..config import DeltaConfig
-from ..operations import DeltaInputs, DeltaParams, Operations, Taps
-from .linear import Linear
+from ..operations import DeltaInputs, DeltaParams, Operations, Rows, Taps
+from .linear import Linear, Product
 
 
 class Gates(NamedTuple):
@@ -49,7 +49,7 @@ class Delta:
     def reads(self) -> slice:
         return slice(0, self.config.conv.channels)
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
+    def inputs(self, u: Rows, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
         """What the convolution reads, and what passes it by (1); the former into `room` where it is given."""
         pre = self.qkv_proj(u, operations, room)
         g, beta, z = (projection(u, operations) for projection in (self.a_proj, self.b_proj, self.z_proj))
@@ -68,8 +68,8 @@ class Delta:
         keys, h = (c.key_heads, c.key_channels), c.value_heads
         return DeltaInputs(new(*keys), new(*keys), new(h, c.value_channels), new(h), new(h))
 
-    def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
+    def output(self, y: Tensor, gates: Gates, operations: Operations) -> Product:
         """(3)."""
         z = gates.z.reshape(y.shape)
         y = operations.gated_norm(y, z, self.norm, eps=self.config.eps, norm_first=True)
-        return self.out_proj(y.flatten(-2), operations)
+        return Product(self.out_proj, y.flatten(-2))

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..config import Mamba1Config
-from ..operations import Operations, SelectiveInputs, SelectiveParams, Taps
-from .linear import Linear
+from ..operations import Operations, Rows, SelectiveInputs, SelectiveParams, Taps
+from .linear import Linear, Product
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Mamba1:
     def reads(self) -> slice:
         return slice(0, self.config.inner)
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def inputs(self, u: Rows, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the convolution reads, and the gate (1); the projection into `room` where it is given."""
         x, z = torch.split(self.in_proj(u, operations, room), self.config.inner, dim=-1)
         return x, z
@@ -55,6 +55,6 @@ class Mamba1:
         d, n = self.config.inner, self.config.state
         return SelectiveInputs(new(d), new(d), new(n), new(n))
 
-    def output(self, y: Tensor, gates: Tensor, operations: Operations) -> Tensor:
+    def output(self, y: Tensor, gates: Tensor, operations: Operations) -> Product:
         """(3); y comes gated."""
-        return self.out_proj(y, operations)
+        return Product(self.out_proj, y)

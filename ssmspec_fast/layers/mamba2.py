@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ..config import Mamba2Config
-from ..operations import Operations, SSDInputs, SSDParams, Taps
-from .linear import Linear
-from .mlp import scaled
+from ..operations import Gate, Operations, Rows, SSDInputs, SSDParams, Taps, Weighted
+from .linear import Linear, Product, scaled
 
 
 class Gates(NamedTuple):
@@ -47,7 +46,7 @@ class Mamba2:
     def reads(self) -> slice:
         return slice(self.config.inner, self.config.inner + self.config.conv.channels)
 
-    def inputs(self, u: Tensor, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
+    def inputs(self, u: Rows, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
         """What the convolution reads, and what passes it by (1); the projection into `room` where it is given."""
         c = self.config
         projected = self.in_proj(scaled(u, c.input_multiplier), operations, room)
@@ -77,13 +76,20 @@ class Mamba2:
         c = self.config
         return SSDInputs(new(c.heads, c.channels), new(c.heads), new(c.groups, c.state), new(c.groups, c.state))
 
-    def output(self, y: Tensor, gates: Gates, operations: Operations) -> Tensor:
-        """(3)."""
+    def gate(self, gates: Gates) -> Gate | None:
+        """What the norm of (3) takes beside y, where it is one norm of all heads that are gated first."""
+        n = self.config.norm
+        return None if self.norm is None or n is None or n.groups > 1 or n.norm_first else Gate(gates.z, self.norm, n.eps)
+
+    def output(self, y: Rows, gates: Gates, operations: Operations) -> Product:
+        """(3); y may come gated and normed."""
+        if isinstance(y, Weighted):
+            return Product(self.out_proj, y)
         y = y.flatten(-2)
         if self.norm is not None and self.config.norm is not None:
             n = self.config.norm
             y = operations.gated_norm(y, gates.z, self.norm, groups=n.groups, eps=n.eps, norm_first=n.norm_first)
-        return self.out_proj(y, operations)
+        return Product(self.out_proj, y)
 
 
 def widened(x: Tensor, heads: int) -> Tensor:

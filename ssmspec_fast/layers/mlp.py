@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..config import MLPConfig
-from ..operations import Operations
-from .linear import Linear
+from ..operations import Operations, Rows
+from .linear import Linear, Product, scaled
 
 
 @dataclass(frozen=True)
@@ -18,14 +16,9 @@ class MLP:
     down: Linear
     gate: Linear | None = None
 
-    def __call__(self, x: Tensor, operations: Operations) -> Tensor:
+    def __call__(self, x: Rows, operations: Operations) -> Product:
         up = self.up(x, operations)
         if self.gate is None:
-            return self.down(operations.act(up, self.config.activation), operations)
+            return Product(self.down, operations.act(up, self.config.activation))
         gate = scaled(self.gate(x, operations), self.config.gate_multiplier)
-        return scaled(self.down(operations.act(gate, self.config.activation) * up, operations), self.config.down_multiplier)
-
-
-def scaled(x: Tensor, factor: float) -> Tensor:
-    """factor x; x itself for a factor of 1."""
-    return x if factor == 1.0 else x * factor
+        return Product(self.down, operations.act(gate, self.config.activation) * up, self.config.down_multiplier)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, Rows
 from ..sequences import Sequences
 from ..state import Pools
 from ..window import Feed, Verdict, Window
@@ -59,7 +59,7 @@ class Method(Protocol):
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
-    ) -> Tensor:
+    ) -> Rows:
         """Convolution and recurrence of one layer over the feed: the outputs y."""
         ...
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from ssmspec_ref.errors import Unsupported
 
 from ..layers.attention import Attention
+from ..layers.mamba2 import Mamba2
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, Rows, SSDInputs
 from ..operations.slots import move
 from ..sequences import Sequences
 from ..state import Pools, new_pools
@@ -52,10 +53,14 @@ class Plain:
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
-    ) -> Tensor:
+    ) -> Rows:
         state = pools.recurrent(layer)
         c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots)
         inputs = mixer.project(c, gates, operations)
+        if isinstance(mixer, Mamba2) and isinstance(inputs, SSDInputs) and (gate := mixer.gate(gates)) is not None:
+            y = operations.ssd_gated(state.S, inputs, mixer.params, gate, slots=feed.slots)
+            if y is not None:
+                return y
         return recurrence(operations, mixer).scan(state.S, inputs, mixer.params, slots=feed.slots)
 
     def attend(

@@ -6,6 +6,7 @@ nothing; cursors lie on the device; nothing waits for the host. Axes as in `ssms
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 Keep: TypeAlias = Literal["final", "committed", "none"]
@@ -78,6 +79,33 @@ class Taps(NamedTuple):
     activation: bool = True
 
 
+class Weighted(NamedTuple):
+    """Rows that an RMS norm has weighted only, with parts (.., j) of the sums of squares that give each row its factor.
+
+    Without squares they are what they are.
+    """
+
+    x: Tensor
+    squares: Tensor | None
+    eps: float
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.x.shape
+
+
+Rows: TypeAlias = Tensor | Weighted
+"""What a projection reads."""
+
+
+class Gate(NamedTuple):
+    """Of a norm over all heads, gate first: z (b, t, c), weight (c)."""
+
+    z: Tensor
+    weight: Tensor
+    eps: float
+
+
 class Emitted(NamedTuple):
     """What the windows of a batch emit: the fields of `ssmspec_kernels.accept_greedy.Emitted`."""
 
@@ -128,8 +156,18 @@ class Operations(Protocol):
     @property
     def selective(self) -> Recurrence: ...
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    def linear(self, x: Rows, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
         """x W^T + bias over the last axis; into `out`, without gaps, where it is given."""
+        ...
+
+    def linear_normed(
+        self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
+    ) -> Rows:
+        """The RMS norm of residual + x W^T + bias, which stays in `residual`, as `linear` takes it."""
+        ...
+
+    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
+        """`ssd.scan` of one token and the gated norm of all heads (b, t, c); None, and nothing done, where two are better."""
         ...
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:

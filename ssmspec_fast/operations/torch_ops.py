@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from . import Gate, Rows, SSDInputs, SSDParams
 from .arithmetic import Arithmetic, exact
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
@@ -28,10 +29,19 @@ class TorchOperations:
         self.append_packed, self.kv_append = attention.append_packed, attention.append
         self.kv_compact = attention.compact
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    def linear(self, x: Rows, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+        assert isinstance(x, Tensor)  # `linear_normed` norms at once
         y = self.arithmetic.product(x, W)
         y = y if bias is None else y + bias
         return y if out is None else out.copy_(y)
+
+    def linear_normed(
+        self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
+    ) -> Tensor:
+        return self.norm(self.linear(x, W, bias), weight, residual=residual, eps=eps)
+
+    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> None:
+        return None
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         return self.arithmetic.wide_product(x, W, exact(x))

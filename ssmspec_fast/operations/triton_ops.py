@@ -22,20 +22,23 @@ from ssmspec_kernels.conv_window import conv_window
 from ssmspec_kernels.cursors import commit_window
 from ssmspec_kernels.gated_norm import gated_norm
 from ssmspec_kernels.kv_compact import kv_compact
+from ssmspec_kernels.linear_added import WIDE, linear_added
 from ssmspec_kernels.linear_rows import linear_rows
 from ssmspec_kernels.ngram_drafts import ngram_drafts
 from ssmspec_kernels.norm import norm
 from ssmspec_kernels.rotary import rotary
+from ssmspec_kernels.ssd_gated import ssd_gated
 from ssmspec_kernels.tree_attention import tree_attention
 from ssmspec_kernels.tree_mask import tree_mask
 
-from . import Keep, Taps
+from . import Gate, Keep, Rows, SSDInputs, SSDParams, Taps, Weighted
 from .torch_ops import TorchOperations
-from .triton_recurrences import SSD, Delta, Selective
+from .triton_recurrences import SSD, Delta, Selective, leading, named
 
-FEW = 16
-"""Rows up to which `linear_rows` is the faster: for all weights of Mamba2-2.7B and 16, 32, 64 rows 1725, 2093, 2940 us on an
-H200, cuBLAS 1858, 1897, 2080."""
+FEW = 32
+"""Rows up to which `linear_rows` is the faster: for 16, 24, 32 rows a layer of Mamba2-2.7B takes 26.0, 28.7, 28.9 us on an
+H200, with cuBLAS 26.9, 28.3, 28.6 and a norm beside, so that a plain step of 32 rows takes 0.96 of that. For
+64 rows cuBLAS takes 0.7 of the time."""
 ONE_LAUNCH: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
 """Activations that PyTorch computes in fp32 and rounds, in one launch."""
 LONGEST = 128
@@ -67,7 +70,9 @@ class TritonOperations:
             return self.ordered_act(x, name)
         return ONE_LAUNCH[name](x)
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    def linear(self, x: Rows, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+        if isinstance(x, Weighted):
+            return self._linear_weighted(x, W, bias, out)
         rows = x.reshape(-1, x.shape[-1])
         made = x.new_empty((*x.shape[:-1], W.shape[0])) if out is None else out
         if len(rows) > FEW and not self.bitwise:
@@ -80,6 +85,40 @@ class TritonOperations:
         for part, y in zip(torch.split(rows, ROWS), torch.split(made.view(-1, W.shape[0]), ROWS), strict=True):
             linear_rows(part, W, bias, out=y)
         return made
+
+    def _linear_weighted(self, u: Weighted, W: Tensor, bias: Tensor | None, out: Tensor | None) -> Tensor:
+        made = u.x.new_empty((*u.shape[:-1], W.shape[0])) if out is None else out
+        for rows, y in zip(parts(u), torch.split(made.view(-1, W.shape[0]), ROWS), strict=True):
+            linear_rows(rows.x, W, bias, squares=rows.squares, eps=u.eps, out=y)
+        return made
+
+    def linear_normed(
+        self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
+    ) -> Rows:
+        u = x if isinstance(x, Weighted) else Weighted(x, None, 0.0)
+        if not self.folds(u.x):
+            return self.norm(self.linear(x, W, bias), weight, residual=residual, eps=eps)
+        kept = torch.split(residual.view(-1, W.shape[0]), ROWS)
+        made = [
+            linear_added(rows.x, W, bias, residual=r, weight=weight, squares=rows.squares, eps=u.eps)
+            for rows, r in zip(parts(u), kept, strict=True)
+        ]
+        v, sums = made[0] if len(made) == 1 else (torch.cat(pieces) for pieces in zip(*made, strict=True))
+        return Weighted(v.view(residual.shape), sums.view(*residual.shape[:-1], -1), eps)
+
+    def folds(self, x: Tensor) -> bool:
+        """Whether a norm is left to the projection behind it: for rows of `linear_rows`, in types without overflow."""
+        return (self.bitwise or x.numel() <= FEW * x.shape[-1]) and x.dtype in WIDE
+
+    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
+        """Bitwise, a window is scanned by other kernels, and a token is gated as it is there."""
+        x = inputs.x
+        if self.bitwise or not self.folds(gate.z):
+            return None
+        z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
+        given = named(inputs, params) | {"z": z, "weight": weight, "slots": slots}
+        v, squares = ssd_gated(S, *leading(inputs, params), **given)
+        return Weighted(v.flatten(2), squares, gate.eps)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -176,6 +215,13 @@ class TritonOperations:
 
     def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
         return tree_mask(parents)
+
+
+def parts(u: Weighted) -> list[Weighted]:
+    """The rows (.., c), as many at a time as the kernels take."""
+    x = torch.split(u.x.reshape(-1, u.x.shape[-1]), ROWS)
+    squares = [None] * len(x) if u.squares is None else torch.split(u.squares.view(-1, u.squares.shape[-1]), ROWS)
+    return [Weighted(a, b, u.eps) for a, b in zip(x, squares, strict=True)]
 
 
 def filters(taps: Taps) -> dict[str, Any]:
