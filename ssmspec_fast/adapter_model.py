@@ -23,7 +23,7 @@ from .config import (
 )
 from .layers.attention import Attention
 from .layers.delta import Delta
-from .layers.linear import Linear
+from .layers.linear import Linear, joined
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
 from .layers.mlp import MLP
@@ -116,4 +116,4 @@ class Reader:
             raise Unsupported("attention came with a scale of its own; the engine's is e^-1/2")
         config = AttentionConfig(layer.heads, layer.groups, layer.q_proj.outputs // layer.heads)
         q, k, v, out = (self.linear(x) for x in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj))
-        return Attention(config, q, k, v, out, self.tensor(layer.params.frequencies))
+        return Attention(config, joined(q, k, v), out, self.tensor(layer.params.frequencies))

@@ -100,8 +100,11 @@ def to_layer(x: Mixer) -> Any:
     """The oracle's layer of the same tensors: Mamba-2 and plain attention."""
     if isinstance(x, Attention):
         params = AttentionParams(frequencies=array(x.frequencies))
-        projections = (to_linear(p) for p in (x.q_proj, x.k_proj, x.v_proj, x.out_proj))
-        return attention_layer.AttentionLayer(params, *projections, x.config.heads, x.config.groups)
+        whole, keys = to_linear(x.qkv_proj), x.config.groups * x.config.channels
+        cuts = [x.config.heads * x.config.channels, x.config.heads * x.config.channels + keys]
+        biases = [None] * 3 if whole.bias is None else np.split(whole.bias, cuts)
+        parts = (linear.Linear(*part) for part in zip(np.split(whole.weight, cuts), biases, strict=True))
+        return attention_layer.AttentionLayer(params, *parts, to_linear(x.out_proj), x.config.heads, x.config.groups)
     assert isinstance(x, Mamba2)
     c, p = x.config, x.params
     taps = ConvParams(array(x.taps.weight), array(x.taps.bias))

@@ -97,7 +97,7 @@ def conv_tree(
         raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")
     y = torch.empty_like(u) if out is None else out
     block_t, longest = triton.next_power_of_2(t), axes.get("l", 1)
-    block, warps = _tile(c, block_t, w)
+    block, warps = _tile(b, c, block_t, w)
     block, warps = block_c or block, num_warps or warps
     _conv_tree_kernel[(triton.cdiv(c, block), b)](
         M, u, parents, weight, bias, slots, previous, advanced, path, y,
@@ -110,9 +110,12 @@ def conv_tree(
     return y
 
 
-def _tile(c: int, block_t: int, w: int) -> tuple[int, int]:
-    """Channels and warps of a program: about 2048 inputs, sized by the tree."""
-    return min(triton.next_power_of_2(c), max(16, min(128, 2048 // block_t))), 4 if w <= 4 else 8
+def _tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
+    """Channels and warps of a program, sized by the tree, as measured on an H200 for one row to 32: few rows take more, and
+    smaller, programs.
+    """
+    block, warps = (128, 4) if block_t <= 4 else (16, 4) if block_t > 16 else (32, 2) if b <= 8 else (64, 2)
+    return min(triton.next_power_of_2(c), block), warps if w <= 4 else 2 * warps
 
 
 @triton.jit

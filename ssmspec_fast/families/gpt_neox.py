@@ -41,14 +41,10 @@ def _norm(source: Source, name: str, width: int, eps: float) -> Norm:
 def _attention(source: Source, name: str, width: int, c: AttentionConfig) -> Attention:
     """The rows of query_key_value are, head by head, its q, its k, its v."""
     packed = parts.linear(source, f"{name}.query_key_value", 3 * width, width, c.bias)
-    weights = packed.weight.view(c.heads, 3, c.channels, width).unbind(1)
-    biases = [None] * 3 if packed.bias is None else packed.bias.view(c.heads, 3, c.channels).unbind(1)
-    q, k, v = (
-        Linear(w.reshape(-1, width).contiguous(), None if b is None else b.reshape(-1).contiguous())
-        for w, b in zip(weights, biases, strict=True)
-    )
+    weight = packed.weight.view(c.heads, 3, c.channels, width).transpose(0, 1).reshape(-1, width)
+    bias = None if packed.bias is None else packed.bias.view(c.heads, 3, c.channels).transpose(0, 1).reshape(-1)
     out = parts.linear(source, f"{name}.dense", width, width, c.out_bias)
-    return Attention(c, q, k, v, out, parts.turning(source, c))
+    return Attention(c, Linear(weight, bias), out, parts.turning(source, c))
 
 
 def assemble(config: ModelConfig, source: Source) -> Model:

@@ -6,7 +6,7 @@ from torch import Tensor
 from ..config import AttentionConfig, ConvSizes, DeltaConfig, Mamba1Config, Mamba2Config, MLPConfig, ModelConfig
 from ..layers.attention import Attention
 from ..layers.delta import Delta
-from ..layers.linear import Linear
+from ..layers.linear import Linear, joined
 from ..layers.mamba1 import Mamba1
 from ..layers.mamba2 import Mamba2
 from ..layers.mlp import MLP
@@ -114,7 +114,7 @@ def attention(source: Source, prefix: str, width: int, c: AttentionConfig, offse
     norms = [None, None]
     if c.qk_norm is not None:
         norms = [rms(source, f"{prefix}.{name}_norm", c.channels, c.qk_norm, offset) for name in "qk"]  # type: ignore[misc]
-    return Attention(c, q_proj, k_proj, v_proj, out_proj, turning(source, c), *norms)
+    return Attention(c, joined(q_proj, k_proj, v_proj), out_proj, turning(source, c), *norms)
 
 
 def mlp(source: Source, prefix: str, width: int, c: MLPConfig) -> MLP:

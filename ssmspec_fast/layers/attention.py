@@ -14,12 +14,10 @@ from .rotary import Positions
 
 @dataclass(frozen=True)
 class Attention:
-    """Projections to queries, keys and values, and out; norms of q and k, and a gate, where the layer has them (Qwen3.5)."""
+    """Projections to queries, keys and values, and out; norms of q and k, and a gate, where a layer has them (Qwen3.5)."""
 
     config: AttentionConfig
-    q_proj: Linear
-    k_proj: Linear
-    v_proj: Linear
+    qkv_proj: Linear
     out_proj: Linear
     frequencies: Tensor | None = None
     q_norm: Norm | None = None
@@ -32,11 +30,12 @@ class Attention:
     def inputs(self, u: Rows, positions: Positions, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries (b, t, h, e), keys and values (b, t, g, e), turned to their positions, and the gate."""
         c, lead = self.config, u.shape[:-1]
-        q, gate = self.q_proj(u, operations).view(*lead, c.heads, -1), None
+        keys = c.groups * c.channels
+        q, k, v = torch.split(self.qkv_proj(u, operations), [c.heads * c.channels * (1 + c.gated), keys, keys], dim=-1)
+        q, gate = q.view(*lead, c.heads, -1), None
         if c.gated:
             q, gate = torch.split(q, c.channels, dim=-1)
-        k = scaled(self.k_proj(u, operations), c.key_multiplier).view(*lead, c.groups, c.channels)
-        v = self.v_proj(u, operations).view(*lead, c.groups, c.channels)
+        k, v = scaled(k, c.key_multiplier).view(*lead, c.groups, c.channels), v.view(*lead, c.groups, c.channels)
         q = q if self.q_norm is None else self.q_norm(q, operations)
         k = k if self.k_norm is None else self.k_norm(k, operations)
         if self.frequencies is not None:

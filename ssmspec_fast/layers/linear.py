@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import overload
 
+import torch
 from torch import Tensor
 
 from ..operations import Operations, Rows
@@ -18,6 +19,12 @@ class Linear:
 
     def __call__(self, x: Rows, operations: Operations, out: Tensor | None = None) -> Tensor:
         return operations.linear(x, self.weight, self.bias, out=out)
+
+
+def joined(*parts: Linear) -> Linear:
+    """The layers that read the same as one, their outputs one behind the other; all of them have a bias, or none."""
+    biases = [part.bias for part in parts if part.bias is not None]
+    return Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 
 @dataclass(frozen=True)

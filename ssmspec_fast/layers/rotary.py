@@ -22,13 +22,14 @@ class Positions:
 
     def __init__(self, at: Tensor) -> None:
         self.at = at
-        self.turns: dict[Rotary | None, tuple[Tensor, Tensor]] = {}
+        self.turns: dict[Rotary | int, tuple[Tensor, Tensor]] = {}
 
     def turn(self, rotary: Rotary | None, frequencies: Tensor, operations: Operations) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (b, t, f), of the frequencies that a layer made of `rotary`."""
-        if rotary not in self.turns:
-            self.turns[rotary] = operations.turn(self.at, frequencies)
-        return self.turns[rotary]
+        """Cosine and sine (b, t, f), of the frequencies that a layer made of `rotary` (None: they are the layer's own)."""
+        key = id(frequencies) if rotary is None else rotary
+        if key not in self.turns:
+            self.turns[key] = operations.turn(self.at, frequencies)
+        return self.turns[key]
 
 
 def frequencies(rotary: Rotary, dtype: torch.dtype) -> Tensor:

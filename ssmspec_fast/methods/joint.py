@@ -81,10 +81,13 @@ class Joint(Plain):
         real = t if window.lengths is None else window.lengths[:, None]
         live = (own < real) & (slots >= 0)[:, None]
         tokens = torch.where(own < 0, again, fresh) * live
-        if window.drafts == 1:
-            places = slots, torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
-        else:
-            places = torch.where(draft_number(window) == 0, slots, -1), live & (own <= 0)
+        advancing, kept = slots, None
+        if window.drafts > 1:
+            advancing = torch.where(draft_number(window) == 0, slots, -1)
+        if len(pools.kept[PARAMS]) < len(pools.convolutions):  # else the states are moved behind the verdict
+            at_root = torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
+            kept = at_root if window.drafts == 1 else live & (own <= 0)
+        places = advancing, kept
         return Feed(window, tokens, live, positions, pools.length, lag, places=places)
 
     room = staticmethod(room)
@@ -124,13 +127,14 @@ class Joint(Plain):
         """The states move on by what was fed up to the root (2); the accepted drafts are the next lag (3)."""
         slots, advanced, drafts = verdict.slots, verdict.run.advanced, feed.window.drafts
         took = advanced > 0
-        lag = at(pools.kept[LAG], slots)
-        certain = (lag + 1) * (slots >= 0)
-        first = verdict._replace(row=verdict.row // drafts * drafts)
+        assert feed.lag is not None
+        lag, owner = feed.lag[::drafts], index(slots)
+        certain = lag + 1
+        first = verdict if drafts == 1 else verdict._replace(row=verdict.row // drafts * drafts)
         states_on(pools, first, operations, drafts, advanced=certain)  # (2)
         convolutions_on(pools, first, operations, drafts, advanced=certain)
-        pools.length.index_add_(0, index(slots), certain * took)
-        move(pools.kept[LAG], slots, torch.where(took, advanced - 1, lag))
+        pools.length.index_add_(0, owner, certain * took)
+        pools.kept[LAG].index_add_(0, owner, (advanced - certain) * took)  # advanced - 1; of padding nothing is taken
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """The tokens that lag are fed as the tail of a prompt."""

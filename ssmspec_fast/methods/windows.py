@@ -79,7 +79,7 @@ def convolutions_on(
         M = group.M
         u = u if drafts == 1 else u[:, verdict.row]
         k = len(u)
-        places = torch.where(verdict.slots >= 0, verdict.slots + group.first, -1).flatten()
+        places = torch.where(verdict.slots >= 0, verdict.slots + group.first, verdict.slots).flatten()
         if path is None:
             count = None if advanced is None else advanced.repeat(k)
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)

@@ -42,8 +42,11 @@ H200, with cuBLAS 26.9, 28.3, 28.6 and a norm beside, so that a plain step of 32
 ONE_LAUNCH: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
 """Activations that PyTorch computes in fp32 and rounds, in one launch."""
 LONGEST = 128
-"""Tokens of a window that `conv_tree` takes; it has the bits of `conv_window`, which goes token by token: for 7 of one row of
-Mamba2-2.7B 2.4 us on an H200, not 3.6."""
+"""Tokens of a window that `conv_tree` takes."""
+NARROW = 8
+"""Rows up to which it is the faster for chains too: it has the bits of `conv_window`, which goes token by token. Windows of 7
+and 13 tokens of Mamba2-2.7B took 2.1 and 2.4 us on an H200 for one row, not 3.2 and 4.5; for 16 rows 4.0 and 6.0, not 3.7 and
+5.0."""
 ROWS = 128
 """Rows that `linear_rows` takes at once; its sums have one order whatever their number."""
 
@@ -152,7 +155,7 @@ class TritonOperations:
         out: Tensor | None = None,
     ) -> Tensor:
         replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
-        if keep == "none" and live is None and 1 < u.shape[1] <= LONGEST:
+        if keep == "none" and live is None and u.shape[0] <= NARROW and 1 < u.shape[1] <= LONGEST:
             return conv_tree(M, u, None, **filters(taps), slots=slots, out=out, **replay)
         return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, out=out, **replay)
 
