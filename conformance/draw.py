@@ -92,6 +92,13 @@ class Draw:
         kind = rng.random(shape)
         return np.select([kind < 0.4, kind < 0.7, kind < 0.9], [0.5 * near, far, large], 95.0)
 
+    def gate(self, name: str, axes: str) -> Array:
+        """z before its activation: in the family wide as `spread`, of both signs."""
+        if self.case.family != "wide":
+            return self.normal(name, axes)
+        sign = self.rng(f"{name} sign").choice([-1.0, 1.0], self.shape(axes))
+        return stored(sign * self.spread(name, axes), self.contract.io)
+
     def step_bias(self, name: str, axes: str) -> Array:
         """The bias of dt; where no softplus follows, one that leaves dt positive."""
         if self.options.get("softplus", "on") == "on":
@@ -125,9 +132,9 @@ class Draw:
             case _:
                 return rng.random((rows, tokens)) < 0.6
 
-    def parents(self, name: str = "parents") -> Array:
+    def parents(self, name: str = "parents", resting: bool = False) -> Array:
         """A tree for each row: `branch` anywhere, `chain`, `star`, or `vine`, whose paths are half as long as the tree; with
-        `ragged`, later rows are shorter and padded."""
+        `ragged`, later rows are shorter and padded, and, where rows may be `resting`, those are padding throughout."""
         rows, nodes = self.shape("b t")
         rng = self.rng(name)
         parents = np.full((rows, nodes), -2, dtype=np.int64)
@@ -137,7 +144,15 @@ class Draw:
             near = [max(0, i - back) for i, back in enumerate(self.rng(f"{name} near").integers(1, 4, size - 1), start=1)]
             chosen = {"branch": branch, "chain": range(size - 1), "vine": near}
             parents[b, :size] = [-1, *chosen.get(self.options["tree"], [0] * (size - 1))]
+        if resting and self.on("ragged"):
+            parents[1:][self.rests(rows, nodes)[1:]] = -2
         return parents
+
+    @staticmethod
+    def rests(rows: int, tokens: int) -> Array:
+        """Rows that take no part, though their operation has no option for it: every sixth, from a row that depends on the
+        tokens, so that small batches have none."""
+        return (np.arange(rows) + tokens) % 6 == 0
 
 
 def poisoned(window: T, live: Array) -> T:

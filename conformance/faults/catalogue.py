@@ -16,6 +16,7 @@ from . import (
     cheats,
     commits,
     conduct,
+    edges,
     histories,
     layers,
     packed,
@@ -74,6 +75,8 @@ def _faults() -> Iterator[Fault]:
     for other in (histories, rings, prompts):
         for run, operation, bug_class in other.FAULTS:
             yield fault(bug_class, operation, other.subject(run, operation))
+    for run, operation, bug_class, contract in edges.FAULTS:
+        yield fault(bug_class, operation, edges.subject(run, operation, contract))
     yield from _older()
 
 

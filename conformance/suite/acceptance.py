@@ -7,6 +7,7 @@ implementation may add in any order, and in fp32.
 Sizes: b rows, t nodes, i tokens of the vocabulary.
 """
 
+from enum import IntEnum
 from fractions import Fraction
 from typing import Any
 
@@ -23,26 +24,26 @@ from ..draw import Draw
 from .specification import Arguments, Came, Expected, Further, Specification
 
 GRID = 2**24
-NEAR = Fraction(1, 2**16)
+NEAR, BESIDE = Fraction(1, 2**16), 2**11
 OUTPUTS = (("tokens", "b t"), ("path", "b t"), ("advanced", "b"), ("ended", "b"))
 
 
 def draw_rows(draw: Draw) -> tuple[Array, Array, Array, tuple[int, ...]]:
-    """Trees of tokens, budgets of which every third ends the run, and the tokens that end a sequence."""
+    """Trees of tokens, budgets of which every third ends the run or is spent, and the tokens that end a sequence."""
     rng, (b, t, i) = draw.rng("rows"), draw.shape("b t i")
     parents = draw.parents()
-    budget = np.where(np.arange(b) % 3 == 1, rng.integers(1, 3, b), t + 1)
+    budget = np.where(np.arange(b) % 3 == 1, rng.integers(0, 3, b), t + 1)
     eos = {"none": (), "some": (0, i // 2)}[draw.options["eos"]]
     return rng.integers(0, i, (b, t)), parents, budget, eos
 
 
 def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
-    """Choices that agree with some child at two nodes in three."""
+    """Choices that agree with some child at two nodes in three; in every fourth row at all of them."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng = draw.rng("choice")
     choice = rng.integers(0, draw.sizes["i"], tokens.shape)
-    agree = rng.random(tokens.shape) < 0.67
+    agree = (rng.random(tokens.shape) < 0.67) | (np.arange(len(tokens)) % 4 == 3)[:, None]
     for b, row in enumerate(parents):
         for node, parent in enumerate(row):
             if parent >= 0 and agree[b, node]:
@@ -51,21 +52,51 @@ def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
 
 
 def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
-    """Drafts drawn from q, targets near it, and noise on the grid of fp32."""
+    """Drafts drawn from q, targets near it, and noise on the grid of fp32; of every eight rows four are of a `Kind`."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng, shape = draw.rng("laws"), draw.shape("b t i")
     q = on_grid(rng.gamma(0.7, size=shape) + 1e-3)
     p = on_grid(q * rng.choice([0.1, 0.5, 1.2, 1.5, 3.0], shape) + 1e-3 * rng.random(shape))
+    kinds = np.arange(len(tokens)) % 8
+    for x in (p, q):
+        x[kinds == Kind.CUT] = cut(x)[kinds == Kind.CUT]
     for b, row in enumerate(parents):
         for node in range(1, shape[1]):
             if row[node] >= 0:
                 left = q[b, row[node]].copy()
                 if case.options["law"] == "without_replacement":
-                    left[tokens[b, 1:node][row[1:node] == row[node]]] *= 1e-6
+                    left[tokens[b, 1:node][row[1:node] == row[node]]] *= 0.5 if kinds[b] == Kind.TWINS else 1e-6
                 tokens[b, node] = rng.choice(shape[2], p=left / left.sum())
     coins, picks = (rng.integers(0, GRID, tokens.shape) / GRID for _ in range(2))
+    for b, kind in enumerate(kinds):
+        for child, parent in first_children(parents[b]):
+            x = tokens[b, child]
+            if kind == Kind.SURE:
+                p[b, parent] = np.arange(shape[2]) == x
+            if kind == Kind.NEAR:
+                ratio = p[b, parent, x] / (1.0 if case.options["law"] == "point_mass" else q[b, parent, x])
+                beside = np.round(ratio * GRID) + (BESIDE if coins[b, child] < 0.5 else -BESIDE)
+                coins[b, child] = np.clip(beside, 0, GRID - 1) / GRID
     return tokens, parents, p, q, coins, picks, budget, eos, case.options["law"]
+
+
+class Kind(IntEnum):
+    """Rows that are unlike the others: all first children are certain; coins lie 2^-13 beside the ratio that they decide on;
+    the laws are cut to their larger half, as by top-k; siblings without replacement have twins."""
+
+    SURE, NEAR, CUT, TWINS = 3, 4, 5, 6
+
+
+def cut(law: Array) -> Array:
+    """The larger half of the tokens of each law."""
+    half = np.sort(law, axis=2)[..., -(law.shape[2] + 1) // 2, None]
+    return on_grid(np.where(law >= half, law, 0.0))
+
+
+def first_children(parents: Array) -> list[tuple[int, int]]:
+    """Every node that is the first child of its parent, with the parent."""
+    return [(node, int(p)) for node, p in enumerate(parents) if p >= 0 and not np.any(parents[:node] == p)]
 
 
 def on_grid(weight: Array) -> Array:
@@ -165,6 +196,10 @@ SIBLINGS = tuple(
 """Many rejections with siblings behind them, over few tokens: what one takes from the next is large."""
 
 
+DEEP: tuple[Further, ...] = (({"b": 4, "t": 24, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),)
+"""A path of 24 nodes that stands to its end."""
+BRANCHES: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 3}, {"ragged": "off"}, "normal"),)
+"""Twins at every depth, with children and without."""
 ENDS: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 4}, {"tree": "chain", "ragged": "off", "eos": "some"}, "normal"),)
 """Half of all tokens end a sequence, often before a budget that the run meets as well."""
 
@@ -182,6 +217,6 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
 
 
 SPECIFICATIONS = (
-    _specification("greedy", draw_greedy, expect_greedy, further=ENDS),
-    _specification("sampled", draw_sampled, expect_sampled, options={**OPTIONS, "law": LAWS}, further=SIBLINGS),
+    _specification("greedy", draw_greedy, expect_greedy, further=(*BRANCHES, *ENDS, *DEEP)),
+    _specification("sampled", draw_sampled, expect_sampled, options={**OPTIONS, "law": LAWS}, further=(*SIBLINGS, *DEEP)),
 )

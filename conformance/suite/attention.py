@@ -18,7 +18,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
 from ..draw import POISON, Draw, poisoned
-from .specification import Arguments, Expected, Specification, allowed, divides, oracles, pure
+from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
 from .speculate import accepted
 
 BLOCK = 16
@@ -39,7 +39,7 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     K, V, length, dead = drawn(draw)
     K, V = (np.where(dead[..., None, None], POISON, x) for x in (K, V))
-    ancestors = tree.ancestors(draw.parents())
+    ancestors = tree.ancestors(draw.parents(resting=True))
     size = {"gentle": 1.0, "sharp": 4.0}[case.family]
     q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
     q, k, v = (poisoned(x, tree.live(ancestors)) for x in (q, k, v))
@@ -102,6 +102,14 @@ ROWS = (
     {"b": 2, "t": 65, "e": 16},
     {"b": 17, "t": 2},
 )
+FURTHER: tuple[Further, ...] = (
+    ({"b": 1, "l": 64, "t": 3}, {}, "gentle"),
+    ({"b": 1, "h": 16, "g": 1, "t": 3}, {}, "gentle"),
+    ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"),
+)
+"""A block of the cache that is full; more than one tile of query heads to a key head; paths past 16 and 32 nodes."""
+MOVES: tuple[Further, ...] = (({"b": 4, "t": 65}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),)
+"""Paths past 8 and 16 nodes."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 SOURCES = {"": "STree, section 3; arXiv:2205.14135, algorithm 1", "tree": "SpecInfer (arXiv:2305.09781), section 4.2"}
 
@@ -117,6 +125,7 @@ SPECIFICATIONS = (
         rows=ROWS,
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
+        further=FURTHER,
         sources=SOURCES,
         draw=draw_verify,
         expect=expect_verify,
@@ -129,6 +138,7 @@ SPECIFICATIONS = (
         rows=tuple(map(without_queries, ROWS)),
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
+        further=MOVES,
         sources=SOURCES,
         draw=draw_compact,
         expect=expect_compact,

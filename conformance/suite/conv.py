@@ -17,9 +17,13 @@ BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
 TILES: tuple[Further, ...] = (({"c": 130, "t": 2}, {}, "normal"), ({"b": 17, "t": 2}, {}, "normal"))
 """More than one tile of channels and rows."""
-FURTHER = (*TILES, ({"b": 1, "t": 130}, {}, "normal"))
-"""And of tokens."""
+FURTHER = (*TILES, ({"b": 1, "t": 130}, {}, "normal"), ({"b": 1, "t": 256}, {}, "normal"))
+"""And of tokens; tiles of tokens that are full."""
+ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
+"""The only row takes no part."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
+SIZE = {"normal": 1.0, "wide": 40.0}
+"""The size of inputs: beyond 88 exp overflows in single precision, and the activation meets its ends."""
 SOURCES = {
     "": "arXiv:2312.00752, section 3.4; tile-ai/tilelang-ascend#926",
     "live": "Snakes and Ladders, section 3.1",
@@ -38,29 +42,33 @@ def params(draw: Draw) -> ConvParams:
 
 def history(draw: Draw) -> ConvState:
     """The window as an earlier call left it: inputs, in the format of inputs."""
-    return draw.normal("M", "b c w")
+    return draw.normal("M", "b c w", SIZE[draw.case.family])
+
+
+def inputs(draw: Draw, axes: str = "b t c") -> Array:
+    return draw.normal("u", axes, SIZE[draw.case.family])
 
 
 def draw_scan(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    return history(draw), draw.normal("u", "b t c"), params(draw)
+    return history(draw), inputs(draw), params(draw)
 
 
 def draw_step(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    return history(draw), draw.normal("u", "b c"), params(draw)
+    return history(draw), inputs(draw, "b c"), params(draw)
 
 
 def draw_masked(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     live = draw.live()
-    return history(draw), poisoned(draw.normal("u", "b t c"), live), live, params(draw)
+    return history(draw), poisoned(inputs(draw), live), live, params(draw)
 
 
 def draw_tree(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    parents = draw.parents()
-    u = poisoned(draw.normal("u", "b t c"), parents != tree.PADDING)
+    parents = draw.parents(resting=True)
+    u = poisoned(inputs(draw), parents != tree.PADDING)
     return history(draw), u, parents, params(draw)
 
 
@@ -71,11 +79,11 @@ def draw_commit(case: Case, contract: NumericContract) -> Arguments:
     some = draw.rng("advanced").integers(0, tokens + 1, rows)
     chosen = {"some": some, "all": np.full(rows, tokens), "root": np.ones(rows, dtype=np.int64), "none": np.zeros_like(some)}
     advanced = chosen[draw.options["advanced"]]
-    return history(draw), poisoned(draw.normal("u", "b t c"), np.arange(tokens) < advanced[:, None]), advanced
+    return history(draw), poisoned(inputs(draw), np.arange(tokens) < advanced[:, None]), advanced
 
 
 def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
-    """The path to one node of a tree, root first; every other node is poisoned."""
+    """The path to one node of a tree, root first, or none of a row that rests; every other node is poisoned."""
     draw = Draw(case, contract)
     parents = draw.parents()
     rows, nodes = parents.shape
@@ -83,9 +91,9 @@ def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
     live = np.zeros((rows, nodes), dtype=bool)
     for b, ancestors in enumerate(tree.ancestors(parents)):
         last = int(draw.rng(f"last {b}").integers(0, (parents[b] != tree.PADDING).sum()))
-        taken = np.flatnonzero(ancestors[last])
+        taken = np.flatnonzero(ancestors[last] & ~draw.rests(rows, nodes)[b])
         path[b, : len(taken)], live[b, taken] = taken, True
-    return history(draw), poisoned(draw.normal("u", "b t c"), live), path
+    return history(draw), poisoned(inputs(draw), live), path
 
 
 def along_paths(M: ConvState, u: Channels, parents: Parents, weights: ConvParams) -> tuple[Channels]:
@@ -140,7 +148,7 @@ def _specification(name: str, **fields: Any) -> Specification:
     options = fields.pop("options", OPTIONS)
     return Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        further=fields.pop("further", FURTHER), sources=SOURCES, families=("normal",), run=pure,
+        further=fields.pop("further", FURTHER), sources=SOURCES, families=("normal", "wide"), run=pure,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
     )  # fmt: skip
 
@@ -171,5 +179,7 @@ SPECIFICATIONS = (
     _specification(
         "commit", options={"advanced": ("some", "all", "root", "none")}, draw=draw_commit, expect=exactly(conv.commit)
     ),
-    _specification("commit_path", options=TREE, further=DEEP, draw=draw_commit_path, expect=exactly(conv.commit_path)),
+    _specification(
+        "commit_path", options=TREE, further=(*DEEP, *ALONE), draw=draw_commit_path, expect=exactly(conv.commit_path)
+    ),
 )

@@ -28,8 +28,8 @@ TILES: tuple[Further, ...] = (
 )
 """More than one tile of channels, rows and heads; a square state, whose transpose has its shape; and small keys in
 more than one channel."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
-"""And of tokens."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"))
+"""And of tokens; tiles of tokens that are full."""
 OPTIONS = {"gate": ("head", "channel"), "l2_norm": ("on", "off"), "scale": ("default", "given"), "beta": ("one", "two")}
 SOURCES = {
     "": "arXiv:2412.06464, equation 10",

@@ -83,8 +83,12 @@ def sequences(run: Any, bounds: Array) -> Iterator[tuple[int, Any]]:
             yield b, each(lambda a, cut=slice(int(start), int(end)): a[:, cut], run)
 
 
-FURTHER: tuple[Further, ...] = (({"b": 2, "t": 150}, {}, "gentle"), ({"b": 17, "t": 9}, {}, "gentle"))
-"""More than two chunks; many sequences."""
+FURTHER: tuple[Further, ...] = (
+    ({"b": 2, "t": 150}, {}, "gentle"),
+    ({"b": 17, "t": 9}, {}, "gentle"),
+    ({"b": 1, "t": 256}, {}, "gentle"),
+)
+"""More than two chunks; many sequences; chunks that are full."""
 SPECIFICATIONS = (
     Packed(ssd.RECURRENCE).specification(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
     Packed(delta.RECURRENCE).specification(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),

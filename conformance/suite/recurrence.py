@@ -48,7 +48,7 @@ class Recurrence:
 
     def draw_tree(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
-        ancestors = tree.ancestors(draw.parents())
+        ancestors = tree.ancestors(draw.parents(resting=True))
         seen = poisoned(self.window(draw), tree.live(ancestors))
         return draw.state("S", self.state), seen, ancestors, self.params(draw)
 

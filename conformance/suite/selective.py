@@ -16,8 +16,8 @@ TILES: tuple[Further, ...] = (
     ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
 )
 """More than one tile of channels, states, tokens and rows; and a square state, whose transpose has its shape."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
-"""And of tokens."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), ({}, {"z": "on"}, "wide"))
+"""And of tokens; tiles of tokens that are full; gates at both ends of their activation."""
 OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
 SOURCES = {
     "": "arXiv:2312.00752, algorithm 2",
@@ -43,7 +43,7 @@ def window(draw: Draw) -> SelectiveWindow:
         dt=draw.step("dt", "b t d"),
         B=draw.normal("B", "b t n"),
         C=draw.normal("C", "b t n"),
-        z=draw.normal("z", "b t d") if draw.on("z") else None,
+        z=draw.gate("z", "b t d") if draw.on("z") else None,
     )
 
 

@@ -64,22 +64,24 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
     draw = Draw(draw.case, draw.contract, t=1) if varied else draw
     count, tokens = draw.shape("b t")
     pre = draw.array(f"pre {number}", (count, tokens, layer.conv.weight.shape[0]))
-    parents = draw.parents(f"parents {number}") if "tree" in draw.options else None
+    parents = draw.parents(f"parents {number}", resting=True) if "tree" in draw.options else None
     advanced, path = accepted(draw, f"accept {number}", number, parents)
     read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
     return Round(MixerInputs(pre, _gates(draw, number)), parents, advanced, path, read)
 
 
 def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> tuple[Lengths, Path]:
-    """What is accepted of a window: how many tokens of each row, and which; of a tree, the path to a node of a draw."""
+    """What is accepted of a window: how many tokens of each row, and which; of a tree, the path to a node of a draw, and of
+    one that is padding throughout nothing."""
     count, tokens = draw.sizes["b"], draw.sizes.get("t", 1) if parents is None else parents.shape[1]
     rng, full = draw.rng(stream), [np.arange(tokens)] * count
     if parents is not None:
         ancestors = tree.ancestors(parents)
-        ends = [int(rng.integers(0, size)) for size in tree.sizes(parents)]
+        ends = [int(rng.integers(0, max(size, 1))) for size in tree.sizes(parents)]
         full = [np.flatnonzero(ancestors[b, end]) for b, end in enumerate(ends)]
     most = np.array([len(way) for way in full])
-    ways = {"part": rng.integers(1, most + 1), "none": np.zeros_like(most), "all": most, "root": np.ones_like(most)}
+    part = np.minimum(rng.integers(1, np.maximum(most, 1) + 1), most)
+    ways = {"part": part, "none": np.zeros_like(most), "all": most, "root": np.minimum(most, 1)}
     turn = (number + np.arange(count)) % 4 if number < 3 else rng.integers(0, 4, count)
     mixed = np.choose(turn, list(ways.values()))
     advanced = ways.get(draw.options.get("accept", "all"), mixed)
@@ -208,8 +210,10 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
     ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
     ({"b": 2, "j": 4}, {"accept": "all", "lengths": "varied"}, "gentle"),
+    ({"b": 17, "j": 2, "t": 2}, {"accept": "all"}, "gentle"),
 )
-"""Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts."""
+"""Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts; more
+than one tile of rows."""
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
 """Paths past 8 and 16 nodes, and past a ring of 32."""
 WIDER: Further = ({"g": 4, "h": 8}, {"widened": "on"}, "gentle")

@@ -24,8 +24,8 @@ TILES: tuple[Further, ...] = (
     ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),
 )
 """More than one tile of channels, states, rows and heads; and a square state, whose transpose has its shape."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"))
-"""And of tokens."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), ({}, {"z": "on"}, "wide"))
+"""And of tokens; tiles of tokens that are full; gates at both ends of their activation."""
 OPTIONS = {
     "D": ("head", "channel", "off"),
     "z": ("off", "on"),
@@ -61,7 +61,7 @@ def window(draw: Draw) -> SSDWindow:
         dt=draw.step("dt", "b t h"),
         B=draw.normal("B", "b t g n"),
         C=draw.normal("C", "b t g n"),
-        z=draw.normal("z", "b t h p") if draw.on("z") else None,
+        z=draw.gate("z", "b t h p") if draw.on("z") else None,
     )
 
 

@@ -65,7 +65,7 @@ class Windows:
     def round(self, draw: Draw, number: int) -> Round:
         short = draw.options.get("lengths") == "varied" and number % 3 == 1
         draw = Numbered(draw, number, t=1 if short else draw.sizes.get("t", 1))
-        parents = draw.parents() if draw.options.get("tree", "none") != "none" else None
+        parents = draw.parents(resting=True) if draw.options.get("tree", "none") != "none" else None
         advanced, path = accepted(draw, "accept", number, parents)
         window = self.of.window(draw)
         if parents is not None:
@@ -151,7 +151,11 @@ class Windows:
                 "buffered_step",
                 base=single,
                 rows=({"j": 1}, {"b": 1, "j": 17}, *more),
-                further=(({"b": 3, "j": 40}, {}, "gentle"), ({"b": 1, "j": 150}, {"read": "last"}, "gentle")),
+                further=(
+                    ({"b": 3, "j": 40}, {}, "gentle"),
+                    ({"b": 1, "j": 150}, {"read": "last"}, "gentle"),
+                    ({"b": 17, "j": 2, "g": 1, "h": 1}, {}, "gentle"),
+                ),
                 options={"read": RUN["read"], **options},
             ),
         )
@@ -175,8 +179,10 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
     ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
     ({"b": 2, "j": 9}, {"accept": "all", "lengths": "varied", "read": "last"}, "gentle"),
+    ({"b": 17, "t": 2, "j": 2, "g": 1, "h": 1}, {"accept": "all"}, "gentle"),
 )
-"""Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; flushes that nobody asked for."""
+"""Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; flushes that nobody asked for;
+more than one tile of rows."""
 CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
 LONG: Further = ({"b": 1, "j": 18, "t": 8}, {"accept": "all", "read": "last"}, "gentle")
 """144 tokens: rings of up to 64 entries turn twice."""

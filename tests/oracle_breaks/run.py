@@ -2,10 +2,10 @@
 
     python -m tests.oracle_breaks.run --seed 1 --count 120 --workers 24 --out breaks.jsonl
 
-A break is killed by the first case of the suite that fails with it: of the operations that its file is named after all of the
-standard tier, small ones before large ones, then of the others those of the tier smoke. One that cannot be imported,
-or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is judged in
-the same way, and must pass. Of one that survives the unit tests of the reference are run, and the first that fails is noted:
+A break is killed by the first case of the suite that fails with it: of the operations and the paths that its file is named
+after all of the standard tier, small ones before large ones, then of the others those of the tier smoke. One that cannot
+be imported, or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is
+judged in the same way, and must pass. Of one that survives the unit tests of the reference are run, and the first that fails is noted:
 that counts for nothing, but tells a refusal, which no input of a case reaches, from code that nothing judges.
 """
 
@@ -69,9 +69,12 @@ def broken(name: str, source: bytes | None) -> Iterator[Path]:
 
 
 def near(job: Job, name: str) -> tuple[bool, int]:
-    """How early a case is judged: whether its operation is not of the file's family, and its size."""
-    family = re.split(r"[_.]", name)[0]
-    return job.case.operation.split(".")[0] not in (family, f"{family}ion"), job.case.size()
+    """How early a case is judged: whether neither operation nor subject are of the file's family, and its size."""
+    stem, folder = name.removesuffix(".py"), SOURCES[name].parent.name
+    families = stem.split("_")[0], f"{stem}ion", "acceptance" if folder == "accept" else ""
+    group, _, operation = job.case.operation.partition(".")
+    own = group in families or stem in operation or stem.replace("_", " ") in job.subject.name
+    return not own, job.case.size()
 
 
 def verdict(name: str, source: bytes | None) -> dict[str, Any]:
