@@ -5,8 +5,8 @@
 A break is killed by the first case of the suite that fails with it: of the operations and the paths that its file is named
 after all of the standard tier, small ones before large ones, then of the others those of the tier smoke. One that cannot
 be imported, or that names what is not there, says nothing and is replaced by the next of the draw. The unbroken package is
-judged in the same way, and must pass. Of one that survives the unit tests of the reference are run, and the first that fails is noted:
-that counts for nothing, but tells a refusal, which no input of a case reaches, from code that nothing judges.
+judged in the same way, and must pass. Of one that survives the unit tests of the reference are run, and the first that
+fails is noted: that counts for nothing, but tells a refusal, which no input of a case reaches, from code that nothing judges.
 """
 
 import argparse
