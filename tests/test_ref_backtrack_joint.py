@@ -66,6 +66,8 @@ def test_a_row_without_the_tokens_to_be_brought_again_is_refused() -> None:
         LengthError, match="row 1 holds 3 tokens, but its sequence lags by 3; bring these 3 again, then the root"
     ):
         joint.verify(kept, Draft(prefix(window, 3)), mixer)
+    with pytest.raises(LengthError, match="row 1 holds 1 tokens, but its sequence lags by 3"):
+        joint.verify(kept, Draft(prefix(window, 1)), mixer)
     assert same_bits(kept, before)
     joint.verify(kept, Draft(prefix(window, 4)), mixer)
 
