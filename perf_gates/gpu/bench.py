@@ -7,6 +7,7 @@ that the weights of one are there at a time; within a model plain steps come fir
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import monotonic, sleep
 
@@ -24,6 +25,8 @@ from .work import Work
 PART = "bench"
 WARM, LEAST, MOST, SECONDS = 3, 11, 41, 0.6
 """Replays: to warm up, at least, at most; and the time behind which no further one begins."""
+LAUNCHED = 8.0
+"""That time for a step that the host launches, which is as unsteady as the host."""
 ENOUGH = 0.002
 """The relative error at which a median is known well enough."""
 PAUSE = 2.0
@@ -80,7 +83,7 @@ def timings(step: Step, device: str = "cuda", times_us: Times | None = None) -> 
         if is_compiling():
             return []
         least = work_of(step, model_of(step.model, device), device)
-        return [timing(step, theirs.stepping(step, device), least, device, times_us)]
+        return [timing(step, theirs.stepping(step, device), least, device, times_us or partial(events_us, seconds=LAUNCHED))]
     recorder = engine("graphs", "CUDARecorder")() if device == "cuda" and not is_compiling() else None
     made = built(step, device, operations_of(step, device), recorder)
     run = stepping(step, made, device)
@@ -99,12 +102,12 @@ def timing(step: Step, run: Callable[[], object], least: Work, device: str, time
     return StepTiming(step.model, step.operation, step.batch // step.leaves, median(times), *sizes)
 
 
-def events_us(step: Callable[[], object]) -> list[float]:
+def events_us(step: Callable[[], object], seconds: float = SECONDS) -> list[float]:
     """Replays, each between two events, until their median is known well enough."""
     for _ in range(WARM):
         step()
     times: list[float] = []
-    until = monotonic() + SECONDS
+    until = monotonic() + seconds
     while len(times) < MOST:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
