@@ -59,7 +59,7 @@ def linear_rows(
     """The outputs (m, o) of up to 128 rows; with `squares` (m, j) those of their RMS norm, with `eps` (2).
 
     `overlap` (None: where the device can) lets the launch start before the one ahead of it in the stream has ended; it reads
-    and writes nothing until then. `block_k` must be the same for all numbers of rows whose bits are compared.
+    and writes nothing until then. `block_k`, at least 64, must be the same for all numbers of rows whose bits are compared.
 
     Raises: ShapeMismatch, PrecisionError (x and W of two types), ParameterError (eps < 0), Unsupported (more rows), before
     anything is written.
@@ -100,8 +100,9 @@ def tiles(
     """The grid of the kernel, and its options."""
     m, (o, k) = len(x), W.shape
     outputs, inputs, stages, slices = _tile(o, m, x.element_size())
-    outputs, block_m = block_o or outputs, 16 if m <= 16 else 32
-    options: dict[str, Any] = {"K": k, "PART": PART, "BLOCK_M": block_m, "BLOCK_O": outputs, "BLOCK_K": block_k or inputs}
+    outputs, inputs, block_m = block_o or outputs, block_k or inputs, 16 if m <= 16 else 32
+    slices = min(slices, inputs // 16)  # a product takes 16 inputs
+    options: dict[str, Any] = {"K": k, "PART": PART, "BLOCK_M": block_m, "BLOCK_O": outputs, "BLOCK_K": inputs}
     options |= {"STAGES": num_stages or stages, "SLICES": slices, "num_warps": slices}
     return (triton.cdiv(m, block_m), triton.cdiv(o, outputs)), options | AS_WRITTEN | overlapped(x.device, overlap)
 
