@@ -7,7 +7,6 @@ implementation may add in any order, and in fp32.
 Sizes: b rows, t nodes, i tokens of the vocabulary.
 """
 
-from enum import IntEnum
 from fractions import Fraction
 from typing import Any
 
@@ -52,13 +51,13 @@ def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
 
 
 def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
-    """Drafts drawn from q, targets near it, and noise on the grid of fp32; of every eight rows four are of a `Kind`."""
+    """Drafts drawn from q, targets near it, and noise on the grid of fp32; of every sixteen rows some are of a `Kind`."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng, shape = draw.rng("laws"), draw.shape("b t i")
     q = on_grid(rng.gamma(0.7, size=shape) + 1e-3)
     p = on_grid(q * rng.choice([0.1, 0.5, 1.2, 1.5, 3.0], shape) + 1e-3 * rng.random(shape))
-    kinds = np.arange(len(tokens)) % 8
+    kinds = np.resize(Kind.EACH, len(tokens))
     for x in (p, q):
         x[kinds == Kind.CUT] = cut(x)[kinds == Kind.CUT]
     for b, row in enumerate(parents):
@@ -81,11 +80,13 @@ def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
     return tokens, parents, p, q, coins, picks, budget, eos, case.options["law"]
 
 
-class Kind(IntEnum):
+class Kind:
     """Rows that are unlike the others: all first children are certain; coins lie 2^-13 beside the ratio that they decide on;
     the laws are cut to their larger half, as by top-k; siblings without replacement have twins."""
 
-    SURE, NEAR, CUT, TWINS = 3, 4, 5, 6
+    OTHER, SURE, NEAR, CUT, TWINS = range(5)
+    EACH = (OTHER, OTHER, OTHER, SURE, NEAR, CUT, TWINS, OTHER, OTHER, OTHER, TWINS, OTHER, TWINS, OTHER, TWINS, OTHER)
+    """Of sixteen rows in turn."""
 
 
 def cut(law: Array) -> Array:
