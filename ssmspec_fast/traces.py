@@ -64,8 +64,8 @@ class Kept(Acceptance):
 class Traced(Watched):
     """An engine that collects the windows and the logits of every request.
 
-    It serves many and records few shapes: steps of all slots, a quarter and a sixteenth of them, and prompts that join by
-    eighths.
+    It serves many and records few shapes: steps of all slots, a quarter and a sixteenth of them, in sixteens, for which a
+    kernel is compiled once, and prompts that join by eighths.
     """
 
     def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:
@@ -77,7 +77,7 @@ class Traced(Watched):
         self.moments: list[Moment] = []
 
     def padded(self, running: int) -> int:
-        return next(n for share in (16, 4, 1) if (n := -(-self.slots // share)) >= running)
+        return next(n for share in (16, 4, 1) if (n := min(self.slots, -(-self.slots // (16 * share)) * 16)) >= running)
 
     def join(self, waiting: list[Request], running: dict[int, Request], sequences: Sequences, settings: Settings) -> None:
         free = self.slots - len(running)
