@@ -98,6 +98,11 @@ def ssd(shape: str) -> Iterator[Entry]:
     h, p, *_ = SSD[shape]
     gate: dict[str, Any] = {"z": meta(64, 1, h, p), "weight": meta(h, p)}
     yield at("ssd_gated", "T=1", 64, 1, stores="S y squares", quick=(90,), **gate)
+    for b, t in ((1, 6), (4, 6), (1, 13)):
+        gate = {"z": meta(b, t, h, p), "weight": meta(h, p)}
+        gate |= {"ancestors": meta(b, t, t, dtype=BOOL)} if t > 6 else {}
+        quick = (90,) if (b, t) == (1, 6) else ()
+        yield at("ssd_gated_window", f"B={b} T={t}", b, t, stores="y squares", quick=quick, **gate)
     yield at("ssd_window", "B=1 T=6", 1, 6, stores="S y")
     yield at("ssd_window", "B=64 T=6", 64, 6, stores="S y", quick=(90,))
     yield at("ssd_window", "B=64 T=6 verify", 64, 6, stores="y", write_state=False)

@@ -16,13 +16,14 @@ from typing import Literal, get_args
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .conv_taps import check_replay, check_width, columns, count, filters, write
 from .functions import silu
-from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, check_pool, overlapped, sizes, strides
 
 MOST = 128
 Write = Literal["committed", "none"]
@@ -105,7 +106,7 @@ def conv_tree(
         *strides(y, 2),
         T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation, COMMIT=keep == "committed",
         BLOCK_T=block_t, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest),
-        num_warps=warps, **AS_WRITTEN,
+        num_warps=warps, **AS_WRITTEN, **overlapped(u.device),
     )  # fmt: skip
     return y
 
@@ -125,8 +126,11 @@ def _conv_tree_kernel(
     stride_previous_b, stride_previous_t, stride_path_b, stride_path_l, stride_y_b, stride_y_t,
     T: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PREVIOUS: tl.constexpr, LONGEST: tl.constexpr,
     ACTIVATION: tl.constexpr, COMMIT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
-    BLOCK_L: tl.constexpr,
+    BLOCK_L: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:  # the next launch is placed once the last of these programs runs
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(1).to(tl.int64)
     slot = b
     if slots is not None:

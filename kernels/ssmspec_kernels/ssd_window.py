@@ -6,6 +6,10 @@
     y    = W x + exp(G) (C S^T) + D x, then y silu(z) where z is given              (4)
     S'   = exp(G_T) S + sum_j exp(G_T - G_j) dt_j x_j B_j^T          chain only     (5)
 
+For `ssd_gated_window` the kernel goes on to half of a norm:
+
+    squares = sum y^2 over the channels of a tile;  y = weight y                    (6)
+
 i sees j when j comes no later (chain), or lies on the path from the root to i (tree). A no-op token has ld = 0 and
 x = B = C = 0. D of a head is added to the diagonal of W. A live token that is not finite makes its whole window NaN, not only
 what comes behind it: 0 NaN is NaN in a product. The exponent of a pair that is not seen may be large: it is cut at 88, below
@@ -25,13 +29,14 @@ Bound by the bytes of the state up to 16 tokens; beyond, by the latency of one h
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
-from .launch import d_strides, strides
+from .launch import d_strides, overlapped, strides
 from .ssd_inputs import check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
 
 MOST_TOKENS = 128
@@ -102,8 +107,9 @@ def launch(
     write_state: bool,
     out: Tensor | None,
     tiles: tuple[int | None, ...],
+    gate: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run the kernel on arguments whose axes were checked.
+    """Run the kernel on arguments whose axes were checked; `gate` is a norm's weight, and where squares go (6).
 
     Raises: PrecisionError, Unsupported, before anything is written.
     """
@@ -114,25 +120,26 @@ def launch(
     y = torch.empty_like(x) if out is None else out
     products = not write_state and x.dtype == torch.bfloat16 and n <= 128
     p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
-    default = _tile(b * h, t, h // g, p, products)
+    default = window_tiles(b * h, t, h // g, p, products)
     block, program, heads, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
     check_heads(heads, h // g)
     if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:
         raise Unsupported(WGMMA.format(block=block, warps=warps, t=t))
+    weight, squares = (None, None) if gate is None else gate
     each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
     ssd_window_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y,
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(ancestors, 3), *d_strides(D), *dt_limit,
+        *strides(live, 2), *strides(ancestors, 3), *strides(squares, 2), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
         LIMIT=dt_limit != (0.0, float("inf")), WRITE_STATE=write_state, P_FIRST=p_first,
         BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n, HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each,
-        HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
+        HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps, **overlapped(S.device),
     )  # fmt: skip
     return y
 
 
-def _tile(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, int, int, int, int]:
+def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, int, int, int, int]:
     """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows.
 
     Measured on an H200 with heads of 64 and 80 channels. Without tensor cores, with a state to write, and for wide or narrow
@@ -158,17 +165,20 @@ def _heads(rows: int, heads: int, each: int, most: int) -> int:
 
 @triton.jit
 def ssd_window_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares,
     stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
     stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t: tl.constexpr, stride_B_g,
     stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_z_b, stride_z_t: tl.constexpr, stride_z_h: tl.constexpr,
     stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
-    stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j, stride_D_h, stride_D_p, low, high,
+    stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j, stride_squares_b, stride_squares_t,
+    stride_D_h, stride_D_p, low, high,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
     HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
-    P_FIRST: tl.constexpr, STAGES: tl.constexpr,
+    P_FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     first = tl.program_id(1).to(tl.int64) * HEADS
     slot = b
@@ -251,6 +261,11 @@ def ssd_window_kernel(
                 if z is not None:
                     z_t = load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p_t, real, in_p)
                     y_t *= silu(z_t.to(tl.float32))
+                if weight is not None:  # (6)
+                    part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
+                    at_part = squares + b * stride_squares_b + t * stride_squares_t + part
+                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=in_t)
+                    y_t *= tl.load(weight + h * P + p_t, mask=in_p, other=0.0).to(tl.float32)[None, :]
                 at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
                 tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])
                 if WRITE_STATE:

@@ -18,14 +18,25 @@ from torch import Tensor
 from ssmspec_ref.errors import Unsupported
 
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, Rows
 from ..operations.slots import each
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window
 from .cached import along, for_replay, whole
 from .plain import Plain
-from .windows import PARAMS, advance, convolutions_on, keep_accepted, parameters, recurrence, room, room_behind, states_on
+from .windows import (
+    PARAMS,
+    advance,
+    convolutions_on,
+    keep_accepted,
+    outputs,
+    parameters,
+    recurrence,
+    room,
+    room_behind,
+    states_on,
+)  # fmt: skip
 
 HELD = "inputs of the recurrences"
 """In `Pools.kept` between a window and its verdict only: of the layers that are replayed one by one."""
@@ -60,21 +71,17 @@ class ActivationReplay(Plain):
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
-    ) -> Tensor:
-        state, scan, slots = pools.recurrent(layer), recurrence(operations, mixer), feed.slots
-        together = hasattr(scan, "commit")
+    ) -> Rows:
+        state, slots, together = pools.recurrent(layer), feed.slots, hasattr(recurrence(operations, mixer), "commit")
         out = room_behind(pools, layer, mixer, feed) if together else None
-        if feed.parents is None or feed.ancestors is None:
+        if feed.parents is None:
             c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none", out=out)
-            inputs = mixer.project(c, gates, operations)
-            y = scan.scan(state.S, inputs, mixer.params, slots=slots, write_state=False)  # (1)
         else:
             c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, slots=slots, out=out)
-            inputs = mixer.project(c, gates, operations)
-            y = scan.tree(state.S, inputs, mixer.params, feed.parents, feed.ancestors, slots=slots)  # (1)
+        inputs = mixer.project(c, gates, operations)
         if not together:
             pools.kept.setdefault(HELD, {})[layer] = mixer, for_replay(inputs)
-        return y
+        return outputs(state.S, mixer, inputs, gates, feed, operations)  # (1)
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         run, drafts = verdict.run, feed.window.drafts

@@ -26,14 +26,25 @@ from ssmspec_ref.errors import Unsupported
 
 from ..layers.attention import Attention
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, Rows
 from ..operations.slots import index, move
 from ..prefill import feed, packed
 from ..sequences import Sequences
 from ..state import Pools, new_pools
 from ..window import Feed, Verdict, Window
 from .plain import Plain
-from .windows import PARAMS, at, convolutions_on, draft_number, parameters, recurrence, room, room_behind, states_on
+from .windows import (
+    PARAMS,
+    at,
+    convolutions_on,
+    draft_number,
+    outputs,
+    parameters,
+    recurrence,
+    room,
+    room_behind,
+    states_on,
+)  # fmt: skip
 
 LAG, WINDOW = "lag", "window"
 
@@ -98,7 +109,7 @@ class Joint(Plain):
 
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
-    ) -> Tensor:
+    ) -> Rows:
         state, slots, (advancing, kept) = pools.recurrent(layer), feed.slots, feed.places
         scan, params = recurrence(operations, mixer), mixer.params
         together = hasattr(scan, "commit")
@@ -106,7 +117,7 @@ class Joint(Plain):
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none", out=out)
         inputs = mixer.project(c, gates, operations)
         if together:
-            return scan.scan(state.S, inputs, params, slots=slots, write_state=False)
+            return outputs(state.S, mixer, inputs, gates, feed, operations)
         if feed.window.drafts == 1:
             return scan.snapshots(state.S, inputs, params, kept, slots=slots)
         y = scan.scan(state.S, inputs, params, slots=slots, write_state=False)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..layers.attention import Attention
+from ..layers.mamba2 import Mamba2
 from ..model import Model, Recurrent
-from ..operations import Operations
+from ..operations import Operations, Rows
 from ..operations.slots import index
 from ..state import Cache, Pools
 from ..window import Feed, Verdict, Window
@@ -85,6 +86,18 @@ def convolutions_on(
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
         else:
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=path.repeat(k, 1), slots=places)
+
+
+def outputs(S: Tensor, mixer: Recurrent, inputs: Any, gates: Any, feed: Feed, operations: Operations) -> Rows:
+    """What a window or tree gives from states that it only reads; gated and normed where that is the same launch."""
+    slots, ancestors = feed.slots, feed.ancestors
+    if isinstance(mixer, Mamba2) and (gate := mixer.gate(gates)) is not None:
+        y = operations.ssd_gated_window(S, inputs, mixer.params, gate, ancestors=ancestors, slots=slots)
+        if y is not None:
+            return y
+    if feed.parents is None or ancestors is None:
+        return recurrence(operations, mixer).scan(S, inputs, mixer.params, slots=slots, write_state=False)
+    return recurrence(operations, mixer).tree(S, inputs, mixer.params, feed.parents, ancestors, slots=slots)
 
 
 def states_on(

@@ -170,6 +170,19 @@ class Operations(Protocol):
         """`ssd.scan` of one token and the gated norm of all heads (b, t, c); None, and nothing done, where two are better."""
         ...
 
+    def ssd_gated_window(
+        self,
+        S: Tensor,
+        inputs: SSDInputs,
+        params: SSDParams,
+        gate: Gate,
+        *,
+        ancestors: Tensor | None = None,
+        slots: Tensor,
+    ) -> Weighted | None:
+        """The same of a window, or of a tree, that only reads the states."""
+        ...
+
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         """x W^T in fp32, not rounded to the type of x."""
         ...

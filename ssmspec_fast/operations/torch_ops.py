@@ -43,6 +43,18 @@ class TorchOperations:
     def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> None:
         return None
 
+    def ssd_gated_window(
+        self,
+        S: Tensor,
+        inputs: SSDInputs,
+        params: SSDParams,
+        gate: Gate,
+        *,
+        ancestors: Tensor | None = None,
+        slots: Tensor,
+    ) -> None:
+        return None
+
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         return self.arithmetic.wide_product(x, W, exact(x))
 

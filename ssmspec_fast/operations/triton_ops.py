@@ -28,12 +28,13 @@ from ssmspec_kernels.ngram_drafts import ngram_drafts
 from ssmspec_kernels.norm import norm
 from ssmspec_kernels.rotary import rotary
 from ssmspec_kernels.ssd_gated import ssd_gated
+from ssmspec_kernels.ssd_gated_window import ssd_gated_window
 from ssmspec_kernels.tree_attention import tree_attention
 from ssmspec_kernels.tree_mask import tree_mask
 
 from . import Gate, Keep, Rows, SSDInputs, SSDParams, Taps, Weighted
 from .torch_ops import TorchOperations
-from .triton_recurrences import SSD, Delta, Selective, leading, named
+from .triton_recurrences import MATRIX, SSD, Delta, Selective, leading, named
 
 FEW = 32
 """Rows up to which `linear_rows` is the faster: for 16, 24, 32 rows a layer of Mamba2-2.7B takes 26.0, 28.7, 28.9 us on an
@@ -121,6 +122,24 @@ class TritonOperations:
         z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
         given = named(inputs, params) | {"z": z, "weight": weight, "slots": slots}
         v, squares = ssd_gated(S, *leading(inputs, params), **given)
+        return Weighted(v.flatten(2), squares, gate.eps)
+
+    def ssd_gated_window(
+        self,
+        S: Tensor,
+        inputs: SSDInputs,
+        params: SSDParams,
+        gate: Gate,
+        *,
+        ancestors: Tensor | None = None,
+        slots: Tensor,
+    ) -> Weighted | None:
+        x = inputs.x
+        if self.bitwise or x.shape[1] < MATRIX or not self.folds(gate.z):
+            return None
+        z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
+        given = named(inputs, params) | {"z": z, "weight": weight, "ancestors": ancestors, "slots": slots}
+        v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
         return Weighted(v.flatten(2), squares, gate.eps)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ RECORDS: dict[type, str] = {
     GatedNorm: "gated_norm",
     Norm: "norm",
     SelectiveParams: "selective_scan selective_tree",
-    SSDParams: "ssd_buffered ssd_buffered_step ssd_chunk_scan ssd_commit ssd_replay_scan ssd_scan ssd_snapshots "
-    "ssd_tree_scan ssd_window",
+    SSDParams: "ssd_buffered ssd_buffered_step ssd_chunk_scan ssd_commit ssd_gated_window ssd_replay_scan ssd_scan "
+    "ssd_snapshots ssd_tree_scan ssd_window",
 }
 """The record that holds a layer's parameters, and the kernels that take them one by one."""
 STATED = {"write_state": True, "output_only": True, "fused": True, "append": False, "products": "fp32"}

@@ -7,11 +7,17 @@ import pytest
 import torch
 
 from ssmspec_fast.bench.models import random_model
+from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.layers.linear import Linear, Product
 from ssmspec_fast.layers.norm import Norm
+from ssmspec_fast.methods.activation_replay import ActivationReplay
+from ssmspec_fast.methods.joint import Joint
+from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import Gate, Weighted
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.triton_ops import FEW, ROWS, TritonOperations
+from ssmspec_fast.sequences import new_sequences
+from ssmspec_fast.window import Window
 from tests.fast_on_kernels import logits
 
 K, U, O = 40, 33, 21
@@ -104,9 +110,17 @@ class Counting(TritonOperations):
         self.folded += found is not None
         return found
 
+    def ssd_gated_window(self, *args: Any, **kwargs: Any) -> Weighted | None:
+        found = super().ssd_gated_window(*args, **kwargs)
+        self.folded += found is not None
+        return found
+
 
 class Forgetful(Counting):
     """Leaves the norm's weight out."""
+
+    def ssd_gated_window(self, S: Any, inputs: Any, params: Any, gate: Gate, **more: Any) -> Weighted | None:
+        return super().ssd_gated_window(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), **more)
 
     def ssd_gated(self, S: Any, inputs: Any, params: Any, gate: Gate, *, slots: Any) -> Weighted | None:
         return super().ssd_gated(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), slots=slots)
@@ -120,6 +134,41 @@ def apart(operations: Any) -> float:
     prompt = [3, 14, 15, 9, 26, 5]
     wanted = logits(model, prompt, TorchOperations(), 3)
     return float((logits(model, prompt, operations, 3) - wanted).abs().max() / wanted.abs().max())
+
+
+def windows_apart(operations: Any, method: Any, parents: list[int] | None) -> float:
+    """The same of a window of five behind a prompt, as a chain or as a tree."""
+
+    def said(by: Any) -> torch.Tensor:
+        device = torch.empty(0).device
+        model = random_model("tiny", torch.float32, str(device))
+        for i, mixer in enumerate(model.mixers):
+            mixer.norm.copy_(1 + 0.5 * drawn(*mixer.norm.shape, seed=i))  # type: ignore[union-attr]
+        decoder, sequences = Decoder(model, method(), by, slots=1, cache=24, window=5), new_sequences(1, 29, (), (), device)
+        sequences.add(0, [3, 14, 15, 9], 9, 0)
+        decoder.prefill([[3, 14, 15, 9]], [0])
+        tree = None if parents is None else torch.tensor([parents])
+        window = Window(torch.tensor([[9, 26, 5, 35, 8]]), torch.zeros(1, dtype=torch.int64), None, tree)
+        return decoder.verify(decoder.feed(window, sequences))
+
+    wanted = said(TorchOperations())
+    return float((said(operations) - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("method", "parents"),
+    [(ActivationReplay, None), (Joint, None), (Tree, [-1, 0, 0, 1, 2])],
+    ids=["replay", "joint", "tree"],
+)
+@torch.no_grad()
+def test_windows_whose_gates_are_folded_have_the_logits_of_pytorch(method: Any, parents: list[int] | None) -> None:
+    operations = Counting()
+    assert windows_apart(operations, method, parents) <= 1e-4
+    assert operations.folded == 2
+    assert windows_apart(Forgetful(), method, parents) > 1e-2
+    bitwise = Counting(bitwise=True)
+    assert windows_apart(bitwise, method, parents) <= 1e-4
+    assert bitwise.folded == 0
 
 
 @torch.no_grad()

@@ -35,12 +35,14 @@ def checks(plan: Plan) -> Iterator[Check]:
                 yield at("ssd_window", f"T={t} verify", scan, t=t, by="ssd_window", order="output_only", write_state=False)
                 yield at("ssd_replay_scan", f"T={t}", replay, t=t)
                 yield at("ssd_commit", f"T={t}", commit, t=t)
+                yield at("ssd_gated_window", f"T={t}", gated_window, t=t)
             yield at("ssd_snapshots", "T=6", snapshots, t=6)
             yield at("ssd_gated", "T=1", gated)
             for t in plan.nodes:
                 yield at("ssd_tree_scan", f"T={t}", tree, t=t)
                 yield at("ssd_replay_scan", f"tree of {t}", replay, t=t, branching=True)
                 yield at("ssd_commit", f"tree of {t}", commit, t=t, branching=True)
+                yield at("ssd_gated_window", f"tree of {t}", gated_window, t=t, branching=True)
             for t, capacity in plan.rings:
                 yield at("ssd_buffered", f"T={t} L={capacity}", buffered, family=Layer, t=t, capacity=capacity)
             for capacity in (16, 5):
@@ -173,6 +175,27 @@ def gated(call: Call, sizes: Any, b: int) -> float:
     found = pulled(squares.view(b, 1, h, tiles), layer.rows, layer.heads)
     used = max(used, within("squares", found, sum_of_products(("...i, ...i -> ...", pieces, pieces))))
     return max(used, within("S", layer.state(), S))
+
+
+def gated_window(call: Call, sizes: Any, b: int, t: int, branching: bool = False) -> float:
+    """A window or tree with its gate and the norm's weight; the squares of the judged heads, all tiles of one together."""
+    layer, (h, p, _, _) = Layer(call, sizes, b), sizes
+    z, weight, tokens, out = call.normal(b, t, h, p), call.normal(h, p), layer.window(t), layer.blank(t)
+    mask = ancestors(trees(call, b, t)) if branching else np.broadcast_to(chain(t), (b, t, t))
+    sees = poisoned(call, tokens | {"z": z}, mask)
+    window, errors = layer.judged(tokens)
+    window = replace(window, z=np.nan_to_num(pulled(z, layer.rows, layer.heads)))
+    g = eb.ssd.tree(
+        layer.state(), window, mask[layer.rows], layer.params, declared(io="fp32", order="output_only"), inexact=errors
+    )
+    more = {"ancestors": sees} if branching else {}
+    with call.keeping({"out": slice(0, layer.live)}, out=out, z=z, weight=weight, **layer.same(**tokens)):
+        _, squares = launcher("ssd_gated_window")(layer.S, **tokens, **layer.given, z=z, weight=weight, out=out, **more)
+    finite("v", out, layer.live)
+    scale = constant(weight.double().cpu().numpy()[layer.heads], g.contract)
+    used = within("v", layer.outputs(out), (g * scale).store(layer.form))
+    found = pulled(squares.view(b, t, h, -1), layer.rows, layer.heads).sum(-1)
+    return max(used, within("squares", found, sum_of_products(("...i, ...i -> ...", g, g))))
 
 
 def poisoned(call: Call, tokens: dict[str, Tensor], mask: Array) -> Tensor:

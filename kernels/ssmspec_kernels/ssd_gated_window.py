@@ -1,0 +1,82 @@
+"""SSD (Mamba-2), a window or a packed tree that only reads the state, with the first half of the gated norm behind it.
+
+    y as in `ssd_window` (4), a chain or, with `ancestors`, a tree                          (1)
+    g = y silu(z)                                                                           (2)
+    v = weight g                                  rounded to the type of x                  (3)
+    squares[b, t, j] = sum g^2 over the channels of tile j, the tiles of all heads in turn  (4)
+
+v and squares are the RMS norm of g over all heads, gate first, but for a factor of each token, which the projection behind
+applies to its sums (`linear_rows`), as behind `ssd_gated`, which is for single tokens. The kernel is that of `ssd_window`.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from ssmspec_ref.errors import PrecisionError, ShapeMismatch
+
+from .launch import FLOATS
+from .ssd_inputs import check_inputs
+from .ssd_scan import traffic_bytes as scan_bytes
+from .ssd_window import launch, window_tiles
+
+
+def traffic_bytes(
+    b: int, t: int, h: int, p: int, n: int, g: int, *, parts: int, state: int = 4, io: int = 2, tree: bool = False
+) -> int:
+    """Bytes that must cross the memory bus for b live rows, `parts` squares a token; the norm's weight is left out.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    scan = scan_bytes(b, t, h, p, n, g, state=state, io=io, write_state=False, z=True)
+    return scan + 4 * b * t * parts + (b * t * t if tree else 0)
+
+
+def ssd_gated_window(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    z: Tensor,
+    weight: Tensor,
+    ancestors: Tensor | None = None,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    out: Tensor | None = None,
+    squares: Tensor | None = None,
+    block_p: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """v (b, t, h, p) and squares (b, t, j) of a window over the states S[slots], (1) to (4).
+
+    `weight` (h, p) is the norm's; j follows from the tile. Of a padding row nothing is written; v and squares of what is no
+    node of a tree are 0.
+
+    Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, Unsupported, before anything is written.
+    """
+    more = [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
+    more.append(("ancestors", ancestors, "b t k", (torch.bool,)))
+    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
+    b, t, h, p, n, g = (axes[name] for name in "bthpng")
+    if axes.get("k", t) != t:
+        raise ShapeMismatch(f"ancestors came with {axes['k']} columns for {t} nodes; give one for each node")
+    if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
+        raise PrecisionError("x or out came as torch.float16, in which a row that is not normed may overflow; use ssd_window")
+    if not weight.is_contiguous():
+        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
+    block, program, *rest = window_tiles(b * h, t, h // g, p, x.dtype == torch.bfloat16 and n <= 128)
+    block, program = (block, program) if block_p is None else (block_p, block_p)
+    j = h * triton.cdiv(p, block)
+    if axes.get("j", j) != j:
+        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
+    sums = torch.empty(b, t, j, dtype=torch.float32, device=x.device) if squares is None else squares
+    v = launch(
+        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, out,
+        (block, program, *rest), (weight, sums),
+    )  # fmt: skip
+    return v, sums

@@ -1,0 +1,143 @@
+"""Windows and trees of SSD with the first half of the gated norm: against the oracle, and in their bytes."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import ssd_gated_window as kernel
+from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
+from ssmspec_ref.errors import PrecisionError, ShapeMismatch
+from ssmspec_ref.shapes import Array
+from tests.kernels import ssd_cases as cases
+from tests.kernels.conv_cases import caught
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Case, Options
+
+CHAINS = [
+    Options(t=5, io="bf16", D="channel", z=True, h=3, g=1, p=32, n=32, seed=1, poison=7.0),
+    Options(t=7, io="bf16", state="bf16", z=True, p=35, seed=2),
+    Options(b=2, t=4, z=True, p=5, n=9, D="", bias=False, softplus=False, seed=3),
+]
+TREES = [
+    Options(t=13, io="bf16", z=True, h=2, g=1, p=20, n=16, seed=4, poison=3.0),
+    Options(b=2, t=19, io="bf16", z=True, h=2, g=1, p=64, n=16, gentle=True, seed=5),
+]
+COVER = [(o, False) for o in CHAINS] + [(o, True) for o in TREES]
+BLOCK = 16
+
+
+def drawn(o: Options, tree: bool, padding: bool = True) -> tuple[Case, dict[str, torch.Tensor], Array]:
+    """A case, the norm's weight, where the squares go, and what sees what; what is no node is NaN."""
+    case = cases.draw(o, padding)
+    mask = cases.forest(o) if tree else np.broadcast_to(np.tri(o.t, dtype=bool), (o.b, o.t, o.t))
+    dead = torch.from_numpy(~np.einsum("btt -> bt", mask))
+    for x in (case.x, case.dt, case.B, case.C, case.extra["z"]):
+        x[dead] = float("nan")
+    weight = torch.from_numpy(np.random.default_rng(o.seed + 50).normal(size=(o.h, o.p))).float()
+    block = min(BLOCK, 1 << (o.p - 1).bit_length())
+    squares = cases.strided(np.full((o.b, o.t, o.h * -(-o.p // block)), o.poison), torch.float32, o.poison)
+    more = {"weight": weight, "squares": squares}
+    return case, more | ({"ancestors": torch.from_numpy(mask)} if tree else {}), mask
+
+
+def check(module: ModuleType, o: Options, tree: bool) -> None:
+    """v and squares within the bound; nothing else of any tensor has changed."""
+    (case, more, mask), (fresh, other, _) = drawn(o, tree), drawn(o, tree)
+    seen, block = mask[case.rows], min(BLOCK, 1 << (o.p - 1).bit_length())
+    window, contract = case.window(np.einsum("btt -> bt", seen)), o.contract(io="fp32", order="output_only")
+    g = eb.ssd.tree(case.state(), window, seen, case.params(), contract)
+    before = case.before(**more)
+    v, squares = case.call(module.ssd_gated_window, **more, block_p=block)
+    assert v is case.out
+    assert squares is more["squares"]
+    weighted = (g * constant(cases.doubles(more["weight"]), g.contract)).store(o.io)  # type: ignore[arg-type]
+    cases.assert_within("v", v, weighted, case.rows)
+    tiles = g.map(lambda a: np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, -o.p % block)]).reshape(*a.shape[:2], -1, block))
+    cases.assert_within("squares", squares, sum_of_products(("...i, ...i -> ...", tiles, tiles)), case.rows)
+    case.out[case.rows], squares[case.rows] = fresh.out[case.rows], other["squares"][case.rows]
+    cases.unchanged(before)
+
+
+def check_bytes(module: ModuleType, o: Options, tree: bool) -> None:
+    case, more, _ = drawn(o, tree, padding=False)
+    for x in (case.x, case.dt, case.B, case.C, case.extra["z"]):
+        x.nan_to_num_(1.0)
+    if tree:
+        more["ancestors"] = torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
+    named = {name: getattr(case, name) for name in ("S", "x", "dt", "B", "C", "out")} | {"z": case.extra["z"], **more}
+    params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
+    with watch(**named, **params) as seen:
+        case.call(module.ssd_gated_window, **more, block_p=min(BLOCK, 1 << (o.p - 1).bit_length()))
+    left_out = sum(seen.loaded(name).distinct for name in (*params, "weight"))
+    sizes = {"state": case.S.element_size(), "io": case.x.element_size(), "parts": more["squares"].shape[2]}
+    expected = module.traffic_bytes(o.b, o.t, o.h, o.p, o.n, o.g, tree=tree, **sizes)
+    assert seen.distinct_bytes() - left_out == expected
+    assert seen.loaded("S").requested == o.b * o.h * o.p * o.n * case.S.element_size()
+    assert seen.stored("S").requested == 0
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize(("o", "tree"), COVER, ids=str)
+def test_the_gated_rows_and_their_squares_lie_within_the_bound_and_nothing_else_is_written(o: Options, tree: bool) -> None:
+    check(kernel, o, tree)
+
+
+@pytest.mark.parametrize(("o", "tree"), [COVER[0], COVER[2], COVER[3]], ids=str)
+def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, tree: bool) -> None:
+    check_bytes(kernel, o, tree)
+
+
+def test_tiles_of_its_own_are_as_many_as_it_says() -> None:
+    o = CHAINS[0]
+    case, more, _ = drawn(o, False)
+    v, squares = case.call(kernel.ssd_gated_window, weight=more["weight"], squares=None)
+    assert squares.shape[:2] == (o.b, o.t)
+    rows = torch.from_numpy(case.rows)
+    wanted = case.call(kernel.ssd_gated_window, weight=torch.ones_like(more["weight"]), squares=None, out=None)[0]
+    sums = wanted[rows].float().square().sum((2, 3))
+    assert torch.allclose(squares[rows].sum(2), sums, rtol=2.0**-7)  # the rows were rounded to bf16, twice 2^-8 in a square
+    assert v is case.out
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    (lambda c, m: {"weight": m["weight"][:, :-1]}, ShapeMismatch, "axis p"),
+    (lambda c, m: {"weight": m["weight"].T.contiguous().T}, ShapeMismatch, "without gaps"),
+    (lambda c, m: {"squares": m["squares"][..., :-1]}, ShapeMismatch, "a token has 8"),
+    (lambda c, m: {"squares": m["squares"].bfloat16()}, PrecisionError, "squares came as"),
+    (lambda c, m: {"ancestors": torch.ones(3, 3, 4, dtype=torch.bool)}, ShapeMismatch, "4 columns for 3 nodes"),
+    (lambda c, m: {"x": c.x.half()}, PrecisionError, "may overflow"),
+    (lambda c, m: {"out": c.out.half()}, PrecisionError, "may overflow"),
+    (lambda c, m: {"z": c.extra["z"][:, :-1]}, ShapeMismatch, "axis t"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
+def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
+    case, more, _ = drawn(Options(z=True), False, padding=False)
+    before = case.before(**more)
+    with pytest.raises(error, match=message):
+        case.call(kernel.ssd_gated_window, **{**more, "block_p": BLOCK, **changes(case, more)})
+    cases.unchanged(before)
+
+
+MUTANTS = [
+    ("y_t *= tl.load(weight + h * P + p_t,", "y_t *= 0.0 + tl.load(weight + p_t,", "ssd_window.py"),
+    ("tl.sum(y_t * y_t, axis=1)", "tl.sum(y_t, axis=1)", "ssd_window.py"),
+    ("part = h * tl.cdiv(P, BLOCK_P)", "part = h", "ssd_window.py"),
+    ("tl.program_id(0) * TILES + tile\n", "tile\n", "ssd_window.py"),
+    ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_window.py"),
+    ("t * stride_squares_t + part", "t % 2 + part", "ssd_window.py"),
+    ("D, z, dt_bias, dt_softplus", "D, None, dt_bias, dt_softplus", "ssd_gated_window.py"),
+    ("slots, None, ancestors, False", "slots, None, ancestors, True", "ssd_gated_window.py"),
+    ("slots, None, ancestors, False", "slots, None, None, False", "ssd_gated_window.py"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "file"), MUTANTS)
+def test_planted_faults_are_caught(old: str, new: str, file: str) -> None:
+    assert caught(mutated(kernel, old, new, file=file), lambda m, one: check(m, *one), COVER)
