@@ -35,6 +35,21 @@ def to_memory(tile, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def operand_rows(ROWS: tl.constexpr, n_0: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The row, and the columns n, of each row of 16 of an operand of `ROWS` rows of activations in memory's order."""
+    row = tl.arange(0, BLOCK_N // 16 * ROWS)
+    return row % ROWS, n_0 + (row // ROWS * 16)[:, None] + tl.arange(0, 16)[None, :]
+
+
+@triton.jit
+def load_operand(start, n, mask, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(row, permuted n) of the rows of `operand_rows` that begin at the pointers `start`; zeros outside the mask. A lane asks
+    for four neighbours, as the product wants them, and no more."""
+    tile = tl.load(tl.max_contiguous(start[:, None] + n, [1, 4]), mask=mask, other=0.0)
+    return tl.reshape(tl.permute(tl.reshape(tile, (BLOCK_N // 16, ROWS, 4, 2, 2)), (1, 0, 3, 2, 4)), (ROWS, BLOCK_N))
+
+
+@triton.jit
 def permuted(rows, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     """Rows over n with their columns in the order of a product's tile."""
     parts = tl.permute(tl.reshape(rows, (ROWS, BLOCK_N // 16, 4, 2, 2)), (0, 1, 3, 2, 4))
@@ -42,20 +57,14 @@ def permuted(rows, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def permuted_columns(BLOCK_N: tl.constexpr):
-    """n of each position."""
-    k = tl.arange(0, BLOCK_N)
-    return k // 16 * 16 + k % 8 // 2 * 4 + k % 16 // 8 * 2 + k % 2
-
-
-@triton.jit
 def load_tile(
     start, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, wanted, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
-    """The tile of (p, n) at `start` from channel p_0 and column n_0 on, in memory's order; zeros outside."""
+    """The tile of (p, n) at `start` from channel p_0 and column n_0 on, in memory's order; zeros outside. WHOLE: no channel
+    or column of any tile is."""
     p, n = memory_rows(BLOCK_P, BLOCK_N)
-    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) & wanted
+    inside = ((p_0 + p < P)[:, None] & (n_0 + n < N) | WHOLE) & wanted
     at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
     return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
 
@@ -63,10 +72,10 @@ def load_tile(
 @triton.jit
 def store_tile(
     start, tile, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """The reverse, rounded to the type in memory."""
     p, n = memory_rows(BLOCK_P, BLOCK_N)
-    inside = (p_0 + p < P)[:, None] & (n_0 + n < N)
+    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) | WHOLE
     at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
     tl.store(at, tile.to(start.dtype.element_ty), mask=inside, eviction_policy="evict_first")

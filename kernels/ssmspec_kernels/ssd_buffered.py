@@ -33,6 +33,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ssmspec_ref.errors import ParameterError
+
 from .cursors import check_window
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
@@ -43,6 +45,8 @@ from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
 
 SMS = 132
+MANY, MOST_ROWS = 16384, 1024
+"""Heads of rows from which the rows that are due have a launch of their own; and rows among which it finds them."""
 
 
 def traffic_bytes(
@@ -146,19 +150,26 @@ def launch(
     *given, apart, short = tiles
     check_heads(given[2] or 1, h // g)
     if short is None:
-        short = products and t <= MOST_TOKENS
+        short = products and t <= MOST_TOKENS and given[2] in (None, 1)
+    if short and given[2] not in (None, 1):
+        raise ParameterError(f"{given[2]} heads a program; the kernel for short windows takes one")
     if short:
-        block, program, heads, warps, _ = (one or own for one, own in zip(given, short_tile(b * h, p), strict=True))
-        each, block_n = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n))
+        chosen = zip((given[0], given[1], given[3]), short_tile(b * h, p), strict=True)
+        block, program, warps = (one or own for one, own in chosen)
+        each, half = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n) // 2)
+        parts = triton.cdiv(p, each * block)
+        if apart is None:
+            apart = b * h >= MANY and b <= MOST_ROWS
         for rows in ("open", "due") if apart else ("all",):
-            ssd_buffered_short_kernel[(triton.cdiv(p, each * block), h // heads, b)](
+            ssd_buffered_short_kernel[(min(8 * SMS, parts * h * b),) if rows == "due" else (parts, h, b)](
                 S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
                 *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3),
                 *strides(y, 3), *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
                 T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
                 LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window,
-                BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, HALF_N=max(16, block_n // 2),
-                BLOCK_P=block, TILES=each, HEADS=heads, ROWS=rows, num_warps=warps,
+                BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), HALF_N=half, BLOCK_P=block, TILES=each, ROWS=rows,
+                B_ROWS=b if rows == "due" else 0, BLOCK_B=triton.next_power_of_2(b) if rows == "due" else 0, HEADS=h,
+                num_warps=warps, maxnreg=168 if rows == "open" else None,
             )  # fmt: skip
         return
     if apart is None:
@@ -191,10 +202,10 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, spread(rows, heads, 2, 20), 4, 3)
 
 
-def short_tile(rows: int, p: int) -> tuple[int, int, int, int, int]:
-    """As `tile`, for windows of up to 8 tokens."""
+def short_tile(rows: int, p: int) -> tuple[int, int, int]:
+    """Channels of a tile, of a program, and warps, for windows of up to 8 tokens; `rows` counts heads of rows."""
     each = 16 if rows < 2 * SMS or (p % 64 and rows < 1024) else 32 if rows < 1024 else p
-    return 16, each, 1, 1, 1
+    return 16, each, 1
 
 
 def few(p: int) -> int:

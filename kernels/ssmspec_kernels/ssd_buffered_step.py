@@ -97,7 +97,7 @@ def ssd_buffered_step(
         P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
         BLOCK_N=block_n, BLOCK_P=block, TILES=each, RUN=min(32, block_n), num_warps=warps,
-        maxnreg=168 if block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
+        maxnreg=168 if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
     )  # fmt: skip
     return y
 
@@ -105,7 +105,7 @@ def ssd_buffered_step(
 def tile(rows: int, p: int, n: int) -> tuple[int, int, int]:
     """Channels of a tile, of a program, and warps, as measured on an H200 for 64 and 80 channels; `rows` counts heads of
     rows."""
-    return 16, p if rows >= 4096 else 16, 2 if n > 128 else 1
+    return 16, p if rows >= 1024 else 16, 2 if n > 128 else 1
 
 
 @triton.jit
@@ -146,12 +146,16 @@ def _ssd_buffered_step_kernel(
     C_n = tl.load(at_C + n, mask=in_n & real, other=0.0).to(tl.float32)
     C_run = tl.load(at_C + run, mask=in_run & real, other=0.0).to(tl.float32)
     if slot >= 0:
+        at_S = S + slot * stride_S_s + h * stride_S_h
+        row = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
+        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+        if TILES == 1:
+            early = load_runs(at_S, tl.program_id(0) * BLOCK_P + row % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, whole)
         count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
         past, new = e < count, e == count
         at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
         seen = past | (new & real)
         full, kept = (count + 1 == CAPACITY) & real, (count + 1 < CAPACITY) & real
-        at_S = S + slot * stride_S_s + h * stride_S_h
         at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
         at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
@@ -164,15 +168,13 @@ def _ssd_buffered_step_kernel(
         weights = tl.exp(G - G_e) * steps
         if OUTPUT_ONLY:
             scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
-        row = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
-        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
         for tile in tl.range(0, TILES, num_stages=1):
             start = (tl.program_id(0) * TILES + tile) * BLOCK_P
-            p, row_p = start + tl.arange(0, BLOCK_P), start + row % BLOCK_P
-            in_p, inside = (p < P) | whole, ((row_p < P) | whole)[:, None] & ((col < N) | (N == BLOCK_N))
-            at_row = at_S + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
-            state = tl.load(at_row, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            state = tl.reshape(state, (BLOCK_N // RUN, BLOCK_P, RUN))
+            p = start + tl.arange(0, BLOCK_P)
+            in_p = (p < P) | whole
+            if TILES > 1:
+                early = load_runs(at_S, start + row % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, whole)
+            state = tl.reshape(early.to(tl.float32), (BLOCK_N // RUN, BLOCK_P, RUN))
             x_e = load_at(rows_x, p, seen, in_p).to(tl.float32)
             x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
             if OUTPUT_ONLY:
@@ -198,3 +200,10 @@ def _ssd_buffered_step_kernel(
             tl.store(at_dt + at_new * stride_ring_dt_l, step)
             if h % HEADS_PER_GROUP == 0:
                 tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)
+
+
+@triton.jit
+def load_runs(S, p, n, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr):
+    """Runs of n of the channels p; zeros outside."""
+    inside = ((p < P) | WHOLE)[:, None] & ((n < N) | (N == BLOCK_N))
+    return tl.load(S + (p.to(tl.int64) * stride_p)[:, None] + n, mask=inside, other=0.0, eviction_policy="evict_first")
