@@ -20,6 +20,7 @@ from . import adapter_decoder
 from .accept.greedy import Greedy
 from .accept.multi_step import judge
 from .accept.naive import choices
+from .accept.processors import Sampling, past, process
 from .accept.walk import cut, walk
 from .adapter_shapes import Wide, nearest
 from .operations import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Taps
@@ -216,6 +217,24 @@ class Rules:
             found = judge(*tree, target, None if law == "point_mass" else draft, coin, pick, law)
         return self.back(cut(torch.arange(len(slots), device=self.device), *found, sequences, slots))
 
+    def process(
+        self, logits: Array, prompt: Array, output: Array, temperature: float, top_k: int, top_p: float, repetition: float,
+        presence: float, frequency: float, min_tokens: int, eos: tuple[int, ...],
+    ) -> Array:  # fmt: skip
+        """The law behind one node: its sequence holds prompt and output, and the window a root alone."""
+        rows, lengths = len(logits), [(tokens >= 0).sum(axis=1) for tokens in (prompt, output)]
+        sequences = new_sequences(rows, prompt.shape[1] + output.shape[1], eos, (), self.device)
+        for b, (before, after) in enumerate(zip(*lengths, strict=True)):
+            written = [*prompt[b, :before], *output[b, :after]]
+            sequences.tokens[b, : len(written)] = torch.tensor(written, device=self.device)
+            sequences.prompt[b], sequences.length[b] = int(before), len(written)
+        root = torch.zeros((rows, 1), dtype=torch.int64, device=self.device)
+        seen = past(sequences, torch.arange(rows, device=self.device), root, root[..., None] == 0, logits.shape[1])
+        settings = Sampling(temperature, top_k, top_p, repetition, presence, frequency, min_tokens)
+        given = torch.tensor(logits, device=self.device).float()[:, None]
+        made: Array = process(given, settings, seen)[:, 0].cpu().numpy()
+        return made
+
     def back(self, verdict: Verdict) -> tuple[Array, ...]:
         return tuple(x.cpu().numpy() for x in verdict.run)
 
@@ -250,6 +269,7 @@ def adapter(device: str = "cpu") -> Adapter:
     decisions = {
         "acceptance.greedy": Capability(rules.greedy, fp32),
         "acceptance.sampled": Capability(rules.sampled, fp32),
+        "acceptance.process": Capability(rules.process, fp32),
     }
     subjects.append(Subject("acceptance", decisions, absent={"": "another part of the engine"}))
     subjects += adapter_decoder.subjects(device, operations_of(bitwise=True), fp32)

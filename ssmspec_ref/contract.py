@@ -74,6 +74,8 @@ OPERATIONS: dict[str, str] = {
     "attention.compact": "compact(K, V, length, path) -> K, V",
     "acceptance.greedy": "greedy(tokens, parents, choice, budget, eos) -> tokens, path, advanced, ended",
     "acceptance.sampled": "sampled(tokens, parents, p, q, coins, picks, budget, eos, law) -> tokens, path, advanced, ended",
+    "acceptance.process": "process(logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, "
+    "min_tokens, eos) -> p: the law that is sampled",
     "layer.prefill": "a prompt",
     "layer.step": "a prompt, then single tokens from the cache",
     "layer.continue": "a prompt, then several tokens at once from the cache",

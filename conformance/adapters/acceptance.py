@@ -1,4 +1,4 @@
-"""Acceptance in float64: the sweep over all nodes at once, and the rules with floats for fractions."""
+"""Acceptance in float64: the sweep over all nodes at once, the rules with floats for fractions, the laws without sorting."""
 
 from typing import Any
 
@@ -9,6 +9,8 @@ from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.contract import FLOAT64, Capability, Subject
 from ssmspec_ref.shapes import Array
+
+from .processors import process
 
 Runs = tuple[Array, Array, Array, Array]
 
@@ -56,7 +58,7 @@ def padded(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...])
 
 
 def subject() -> Subject:
-    rules: dict[str, Any] = {"greedy": accept_greedy, "sampled": accept_sampled}
+    rules: dict[str, Any] = {"greedy": accept_greedy, "sampled": accept_sampled, "process": process}
     return Subject(
         "acceptance",
         {f"acceptance.{name}": Capability(rule, FLOAT64) for name, rule in rules.items()},

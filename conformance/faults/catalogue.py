@@ -20,6 +20,7 @@ from . import (
     histories,
     layers,
     packed,
+    processors,
     prompts,
     reach,
     rings,
@@ -77,6 +78,8 @@ def _faults() -> Iterator[Fault]:
             yield fault(bug_class, operation, other.subject(run, operation))
     for run, operation, bug_class, contract in edges.FAULTS:
         yield fault(bug_class, operation, edges.subject(run, operation, contract))
+    for run, bug_class in processors.FAULTS:
+        yield fault(bug_class, processors.OPERATION, processors.subject(run))
     yield from _older()
 
 

@@ -41,6 +41,5 @@ LEFT_OUT: dict[str, str] = {
     "a resume column from the block size of attention": "blocks and their sizes are an engine's; no operation has them",
     "grammar rows advanced by a trimmed draft length": "as GRAMMAR",
     "offsets past 2^31 elements": "no input of the suite is that large; the tests of our kernels place slots there",
-    "penalties not advanced over the drafts of a window": "logits processors are no operation of the contract yet",
 }
 """What is planted nowhere, and why."""

@@ -9,13 +9,14 @@ from .delta import SPECIFICATIONS as DELTA
 from .generate import SPECIFICATIONS as GENERATE
 from .layers import SPECIFICATIONS as LAYERS
 from .packed import SPECIFICATIONS as PACKED
+from .processors import SPECIFICATIONS as PROCESSORS
 from .selective import SPECIFICATIONS as SELECTIVE
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
 from .ssd import SPECIFICATIONS as SSD
 from .windows import SPECIFICATIONS as WINDOWS
 
-PURE = (*CONV, *SELECTIVE, *SSD, *DELTA, *PACKED, *WINDOWS, *ATTENTION, *ACCEPTANCE)
+PURE = (*CONV, *SELECTIVE, *SSD, *DELTA, *PACKED, *WINDOWS, *ATTENTION, *ACCEPTANCE, *PROCESSORS)
 SPECIFICATIONS: tuple[Specification, ...] = (*PURE, *LAYERS, *SPECULATE, *GENERATE)
 
 

@@ -1,0 +1,134 @@
+"""Logits made into another law than the one that plain decoding samples from, over the form without sorting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.shapes import Array
+
+from ..adapters import processors
+from ..adapters.processors import ahead, law, only, rank
+
+process: Any = processors.process
+
+
+def mass_before(p: Array) -> Array:
+    return np.asarray((ahead(p) * p[:, None]).sum(axis=2))
+
+
+def one_too_few(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """The token with which the mass reaches top_p is dropped; the first is always kept."""
+    p = process(logits, prompt, output, T, k, 1.0, *rest)
+    return only(p, (mass_before(p) + p < share) | (rank(p) == 0)) if share < 1 else p
+
+
+def one_too_many(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """Where the mass is top_p exactly one token more is kept."""
+    p = process(logits, prompt, output, T, k, 1.0, *rest)
+    return only(p, mass_before(p) <= share) if share < 1 else p
+
+
+def all_that_tie(logits: Array, prompt: Array, output: Array, T: float, k: int, *rest: Any) -> Array:
+    """Top-k keeps every token that is as probable as the k-th. huggingface/transformers, TopKLogitsWarper."""
+    if not 0 < k < logits.shape[1]:
+        return process(logits, prompt, output, T, k, *rest)
+    p = process(logits, prompt, output, T, 0, 1.0, *rest[1:])
+    p = only(p, p >= np.sort(p, axis=1)[:, -k, None])
+    return only(p, mass_before(p) < rest[0]) if rest[0] < 1 else p
+
+
+def share_before_count(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """Top-p is taken before top-k, of another mass."""
+    p = process(logits, prompt, output, T, 0, share, *rest)
+    return only(p, rank(p) < k) if k else p
+
+
+def temperature_behind(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """Top-k and top-p see the law at temperature 1, which is tempered behind them."""
+    p = process(logits, prompt, output, 1.0, k, share, *rest)
+    with np.errstate(divide="ignore"):
+        return law(np.log(p), T)
+
+
+def without_sum(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """What top-k has left is not normalised."""
+    p = process(logits, prompt, output, T, 0, 1.0, *rest)
+    kept = process(logits, prompt, output, T, k, share, *rest) > 0
+    return np.where(kept, p, 0.0)
+
+
+def divides_always(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """The repetition penalty divides negative logits too, which makes them more probable."""
+    *rules, repetition, presence, frequency, least, eos = rest
+    known = [np.isin(np.arange(logits.shape[1]), [*a, *b]) for a, b in zip(prompt, output, strict=True)]
+    scaled = np.where(np.array(known), logits / repetition, logits)
+    return process(scaled, prompt, output, *rules, 1.0, presence, frequency, least, eos)
+
+
+def counts_the_prompt(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """Presence and frequency count the prompt too."""
+    *rules, repetition, presence, frequency, least, eos = rest
+    times = (prompt[:, :, None] == np.arange(logits.shape[1])).sum(axis=1)
+    there = (output[:, :, None] == np.arange(logits.shape[1])).any(axis=1)
+    scaled = np.where(logits > 0, logits / repetition, logits * repetition)
+    seen = np.where((times > 0) | there, scaled, logits) - frequency * times - presence * ((times > 0) & ~there)
+    return process(seen, np.full_like(prompt, -1), output, *rules, 1.0, presence, frequency, least, eos)
+
+
+def path_is_not_counted(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """The last token of the output, a draft on the path, is not counted. Bug class P-MISMATCH."""
+    shorter = output.copy()
+    for row in shorter:
+        row[max(int((row >= 0).sum()) - 1, 0) :] = -1
+    return process(logits, prompt, shorter, *rest)
+
+
+def one_token_longer(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """The end of a sequence is masked for one token more than the minimum."""
+    *others, least, eos = rest
+    return process(logits, prompt, output, *others, least + 1 if least else 0, eos)
+
+
+def padding_is_a_token(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """The -1 behind a history counts the last token of the vocabulary."""
+    last = logits.shape[1] - 1
+    return process(logits, np.where(prompt < 0, last, prompt), np.where(output < 0, last, output), *rest)
+
+
+def last_maximum(logits: Array, prompt: Array, output: Array, T: float, *rest: Any) -> Array:
+    """Greedy takes the last of several maxima."""
+    if T:
+        return process(logits, prompt, output, T, *rest)
+    turned = logits.shape[1] - 1
+    mirrored = [np.where(a < 0, -1, turned - a) for a in (prompt, output)]
+    *others, eos = rest
+    p = process(logits[:, ::-1], *mirrored, T, *others, tuple(turned - end for end in eos))
+    return np.asarray(p[:, ::-1].copy())
+
+
+FAULTS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (one_too_few, "P-MISMATCH"),
+    (one_too_many, "P-MISMATCH"),
+    (all_that_tie, "P-MISMATCH"),
+    (share_before_count, "P-MISMATCH"),
+    (temperature_behind, "P-MISMATCH"),
+    (without_sum, "P-MISMATCH"),
+    (divides_always, "P-MISMATCH"),
+    (counts_the_prompt, "P-MISMATCH"),
+    (path_is_not_counted, "P-MISMATCH"),
+    (padding_is_a_token, "PAD-LEAK"),
+    (one_token_longer, "STOP"),
+    (last_maximum, "GREEDY"),
+)
+"""Each with its bug class."""
+OPERATION = "acceptance.process"
+
+
+def subject(run: Callable[..., Any]) -> Subject:
+    return Subject(run.__name__, {OPERATION: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty processors", "1", tuple(subject(run) for run, _ in FAULTS))

@@ -1,0 +1,188 @@
+"""From logits to the law that is sampled: penalties, minimum length, temperature, top-k and top-p, in that order.
+
+`process(logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, min_tokens, eos) -> p` has one
+setting for all rows. `prompt` (b l) and `output` (b t) are tokens padded with -1; the output holds the drafts on the path.
+Ties are kept by index, and what is masked has probability 0. The equations are those of `ssmspec_ref.accept.processors`.
+
+A row is judged where nothing is decided narrowly. With x = (l' - max l') / T, l' the penalised logits, and M_i the sum of the
+magnitudes that are added in l'_i, an implementation in arithmetic of unit roundoff u has to first order
+
+    |dx_i| <= u (4 (M_i + M_max) / T + (3 + 2 e) |x_i|)   two products, two sums, a difference, a quotient, x log2 e   (1)
+    |dw_i| <= w_i (expm1 |dx_i| + (2 e + 1) u)            e ulps of a function, 2 u each                               (2)
+    |dp_i| <= p_i (r_i + 3 mean r + (3 i + 6 e + 6) u)    r = |dw| / w; a sum over i tokens and a quotient, thrice     (3)
+
+where the mean is over the law: what a sum is off by is the mean of what its terms are off by. Below the smallest normal
+number a probability may be flushed. Narrow are: two probabilities of rank k and k + 1 that differ by less than 2^-10 of the
+first, unless they are ties of the same logit and counts; a mass within 2^-14 of top_p, unless every number in it is exact;
+at temperature 0, two logits that differ by less than 2^-16 of the first.
+
+Sizes: b rows, i tokens of the vocabulary, l of the prompt, t of the output.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.accept import processors
+from ssmspec_ref.accept.processors import Sampling
+from ssmspec_ref.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, NumericContract
+from ssmspec_ref.shapes import Array
+
+from ..cases import Case
+from ..draw import Draw
+from .specification import Arguments, Expected, Further, Specification, allowed, oracles, pure
+
+NARROW_RANK, NARROW_MASS, NARROW_LOGIT = 2.0**-10, 2.0**-14, 2.0**-16
+EVEN = 4
+"""Of every fourth row four tokens are left, all alike: their masses are exact, and top_p may be met exactly."""
+SHARES = {"off": 1.0, "most": 0.8, "half": 0.5}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "temperature": {"one": {}, "low": {"temperature": 0.7}, "high": {"temperature": 3.0}, "zero": {"temperature": 0.0}},
+    "top_k": {"off": {}, "some": {"top_k": 5}, "one": {"top_k": 1}, "many": {"top_k": 10**6}},
+    "top_p": {name: {"top_p": share} for name, share in SHARES.items()},
+    "penalty": {
+        "off": {},
+        "repetition": {"repetition": 1.3},
+        "counts": {"presence": 0.4, "frequency": 0.25},
+        "all": {"repetition": 0.8, "presence": -0.3, "frequency": 0.2},
+    },
+    "minimum": {"off": {}, "reached": {"min_tokens": 2}, "ahead": {"min_tokens": 10**6}},
+}
+OPTIONS = {name: tuple(values) for name, values in SETTINGS.items()}
+
+
+def setting(case: Case) -> Sampling:
+    chosen = Sampling(eos=frozenset((0, case.sizes["i"] // 2)))
+    for name, values in SETTINGS.items():
+        chosen = replace(chosen, **values[case.options[name]])
+    return chosen
+
+
+def draw_rows(case: Case, contract: NumericContract) -> Arguments:
+    """Logits of size 3, on a coarse grid in the family tied, a third of them masked in the family masked."""
+    draw = Draw(case, contract)
+    (b, i), rng = draw.shape("b i"), draw.rng("history")
+    logits = draw.normal("logits", "b i", 3.0)
+    if case.family == "tied":
+        logits = np.round(2 * logits) / 2
+    if case.family == "masked":
+        masked = draw.rng("masked").random((b, i)) < 0.33
+        masked[:, 1 % i] = False
+        logits = np.where(masked, -np.inf, logits)
+    for row in range(EVEN - 1, b, EVEN):
+        alike = draw.rng(f"even {row}").permutation(i)[:EVEN]
+        logits[row] = np.where(np.isin(np.arange(i), alike), 1.5, -np.inf)
+    prompt, output = (rng.integers(0, max(1, i // 2), draw.shape(axes)) for axes in ("b l", "b t"))
+    for tokens in (prompt, output):
+        counts = rng.integers(0, tokens.shape[1] + 1, b)
+        counts[0] = tokens.shape[1]
+        tokens[np.arange(tokens.shape[1]) >= counts[:, None]] = -1
+    s = setting(case)
+    scalars = s.temperature, s.top_k, s.top_p, s.repetition, s.presence, s.frequency, s.min_tokens
+    return logits, prompt, output, *scalars, tuple(sorted(s.eos))
+
+
+def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, least, eos = arguments
+    settings = Sampling(temperature, top_k, top_p, repetition, presence, frequency, least, frozenset(eos))
+    p, clear, error = np.zeros_like(logits), np.zeros(len(logits), dtype=bool), np.zeros((2, *logits.shape))
+    contracts = (contract, *oracles(contract))
+    for b, row in enumerate(logits):
+        before, after = ([int(x) for x in tokens[b] if x >= 0] for tokens in (prompt, output))
+        p[b] = processors.process(row, before, after, settings)
+        seen = processors.penalised(row, before, after, settings)
+        if len(after) < settings.min_tokens:
+            seen[list(eos)] = -np.inf
+        size = magnitudes(row, before, after, settings)
+        clear[b] = decided(row, seen, p[b], settings, exact=np.array_equal(seen, row) and len(set(row[row > -np.inf])) == 1)
+        for k, c in enumerate(contracts):
+            error[k, b] = bound(seen, size, p[b], settings.temperature, c)
+    total = allowed(list(error[: len(contracts)]), contract)
+    return [Expected("p", "b i", p, total, judged=np.broadcast_to(clear[:, None], p.shape))]
+
+
+def magnitudes(row: Array, before: list[int], after: list[int], settings: Sampling) -> Array:
+    """M: the magnitudes that are added in each penalised logit; 0 where it is masked."""
+    count = np.bincount(np.array(after, dtype=np.int64), minlength=row.size)
+    scale = max(1.0, settings.repetition, 1 / settings.repetition)
+    plain = np.where(np.isfinite(row), np.abs(row), 0.0)
+    made: Array = plain * scale + abs(settings.frequency) * count + abs(settings.presence)
+    return made
+
+
+def bound(seen: Array, size: Array, p: Array, temperature: float, contract: NumericContract) -> Array:
+    """(1) to (3), and the rounding of what is stored; 0 for what must be 0."""
+    u = UNIT_ROUNDOFF[contract.accumulate]
+    kept = p > 0
+    if temperature == 0:
+        return np.zeros_like(p)
+    live, best = np.isfinite(seen), int(np.argmax(seen))
+    x = np.where(live, (np.where(live, seen, 0.0) - seen[best]) / temperature, 0.0)
+    e = contract.function_ulp
+    shift = u * (4 * (size + size[best]) / temperature + (3 + 2 * e) * np.abs(x))  # (1)
+    relative = np.expm1(shift) + (2 * e + 1) * u  # (2)
+    weight = np.where(live, np.exp(x), 0.0)
+    mean = float(np.sum(weight * relative) / weight.sum())
+    of_kept = float(np.sum(p * relative))
+    total = relative + mean + 2 * of_kept + (3 * p.size + 6 * e + 6) * u  # (3)
+    stored = UNIT_ROUNDOFF[contract.io] + total * (1 + UNIT_ROUNDOFF[contract.io])
+    flushed = SMALLEST_NORMAL[contract.accumulate] + SMALLEST_NORMAL[contract.io]
+    return np.where(kept, p * stored * 1.001 + flushed, 0.0)
+
+
+def decided(row: Array, seen: Array, p: Array, settings: Sampling, exact: bool) -> bool:
+    """Whether nothing is decided narrowly; `exact` says that all tokens that are left are alike and unchanged."""
+    order = np.argsort(-seen, kind="stable")
+    ranked, given = seen[order], row[order]
+    alike = (ranked[1:] == ranked[:-1]) & (given[1:] == given[:-1])
+    if settings.temperature == 0:
+        return bool(exact or alike[:1].all() or ranked[0] - ranked[1] > NARROW_LOGIT * max(abs(ranked[0]), 1.0))
+    law = processors.softmax(seen, settings.temperature)[order]
+    if 0 < settings.top_k < len(law):
+        first, second = law[settings.top_k - 1], law[settings.top_k]
+        if not alike[settings.top_k - 1] and first - second < NARROW_RANK * first:
+            return False
+    if settings.top_p < 1 and not exact:
+        left = law[: settings.top_k or len(law)]
+        masses = np.cumsum(left) / left.sum()
+        return bool(np.all(np.abs(masses - settings.top_p) > NARROW_MASS) and ordered(ranked, alike, masses, settings.top_p))
+    return True
+
+
+def ordered(ranked: Array, alike: Array, masses: Array, share: float) -> bool:
+    """Whether the last token that top-p keeps and the first that it drops are far apart, or ties."""
+    last = int(np.searchsorted(masses, share))
+    if last + 1 >= len(masses):
+        return True
+    gap = ranked[last] - ranked[last + 1]
+    return bool(alike[last] or gap > NARROW_RANK)
+
+
+BASE = {"b": 5, "i": 17, "l": 6, "t": 4}
+ROWS = ({"b": 1}, {"i": 300}, {"b": 3, "t": 9, "l": 1}, {"b": 17, "i": 5})
+FURTHER: tuple[Further, ...] = (
+    ({"b": 8}, {"top_k": "some", "top_p": "most"}, "normal"),
+    ({"b": 8}, {"top_p": "half", "penalty": "off"}, "masked"),
+    ({"b": 8}, {"temperature": "low", "top_p": "most", "penalty": "all"}, "normal"),
+    ({"b": 4, "i": 2000}, {"top_p": "most"}, "normal"),
+)
+"""Top-p of what top-k has left; shares that are met exactly; all at once; a larger vocabulary."""
+SPECIFICATIONS = (
+    Specification(
+        operation="acceptance.process",
+        base=BASE,
+        rows=ROWS,
+        options=OPTIONS,
+        families=("normal", "tied", "masked"),
+        sources={
+            "": "SpecInfer (arXiv:2305.09781), section 4.3: the law that plain decoding samples from",
+            "top_p": "arXiv:1904.09751, section 3.1",
+            "penalty": "arXiv:1909.05858, section 4.1",
+        },
+        draw=draw_rows,
+        expect=expect,
+        run=pure,
+        further=FURTHER,
+    ),
+)
