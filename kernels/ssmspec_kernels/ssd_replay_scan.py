@@ -10,8 +10,9 @@ y is read from S' before it is rounded to its storage type. Where nothing was ac
 window may be a tree (`ancestors`). The cache holds two windows, so that (3) never meets what (1) reads (`halves`); behind all
 layers `halves.commit_halves` turns it over, and `advanced`, with `path`, says what was accepted.
 
-Chains of at most WALKED tokens are walked token by token (`ssd_replay_chain`). For trees, and above, (1) and (2) are products
-of matrices as above: a program owns PROGRAM_P channels of one head of one row and walks them in tiles (p, n), as in
+Windows of at most WALKED tokens go through matrix products tile by tile in registers, with bf16 activations and up to 128
+states (`ssd_replay_short`); other activations and states token by token, where they are chains (`ssd_replay_chain`). What
+remains are products of matrices, too: a program owns PROGRAM_P channels of one head of one row and walks them in tiles, as in
 `ssd_window`.
 Layout: S (s, h, p, n) and the cache (s, l, ..) through `slots`. Bound by the bytes of the state: one read, one write.
 Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STree, section 3.
@@ -30,14 +31,16 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from .dots import dot_inputs, dot_left, dot_right
 from .functions import silu
 from .halves import check_halves
-from .launch import FLOATS, INDICES, d_strides, strides
+from .launch import FLOATS, INDICES, d_strides, overlapped, strides
 from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, weights, window_tile
 from .ssd_replay_chain import ssd_replay_chain_kernel, walk_tile
+from .ssd_replay_short import ssd_replay_short_kernel
 from .ssd_scan import traffic_bytes as scan_bytes
+from .ssd_tiles import CHANNELS, many, run_of
 from .ssd_window import MOST_TOKENS
 
 WALKED = 16
-"""The longest window that is walked token by token; above, products of matrices are faster."""
+"""The longest window whose tokens are the 16 rows of a product, or are walked token by token."""
 ONE_TILE = "there, what Triton 3.6 compiled for an H200 read outside memory; give program_p of two tiles or more"
 
 
@@ -126,6 +129,22 @@ def ssd_replay_scan(
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
     y = x.new_empty(x.shape) if out is None else out
+    if x.dtype == torch.bfloat16 and n <= 128 and max(t, replayed) <= WALKED:
+        tiles = triton.cdiv(p, CHANNELS)
+        run = triton.cdiv(program_p, CHANNELS) if program_p else run_of(b, h, h // g, p)
+        ssd_replay_short_kernel[(triton.cdiv(h // g * tiles, run), g, b)](
+            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path,
+            cache.x, cache.dt, cache.B, cache.half, y,
+            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
+            *strides(ancestors, 3), *strides(path, 2), *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3),
+            *d_strides(D), *dt_limit, run,
+            T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1,
+            SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=8 if t <= 8 else 16,
+            HALF_N=max(16, triton.next_power_of_2(n) // 2), BLOCK_P=CHANNELS, TILES=tiles,
+            STAGES=stages or 3, EVICT=not many(b, h, p), num_warps=1,
+            **overlapped(S.device),
+        )  # fmt: skip
+        return y
     if ancestors is None and max(t, replayed) <= WALKED:
         block, warps = walk_tile(p, t + replayed)
         block, warps, run = block_p or block, num_warps or warps, min(32, triton.next_power_of_2(n))

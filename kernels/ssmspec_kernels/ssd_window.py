@@ -18,7 +18,8 @@ the overflow, and the pair's score is 0.
 A program owns HEADS heads of a group of one row. What the heads share, the products C B^T, is computed once, and (2) for all
 of them in one product with the mask. Then it walks heads, and tiles (p, n) of each, the next one on its way from memory while
 this one is multiplied. Each tile of the state is read once and written at most once, whatever the number of tokens; products
-are as accurate as fp32 (`dots`). A program of one tile asks for it before anything else.
+are as accurate as fp32 (`dots`). A program of one tile asks for it before anything else. Chains of up to 16 tokens in bf16 that
+write their state have a kernel of their own, `ssd_window_chain`, which takes (5) from the registers of (4).
 
 Up to 16 tokens are the rows of the products. More of them are the columns (P_FIRST): then the state goes from shared memory
 straight into the registers of a wgmma, in two halves of n, for whose parts there is room without a spill.
@@ -38,6 +39,9 @@ from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import d_strides, overlapped, strides
 from .ssd_inputs import check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
+from .ssd_tiles import CHANNELS, many, run_of
+from .ssd_tiles import MOST_TOKENS as SHORT
+from .ssd_window_chain import ssd_window_chain_kernel
 
 MOST_TOKENS = 128
 SMS = 132
@@ -118,6 +122,9 @@ def launch(
     if t > MOST_TOKENS:
         raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
     y = torch.empty_like(x) if out is None else out
+    if write_state and ancestors is None and x.dtype == torch.bfloat16 and t <= SHORT and n <= 128:
+        _launch_chain(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, live, y, tiles)
+        return y
     products = not write_state and x.dtype == torch.bfloat16 and n <= 128
     p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
     default = window_tiles(b * h, t, h // g, p, products)
@@ -137,6 +144,40 @@ def launch(
         HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps, **overlapped(S.device),
     )  # fmt: skip
     return y
+
+
+def _launch_chain(
+    axes: dict[str, int],
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+    dt_limit: tuple[float, float],
+    slots: Tensor | None,
+    live: Tensor | None,
+    y: Tensor,
+    tiles: tuple[int | None, ...],
+) -> None:
+    """Short chains that write a state, with bf16 activations and up to 128 states: tiles of 16 channels, one warp."""
+    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    _, program, heads, _, stages = tiles
+    check_heads(heads or 1, h // g)
+    head = triton.cdiv(p, CHANNELS)
+    run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else run_of(b, h, h // g, p)
+    ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
+        S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
+        *strides(live, 2), *d_strides(D), *dt_limit, run,
+        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
+        LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
+        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or 3, EVICT=not many(b, h, p), num_warps=1, **overlapped(S.device),
+    )  # fmt: skip
 
 
 def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, int, int, int, int]:

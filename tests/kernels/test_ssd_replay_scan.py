@@ -258,12 +258,13 @@ def test_a_long_window_takes_two_tiles_a_program() -> None:
     assert torch.equal(case.call(kernel.ssd_replay_scan, **given), y)
 
 
-def check_path_with_gaps(module: ModuleType, tree: bool) -> None:
+def check_path_with_gaps(module: ModuleType, tree: bool, io: str = "fp32") -> None:
     """Of what was accepted only nodes of the window count: -1 and one behind the end neither decay the state nor add."""
     mask = {"ancestors": torch.ones(1, 2, 2, dtype=torch.bool).tril()} if tree else {}
     states = []
     for path, advanced in (([1, -1, 3], 3), ([1, -1, -1], 1)):
-        case, cache = cases.draw(Options(b=1, t=2)), cache_of(replace(Options(b=1, t=2), poison=0.5), 3)
+        o = Options(b=1, t=2, io=io)
+        case, cache = cases.draw(o), cache_of(replace(o, poison=0.5), 3)
         cache.half.fill_(1)
         given = {"advanced": torch.tensor([advanced]), "path": torch.tensor([path])}
         case.call(module.ssd_replay_scan, cache=cache, **given, **mask)
@@ -271,9 +272,10 @@ def check_path_with_gaps(module: ModuleType, tree: bool) -> None:
     assert torch.equal(*states)
 
 
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
 @pytest.mark.parametrize("tree", [False, True])
-def test_a_path_with_gaps_replays_the_nodes_it_names(tree: bool) -> None:
-    check_path_with_gaps(kernel, tree)
+def test_a_path_with_gaps_replays_the_nodes_it_names(tree: bool, io: str) -> None:
+    check_path_with_gaps(kernel, tree, io)
 
 
 def check_last_token(module: ModuleType, tree: bool, io: str = "fp32") -> None:
@@ -383,7 +385,7 @@ def test_a_planted_node_outside_the_window_is_caught(file: str, next_: str, wron
 def check_chains(module: ModuleType) -> None:
     for advanced in (0, 1):
         check_bytes(module, Options(b=1, t=2, g=2), advanced, False, block_p=16)
-    check_windows(module, replace(CHAINS[1][0], b=2), 5, windows=4)
+    check_windows(module, replace(CHAINS[1][0], b=2, io="fp16"), 5, windows=4)
 
 
 def check_trees(module: ModuleType) -> None:
@@ -397,6 +399,71 @@ def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
     mutant = mutated(kernel, old, new, file=file)
     with pytest.raises(AssertionError):
         (check_chains if file == CHAIN else check_trees)(mutant)
+
+
+SHORT = "ssd_replay_short.py"
+
+SHORT_FAULTS = [
+    ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
+     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)"),
+    ("taken, node = i < count, row_i", "taken, node = i < count - 1, row_i"),
+    ("path + b * stride_path_b + node", "path + node"),
+    ("at_old, at_new = last * ENTRIES + node, (1 - last)", "at_old, at_new = (1 - last) * ENTRIES + node, (1 - last)"),
+    ("node, (1 - last) * ENTRIES + row_i", "node, last * ENTRIES + row_i"),
+    ("tl.where(i == final, G_k, 0.0)", "tl.where(i == 0, G_k, 0.0)"),
+    ("real, real_t = i < length, t < length", "real, real_t = i <= length, t < length"),
+    ("row_i[:, None] * stride_anc_j + col_t[None, :]", "row_i[:, None] * stride_anc_t + col_t[None, :]"),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])"),
+    ("if first == 0:", "if first >= 0:"),
+    ("if p_0 == 0:", "if index == first:"),
+    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +"),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)"),
+    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:"),
+    ("if (p_0 == 0) | (index == first):", "if index == first:"),
+    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end"),
+    ("ahead, more = h + 1,", "ahead, more = h,"),
+    ("past = step_size(raw_past, taken, bias,", "past = step_size(raw_past, taken, 0.0,"),
+    ("tl.exp(total - G_k) * past", "tl.exp(total - G_k)"),
+    ("(step[:, None] * scores)", "scores"),
+    ("state = dot_onto(scale * held(left", "state = dot_onto(held(left"),
+    ("held(right, HALF_N), weighted, B_right)", "held(right, HALF_N), weighted, B_left)"),
+    ("p_0, 0, stride_S_p, count > 0,", "p_0, 0, stride_S_p, count > 1,"),
+    ("p_0, HALF_N, stride_S_p, count > 0,", "p_0, HALF_N, stride_S_p, count >= 0,"),
+    ("y_t = from_state[None, :] * y_t", "y_t = y_t"),
+    ("tl.store(new_x, x_i, mask=real[:, None] &", "tl.store(new_x, x_i, mask=(i < T)[:, None] &"),
+    ("raw, mask=real)  # (3)", "step.to(raw.dtype), mask=real)  # (3)"),
+]  # fmt: skip
+
+
+def check_short(module: ModuleType) -> None:
+    """Chains and trees in bf16, runs that end within a head, two groups."""
+    o = Options(b=3, t=4, h=4, g=2, io="bf16", p=35, gentle=True, seed=1)
+    check_windows(module, o, 5, windows=4, program_p=32)
+    check_windows(module, replace(o, t=5, D="channel", z=True, seed=3), 6, True, 4, program_p=96)
+    for advanced in (0, 1):
+        check_bytes(module, replace(o, b=1, t=2), advanced, True, program_p=80)
+
+
+def test_short_windows_with_runs_that_end_within_a_head_lie_within_the_bound() -> None:
+    check_short(kernel)
+
+
+def test_the_last_accepted_tokens_weight_is_its_dt_in_short_windows() -> None:
+    check_last_token(kernel, True, "bf16")
+
+
+@pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
+def test_planted_fault_of_short_windows_is_caught(old: str, new: str) -> None:
+    mutant = mutated(kernel, old, new, file=SHORT)
+    with pytest.raises(AssertionError):
+        check_short(mutant)
+
+
+@pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
+def test_a_planted_node_outside_a_short_window_is_caught(wrong: str) -> None:
+    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", file=SHORT)
+    with pytest.raises(AssertionError):
+        check_path_with_gaps(mutant, True, "bf16")
 
 
 @pytest.mark.parametrize(

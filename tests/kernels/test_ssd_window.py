@@ -1,5 +1,6 @@
 """The SSD window through matrix products: against the oracle within the bound of its order, exactly, in its bytes."""
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -230,6 +231,69 @@ FAULTS = [
     ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
     ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")', "dots.py"),
 ]  # fmt: skip
+
+
+CHAIN, TILES = "ssd_window_chain.py", "ssd_tiles.py"
+
+CHAIN_FAULTS = [
+    ("in_p, at_head = p < P, at_S", "in_p, at_head = p < P - 1, at_S", CHAIN),
+    ("if slot >= 0:", "if slot > 0:", CHAIN),
+    ("if slot >= 0:", "if slot != -2:", CHAIN),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T - 1, t < T", CHAIN),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T, t < T - 1", CHAIN),
+    ("real &= tl.load(at_live", "real |= tl.load(at_live", CHAIN),
+    ("(e[:, None] <= t[None, :])", "(e[:, None] < t[None, :])", CHAIN),
+    ("sees = (e[:, None] <= t[None, :]) & ", "sees = ", CHAIN),
+    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +", CHAIN),
+    ("h, p_0 = g * HEADS_PER_GROUP +", "h, p_0 = g +", CHAIN),
+    ("index % TILES * BLOCK_P", "index % TILES * 0", CHAIN),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "first + run", CHAIN),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)", CHAIN),
+    ("if (p_0 == 0) | (index == first):", "if index == first:", CHAIN),
+    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", CHAIN),
+    ("ahead, more = h + 1,", "ahead, more = h,", CHAIN),
+    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", CHAIN),
+    ("W = tl.where(diagonal, W + skip_h, W)", "pass", CHAIN),
+    ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", CHAIN),
+    ("(step[:, None] * scores)", "scores", CHAIN),
+    ("y_t = dot_onto(y_t, state, C_right)", "y_t = dot_left(state, C_right)", CHAIN),
+    ("dot_onto(scale * state, weighted, B_left)", "dot_onto(state, weighted, B_left)", CHAIN),
+    ("dot_onto(scale * state, weighted, B_right)", "dot_onto(scale * state, weighted, B_left)", CHAIN),
+    ("y_t = from_state[None, :] * y_t", "y_t = y_t", CHAIN),
+    ("y_t *= silu(", "y_t *= (", CHAIN),
+    ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", CHAIN),
+    ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real_t[None, :])", CHAIN),
+    ("return permuted(half.to(tl.float32), half.shape[0], HALF_N)", "return half.to(tl.float32)", TILES),
+    ("mask=in_p[:, None] & (n < N)[None, :], other", "mask=in_p[:, None] & (n < N - 1)[None, :], other", TILES),
+    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", TILES),
+    ("(p_0 + p < P)[:, None] & (n_0", "(p_0 + p < P - 1)[:, None] & (n_0", TILES),
+    ("to_memory(state, state.shape[0], HALF_N)", "tl.reshape(state, (HALF_N // 16 * state.shape[0], 16))", TILES),
+]  # fmt: skip
+
+
+def check_chain(module: ModuleType) -> None:
+    """Two groups of four heads of 35 channels, programs of one head and of two, D of both kinds."""
+    o = Options(t=6, io="bf16", gentle=True, h=8, p=35, n=33, z=True, seed=1, poison=3.0)
+    check_bound(module, o, heads=2)
+    check_bound(module, replace(o, b=2, h=4, t=11, D="channel", live=True, seed=2, poison=float("nan")), program_p=16)
+    check_bytes(module, replace(o, b=1, h=4), True, program_p=32, heads=2)
+
+
+def test_chains_of_every_split_lie_within_the_bound_in_the_bytes_of_the_formula() -> None:
+    check_chain(kernel)
+
+
+@pytest.mark.parametrize(("old", "new", "file"), CHAIN_FAULTS, ids=[f"{file} {new}" for _, new, file in CHAIN_FAULTS])
+def test_planted_fault_of_a_short_chain_is_caught(old: str, new: str, file: str) -> None:
+    mutant = mutated(kernel, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_chain(mutant)
+
+
+def test_planted_total_of_another_token_is_caught_in_a_short_chain() -> None:
+    mutant = mutated(kernel, "tl.where(e == last, G_e, 0.0)", "tl.where(e == last - 1, G_e, 0.0)", file=CHAIN)
+    with pytest.raises(AssertionError):
+        check_last_token(mutant, "bf16", 3)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
