@@ -161,9 +161,13 @@ def delta(shape: str) -> Iterator[Entry]:
     yield at("delta_scan", "T=6", 64, 6, stores="S o")
     yield at("delta_scan", "T=6 verify", 64, 6, stores="o", write_state=False)
     # A lane reads 8 bytes of the small tiles, which are as measured: eight lanes a row, in the order of the products.
-    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,), width=8)
-    yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False)
+    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,), width=8, held=False)
+    yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False, held=False)
     yield at("delta_chunked", "T=32", 64, 32, stores="S o", width=8)
+    # Two launches are for sm_90 only.
+    for t, write, stores in ((6, True, "S parts factors o"), (6, False, "parts factors o"), (10, True, "S parts factors o")):
+        name, quick = f"T={t}{'' if write else ' verify'}, two launches", (90,) if t == 10 else ()
+        yield at("delta_chunked", name, 64, t, stores=stores, quick=quick, width=8, on=(90,), write_state=write, held=True)
     for b in (1, 8):
         g, h, k, v = DELTA[shape]
         keys, gates = meta(4096, g, k), meta(4096, h)
@@ -173,7 +177,9 @@ def delta(shape: str) -> Iterator[Entry]:
         yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S", quick=quick)
     yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, stores=stores, wide="S")
     yield entry("delta_chunk_scan", "B=8 in bf16", shape, args, given | ROUNDED, stores=stores, wide="S")
-    yield at("delta_tree", "T=13", 64, 13, meta(64, 13, 13, dtype=BOOL), stores="o", quick=(90,))
+    small = meta(64, 13, 13, dtype=BOOL)
+    yield at("delta_tree", "T=13", 64, 13, small, stores="o", quick=(90,), held=False)
+    yield at("delta_tree", "T=13, two launches", 64, 13, small, stores="parts factors o", width=8, on=(90,), held=True)
     # Triton 3.7.1 makes a trap of the inverse for sm_100, where the launcher leaves it.
     large = meta(64, 63, 63, dtype=BOOL)
     yield at("delta_tree", "T=63", 64, 63, large, stores="o", on=(80, 90))

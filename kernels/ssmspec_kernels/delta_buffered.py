@@ -39,7 +39,7 @@ from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, pl
 from .delta_scan import traffic_bytes as scan_bytes
 from .delta_window import carried, check_one_type, from_state, last, norms, scores
 from .dots import dot_both, dot_right, split3
-from .launch import FLOATS, INDICES, strides
+from .launch import FLOATS, INDICES, overlapped, strides
 
 
 def traffic_bytes(
@@ -120,7 +120,7 @@ def delta_buffered(
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, WINDOW=window,
         BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity - window)),
         BLOCK_K=whole, BLOCK_V=block, ROWS=min(rows, whole) if streams else whole, STAGES=stages, num_warps=num_warps,
-        maxnreg=_registers(S, many and streams),
+        maxnreg=_registers(S, many and streams), **overlapped(S.device),
     )  # fmt: skip
     return o
 
@@ -145,8 +145,10 @@ def _delta_buffered_kernel(
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
     L2_NORM: tl.constexpr, SPLIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, DENSE: tl.constexpr, ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b

@@ -37,7 +37,7 @@ from .delta_ring import Ring, entry_bytes, place
 from .delta_scan import traffic_bytes as scan_bytes
 from .delta_window import check_one_type, last, norms
 from .dots import dot_right, split3
-from .launch import FLOATS, INDICES, strides
+from .launch import FLOATS, INDICES, overlapped, strides
 
 
 def traffic_bytes(
@@ -114,6 +114,7 @@ def delta_buffered_step(
         K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm, OUTPUT_ONLY=output_only,
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, BLOCK_L=block_l,
         BLOCK_K=whole, BLOCK_V=block, ROWS=min(rows, whole) if streams else whole, STAGES=stages, num_warps=num_warps,
+        **overlapped(S.device),
     )  # fmt: skip
     return o
 
@@ -180,7 +181,10 @@ def _delta_buffered_step_kernel(
     K: tl.constexpr, V: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr, L2_NORM: tl.constexpr,
     OUTPUT_ONLY: tl.constexpr, SPLIT: tl.constexpr, DENSE: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b

@@ -13,7 +13,9 @@ q = k = v = 0, so that nothing is written whatever its beta.
 
 A program is one warp and owns some tiles of v channels of one value head of one row, with all of k. It reads each tile of
 the state once and writes it at most once, whatever the number of tokens. Layout: S (s, h, k, v), as in `delta_scan`; a lane
-loads the state as the left operand of the products (`delta_window`). Bound by the bytes of the state.
+loads the state as the left operand of the products (`delta_operand`). Bound by the bytes of the state for few tokens, and by
+the latency of (1) to (3), which a program works through before it has use for a state. So where many rows come, in bf16 and
+with a gate per head, (1) to (3) have a launch of their own (`delta_solved`), and (4) to (6) another (`delta_held`).
 """
 
 import torch
@@ -23,12 +25,14 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
+from .delta_held import launch_held
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_operand import add_dots, load_state, rows, store_state, unrows
 from .delta_scan import traffic_bytes
+from .delta_solved import Solved, launch_solve, scratch, takes
 from .delta_window import check_one_type, last, scores, substituted
 from .dots import dot_both, dot_inputs, dot_left
-from .launch import FLOATS, strides
+from .launch import FLOATS, overlapped, strides
 
 __all__ = ["delta_chunked", "traffic_bytes"]
 
@@ -52,13 +56,17 @@ def delta_chunked(
     live: Tensor | None = None,
     write_state: bool = True,
     out: Tensor | None = None,
+    held: bool | None = None,
+    solved: Solved | None = None,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Advance the states S[slots] by a window of tokens, in place, and return the outputs (b, t, h, v): (1) to (6).
 
-    The arguments are those of `delta_scan`; q, k and v have one type.
+    The arguments are those of `delta_scan`; q, k and v have one type. `held` chooses two launches or one (None: as measured);
+    `solved` is what lies between the two (None: it is made).
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 tokens), before anything is written.
+    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 tokens, or two launches for what they do not take),
+    before anything is written.
     """
     more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
@@ -67,7 +75,9 @@ def delta_chunked(
     if t > LONGEST:
         raise ParameterError(f"the window holds {t} tokens; a launch takes up to {LONGEST}: cut it, or use delta_scan")
     o = torch.empty_like(v) if out is None else out
-    launch_window(S, q, k, v, g, beta, A, dt_bias, slots, live, None, o, l2_norm, scale, eps, write_state, tiles)
+    launch_window(
+        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o, l2_norm, scale, eps, write_state, held, solved, tiles
+    )  # fmt: skip
     return o
 
 
@@ -88,10 +98,26 @@ def launch_window(
     scale: float,
     eps: float,
     write_state: bool,
+    held: bool | None,
+    solved: Solved | None,
     tiles: tuple[int, int, int] | None,
 ) -> None:
-    """Launch the kernel for a window, or for a tree where `ancestors` came, on arguments that were checked."""
+    """Launch what there is for a window, or for a tree where `ancestors` came, on arguments that were checked.
+
+    Raises: ParameterError (two launches for what they do not take), before anything is written.
+    """
     (b, t, groups, width), (h, channels) = q.shape, v.shape[2:]
+    if held and not takes(q, g):
+        raise ParameterError(
+            f"held came as True for {t} tokens of {width} channels in {q.dtype} with gates {tuple(g.shape)}; two launches "
+            "take up to 16 tokens of 128 channels in bf16 with a gate per head: leave it out"
+        )
+    if takes(q, g) and tiles is None and (two_launches(S, b * h, t) if held is None else held):
+        solved = solved or scratch(b, h, q.device)
+        live = live if ancestors is None else ancestors.diagonal(dim1=1, dim2=2)
+        launch_solve(q, k, g, beta, A, dt_bias, slots, live, ancestors, l2_norm, scale, eps, solved)
+        launch_held(S, q, k, v, slots, live, write_state, solved, o)
+        return
     wide, program, stages = tiles or tile(b * h, write_state)
     each = triton.cdiv(min(program, triton.next_power_of_2(channels)), 8 * wide)
     block_k = max(16, triton.next_power_of_2(width))
@@ -102,7 +128,14 @@ def launch_window(
         T=t, K=width, V=channels, ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         WRITE_STATE=write_state, SPLIT=q.dtype == torch.bfloat16, BLOCK_T=max(16, triton.next_power_of_2(t)),
         PART=min(32, block_k), PARTS=triton.cdiv(block_k, 32), WIDE=wide, TILES=each, STAGES=stages, num_warps=1,
+        **overlapped(S.device),
     )  # fmt: skip
+
+
+def two_launches(S: Tensor, programs: int, tokens: int) -> bool:
+    """Whether two launches are faster: for many heads of rows on sm_90, sooner for many tokens, as measured on an H200."""
+    other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
+    return not other and programs >= (512 if tokens > 8 else 2048)
 
 
 def tile(programs: int, write_state: bool) -> tuple[int, int, int]:
@@ -125,7 +158,10 @@ def delta_window_kernel(
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr,
     CHANNEL: tl.constexpr, L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, SPLIT: tl.constexpr, BLOCK_T: tl.constexpr,
     PART: tl.constexpr, PARTS: tl.constexpr, WIDE: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b

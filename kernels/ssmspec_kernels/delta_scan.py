@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows
-from .launch import FLOATS, strides
+from .launch import FLOATS, overlapped, strides
 
 
 def traffic_bytes(
@@ -90,6 +90,7 @@ def delta_scan(
         T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         WRITE_STATE=write_state, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
         maxnreg=registers(S, axes["k"], t) if fused and g.dim() == 3 else None, enable_fp_fusion=fused,
+        **overlapped(S.device),
     )  # fmt: skip
     return o
 
@@ -118,7 +119,10 @@ def delta_scan_kernel(
     stride_bias_h, scale, eps,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
     L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, LANES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
     slot = b

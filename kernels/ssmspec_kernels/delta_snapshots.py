@@ -17,7 +17,7 @@ from torch import Tensor
 from .delta_inputs import check_inputs
 from .delta_scan import delta_scan_kernel, tile
 from .delta_scan import traffic_bytes as scan_bytes
-from .launch import AS_WRITTEN, FLOATS, INDICES, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
 
 
 def traffic_bytes(
@@ -68,6 +68,6 @@ def delta_snapshots(
         *strides(o, 3), *strides(live, 2), *strides(places, 2), *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         WRITE_STATE=False, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
-        **AS_WRITTEN,
+        **AS_WRITTEN, **overlapped(S.device),
     )  # fmt: skip
     return o

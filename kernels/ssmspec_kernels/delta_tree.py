@@ -28,6 +28,7 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params
 from .delta_scan import traffic_bytes as scan_bytes
+from .delta_solved import Solved
 from .delta_tree_products import launch_products
 from .delta_window import check_one_type, from_state, load_window, norms, scores, substituted
 from .dots import dot_both
@@ -64,6 +65,8 @@ def delta_tree(
     slots: Tensor | None = None,
     out: Tensor | None = None,
     inverse: bool | None = None,
+    held: bool | None = None,
+    solved: Solved | None = None,
     tiles: tuple[int, int, int] | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
@@ -73,8 +76,10 @@ def delta_tree(
     `ancestors` (b, t, j): node t sees node j; ancestors precede, and their sets nest (`ssmspec_ref.tree`), which a launch
     cannot check. The other arguments are those of `delta_scan`; several rows may share a state. The output of a padding row
     is not written. `inverse` says whether large trees may go by the inverse; without it, the device says so.
+    `held` and `solved`: see `delta_chunked`.
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), before anything is written.
+    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes, or two launches for what they do not take),
+    before anything is written.
     """
     more = ("ancestors", ancestors, "b t j", (torch.bool,)), ("out", out, "b t h v", FLOATS)
     axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
@@ -85,8 +90,10 @@ def delta_tree(
     if t > LARGEST:
         raise ParameterError(f"the tree holds {t} nodes; a launch takes up to {LARGEST}: prune it")
     o = torch.empty_like(v) if out is None else out
-    if t <= LONGEST:
-        launch_window(S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, tiles)
+    if t <= LONGEST or held:
+        launch_window(
+            S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, held, solved, tiles
+        )  # fmt: skip
         return o
     may = not is_trap(S.device) if inverse is None else inverse
     if may and q.dtype == torch.bfloat16 and g.dim() == 3 and axes["k"] <= 128:

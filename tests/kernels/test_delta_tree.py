@@ -56,7 +56,7 @@ def mask_of(ancestors: Array) -> Tensor:
     return room[:b, ::2, ::2]
 
 
-def check(module: ModuleType, o: Options, seed: int = 0, **tiles: int) -> None:
+def check(module: ModuleType, o: Options, seed: int = 0, **tiles: Any) -> None:
     """Every node within the bound, 0 at padding, and nothing else written."""
     case, parents = cases.draw(o), trees(o, seed)
     ancestors = tree.ancestors(parents)

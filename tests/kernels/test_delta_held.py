@@ -1,0 +1,189 @@
+"""Windows and trees of the delta rule in two launches: the demands on one, and what lies between the two."""
+
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.interpreter.memory import watch
+from ssmspec_kernels import delta_chunked, delta_solved, delta_tree
+from ssmspec_ref.errors import ParameterError
+from tests.kernels import delta_cases as cases
+from tests.kernels import test_delta_tree as trees
+from tests.kernels.delta_cases import Options
+from tests.kernels.delta_checks import check_bound, check_exact, check_last
+from tests.kernels.mutants import mutated
+from tests.kernels.tensors import far
+
+COVER = [
+    Options(t=5, io="bf16", k=17, v=33, seed=2, poison=3.0),
+    Options(b=2, t=16, io="bf16", state="bf16", g=1, h=3, v=5, seed=4),
+    Options(t=3, raw=True, bias=True, io="bf16", live=True, gentle=True, k=32, v=64, seed=5),
+    Options(t=1, io="bf16", h=2, seed=1),
+    Options(b=1, spare=1, t=10, io="bf16", state="fp16", gentle=True, l2_norm=False, scale=0.7, k=64, v=70, g=1, h=2, seed=7),
+    Options(t=6, gentle=True, live=True, io="bf16", seed=9),
+]
+TREES = [
+    Options(t=5, io="bf16", k=6, v=9, poison=7.0),
+    Options(t=13, io="bf16", l2_norm=False, scale=0.7, k=6, v=18, gentle=True, seed=1),
+]
+
+
+def filled(o: Options) -> delta_solved.Solved:
+    """What lies between the launches, NaN before."""
+    solved = delta_solved.scratch(o.b, o.h, torch.device("cpu"))
+    solved.parts.fill_(float("nan"))
+    solved.factors.fill_(float("nan"))
+    return solved
+
+
+def two(module: ModuleType, o: Options) -> Any:
+    return partial(module.delta_chunked, held=True, solved=filled(o))
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check_bound(two(delta_chunked, o), o, order="chunked")
+
+
+@pytest.mark.parametrize("o", [Options(t=7, io="bf16"), Options(t=4, io="bf16", state="bf16", k=40, v=70)], ids=str)
+def test_integers_come_out_exactly(o: Options) -> None:
+    check_exact(two(delta_chunked, o), o, order="chunked")
+
+
+@pytest.mark.parametrize("t", [7, 16])
+def test_the_last_token_has_weight_1_however_strong_the_decay(t: int) -> None:
+    o = Options(t=t, io="bf16")
+    check_last(two(delta_chunked, o), o)
+
+
+@pytest.mark.parametrize("o", TREES, ids=str)
+def test_every_node_of_a_tree_lies_within_the_bound(o: Options) -> None:
+    trees.check(delta_tree, o, held=True, solved=filled(o))
+
+
+def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
+    """The bytes of one launch, and those that lie between two: written once, read once at the least."""
+    case, solved = cases.draw(o, padding=False), filled(o)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+    with watch(**named, slots=case.slots, parts=solved.parts, factors=solved.factors) as seen:
+        case.call(partial(module.delta_chunked, held=True, solved=solved), write_state=write)
+    sizes = {"state": case.S.element_size(), "io": 2, "gate": 4}
+    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write)
+    between = [seen.stored(name).distinct for name in ("parts", "factors")]
+    read = sum(seen.loaded(name).distinct for name in ("parts", "factors"))
+    assert sum(between) == delta_solved.traffic_bytes(o.b, o.h)
+    assert read == sum(between) - (0 if write else 4 * o.b * o.h * (delta_solved.LONGEST + 1))
+    assert seen.distinct_bytes() - sum(between) - read - seen.loaded("slots").distinct == expected
+    assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * case.S.element_size()
+    assert seen.stored("S").requested == (seen.loaded("S").requested if write else 0)
+    assert all(seen.stored(name).requested == size for name, size in zip(("parts", "factors"), between, strict=True))
+    assert seen.outside == seen.races == []
+
+
+@pytest.mark.parametrize(
+    "o", [Options(io="bf16", v=70), Options(t=9, io="bf16", state="bf16", k=64, v=64, g=1, h=2)], ids=str
+)
+@pytest.mark.parametrize("write", [True, False])
+def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
+    check_bytes(delta_chunked, o, write)
+
+
+def test_heads_beyond_2_to_the_31_elements_are_read_and_written() -> None:
+    o = Options(b=1, t=2, g=1, h=3, k=6, v=9, io="bf16", state="bf16", spare=0)
+    near, case = cases.draw(o, padding=False), cases.draw(o, padding=False)
+    case.S = far(near.S, 1)
+    near.call(two(delta_chunked, o))
+    case.call(two(delta_chunked, o))
+    assert torch.equal(case.S, near.S)
+    assert torch.equal(case.out, near.out)
+
+
+@pytest.mark.parametrize("o", [Options(), Options(t=17, io="bf16"), Options(io="bf16", channel=True)], ids=str)
+def test_what_two_launches_do_not_take_is_refused_and_nothing_is_written(o: Options) -> None:
+    case, sees = cases.draw(o, padding=False), torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
+    before = [cases.whole(x).clone() for x in (case.S, case.out)]
+    with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
+        case.call(partial(delta_chunked.delta_chunked, held=True))
+    with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
+        case.call(partial(delta_tree.delta_tree, held=True), ancestors=sees)
+    for old, x in zip(before, (case.S, case.out), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
+def check_padding(module: ModuleType) -> None:
+    o = Options(io="bf16")
+    case, solved = cases.draw(o), filled(o)
+    case.call(partial(module.delta_chunked, held=True, solved=solved))
+    dead = [i for i in range(o.b) if i not in case.rows]
+    assert dead
+    assert solved.parts[dead].isnan().all()
+    assert solved.factors[dead].isnan().all()
+
+
+def test_nothing_is_solved_for_rows_of_padding() -> None:
+    check_padding(delta_chunked)
+
+
+@pytest.mark.parametrize(
+    ("programs", "tokens", "expected"), [(511, 9, False), (512, 9, True), (512, 8, False), (2048, 8, True)]
+)
+def test_many_heads_of_rows_take_two_launches(programs: int, tokens: int, expected: bool) -> None:
+    assert delta_chunked.two_launches(torch.empty(0), programs, tokens) is expected
+
+
+def check_all(module: ModuleType) -> None:
+    for o in COVER:
+        check_bound(two(module, o), o, order="chunked")
+    check_last(two(module, Options(t=7, io="bf16")), Options(t=7, io="bf16"))
+    check_bytes(module, Options(io="bf16", v=70), True)
+    check_padding(module)
+
+
+SOLVED, HELD = "delta_solved.py", "delta_held.py"
+FAULTS = [
+    ("if slot >= 0:", "if slot > 0:", SOLVED),
+    ("if slot >= 0:", "if slot != -2:", SOLVED),
+    ("real, in_k = t < T, i < K", "real, in_k = t <= T, i < K", SOLVED),
+    ("real, in_k = t < T, i < K", "real, in_k = t < T, i <= K", SOLVED),
+    ("g_t = tl.where(real, g_t, 0.0)", "pass", SOLVED),
+    ("tl.where(same, 0.0, to_k * weight", "tl.where(t < 0, 0.0, to_k * weight", SOLVED),
+    ("weight * (r_k * beta_t)[:, None]", "weight * beta_t[:, None]", SOLVED),
+    ("M = tl.where(same, beta_t[None, :], 0.0)", "M = tl.where(same, 1.0, 0.0)", SOLVED),
+    ("for s in tl.static_range(T - 1):", "for s in tl.static_range(T - 2):", SOLVED),
+    ("dot_both(to_q, M, True)", "dot_both(to_q, M, True, True)", SOLVED),
+    ("    tl.store(at + PART, mid)\n", "    tl.store(at + PART, lo)\n", SOLVED),
+    ("r_q * tl.exp(G))", "r_q)", SOLVED),
+    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", SOLVED),
+    ("if slot < 0:", "if slot <= 0:", HELD),
+    ("if slot < 0:", "if slot == -2:", HELD),
+    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t < T, t_x < T, t_v <= T", HELD),
+    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t < T, t_x <= T, t_v < T", HELD),
+    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t <= T, t_x < T, t_v < T", HELD),
+    ("in_v = j + j_v < V", "in_v = j + j_v <= V", HELD),
+    ("mask=(t_v < T) & in_v)  # (2)", "mask=(t_v <= T) & in_v)  # (2)", HELD),
+    ("(h // HEADS_PER_KEY) * stride_q_g", "(h % HEADS_PER_KEY) * stride_q_g", HELD),
+    ("    acc = tl.dot(mid, x, acc=acc, out_dtype=tl.float32)\n", "", HELD),
+    ("        Z = tl.dot(mid, tl.trans(hi_M), acc=Z, out_dtype=tl.float32)\n", "", HELD),
+    ("_to_memory(Y_q + of_q, BLOCK_T", "_to_memory(of_q, BLOCK_T", HELD),
+    ("split3(U * tl.load(at_factors + 2 * BLOCK_T + t)[None, :])", "split3(U)", HELD),
+    ("_dot_onto(left * _to_product", "_dot_onto(_to_product", HELD),
+    ("tile, mask=inside)", "tile, mask=at_i < K)", HELD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[f"{file} {new}" for _, new, file in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
+    mutant = mutated(delta_chunked, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
+
+
+@pytest.mark.parametrize("new", ["t[:, None] * stride_anc_j + t[None, :] * stride_anc_t", "t[:, None] * 0 + t[None, :] * 0"])
+@pytest.mark.parametrize("o", TREES, ids=str)
+def test_planted_fault_of_trees_is_caught(o: Options, new: str) -> None:
+    mutant = mutated(delta_tree, "t[:, None] * stride_anc_t + t[None, :] * stride_anc_j", new, file=SOLVED)
+    with pytest.raises(AssertionError):
+        trees.check(mutant, o, held=True, solved=filled(o))
