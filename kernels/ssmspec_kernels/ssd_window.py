@@ -18,8 +18,8 @@ the overflow, and the pair's score is 0.
 A program owns HEADS heads of a group of one row. What the heads share, the products C B^T, is computed once, and (2) for all
 of them in one product with the mask. Then it walks heads, and tiles (p, n) of each, the next one on its way from memory while
 this one is multiplied. Each tile of the state is read once and written at most once, whatever the number of tokens; products
-are as accurate as fp32 (`dots`). A program of one tile asks for it before anything else. Chains of up to 16 tokens in bf16 that
-write their state have a kernel of their own, `ssd_window_chain`, which takes (5) from the registers of (4).
+are as accurate as fp32 (`dots`). A program of one tile asks for it before anything else. Chains of up to 16 tokens in bf16
+that write their state have a kernel of their own, `ssd_window_chain`, which takes (5) from the registers of (4).
 
 Up to 16 tokens are the rows of the products. More of them are the columns (P_FIRST): then the state goes from shared memory
 straight into the registers of a wgmma, in two halves of n, for whose parts there is room without a spill.
