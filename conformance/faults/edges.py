@@ -18,6 +18,7 @@ from ..adapters import attention
 from ..adapters.acceptance import Runs, accept_greedy, accept_sampled
 from ..adapters.windows import Bare
 from .arithmetic import rounded
+from .layers import Right
 from .packed import right as right_packed
 from .speculation import Snapshots
 from .windows import prefix
@@ -37,6 +38,13 @@ def bounded_silu(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
     """The exponent of the activation is kept within -8 .. 8, so that it cannot overflow."""
     y, M_next = conv.scan(M, u, replace(params, activation=False))
     return rounded(y / (1 + np.exp(-np.clip(y, -8, 8))) if params.activation else y, M_next)
+
+
+def run_of_the_width(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    """A run exactly as long as the window is wide leaves its oldest column as it was."""
+    y, M_next = conv.scan(M, u, params)
+    old = np.arange(M.shape[2]) < (u.shape[1] == M.shape[2])
+    return rounded(y, np.where(old, M, M_next))
 
 
 def overflowing_gate(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -135,6 +143,15 @@ def twin_stands(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -
         return accept_sampled(tokens, parents, p, q, *rest)
 
 
+class EvenRunsBeginLate(Right):
+    """Several tokens at once from a cache, two by two: an even number begins with the window one column on."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if self.past and u.shape[1] > 1 and u.shape[1] % 2 == 0:
+            self.held = replace(self.held, M=np.roll(self.held.M, 1, axis=2))
+        return super().forward(u, live)
+
+
 class OneRowTakesTheLast(Bare):
     """A batch of one row that took no part adopts the state behind the last draft."""
 
@@ -171,6 +188,8 @@ class SixteenRowsOfALayer(Snapshots):
 FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
     (one_row_takes_the_last, "conv.commit_path", "ACCEPT-IDX", FP32),
     (bounded_silu, "conv.scan", "NUMERIC", FP32),
+    (run_of_the_width, "conv.scan", "CONV", FP32),
+    (EvenRunsBeginLate, "layer.continue", "CONV", FLOAT64),
     (overflowing_gate, "ssd.scan", "NUMERIC", FP32),
     (full_chunk_is_none, "ssd.scan", "CHUNK", FP32),
     (full_chunks_of_a_run, "ssd.scan_packed", "CHUNK", FP32),

@@ -17,7 +17,9 @@ BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
 TILES: tuple[Further, ...] = (({"c": 130, "t": 2}, {}, "normal"), ({"b": 17, "t": 2}, {}, "normal"))
 """More than one tile of channels and rows."""
-FURTHER = (*TILES, ({"b": 1, "t": 130}, {}, "normal"), ({"b": 1, "t": 256}, {}, "normal"))
+SHORT: tuple[Further, ...] = tuple(({"t": t}, {}, "normal") for t in (3, 4, 5))
+"""As many tokens as the window has columns, one fewer and one more."""
+FURTHER = (*TILES, *SHORT, ({"b": 1, "t": 130}, {}, "normal"), ({"b": 1, "t": 256}, {}, "normal"))
 """And of tokens; tiles of tokens that are full."""
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
 """The only row takes no part."""
@@ -141,7 +143,7 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
-DEEP = (*TILES, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"))
+DEEP = (*TILES, *SHORT, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"))
 
 
 def _specification(name: str, **fields: Any) -> Specification:

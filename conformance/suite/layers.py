@@ -204,6 +204,9 @@ FURTHER: tuple[Further, ...] = (({"b": 1, "t": 70}, {}, "gentle"),)
 PROMPTS: tuple[Further, ...] = tuple(({"b": 1, "t": t}, {}, "gentle") for t in (2, 4, 5, 7, 8))
 """With those of the table, prompts of every length up to 9: one that is as long as a window of drafts is none."""
 
+EVEN: tuple[Further, ...] = tuple(({"j": j}, {}, "gentle") for j in (2, 4))
+"""An even number of tokens from the cache, and as many as the window has columns."""
+
 
 def specifications() -> list[Specification]:
     """Every script with every kind of layer."""
@@ -212,7 +215,7 @@ def specifications() -> list[Specification]:
         for kind in layer_weights.KINDS:
             base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
             rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
-            further = (*FURTHER, *(PROMPTS if name == "step" else ()))
+            further = (*FURTHER, *{"step": PROMPTS, "continue": EVEN}.get(name, ()))
             found.append(
                 Specification(
                     operation=f"layer.{name}", base=base, rows=rows, further=further, options=kind.options,
