@@ -33,7 +33,7 @@ TREES = [
 
 def filled(o: Options) -> delta_solved.Solved:
     """What lies between the launches, NaN before."""
-    solved = delta_solved.scratch(o.b, o.h, torch.device("cpu"))
+    solved = delta_solved.scratch(o.b, o.h, torch.empty(0).device)
     solved.parts.fill_(float("nan"))
     solved.factors.fill_(float("nan"))
     return solved
