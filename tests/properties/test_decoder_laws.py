@@ -29,7 +29,7 @@ def test_a_law_holds_for_the_engine(law: DecoderLaw) -> None:
     """Every method that takes such windows, over PyTorch's operations, each with a model of other layers."""
     adapter = load(ENGINE)
     taken = [d for d in adapter.decodings if law.takes(d) and d.name.endswith("; torch")]
-    assert len(taken) == (0 if law.needs == ("chains", "trees") else 1 if law.needs else 10)
+    assert len(taken) == (0 if law.needs == ("chains", "trees") else 1 if law.needs else 11)
     for seed, decoding in enumerate(taken):
         law.holds(case_of(adapter, decoding, seed))
 
