@@ -35,6 +35,7 @@ KERNELS = {
     "steps": {
         "ssd_scan_kernel",
         "ssd_window_kernel",
+        "ssd_window_chain_kernel",
         "delta_scan_kernel",
         "delta_window_kernel",
         "_delta_solve_kernel",
