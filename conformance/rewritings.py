@@ -175,7 +175,8 @@ def finished(recurrence: str, y: Array, window: Any, params: Any) -> Array:
     if window.z is None:
         return y
     z = window.z.astype(y.dtype)
-    return y * (z / (1 + np.exp(-z)))
+    with np.errstate(over="ignore"):  # a quotient by infinity is the 0 that it should be
+        return y * (z / (1 + np.exp(-z)))
 
 
 FORMED: dict[str, Callable[..., tuple[Array, ...]]] = {

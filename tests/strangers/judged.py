@@ -60,9 +60,9 @@ def outcome_of(adapter: Adapter, tier: str, operation: str = "*") -> tuple[list[
     return jobs, run(jobs, [], Setting({adapter.name: Known([], date.today())}))
 
 
-def judged(change: Change) -> Judged:
+def judged(change: Change, tiers: tuple[str, ...] = TIERS) -> Judged:
     adapter = adapter_of(change.source(), change.name)
-    for tier in TIERS:
+    for tier in tiers:
         jobs, outcome = outcome_of(adapter, tier, change.operation)
         if not outcome.green:
             return Judged(change, tier, jobs, outcome)
