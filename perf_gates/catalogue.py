@@ -226,9 +226,14 @@ def rings() -> Iterator[Entry]:
         at = partial(_ssd, shape, between=(ring,))
         quick = (90,) if shape == "mamba2-2.7b" else ()
         yield at("ssd_buffered", "T=6 L=32", b, 6, stores="S ring_x ring_dt ring_B y", quick=quick)
+        yield at("ssd_buffered", "T=6 L=32 due apart", b, 6, stores="S ring_x ring_dt ring_B y", apart=True)
         yield at("ssd_buffered", "T=13 L=32", b, 13, stores="S ring_x ring_dt ring_B y")
         yield at("ssd_buffered_step", "L=32", b, 1, stores="S ring_x ring_dt ring_B y", quick=quick)
         yield at("ssd_buffered_step", "L=32 state", b, 1, stores="S ring_x ring_dt ring_B y", output_only=False)
+        short = import_module("ssmspec_kernels.ssd_ring").Ring(
+            meta(b, 16, h, p), meta(b, 16, h, dtype=FP32), meta(b, 16, g, n), *cursors
+        )
+        yield partial(_ssd, shape, between=(short,))("ssd_buffered_step", "L=16", b, 1, stores="S ring_x ring_dt ring_B y")
         flush = meta(b, h, p, n, dtype=FP32), ring, meta(h, dtype=FP32), b
         yield entry("ssd_flush", "L=32", shape, flush, {}, stores="S", wide="S", quick=quick)
         given = {"advanced": meta(b, dtype=I64), "dt_bias": meta(2, h, dtype=FP32), "slots": meta(b, dtype=I64)}
