@@ -16,6 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from perf_gates.capture import Launch, recorded
+from perf_gates.gpu import ablation
 from ssmspec_fast.bench.models import random_model
 from ssmspec_fast.bench.subjects import METHODS, Neighbours, Subject, tree_of
 from ssmspec_fast.draft.model import ModelDrafter
@@ -39,6 +40,7 @@ SUBJECTS = {
     "tree of 63": Subject(MODEL, "tree", 63, parents=tree_of(63)),
     "replay, 2 drafts": Subject(MODEL, "replay", 7, drafts=2),
 }
+ABLATED = ("chunk scan", "eager copy", "chunk scan, eager copy")
 DRAFTERS: dict[str, Any] = {
     "n-gram": lambda small: NGram(6),
     "lookup": lambda small: PromptLookup(6),
@@ -55,14 +57,19 @@ def counted() -> Iterator[tuple[list[Launch], Tape]]:
 
 def step(subject: Subject, layers: int) -> tuple[int, int]:
     """Kernels and operations of a step of one sequence, drafting left out."""
+    launches, tape = launched(subject, layers, TritonOperations())
+    return len(launches), len(tape.done)
+
+
+def launched(subject: Subject, layers: int, operations: Any) -> tuple[list[Launch], Tape]:
     model = random_model(MODEL, device="meta", layers=layers)
-    operations, drafter = TritonOperations(), Neighbours(subject, model)
+    drafter = Neighbours(subject, model)
     engine = Engine(model, drafter, METHODS[subject.method](subject.drafts), operations=operations, slots=1, cache=64)
     sequences = new_sequences(1, 80, (0,), (), "meta")
     proposal = drafter.propose(sequences, torch.empty(1, dtype=torch.int64, device="meta"))
     with counted() as (launches, tape):
         engine.judge(proposal, sequences)
-    return len(launches), len(tape.done)
+    return launches, tape
 
 
 def drafting(name: str, layers: int) -> int:
@@ -84,6 +91,10 @@ def main() -> None:
         found[name] = {"layer": layer, "step": [few_kernels - layer[0], few - layer[1]]}
     for name in DRAFTERS:
         found[name] = drafting(name, 1)
+    for name in ABLATED:
+        launches, tape = launched(SUBJECTS["joint, 2 drafts"], 1, ablation.operations(name))
+        copies = sum("index_select" in str(done) for done in tape.done)
+        found[name] = {"kernels": [launch.name for launch in launches], "copies": copies}
     print(json.dumps(found))
 
 

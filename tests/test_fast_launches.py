@@ -14,6 +14,7 @@ from perf_gates import gates
 pytest.importorskip("triton")
 
 GATES = gates.load()
+ABLATED = ("chunk scan", "eager copy", "chunk scan, eager copy")
 LIMITS = {limit.step: limit for limit in GATES.launches}
 
 
@@ -27,7 +28,7 @@ def found() -> dict[str, Any]:
 
 
 def test_every_method_has_its_limits(found: dict[str, Any]) -> None:
-    assert set(found) == {*LIMITS, *GATES.drafting}
+    assert set(found) == {*LIMITS, *GATES.drafting, *ABLATED}
 
 
 @pytest.mark.parametrize("method", LIMITS)
@@ -45,3 +46,11 @@ def test_beside_the_layers_a_step_makes_at_most_so_many(method: str, found: dict
 @pytest.mark.parametrize("drafter", GATES.drafting)
 def test_drafting_makes_at_most_so_many(drafter: str, found: dict[str, Any]) -> None:
     assert found[drafter] <= GATES.drafting[drafter]
+
+
+@pytest.mark.parametrize("name", ABLATED)
+def test_what_is_ablated_is_launched_again(name: str, found: dict[str, Any]) -> None:
+    """A prompt's kernels scan the windows, or the fused one; the states are copied in the step, or in front of it."""
+    of_prompts = [kernel for kernel in found[name]["kernels"] if "chunk" in kernel]
+    assert bool(of_prompts) == ("chunk scan" in name)
+    assert found[name]["copies"] == (0 if "eager copy" in name else 1)

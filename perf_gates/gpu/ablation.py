@@ -34,6 +34,8 @@ class Copied:
         self.copies: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name == "commit":  # the states would move on behind the verdict, and no window would be scanned here
+            raise AttributeError(name)
         return getattr(self.__dict__["inner"], name)
 
     def scan(
