@@ -115,7 +115,7 @@ STEP_FAULTS = [
     ("real & (count + 1 < CAPACITY)", "real & (count < CAPACITY)", None),
     ("real & (count + 1 < CAPACITY)", "(count + 1 < CAPACITY)", None),
     (" + tl.sum(k_t * q_t, axis=0) * (r_k * u)", "", None),
-    ("total = tl.sum(g_l, axis=0) + g_t", "total = tl.sum(g_l, axis=0)", None),
+    ("total = last(G_l) + g_t", "total = last(G_l)", None),
     ("part = left * part + k_new[:, None] * (r_k * u)[None, :]", "part = left * part", None),
     ("part = left * part + k_new", "part = part + k_new", None),
     ("for n in range(count):", "for n in range(count - 1):", None),
