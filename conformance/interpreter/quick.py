@@ -2,9 +2,9 @@
 
 Before every call of a device function Triton's interpreter replaces all builtins of the language anew, though the launch has
 replaced them; it builds a table of formats for every array, and the shape of every type and tensor from wrapped numbers; it
-asks two operands of one type to which type both go, and unwraps their shapes number by number to find that they agree. That
-took four fifths of the time of a kernel of many small functions. Inside `quick()` each is done once; what is computed is the
-same.
+asks two operands of one type to which type both go, and unwraps their shapes number by number to find that they agree; it
+makes every constant anew, and looks whether sums of integers overflow, to tell nobody. That took five sixths of the time of a
+kernel of many small functions. Inside `quick()` each is done once; what is computed is the same.
 """
 
 import functools
@@ -35,6 +35,7 @@ def quick() -> Iterator[None]:
         (tl.core.tensor, "__init__"): _tensor,
         (TritonSemantic, "binary_op_type_checking_impl"): _alike,
         (TritonSemantic, "broadcast_impl_value"): _widened,
+        (TritonSemantic, "binary_op_sanitize_overflow_impl"): _told,
     }
     before = {place: getattr(*place) for place in places}
     for place, made in places.items():
@@ -102,7 +103,9 @@ def _tensor(build: Callable[..., None]) -> Callable[..., None]:
 
 
 def _alike(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Two numbers of one type, or blocks of one type and shape, stay as they are; pointers and quotients are checked."""
+    """Two numbers of one type, or blocks of one type and shape, stay as they are; pointers and quotients are checked. A plain
+    number beside a tensor that stays as it is becomes the same tensor every time."""
+    numbers: dict[tuple[Any, ...], Any] = {}
 
     def check_unlike(
         self: Any, lhs: Any, rhs: Any, pointer: Any = False, other: Any = False, arithmetic: Any = True, quotient: Any = False
@@ -110,7 +113,15 @@ def _alike(check: Callable[..., Any]) -> Callable[..., Any]:
         tensors = isinstance(lhs, tl.tensor) and isinstance(rhs, tl.tensor)
         if tensors and not quotient and lhs.type.name == rhs.type.name and not lhs.type.scalar.is_ptr():
             return lhs, rhs
-        return check(self, lhs, rhs, pointer, other, arithmetic, quotient)
+        if type(rhs) not in (int, float) or not isinstance(lhs, tl.tensor) or lhs.type.scalar.is_ptr():
+            return check(self, lhs, rhs, pointer, other, arithmetic, quotient)
+        key = lhs.type.name, type(rhs), rhs, arithmetic, quotient
+        if key in numbers:
+            return lhs, numbers[key]
+        left, right = check(self, lhs, rhs, pointer, other, arithmetic, quotient)
+        if left is lhs:
+            numbers[key] = right
+        return left, right
 
     return check_unlike
 
@@ -139,3 +150,13 @@ def _widened(widen: Callable[..., Any]) -> Callable[..., Any]:
         return widened(self, lhs, left), widened(self, rhs, right)
 
     return widen_once
+
+
+def _told(check: Callable[..., None]) -> Callable[..., None]:
+    """Overflow is looked for where it is told: in the debug mode."""
+
+    def check_told(self: Any, lhs: Any, rhs: Any, operation: Any) -> None:
+        if self.builder.options.debug:
+            check(self, lhs, rhs, operation)
+
+    return check_told

@@ -14,7 +14,8 @@ from conformance.interpreter import quick
 
 pytestmark = pytest.mark.interpreter
 
-SPARED = ("binary_op_type_checking_impl", "broadcast_impl_value")
+SPARED = ("binary_op_type_checking_impl", "broadcast_impl_value", "binary_op_sanitize_overflow_impl")
+MADE = (quick._alike, quick._widened, quick._told)
 
 
 @triton.jit
@@ -23,7 +24,8 @@ def mixed_kernel(x, k, out, N: tl.constexpr, M: tl.constexpr):
     row, column = tl.load(x + i), tl.load(x + j)[:, None]
     whole = row[None, :] * column - row  # blocks of one axis and of two
     whole = whole / 3 + tl.load(k) * 0.5 + tl.where(j[:, None] > i[None, :], whole, -1.0)
-    halves = row.to(tl.bfloat16)[None, :] / column.to(tl.bfloat16) + (i % 3)[None, :]
+    halves = row.to(tl.bfloat16)[None, :] / column.to(tl.bfloat16) + (i % 3)[None, :] * 1
+    halves = halves * 1 + (j * 2 + 1)[:, None] * 0.5
     tl.store(out + j[:, None] * N + i[None, :], whole + halves * (tl.load(k).to(tl.int64) << 1))
 
 
@@ -63,14 +65,15 @@ def test_what_is_known_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> No
 
         return call
 
-    for name, made in zip(SPARED, (quick._alike, quick._widened), strict=True):
+    for name, made in zip(SPARED, MADE, strict=True):
         monkeypatch.setattr(TritonSemantic, name, made(counted(name, original(name))))
     run()
     first = dict(asked)
     run()
-    assert all(first[name] > 0 for name in SPARED)
-    assert asked["broadcast_impl_value"] - first["broadcast_impl_value"] == 1  # one axis beside two, which is left alone
-    assert asked["binary_op_type_checking_impl"] == 2 * first["binary_op_type_checking_impl"]
+    again = {name: asked[name] - first[name] for name in SPARED}
+    assert first["broadcast_impl_value"] > 1 == again["broadcast_impl_value"]  # one axis beside two, which is left alone
+    assert 0 < again["binary_op_type_checking_impl"] < first["binary_op_type_checking_impl"]  # numbers are known
+    assert asked["binary_op_sanitize_overflow_impl"] == 0
 
 
 def swapped(widen: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,8 +87,14 @@ def narrow(check: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, lhs, rhs, a=False, b=False, arithmetic=True, quotient=False: alike(self, lhs, rhs, a, b, arithmetic)
 
 
-@pytest.mark.parametrize(("name", "made"), [(SPARED[1], swapped), (SPARED[0], narrow)])
-def test_operands_that_change_places_and_quotients_that_are_not_widened_are_seen(
+def rounding(check: Callable[..., Any]) -> Callable[..., Any]:
+    """A number is known by its whole part."""
+    alike = quick._alike(check)
+    return lambda self, lhs, rhs, *rest: alike(self, lhs, float(int(rhs)) if isinstance(rhs, float) else rhs, *rest)
+
+
+@pytest.mark.parametrize(("name", "made"), [(SPARED[1], swapped), (SPARED[0], narrow), (SPARED[0], rounding)])
+def test_operands_that_change_places_quotients_that_are_not_widened_and_other_numbers_are_seen(
     name: str, made: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = plainly(monkeypatch)
