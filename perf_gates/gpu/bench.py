@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from time import monotonic, sleep
+from typing import Any
 
 import torch
 
@@ -25,8 +26,8 @@ from .work import Work
 PART = "bench"
 WARM, LEAST, MOST, SECONDS = 3, 11, 41, 0.6
 """Replays: to warm up, at least, at most; and the time behind which no further one begins."""
-LAUNCHED = 8.0
-"""That time for a step that the host launches, which is as unsteady as the host."""
+LAUNCHED: dict[str, Any] = {"most": 400, "seconds": 25.0, "pause": 0.0}
+"""The same for a step that the host launches: it is as unsteady as the host, and the GPU rests between its launches."""
 ENOUGH = 0.002
 """The relative error at which a median is known well enough."""
 PAUSE = 2.0
@@ -83,7 +84,7 @@ def timings(step: Step, device: str = "cuda", times_us: Times | None = None) -> 
         if is_compiling():
             return []
         least = work_of(step, model_of(step.model, device), device)
-        return [timing(step, theirs.stepping(step, device), least, device, times_us or partial(events_us, seconds=LAUNCHED))]
+        return [timing(step, theirs.stepping(step, device), least, device, times_us or partial(events_us, **LAUNCHED))]
     recorder = engine("graphs", "CUDARecorder")() if device == "cuda" and not is_compiling() else None
     made = built(step, device, operations_of(step, device), recorder)
     run = stepping(step, made, device)
@@ -102,20 +103,20 @@ def timing(step: Step, run: Callable[[], object], least: Work, device: str, time
     return StepTiming(step.model, step.operation, step.batch // step.leaves, median(times), *sizes)
 
 
-def events_us(step: Callable[[], object], seconds: float = SECONDS) -> list[float]:
+def events_us(step: Callable[[], object], most: int = MOST, seconds: float = SECONDS, pause: float = PAUSE) -> list[float]:
     """Replays, each between two events, until their median is known well enough."""
     for _ in range(WARM):
         step()
     times: list[float] = []
     until = monotonic() + seconds
-    while len(times) < MOST:
+    while len(times) < most:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         step()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1000)
-        sleep(PAUSE * times[-1] / 1e6)
+        sleep(pause * times[-1] / 1e6)
         if len(times) >= LEAST and (relative_error(times) <= ENOUGH or monotonic() > until):
             break
     return times

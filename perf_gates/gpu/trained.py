@@ -23,7 +23,7 @@ from .steps import Timing
 TARGET, DRAFTER, WEAK, OTHER = "mamba2", "mamba2-drafter", "mamba2-drafter-05", "bpe-drafter"
 TEMPERATURES = (0.2, 0.6, 1.0)
 PROMPTS, TOKENS, SEED = 4, 64, 0
-LEAST, MOST, SECONDS, ENOUGH = 3, 61, 6.0, 0.005
+LEAST, MOST, SECONDS, ENOUGH = 3, 201, 20.0, 0.005
 """Runs at least and at most, the time behind which no further one begins, and the relative error of a median that is known
 well enough."""
 
