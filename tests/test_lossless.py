@@ -15,9 +15,8 @@ import pytest
 import transformers
 
 from conformance.losslessness import first_difference, near_tie
-from perf_gates import cells, foretold, lossless, workers
+from perf_gates import cells, lossless, workers
 from perf_gates.cells import Cell, compare, judge, keys, problems, table
-from perf_gates.foretold import Foretold
 from perf_gates.lossless import fill
 from perf_gates.runs import Bench, needs, ordered
 from perf_gates.workers import Failed, Worker, spread
@@ -213,22 +212,6 @@ def test_plain_decoding_is_compared_with_transformers(mode: str, make: Callable[
     (found,) = bench((key,))
     assert isinstance(found, Cell)
     assert found.outcome == "differs"
-
-
-def test_what_transformers_says_otherwise_on_a_gpu_is_asked_again_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def said(_: Path, prompts: list[str], outputs: list[list[int]], device: str) -> Foretold:
-        asked.append((device, *prompts))
-        wrong = [device == "cuda" and prompt == "b" for prompt in prompts]
-        tokens = [tuple(0 if off else token for token in output) for off, output in zip(wrong, outputs, strict=True)]
-        return Foretold(tokens, [np.zeros((len(output), 3)) for output in outputs], "a model")
-
-    monkeypatch.setattr(foretold, "said", said)
-    found = foretold.foretold(Path(), ["a", "b", "c"], [[1], [2, 1], [0]], "cuda")
-    assert found.tokens == [(1,), (2, 1), (0,)]
-    assert found.name == "a model, 1 of 3 on the CPU"
-    assert asked == [("cuda", "a", "b", "c"), ("cpu", "b")]
 
 
 @pytest.mark.parametrize("graphs", [False, TapeRecorder()], ids=["launched", "replayed"])
