@@ -10,7 +10,7 @@ from perf_gates.measured import FURTHER, Results, stands
 from perf_gates.verdict import Judged, Verdict, judge
 
 ROOT = Path(__file__).parent.parent
-RUNS = 5
+RUNS = 10
 """Of the core set, one after the other."""
 RESULTS = Results(ROOT / "perf_gates" / "results")
 
