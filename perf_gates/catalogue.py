@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FP32, BF16, I32, I64, BOOL = torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.bool
+FP32, BF16, FP16, I32, I64, BOOL = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 
 ARCHITECTURES = (80, 90, 100)
 SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-4b": (96, 80, 128, 8)}
@@ -212,6 +212,13 @@ def _delta(
     return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
 
 
+def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:
+    """The cache of two windows of t tokens."""
+    h, p, n, g = SSD[shape]
+    kept = meta(b, 2 * t, h, p, dtype=io), meta(b, 2 * t, h, dtype=io), meta(b, 2 * t, g, n, dtype=io)
+    return import_module("ssmspec_kernels.ssd_replay_scan").Cache(*kept, meta(b, dtype=I32))
+
+
 def rings() -> Iterator[Entry]:
     """Buffered decoding: verification of 6 tokens, single steps by both routes, the flush, the cursors.
 
@@ -240,14 +247,18 @@ def rings() -> Iterator[Entry]:
         inputs = meta(2, b, 6, h, p), meta(2, b, 6, h), meta(2, h, dtype=FP32), meta(2, b, 6, g, n)
         states = meta(2, b, h, p, n, dtype=FP32)
         yield entry("ssd_commit", "T=6", shape, (states, *inputs), given, stores="S", wide="S", quick=quick)
-        windows = meta(b, 12, h, p), meta(b, 12, h), meta(b, 12, g, n), meta(b, dtype=I32)
-        cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*windows)
-        at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)))
-        yield at("ssd_replay_scan", "T=6", b, 6, stores="S cache_x cache_dt cache_B y", quick=quick)
-        nodes = meta(b, 26, h, p), meta(b, 26, h), meta(b, 26, g, n), meta(b, dtype=I32)
-        cache = import_module("ssmspec_kernels.ssd_replay_scan").Cache(*nodes)
-        at = partial(_ssd, shape, between=(cache, meta(b, dtype=I32)), ancestors=meta(b, 13, 13, dtype=BOOL))
-        yield at("ssd_replay_scan", "T=13 tree", b, 13, stores="S cache_x cache_dt cache_B y", path=meta(b, 13, dtype=I32))
+        stores = "S cache_x cache_dt cache_B y"
+        at = partial(_ssd, shape, between=(replay_cache(shape, b, 6), meta(b, dtype=I32)))
+        yield at("ssd_replay_scan", "T=6", b, 6, stores=stores, quick=quick)
+        for t in (13, 30):
+            more: dict[str, Any] = {"ancestors": meta(b, t, t, dtype=BOOL), "path": meta(b, t, dtype=I32)}
+            at = partial(_ssd, shape, between=(replay_cache(shape, b, t), meta(b, dtype=I32)))
+            yield at("ssd_replay_scan", f"T={t} tree", b, t, stores=stores, **more)
+        x, dt, B = meta(b, 6, h, p, dtype=FP16), meta(b, 6, h, dtype=FP16), meta(b, 6, g, n, dtype=FP16)
+        state, cache = meta(b, h, p, n, dtype=FP32), replay_cache(shape, b, 6, FP16)
+        walked = state, cache, meta(b, dtype=I32), x, dt, meta(h, dtype=FP32), B, B
+        given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+        yield entry("ssd_replay_scan", "T=6 in fp16", shape, walked, given, stores=stores, wide="S")
     for shape, (g, h, k, v) in DELTA.items():
         ring = import_module("ssmspec_kernels.delta_ring").Ring(
             meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors
