@@ -42,7 +42,7 @@ class Sequences:
 
     def commit(self, verdict: Verdict, operations: Operations | None = None) -> None:
         """Enter what was emitted: tokens, lengths, budgets, ends; in one launch where the operations offer it."""
-        run, rule = verdict.run, getattr(operations, "commit_tokens", None)
+        run, rule = verdict.run, None if operations is None else operations.commit_tokens
         if rule is not None:
             more = {"budget": self.budget, "ended": self.ended, "slots": verdict.slots}
             rule(run, self.tokens, self.length, **more)

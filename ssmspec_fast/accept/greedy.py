@@ -16,7 +16,7 @@ class Greedy(Acceptance):
     name = "greedy"
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        window, rule = proposal.window, getattr(operations, "accept_greedy", None)
+        window, rule = proposal.window, operations.accept_greedy
         if rule is not None and not sequences.stop:
             return greedy(rule, window, logits, sequences)
         emitted, path = walk(window.tokens, window.tree(), logits.argmax(-1))

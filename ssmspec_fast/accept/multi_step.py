@@ -46,7 +46,7 @@ class MultiStep(Sampled):
         window = proposal.window
         p = self.law(window, logits, sequences, operations)
         noise = self.coins(window, sequences), self.picks(window, sequences, operations)
-        rule = getattr(operations, "accept_sampled", None)
+        rule = operations.accept_sampled
         tree = window.tokens, window.tree()
         found = (
             self.by_kernel(rule, proposal, *tree, p, *noise) if rule else judge(*tree, p, proposal.q, *noise, proposal.law)

@@ -28,7 +28,7 @@ class Naive(Sampled):
         window = proposal.window
         p = self.law(window, logits, sequences, operations)
         picks = self.picks(window, sequences, operations)
-        rule = getattr(operations, "accept_sampled", None)
+        rule = operations.accept_sampled
         tree = window.tokens, window.tree()
         found = self.by_kernel(rule, proposal, *tree, p, None, picks) if rule else walk(*tree, choices(p, picks))
         return self.decided(*found, window, logits, p, sequences)

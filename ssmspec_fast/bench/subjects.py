@@ -111,7 +111,7 @@ class Forced(Acceptance):
         self.shift = torch.tensor(shift, device=model.device)
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        window, rule = proposal.window, getattr(operations, "accept_greedy", None)
+        window, rule = proposal.window, operations.accept_greedy
         said = window.tokens[:, self.shift.clamp_min(0)]
         if rule is None:
             choice = torch.where(self.shift >= 0, said, -3 - 0 * logits.argmax(-1))

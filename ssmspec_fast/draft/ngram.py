@@ -54,7 +54,7 @@ class NGram(Drafter):
 
     def attach(self, decoder: Decoder) -> None:
         """The kernel that finds the windows in one launch, where the target's operations have it."""
-        self.kernel = getattr(decoder.operations, "ngram_drafts", None)
+        self.kernel = decoder.operations.ngram_drafts
 
     def windows(self, sequences: Sequences, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Root and drafts (b, m, 1 + k), and how much of each there is (b, m)."""

@@ -121,7 +121,7 @@ class ReplayBuffer(Plain):
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         slots, advanced = verdict.slots, verdict.run.advanced
         convolutions_on(pools, verdict, operations, feed.window.drafts, advanced=advanced)
-        if turn := getattr(operations, "commit_window", None):
+        if turn := operations.commit_window:
             sizes = {"capacity": pools.kept[ENTRIES], "window": pools.kept[WINDOW]}
             turn(pools.kept[ORIGIN], pools.kept[HELD], advanced, slots=slots, **sizes)  # (4)
         else:

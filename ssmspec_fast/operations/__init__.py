@@ -4,6 +4,7 @@ Pools come first and are written in place; rows reach them through `slots` (b), 
 nothing; cursors lie on the device; nothing waits for the host. Axes as in `ssmspec_ref.shapes`, `s` a slot.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -144,7 +145,18 @@ class Recurrence(Protocol):
         ...
 
 
-class Operations(Protocol):
+class OneLaunch(Protocol):
+    """What an implementation may do in one launch, with the arguments of the kernels of these names. What it leaves None the
+    engine does in steps of PyTorch; a subclass has None wherever it says nothing."""
+
+    accept_greedy: Callable[..., Any] | None = None
+    accept_sampled: Callable[..., Any] | None = None
+    commit_tokens: Callable[..., None] | None = None
+    commit_window: Callable[..., None] | None = None
+    ngram_drafts: Callable[..., tuple[Tensor, Tensor]] | None = None
+
+
+class Operations(OneLaunch, Protocol):
     """All that a model computes. With `bitwise`, the bits of a row depend on nothing beside the row (docs/decisions/0005)."""
 
     @property

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . import Gate, Rows, SSDInputs, SSDParams
+from . import Gate, OneLaunch, Rows, SSDInputs, SSDParams
 from .arithmetic import Arithmetic, exact
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
@@ -11,7 +11,7 @@ from .torch_recurrences import SSD, Delta, Selective
 from .torch_windows import SSDWindows
 
 
-class TorchOperations:
+class TorchOperations(OneLaunch):
     """`bitwise`: the bits of a row depend on nothing beside the row (`arithmetic`).
 
     `windows`: SSD takes several tokens at once (`torch_windows`), which no bitwise arithmetic does.

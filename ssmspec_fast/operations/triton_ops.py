@@ -32,7 +32,7 @@ from ssmspec_kernels.ssd_gated_window import ssd_gated_window
 from ssmspec_kernels.tree_attention import tree_attention
 from ssmspec_kernels.tree_mask import tree_mask
 
-from . import Gate, Keep, Rows, SSDInputs, SSDParams, Taps, Weighted
+from . import Gate, Keep, OneLaunch, Rows, SSDInputs, SSDParams, Taps, Weighted
 from .torch_ops import TorchOperations
 from .triton_recurrences import MATRIX, SSD, Delta, Selective, leading, named
 
@@ -52,7 +52,7 @@ ROWS = 128
 """Rows that `linear_rows` takes at once; its sums have one order whatever their number."""
 
 
-class TritonOperations:
+class TritonOperations(OneLaunch):
     """`bitwise` as in `TorchOperations`."""
 
     def __init__(self, bitwise: bool = False) -> None:

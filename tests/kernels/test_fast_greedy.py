@@ -6,7 +6,9 @@ import torch
 
 from ssmspec_fast.accept import fused
 from ssmspec_fast.accept.greedy import Greedy
+from ssmspec_fast.operations import OneLaunch
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.operations.triton_ops import TritonOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal, Verdict, Window
 from ssmspec_kernels.accept_greedy import accept_greedy
@@ -92,3 +94,10 @@ def test_a_planted_node_without_numbers_that_is_walked_is_caught(monkeypatch: py
         lambda rule, window, logits, sequences: whole(rule, window, logits.nan_to_num(9.0), sequences),
     )
     assert any(differs(both(seed, 1, True), 1) for seed in range(12))
+
+
+def test_kernels_do_in_one_launch_what_pytorch_does_in_steps() -> None:
+    names = OneLaunch.__annotations__
+    assert len(names) == 5
+    assert [name for name in names if getattr(TorchOperations(), name) is not None] == []
+    assert [name for name in names if getattr(TritonOperations(), name) is None] == []
