@@ -18,6 +18,7 @@ from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Options
+from tests.kernels.tensors import far
 
 WINDOWS = [
     (Options(z=True, D="channel", poison=7.0), 8),
@@ -133,6 +134,23 @@ def test_the_shortest_and_the_longest_of_the_short_windows_lie_within_the_bound(
     check_windows(kernel, Options(b=2, t=t, io="bf16", h=2, g=1, p=18, n=40), 19, short=True)
 
 
+@pytest.mark.interpreter  # a tile that one warp's registers do not hold: what it names, not how fast
+def test_wide_states_lie_within_the_bound_in_the_short_windows_where_they_are_asked_for() -> None:
+    check_windows(kernel, Options(b=1, t=2, io="bf16", h=1, g=1, p=3, n=260), 5, 4, short=True)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_tokens_beyond_2_to_the_31_elements_are_read(short: bool) -> None:
+    o = Options(b=1, t=3, io="bf16", g=1, h=1, p=5, n=6)
+    (near, ring), (case, other) = ((cases.draw(o, padding=False), rings.ring_of(o, 7)) for _ in range(2))
+    tokens = {name: far(getattr(case, name), 1) for name in cases.TOKENS}
+    near.call(kernel.ssd_buffered, ring=ring, short=short)
+    case.call(kernel.ssd_buffered, ring=other, short=short, **tokens)
+    assert torch.equal(case.out, near.out)
+    for name, x in rings.tensors(ring).items():
+        assert cases.untouched(x, rings.tensors(other)[name])
+
+
 @pytest.mark.parametrize("capacity", [4, 5, 7])
 def test_integers_come_out_exactly(capacity: int) -> None:
     check_exact(kernel, Options(t=6, p=3, n=5), capacity)
@@ -143,24 +161,26 @@ def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:
     check_windows(kernel, Options(b=2, t=2, io="bf16", gentle=True, h=2), 4, windows=5)
 
 
-def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
-    check_flush(ssd_flush)
+@pytest.mark.parametrize(("t", "capacity"), [(3, 7), (18, 37)])
+def test_a_flush_by_hand_is_the_state_after_the_history(t: int, capacity: int) -> None:
+    """A history of one block of 16 entries, and one of two."""
+    check_flush(ssd_flush, t, capacity)
 
 
-def check_flush(module: ModuleType) -> None:
-    o = Options(t=3, io="bf16", gentle=True, p=35, n=18)
-    case, ring = cases.draw(o), rings.ring_of(o, 7)
+def check_flush(module: ModuleType, t: int = 3, capacity: int = 7) -> None:
+    o = Options(t=t, io="bf16", gentle=True, p=35, n=18)
+    case, ring = cases.draw(o), rings.ring_of(o, capacity)
     _, S = case.bound(order="output_only")
     before = rings.others(case, ring)
     case.call(kernel.ssd_buffered, ring=ring)
-    cursors.commit_window(ring.origin, ring.held, torch.full((o.b,), 3), capacity=7, window=3, slots=case.slots)
+    cursors.commit_window(ring.origin, ring.held, torch.full((o.b,), t), capacity=capacity, window=t, slots=case.slots)
     start = ring.origin.clone()
     module.ssd_flush(case.S, ring, case.A, o.b, slots=case.slots)
     cases.assert_within("S", case.S, S, case.named)
-    cursors.commit_flush(ring.origin, ring.held, capacity=7, rows=o.b, slots=case.slots)
+    cursors.commit_flush(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots)
     own = case.slots[case.slots >= 0].long()
     assert not ring.held[own].any()
-    assert torch.equal(ring.origin[own], (start[own] + 3) % 7)
+    assert torch.equal(ring.origin[own], (start[own] + t) % capacity)
     rings.assert_others_as_before(before, case, ring)
 
 

@@ -91,6 +91,21 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch() -> None:
     assert torch.equal(more["squares"], other["squares"])
 
 
+@pytest.mark.interpreter
+def test_products_are_rounded_before_they_are_summed_as_where_a_row_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter fuses nothing: what the compiler may fuse is seen in what it is asked for."""
+    asked: list[dict[str, Any]] = []
+
+    class Recorded:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *given, **options: asked.append(options)
+
+    case, more = drawn(Options(t=1, io="bf16", z=True), padding=False)
+    monkeypatch.setattr(ssd_gated, "ssd_scan_kernel", Recorded())
+    case.call(ssd_gated.ssd_gated, **more)
+    assert [options["enable_fp_fusion"] for options in asked] == [False]
+
+
 def test_a_norm_and_a_projection_behind_it_are_those_of_the_oracle() -> None:
     """rms(y silu(z)) W^T, each step of it as its contract rounds it."""
     o = Options(t=1, io="bf16", z=True, h=3, g=1, p=32, n=16, seed=6)

@@ -29,7 +29,10 @@ CHAINS = [
     (Options(state="bf16", io="fp16", t=1, g=1, h=3, D="", seed=4, poison=-2.0), 1),
     (Options(b=2, state="fp16", io="bf16", t=17, h=2, p=5, softplus=False, bias=False, seed=5), 17),
 ]
-TREES = [(Options(z=True, t=7, poison=7.0), 7), (Options(io="bf16", t=13, h=2, g=1, p=9, gentle=True, seed=3), 20)]
+TREES = [
+    (Options(z=True, t=7, D="channel", poison=7.0), 7),
+    (Options(io="bf16", t=13, h=2, g=1, p=9, gentle=True, seed=3), 20),
+]
 
 
 def cache_of(o: Options, window: int) -> Cache:
@@ -161,6 +164,7 @@ def check_bytes(module: ModuleType, o: Options, advanced: int, tree: bool, **til
     states = o.b * o.h * o.p * o.n * 4
     assert seen.loaded("S").requested == states
     assert seen.stored("S").requested == (states if advanced else 0)
+    assert seen.stored("cache.B").requested == o.b * o.t * o.g * o.n * sizes["io"]
     assert seen.outside == seen.races == []
 
 
@@ -187,7 +191,13 @@ def test_integers_come_out_exactly() -> None:
 
 @pytest.mark.parametrize("advanced", [0, 2, 3])
 @pytest.mark.parametrize(
-    ("o", "tree"), [(Options(b=2, h=2, z=True), False), (Options(b=1, t=4, io="bf16", g=1, p=33), True)], ids=str
+    ("o", "tree"),
+    [
+        (Options(b=2, h=2, z=True), False),
+        (Options(b=1, t=4, io="bf16", g=1, p=33), True),
+        (Options(b=1, t=4, h=2), True),
+    ],
+    ids=str,
 )
 def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_caches(
     o: Options, tree: bool, advanced: int

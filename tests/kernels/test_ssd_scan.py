@@ -24,6 +24,7 @@ COVER = [
     Options(t=3, live=True, state="bf16", g=1, h=3, p=5, n=16, softplus=False, bias=False, limit=(0.1, 0.7), seed=4),
     Options(t=4, io="bf16", live=True, gentle=True, bias=False, g=4, p=16, n=8, seed=5, poison=2.0),
     Options(b=1, t=32, gentle=True, g=1, h=2, p=4, n=6, seed=6),
+    Options(b=2, t=2, h=2, g=1, p=3, n=1, seed=7),
 ]
 
 

@@ -16,6 +16,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Un
 from tests.kernels import ssd_cases as cases
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Options
+from tests.kernels.tensors import far
 
 COVER = [
     Options(t=5, D="channel", z=True, poison=7.0),
@@ -150,6 +151,16 @@ def test_rows_without_slots_have_their_own_number_and_rows_may_share_a_state_tha
     assert torch.equal(case.call(kernel.ssd_window), other.call(kernel.ssd_window, slots=None))
     other.slots.fill_(2)
     assert torch.equal(other.call(kernel.ssd_window, write_state=False)[2], other.call(kernel.ssd_window)[2])
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_tokens_beyond_2_to_the_31_elements_are_read(write: bool) -> None:
+    o = Options(b=1, t=3, io="bf16", g=1, h=1, p=5, n=6)
+    near, case = cases.draw(o, padding=False), cases.draw(o, padding=False)
+    near.call(kernel.ssd_window, write_state=write)
+    case.call(kernel.ssd_window, write_state=write, **{name: far(getattr(case, name), 1) for name in cases.TOKENS})
+    assert torch.equal(case.out, near.out)
+    assert cases.untouched(case.S, near.S)
 
 
 @pytest.mark.parametrize(
