@@ -134,7 +134,8 @@ class Draw:
 
     def parents(self, name: str = "parents", resting: bool = False) -> Array:
         """A tree for each row: `branch` anywhere, `chain`, `star`, or `vine`, whose paths are half as long as the tree; with
-        `ragged`, later rows are shorter and padded, and, where rows may be `resting`, those are padding throughout."""
+        `ragged`, later rows are shorter and padded, and, where rows may be `resting`, those are padding throughout: the first
+        only where it is alone."""
         rows, nodes = self.shape("b t")
         rng = self.rng(name)
         parents = np.full((rows, nodes), -2, dtype=np.int64)
@@ -145,7 +146,7 @@ class Draw:
             chosen = {"branch": branch, "chain": range(size - 1), "vine": near}
             parents[b, :size] = [-1, *chosen.get(self.options["tree"], [0] * (size - 1))]
         if resting and self.on("ragged"):
-            parents[1:][self.rests(rows, nodes)[1:]] = -2
+            parents[self.rests(rows, nodes) & ((np.arange(rows) > 0) | (rows == 1))] = -2
         return parents
 
     @staticmethod

@@ -214,6 +214,8 @@ FURTHER: tuple[Further, ...] = (
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts; more
 than one tile of rows."""
+ALONE: Further = ({"b": 1, "j": 2, "t": 6}, {}, "gentle")
+"""A batch of one row that takes no part."""
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
 """Paths past 8 and 16 nodes, and past a ring of 32."""
 WIDER: Further = ({"g": 4, "h": 8}, {"widened": "on"}, "gentle")
@@ -232,7 +234,7 @@ def _specification(kind: layer_weights.Kind, shape: str) -> Specification:
     kept = {name: kind.options[name] for name in (*READ[kind.name], "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | INSIDE.get(kind.name, {})
-    further = (*FURTHER, *((TALL,) if shape == "tree" else ()), *((WIDER,) if kind.name == "mamba2" else ()))
+    further = (*FURTHER, *((TALL, ALONE) if shape == "tree" else ()), *((WIDER,) if kind.name == "mamba2" else ()))
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,

@@ -26,7 +26,7 @@ from ..draw import Draw, poisoned
 from . import delta, ssd
 from .recurrence import Recurrence
 from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, divides, oracles, orders
-from .speculate import ACCEPT, RUN, accepted, behind, paths
+from .speculate import ACCEPT, ALONE, RUN, accepted, behind, paths
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Windows:
         chain = {**ACCEPT, **RUN, **options}
         return (
             made("verify_snapshots", options=chain, further=FURTHER),
-            made("verify_replay", options={**TREE, **chain}, further=(*CHAINS, *FURTHER, TALL)),
+            made("verify_replay", options={**TREE, **chain}, further=(*CHAINS, *FURTHER, TALL, ALONE)),
             made("buffered_verify", options=chain, further=(*FURTHER, LONG)),
             made(
                 "buffered_step",

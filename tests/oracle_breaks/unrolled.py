@@ -51,7 +51,8 @@ def accept_chain(tokens: Array, parents: Array, choice: Array, budget: Array, eo
 
 
 class NodeRows(Backtracking):
-    """Joint attainment of trees: the path of every node is a row of its own, the last node's first; padding's are empty."""
+    """Joint attainment of trees: the path of every node is a row of its own, the last node's first; padding's are empty, and
+    a tree that is padding throughout has one."""
 
     def __init__(self, mixer: Mixer, state: MixerState) -> None:
         super().__init__(joint, mixer, state)
@@ -59,9 +60,11 @@ class NodeRows(Backtracking):
     def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
         self.begin = 0 if self.tokens is None else self.tokens.pre.shape[1]
         self.tokens = inputs if self.tokens is None else concat(self.tokens, inputs)
-        sequences, self.count = inputs.pre.shape[:2]
-        ancestors = np.tri(self.count, dtype=bool)[None].repeat(sequences, 0) if parents is None else tree.ancestors(parents)
-        nodes = [(b, i) for b in range(sequences) for i in reversed(range(self.count))]
+        sequences, count = inputs.pre.shape[:2]
+        ancestors = np.tri(count, dtype=bool)[None].repeat(sequences, 0) if parents is None else tree.ancestors(parents)
+        rests = ~ancestors.any(axis=(1, 2))
+        nodes = [(b, i) for b in range(sequences) for i in reversed(range(1 if rests[b] else count))]
+        self.row = {node: r for r, node in enumerate(nodes)}
         paths = [self._path(b, np.flatnonzero(ancestors[b, i])) for b, i in nodes]
         lengths, sequence = np.array(list(map(len, paths))), np.array([b for b, _ in nodes])
         index = np.full((len(paths), max(1, lengths.max())), -1)
@@ -69,7 +72,7 @@ class NodeRows(Backtracking):
             index[r, : len(path)] = path
         draft = Draft(along(rows(self.tokens, sequence), index), lengths, sequence)
         y, self.pending = joint.verify(self.kept, draft, self.mixer)
-        out = np.zeros((sequences, self.count, *y.shape[2:]))
+        out = np.zeros((sequences, count, *y.shape[2:]))
         for r, (b, i) in enumerate(nodes):
             out[b, i] = y[r, lengths[r] - 1] if lengths[r] else 0.0
         return out
@@ -81,7 +84,7 @@ class NodeRows(Backtracking):
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         last = path[np.arange(len(path)), np.maximum(advanced - 1, 0)]
-        row = np.arange(len(path)) * self.count + self.count - 1 - np.maximum(last, 0)
+        row = np.array([self.row[b, max(int(node), 0)] for b, node in enumerate(last)])
         self.kept = joint.commit(self.pending, Accepted(advanced, row), self.mixer)
         for b, count in enumerate(advanced):
             self.accepted[b] += [self.begin + int(node) for node in path[b, :count]]
