@@ -1,0 +1,89 @@
+"""The committed losslessness table: whole, of this code and these weights, and left out only what the engine refuses."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_gates.cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, PLAIN, Key, keys, problems
+from perf_gates.lossless import ENGINE
+from perf_gates.machine import kernels_hash
+from perf_gates.runs import Bench
+from ssmspec_fast.parts import Parts
+from ssmspec_ref.errors import Unsupported
+
+ROOT = Path(__file__).parent.parent
+CHECKPOINTS = ROOT / "ssmspec_fast" / "checkpoints"
+TABLE = json.loads((ROOT / "perf_gates" / "results" / "lossless.json").read_text(encoding="utf-8"))
+EXPECTED = list(keys(MODELS, METHODS, tuple(DRAFTERS), MODES))
+PROMPTS, TOKENS = 200, 256
+
+
+@pytest.fixture(scope="module")
+def digests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return Bench(ENGINE, CHECKPOINTS, [], 0, 0, "cpu", "float32", tmp_path_factory.mktemp("none")).digests
+
+
+def cell(table: dict[str, Any], key: Key) -> dict[str, Any]:
+    found = [c for c in table["cells"] if (c["model"], c["method"], c["drafter"], c["mode"]) == key]
+    assert len(found) == 1, f"{key}: {len(found)} cells"
+    return dict(found[0])
+
+
+def test_every_cell_is_there_and_was_made_with_these_kernels_and_checkpoints(digests: dict[str, str]) -> None:
+    said = "make it anew: python -m perf_gates.lossless --device cuda --jobs 12 --out perf_gates/results/lossless.json"
+    assert problems(TABLE, EXPECTED, kernels_hash(), digests) == [], said
+    assert len(TABLE["cells"]) == len(EXPECTED)
+
+
+def test_it_was_made_on_a_gpu_with_all_prompts_that_join_and_leave() -> None:
+    wanted = {"prompts": PROMPTS, "tokens": TOKENS, "device": "cuda", "dtype": "float32", "graphs": True, "slots": 160}
+    assert TABLE["settings"] == wanted
+    assert TABLE["machine"]["gpu"] not in ("", "none", "unknown")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_token_was_compared(mode: str) -> None:
+    """Up to a near tie, behind which the prefixes differ."""
+    for c in TABLE["cells"]:
+        if c["mode"] == mode and c["outcome"] != "inapplicable":
+            plain = c["method"] == PLAIN  # beside transformers, whose sums have other orders
+            assert c["outcome"] in ("identical", "near ties")[: 1 + (mode == "fast" or plain)]
+            whole = PROMPTS * TOKENS
+            assert c["compared"] == whole if not c["ties"] else whole - c["ties"] * TOKENS <= c["compared"] < whole
+            assert plain or min(c["windows"]) >= 0.05 * sum(c["windows"]) > 0
+            assert c["beside"].startswith("transformers 5.") == plain
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_what_is_left_out_is_what_the_engine_refuses_and_for_the_same_reason(drafter: str) -> None:
+    given = dict(DRAFTERS[drafter])
+    if (CHECKPOINTS / str(given["drafter"])).is_dir():
+        given["drafter"] = CHECKPOINTS / str(given["drafter"])
+    for method in METHODS[1:]:
+        reason = None
+        try:
+            Parts(CHECKPOINTS / "mamba2", method=method, slots=1, cache=64, **given)
+        except Unsupported as error:
+            reason = str(error)
+        for model in MODELS:
+            for mode in MODES:
+                held = cell(TABLE, (model, method, drafter, mode))
+                assert (held["reason"] if held["outcome"] == "inapplicable" else None) == reason
+
+
+@pytest.mark.parametrize("planted", ["missing", "kernels", "checkpoints", "differs", "starved", "error"])
+def test_a_planted_gap_is_named(planted: str, digests: dict[str, str]) -> None:
+    table = copy.deepcopy(TABLE)
+    held = next(c for c in table["cells"] if c["outcome"] in PASSED[:2])
+    name = " / ".join(held[part] for part in ("model", "method", "drafter", "mode"))
+    if planted == "missing":
+        table["cells"].remove(held)
+    elif planted in ("kernels", "checkpoints"):
+        held[planted] = "0" * 16
+    else:
+        held["outcome"] = planted
+    found = problems(table, EXPECTED, kernels_hash(), digests)
+    assert [line for line in found if line.startswith(f"{name}: ")]
