@@ -16,7 +16,7 @@ from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.sequences import Sequences
 from ssmspec_fast.window import Proposal, Verdict, Window
 
-from .fast_models import VOCABULARY
+from .fast_folders import VOCABULARY
 
 NODES = 4
 """Tokens of a window, the root included."""

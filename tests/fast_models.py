@@ -103,16 +103,16 @@ def to_layer(x: Mixer) -> Any:
         whole, keys = to_linear(x.qkv_proj), x.config.groups * x.config.channels
         cuts = [x.config.heads * x.config.channels, x.config.heads * x.config.channels + keys]
         biases = [None] * 3 if whole.bias is None else np.split(whole.bias, cuts)
-        parts = (linear.Linear(*part) for part in zip(np.split(whole.weight, cuts), biases, strict=True))
-        return attention_layer.AttentionLayer(params, *parts, to_linear(x.out_proj), x.config.heads, x.config.groups)
+        q, k, v = (linear.Linear(*part) for part in zip(np.split(whole.weight, cuts), biases, strict=True))
+        return attention_layer.AttentionLayer(params, q, k, v, to_linear(x.out_proj), x.config.heads, x.config.groups)
     assert isinstance(x, Mamba2)
     c, p = x.config, x.params
     taps = ConvParams(array(x.taps.weight), array(x.taps.bias))
-    params = SSDParams(array(p.A), array(p.D), array(p.dt_bias), p.dt_softplus, p.dt_limit)
+    rates = SSDParams(array(p.A), array(p.D), array(p.dt_bias), p.dt_softplus, p.dt_limit)
     gated = None
     if c.norm is not None:
         gated = norm.GatedNorm(array(x.norm), c.norm.eps, c.norm.groups, c.norm.norm_first)
-    held = mixer.SSDMixer(taps, params, c.channels, c.state, c.groups, c.x_groups, c.B_groups)
+    held = mixer.SSDMixer(taps, rates, c.channels, c.state, c.groups, c.x_groups, c.B_groups)
     return layer.Mamba2Layer(held, to_linear(x.in_proj), to_linear(x.out_proj), gated)
 
 

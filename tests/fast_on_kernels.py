@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,9 @@ def judge(name: str, device: str, budget: int, nodes: int, chosen: list[str]) ->
 
     prompt = prompts(8, (7,))[0]
     wanted = logits(drawn(name, torch.float64), prompt, TorchOperations(), 6)
-    model, errors, methods, fast = to_device(drawn(name), device), [], {}, {}
+    model, errors = to_device(drawn(name), device), []
+    methods: dict[str, bool] = {}
+    fast: dict[str, bool] = {}
     for bitwise, found in ((False, fast), (True, methods)):
         operations = TritonOperations(bitwise)
         came = logits(model, prompt, operations, 6)
@@ -150,11 +152,13 @@ def main(arguments: list[str]) -> None:
     if runs[0].device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         from conformance.interpreter.faithful import faithful
+
+        interpreted: AbstractContextManager[None] = faithful()
     else:
-        faithful = nullcontext
+        interpreted = nullcontext()
     import torch
 
-    with faithful(), torch.no_grad():
+    with interpreted, torch.no_grad():
         for given in runs:
             run(given)
 
