@@ -229,13 +229,20 @@ class Selective(Launched):
         live: Tensor | None,
         write_state: bool,
     ) -> Tensor:
-        given = named(inputs, params)
+        given = named(inputs, params) | (tile(*params.A.shape) if self.bitwise else {})
         return selective_scan(S, *leading(inputs, params), **given, slots=slots, live=live, write_state=write_state)
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
+
+
+def tile(channels: int, states: int) -> dict[str, int]:
+    """The tile of Mamba-1's scan for any number of tokens: over another one the states of a channel are summed in another
+    order, where they are many or the channels few, and a token's bits depended on the tokens beside it."""
+    rows = max(1, 512 >> (states - 1).bit_length())
+    return {"block_d": min(rows, 1 << (channels - 1).bit_length()), "num_warps": 1}
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ssmspec_fast.operations import SelectiveInputs, SelectiveParams, triton_recurrences
 from ssmspec_kernels import selective_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
@@ -81,6 +82,20 @@ def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
     y = selective_scan.selective_scan(made.tensors["S"], **inputs, **fixed)
     assert torch.equal(y, torch.cat(steps, dim=1))
     assert torch.equal(alone[made.named], made.tensors["S"][made.named])
+
+
+def test_the_engines_bits_come_of_one_tile_for_any_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fuzzed history on a GPU had other bits for 4 tokens than for one, with 67 states and 3 channels: two warps
+    had shared the states of the one. The interpreter sums in one order: what is asked for is looked at."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(triton_recurrences, "selective_scan", lambda *_, **given: asked.append(given))
+    for bitwise in (True, False):
+        for t in (1, 4):
+            x, B = torch.zeros(2, t, 3), torch.zeros(2, t, 67)
+            inputs, params = SelectiveInputs(x, x, B, B, None), SelectiveParams(torch.zeros(3, 67))
+            triton_recurrences.Selective(bitwise).walk(torch.zeros(2, 3, 67), inputs, params, torch.arange(2), None, True)
+    tiles = [(given.get("block_d"), given.get("num_warps")) for given in asked]
+    assert tiles == [(4, 1), (4, 1), (None, None), (None, None)]
 
 
 def test_rows_share_a_state_that_is_not_written() -> None:
