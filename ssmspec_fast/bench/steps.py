@@ -6,6 +6,7 @@ acceptance   the verdict
 copy         states, caches and cursors moved on, with replay and joint attainment by what was accepted; tokens entered
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,8 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
     """The times of a step; every one begins where the one before it ended, and none comes to an end of its sequence."""
     cuda = model.device.type == "cuda"
     if cuda:
+        gc.collect()  # the engine of the step before, whose graphs and tensors hold each other
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     most = ROOM // subject.advanced - 8
     replays = max(3, min(replays, most // 4))
