@@ -22,12 +22,14 @@ from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Case, Options
+from tests.kernels.tensors import far
 
 CHAINS = [
     (Options(z=True, D="channel", poison=7.0), 3),
     (Options(io="bf16", t=4, h=2, g=1, p=35, limit=(0.05, 0.8), gentle=True, seed=1), 5),
     (Options(state="bf16", io="fp16", t=1, g=1, h=3, D="", seed=4, poison=-2.0), 1),
     (Options(b=2, state="fp16", io="bf16", t=17, h=2, p=5, softplus=False, bias=False, seed=5), 17),
+    (Options(b=2, io="bf16", h=2, g=1, p=5, n=9, seed=6), 4),  # fewer channels than states
 ]
 TREES = [
     (Options(z=True, t=7, D="channel", poison=7.0), 7),
@@ -176,6 +178,21 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, wind
 @pytest.mark.parametrize(("o", "window"), TREES, ids=str)
 def test_trees_in_a_row_equal_plain_decoding_along_their_paths_within_the_bound(o: Options, window: int) -> None:
     check_windows(kernel, o, window, True, 4)
+
+
+@pytest.mark.parametrize(("io", "tree"), [("bf16", False), ("fp16", False), ("fp16", True)])
+def test_tokens_and_entries_beyond_2_to_the_31_elements_are_read_and_cached(io: str, tree: bool) -> None:
+    o = Options(b=1, t=3, io=io, g=1, h=1, p=5, n=6)
+    (near, cache), (case, other) = ((cases.draw(o, padding=False), cache_of(replace(o, poison=0.5), 3)) for _ in range(2))
+    other = replace(other, x=far(other.x, 1), B=far(other.B, 1))
+    given: dict[str, Any] = {"ancestors": torch.ones(1, 3, 3, dtype=torch.bool).tril()} if tree else {}
+    given |= {"advanced": torch.tensor([2])}
+    near.call(kernel.ssd_replay_scan, cache=cache, **given)
+    tokens = {name: far(getattr(case, name), 1) for name in cases.TOKENS}
+    case.call(kernel.ssd_replay_scan, cache=other, **given, **tokens)
+    assert torch.equal(case.out, near.out)
+    for x, y in ((near.S, case.S), (cache.x, other.x), (cache.dt, other.dt), (cache.B, other.B)):
+        assert cases.untouched(x, y)
 
 
 @pytest.mark.parametrize("tiles", [(16, 16, 1), (16, 64, 3), (32, 32, 2)], ids=str)
