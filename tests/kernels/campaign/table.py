@@ -112,6 +112,7 @@ def _drawn(drawn: dict[str, Any]) -> list[str]:
         f"  of the {others} others {missed} were missed: {share}.",
         *(cases if missed else []),
         f"  Lines are those of kernels {drawn['kernels']}.",
+        *([f"  Drawn within {drawn['within']}."] if "within" in drawn else []),
     ]
 
 
