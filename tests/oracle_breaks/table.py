@@ -15,6 +15,10 @@ from typing import Any
 from tests.kernels.campaign.table import _change, _code, _order, _place
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+EARLIER = """An earlier draw of 60 (seed 20261122) left 11 alive. Seven were code that nothing judged: attention over whole
+sequences, the longest prefix of a chain, trees path by path, and rows of joint attainment that rest; these are judged now,
+and the seven are killed. Four were refusals, which no input of a case meets; three of them fail a unit test, and the fourth,
+the checks of a record that has checks of its own, has one since."""
 MISSED = "Missed"
 """How the text begins about a survivor that does change something, and what it is where there is none."""
 
@@ -48,6 +52,8 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"missed; mutation score {100 * killed / (len(rows) - len(argued)):.1f} %**",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
         f"- passed over because the broken file names what is not there, or cannot be imported: {header['void']}",
+        "",
+        EARLIER,
         "",
         "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
         "",
