@@ -65,6 +65,12 @@ def test_a_tool_that_is_refused_or_blind_says_nothing_of_the_kernels() -> None:
         assert said.checks == []
 
 
+def test_why_a_tool_refused_is_what_is_kept() -> None:
+    said = heard("memcheck", "========= COMPUTE-SANITIZER\n========= Error: Device not supported\n=========\n", [])
+    assert said.refused == "========= Error: Device not supported"
+    assert heard("memcheck", "========= COMPUTE-SANITIZER\nended\n", []).refused == "========= COMPUTE-SANITIZER; ended"
+
+
 def test_a_machine_without_the_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any, **__: Any) -> None:
         raise FileNotFoundError("compute-sanitizer: not found")

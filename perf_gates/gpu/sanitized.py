@@ -96,7 +96,8 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
     """What a tool said of the planted fault and of every share."""
     said, seen = Said(tool), counted(planted)
     if not seen:
-        said.refused = next((line for line in planted.splitlines() if line.strip()), "it said nothing")[:300]
+        lines = [line for line in planted.splitlines() if line.strip(" =")]
+        said.refused = next((line for line in lines if "rror" in line), "; ".join(lines[-3:]) or "it said nothing")[:300]
         return said
     said.planted = seen
     for i, text in enumerate(shares):
