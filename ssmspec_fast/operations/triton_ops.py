@@ -139,7 +139,7 @@ class TritonOperations(OneLaunch):
             return None
         z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
         given = named(inputs, params) | {"z": z, "weight": weight, "ancestors": ancestors, "slots": slots}
-        v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
+        v, squares = ssd_gated_window(S, *leading(inputs, params), **given, block_p=even(inputs))
         return Weighted(v.flatten(2), squares, gate.eps)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
@@ -244,6 +244,15 @@ def parts(u: Weighted) -> list[Weighted]:
     x = torch.split(u.x.reshape(-1, u.x.shape[-1]), ROWS)
     squares = [None] * len(x) if u.squares is None else torch.split(u.squares.view(-1, u.squares.shape[-1]), ROWS)
     return [Weighted(a, b, u.eps) for a, b in zip(x, squares, strict=True)]
+
+
+def even(inputs: SSDInputs) -> int | None:
+    """The channels of a program of `ssd_gated_window`, where its own choice may be several tiles of 16 that do not divide a
+    head's: behind the head's last tile it would write the squares of one that is none, in the next head's place."""
+    (_, t, _, p), n = inputs.x.shape, inputs.B.shape[3]
+    tiles = -(-p // 16)
+    whole = inputs.x.dtype == torch.bfloat16 and n <= 128 and (t <= 16 or p >= 64)
+    return 16 if tiles & (tiles - 1) and not whole else None
 
 
 def filters(taps: Taps) -> dict[str, Any]:

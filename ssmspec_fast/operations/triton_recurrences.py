@@ -97,8 +97,14 @@ class SSD(Launched):
     def walk(
         self, S: Tensor, inputs: SSDInputs, params: SSDParams, slots: Tensor, live: Tensor | None, write_state: bool
     ) -> Tensor:
-        given = named(inputs, params) | {"slots": slots, "live": live, "write_state": write_state}
+        given = named(inputs, params) | self.one_tile(inputs) | {"slots": slots, "live": live, "write_state": write_state}
         return ssd_scan(S, *leading(inputs, params), **given, fused=not self.bitwise)
+
+    def one_tile(self, inputs: SSDInputs) -> dict[str, Any]:
+        """Bitwise, the channels of a program for any number of tokens, where few states would lie otherwise for one token:
+        16 of them, two to a lane and not four, are summed in another order."""
+        p, n = inputs.x.shape[3], inputs.B.shape[3]
+        return {"block_p": min(16, 1 << (p - 1).bit_length())} if self.bitwise and n < 32 else {}
 
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
@@ -112,7 +118,8 @@ class SSD(Launched):
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        return ssd_snapshots(S, *leading(inputs, params), places, **named(inputs, params), slots=slots, live=live)
+        given = named(inputs, params) | self.one_tile(inputs)
+        return ssd_snapshots(S, *leading(inputs, params), places, **given, slots=slots, live=live)
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
+from ssmspec_fast.operations import Gate, SSDInputs, SSDParams
+from ssmspec_fast.operations.triton_ops import TritonOperations
 from ssmspec_kernels import ssd_gated_window as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
@@ -102,6 +104,20 @@ def test_tiles_of_its_own_are_as_many_as_it_says() -> None:
     sums = wanted[rows].float().square().sum((2, 3))
     assert torch.allclose(squares[rows].sum(2), sums, rtol=2.0**-7)  # the rows were rounded to bf16, twice 2^-8 in a square
     assert v is case.out
+
+
+def test_the_engine_asks_for_tiles_that_divide_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of two tiles, as 256 heads of rows get: of 40 channels the fourth tile is none, and its squares, zeros, would
+    lie where those of the next head's first tile do."""
+    monkeypatch.setattr(kernel, "window_tiles", lambda *_: (16, 32, 1, 2, 3))
+    case = cases.draw(Options(b=1, t=4, h=3, g=1, p=40, n=16, z=True, seed=4), padding=False)
+    inputs = SSDInputs(case.x, case.dt, case.B, case.C, None)
+    params, gate = SSDParams(case.A), Gate(case.extra["z"].flatten(2), torch.ones(3 * 40), 1e-6)
+    made = TritonOperations().ssd_gated_window(case.S, inputs, params, gate, slots=case.slots)
+    assert made is not None
+    assert made.squares is not None
+    sums = made.x.unflatten(2, (3, 40)).square().split(16, dim=3)
+    torch.testing.assert_close(made.squares, torch.stack([part.sum(3) for part in sums], 3).flatten(2))
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
