@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from . import compare as comparing
 from . import merge as merging
@@ -93,5 +94,5 @@ def _read(path: Path) -> Report:
 
 
 def _refused(error: Exception) -> typer.Exit:
-    Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+    Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
     return typer.Exit(REFUSED)

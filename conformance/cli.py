@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ssmspec_ref.contract import Adapter, Limits
@@ -78,7 +79,7 @@ def run(
         opening = Opening(starting.names(adapter, program), device, not in_process, timeout)
         green = _judge(opening, selection, report, known, jobs, seed, console, progress)
     except ConformanceError as error:
-        progress.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        progress.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     if not green:
         raise typer.Exit(FAILED)
@@ -95,7 +96,7 @@ def _judge(
     progress: Console,
 ) -> bool:
     def missing(error: ConformanceError) -> None:
-        progress.print(f"[yellow]left out[/yellow]: {error}", soft_wrap=True)
+        progress.print(f"[yellow]left out[/yellow]: {escape(str(error))}", soft_wrap=True)
 
     with opening.open(missing) as adapters:
         jobs, left_out = plan(adapters, selection)
@@ -157,7 +158,7 @@ def show_report(path: Annotated[Path, typer.Argument(help="A report.jsonl.")]) -
     try:
         read = read_report(path)
     except (ConformanceError, OSError) as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     show(Console(), read.header, read.results, read.diagnoses, str(path))
 

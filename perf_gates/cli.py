@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,9 @@ def check(
     names = only.split(",")
     if unknown := [name for name in names if name not in CHECKS]:
         typer.echo(f"check came as {unknown[0]!r}; give some of {', '.join(CHECKS)}", err=True)
+        raise typer.Exit(REFUSED)
+    if find_spec("triton") is None:
+        typer.echo("triton is not installed here; to compile and interpret kernels: pip install 'ssmspec[kernels]'", err=True)
         raise typer.Exit(REFUSED)
     gates, failed = load(), []
     typer.echo(f"gates.toml: {len(gates.tables)} tables, {sum(len(t.cells) for t in gates.tables)} cells, no fault")

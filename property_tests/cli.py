@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def fuzz(
         from .view import show
     except ImportError as error:
         progress.print(
-            f"[red]fuzzing needs more than is installed[/red] ({error}): pip install 'ssmspec[fuzz]'", soft_wrap=True
+            f"[red]fuzzing needs more than is installed[/red] ({error}): pip install 'ssmspec\\[fuzz]'", soft_wrap=True
         )
         raise typer.Exit(REFUSED) from error
     if profile not in PROFILES:
@@ -72,7 +73,7 @@ def fuzz(
             failure = campaign.run(minutes, parts, Watch(shown, campaign.done()))
         report = {**read([folder]), "branches": branches}
     except (ConformanceError, DatabaseUnavailable, ValueError) as error:
-        progress.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        progress.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     show(console, report)
@@ -95,7 +96,7 @@ def show_report(
     try:
         report = read(folders)
     except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     print(page(report)) if markdown else show(Console(), report)
     if report["failures"]:
@@ -128,7 +129,7 @@ def hold_laws(
                 print(f"{name:<22} held {len(verdicts) - len(wrong):>4}   broken {len(wrong):>4}", flush=True)
                 asked, broken = asked + len(verdicts), broken + len(wrong)
     except ConformanceError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(REFUSED) from error
     if not asked:
         print(f"{adapter} has nothing that a law can be asked of")

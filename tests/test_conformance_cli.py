@@ -121,6 +121,9 @@ def test_an_implementation_that_is_not_installed_says_how_to_install_it(monkeypa
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(AdapterUnavailable, match=r"pip install 'ssmspec\[transformers\]'"):
         load("transformers")
+    made = call("run", "--adapter", "transformers", "--in-process")
+    assert made.exit_code == REFUSED
+    assert "pip install 'ssmspec[transformers]'" in made.output
 
 
 def test_without_torch_its_subject_is_inapplicable_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

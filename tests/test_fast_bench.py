@@ -1,6 +1,7 @@
 """The benchmark: its plans, its fits against the oracle's, its file, and its command on the CPU."""
 
 import json
+import sys
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -122,6 +123,13 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
     for wrong in (["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
         assert CliRunner().invoke(app, wrong).exit_code == cli.REFUSED
+
+
+def test_without_torch_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    made = CliRunner().invoke(app, ["--tiny"])
+    assert made.exit_code == cli.REFUSED
+    assert "pip install 'ssmspec[torch]'" in made.output
 
 
 def test_a_report_names_the_code_that_it_was_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -436,6 +436,13 @@ def test_checks_run_in_processes_of_their_own_and_one_that_fails_fails_all(run: 
     assert run("check", "--only", "guess").exit_code == 2
 
 
+def test_without_triton_the_checks_are_refused_and_not_failed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    found = run("check")
+    assert found.exit_code == cli.REFUSED
+    assert "pip install 'ssmspec[kernels]'" in found.output
+
+
 def test_the_command_shows_the_table_and_exits_by_the_verdicts(run: Any, tmp_path: Path) -> None:
     folder(tmp_path)
     page = tmp_path / "page.md"

@@ -44,6 +44,10 @@ def bench(
     except SpecError as error:
         Console(stderr=True, soft_wrap=True).print(f"{type(error).__name__}: {error}", markup=False)
         raise typer.Exit(REFUSED) from error
+    except ModuleNotFoundError as error:
+        said = f"{error.name} is not installed; pip install 'ssmspec[torch]' brings it"
+        Console(stderr=True, soft_wrap=True).print(said, markup=False)
+        raise typer.Exit(REFUSED) from error
     console.print(report.table())
     for name, held in report.fits().items():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
