@@ -201,13 +201,23 @@ def test_a_path_counts_the_nodes_of_the_window() -> None:
     check_gaps(kernel)
 
 
-def test_layers_lie_as_far_apart_as_they_like() -> None:
-    o = Options(layers=2, b=2, p=3, n=4, t=2)
+AXES = {"S": "ishpn", "x": "imtep", "dt": "imth", "B": "imtgn"}
+
+
+@pytest.mark.parametrize("axis", sorted("ishpmteg"))
+def test_an_axis_beyond_2_to_the_31_elements_is_reached(axis: str) -> None:
+    o = Options(layers=3, p=5, n=4, t=3, e=3, h=3, g=3, state="bf16", io="bf16")
     near, case = Case(o), Case(o)
+    for made in (near, case):
+        made.slots = torch.tensor([4, 0, 2], dtype=torch.int32)
+        for name in AXES:  # every row counts, and the last slot
+            getattr(made, name).nan_to_num_(0.5)
     near.call(kernel)
-    case.S, case.x = far(case.S, 0), far(case.x, 0)
+    for name, axes in AXES.items():
+        if axis in axes[:-1]:
+            setattr(case, name, far(getattr(case, name), axes.index(axis)))
     case.call(kernel)
-    assert torch.equal(case.S[:, case.named], near.S[:, near.named])
+    assert torch.equal(case.S, near.S)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {

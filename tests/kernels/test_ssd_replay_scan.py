@@ -180,6 +180,7 @@ def test_trees_in_a_row_equal_plain_decoding_along_their_paths_within_the_bound(
     check_windows(kernel, o, window, True, 4)
 
 
+@pytest.mark.interpreter  # where memory that nobody touches takes none
 @pytest.mark.parametrize(("io", "tree"), [("bf16", False), ("fp16", False), ("fp16", True)])
 def test_tokens_and_entries_beyond_2_to_the_31_elements_are_read_and_cached(io: str, tree: bool) -> None:
     o = Options(b=1, t=3, io=io, g=1, h=1, p=5, n=6)
