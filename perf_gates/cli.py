@@ -38,9 +38,7 @@ def check(
     if unknown := [name for name in names if name not in CHECKS]:
         typer.echo(f"check came as {unknown[0]!r}; give some of {', '.join(CHECKS)}", err=True)
         raise typer.Exit(REFUSED)
-    if find_spec("triton") is None:
-        typer.echo("triton is not installed here; to compile and interpret kernels: pip install 'ssmspec[kernels]'", err=True)
-        raise typer.Exit(REFUSED)
+    need_kernels()
     gates, failed = load(), []
     typer.echo(f"gates.toml: {len(gates.tables)} tables, {sum(len(t.cells) for t in gates.tables)} cells, no fault")
     for name in names:
@@ -48,6 +46,13 @@ def check(
             failed.append(name)
         typer.echo(f"{name}: {'FAIL' if name in failed else 'pass'}")
     raise typer.Exit(FAILED if failed else 0)
+
+
+def need_kernels() -> None:
+    """Refuse where what the kernels need is not installed: to compile and interpret them, and to know which of them stand."""
+    if find_spec("triton") is None:
+        typer.echo("triton is not installed here; for kernels and their gates: pip install 'ssmspec[kernels]'", err=True)
+        raise typer.Exit(REFUSED)
 
 
 def process(command: tuple[str, ...]) -> int:
@@ -76,6 +81,7 @@ def table(
 
 
 def judgements(results: Path) -> "list[Judged]":
+    need_kernels()
     from .gates import load
     from .machine import kernels_hash
     from .measured import Results

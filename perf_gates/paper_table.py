@@ -61,9 +61,20 @@ def speed_ups(judged: Sequence[Judged]) -> Iterator[str]:
 
 def row(judged: Judged) -> str:
     sign = "<=" if judged.table.sense == "most" else ">="
-    ours, floor = (f"{x:.2f}" if x is not None else "" for x in (judged.value, judged.floor))
+    ours = "" if judged.value is None else figure(judged.value, judged.target, judged.table.sense)
+    floor = "" if judged.floor is None else f"{judged.floor:.2f}"
     paper = "" if judged.cell.paper is None else f"{judged.cell.paper:g}"
     return f"| {judged.cell.at} | {paper} | {sign} {judged.target:g} | {ours} | {floor} | {judged.verdict.value} |"
+
+
+def figure(value: float, target: float, sense: str) -> str:
+    """Two digits, or as many as it takes for what is printed to lie on the same side of the target as what was measured."""
+    reached = value <= target if sense == "most" else value >= target
+    for digits in range(2, 9):
+        shown = round(value, digits)
+        if (shown <= target if sense == "most" else shown >= target) == reached:
+            return f"{value:.{digits}f}"
+    return repr(value)
 
 
 def inserted(page: str, table: str) -> str:

@@ -289,6 +289,23 @@ def test_what_a_cost_gains_is_shown_for_every_tau_of_its_window() -> None:
     assert end == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "target", "sense", "shown"),
+    [
+        (0.9134, 0.91, "most", "0.913"),  # 0.91 for <= 0.91 would read as reached
+        (0.9134, 0.92, "most", "0.91"),
+        (1.496, 1.5, "least", "1.496"),
+        (1.504, 1.5, "least", "1.50"),
+        (1.9996, 2.0, "least", "1.9996"),
+        (float("nan"), 2.0, "least", "nan"),
+    ],
+)
+def test_a_figure_lies_on_the_side_of_the_target_where_it_was_measured(
+    value: float, target: float, sense: str, shown: str
+) -> None:
+    assert paper_table.figure(value, target, sense) == shown
+
+
 def test_the_table_shows_every_cell_with_its_verdict(tmp_path: Path) -> None:
     found = list(verdict.judge(GATES, folder(tmp_path), KERNELS))
     text = paper_table.text(GATES, found)
@@ -436,9 +453,10 @@ def test_checks_run_in_processes_of_their_own_and_one_that_fails_fails_all(run: 
     assert run("check", "--only", "guess").exit_code == 2
 
 
-def test_without_triton_the_checks_are_refused_and_not_failed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["check", "verdicts", "table", "page"])
+def test_without_triton_gates_are_refused_and_not_failed(command: str, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    found = run("check")
+    found = run(command)
     assert found.exit_code == cli.REFUSED
     assert "pip install 'ssmspec[kernels]'" in found.output
 
