@@ -231,11 +231,6 @@ class Exact:
         return torch.cat(found)[len(begin) - 1 :].double().cpu().numpy()
 
 
-def exact(folder: str | Path, prompt: str, output: Sequence[int], device: str = "cpu") -> np.ndarray:
-    """The same of one output."""
-    return Exact(folder, device)(prompt, output)
-
-
 def digest(folder: str | Path) -> str:
     """A hash over config and weights: results of other checkpoints can be told from these."""
     files = [Path(folder) / "config.json", *weight_files(Path(folder))]

@@ -23,7 +23,7 @@ from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import new_sequences
 from ssmspec_fast.tokenizer import Tokenizer
-from ssmspec_fast.traces import exact, run
+from ssmspec_fast.traces import Exact, run
 from ssmspec_fast.training import card, log, prompts
 from ssmspec_fast.training.loop import stage_name
 from ssmspec_fast.training.recipes import RECIPES
@@ -82,7 +82,7 @@ def test_plain_decoding_is_transformers_generation_or_differs_by_a_near_tie(
     assert len(ours) == len(theirs) == BUDGET
     if at is not None:
         both = (plain.logits[0], expected[f"{name}.logits"])
-        wide = exact(SHIPPED / name, TEXT, ours[: at + 1])
+        wide = Exact(SHIPPED / name)(TEXT, ours[: at + 1])
         found = near_tie(both[0][: at + 1], both[1][: at + 1], wide, (ours[at], theirs[at]))
         assert found.excused, f"token {at}: {found}"
 

@@ -21,7 +21,7 @@ from perf_gates.lossless import fill
 from perf_gates.runs import Bench, needs, ordered
 from perf_gates.workers import Failed, Worker, spread
 from ssmspec_fast.methods.activation_replay import ActivationReplay
-from ssmspec_fast.traces import exact, run
+from ssmspec_fast.traces import Exact, run
 
 from .fast_tape import TapeRecorder
 from .fast_trained import pair
@@ -223,7 +223,7 @@ def test_the_logits_of_a_trace_are_those_that_its_tokens_were_chosen_from(graphs
         assert len(tokens) == 12
         assert tuple(logits.argmax(1)) == tokens
         assert len(logits) == 12
-        wide = exact(trained / "mamba2", prompt, tokens)
+        wide = Exact(trained / "mamba2")(prompt, tokens)
         assert wide.dtype == np.float64
         # fp32 against float64 through two layers of widths below 100: far below 2^-24 times the roundings of a token.
         assert np.max(np.abs(logits - wide)) <= 2**-24 * 10_000 * np.max(np.abs(wide))

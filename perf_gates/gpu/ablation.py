@@ -29,13 +29,14 @@ def operations(ablated: str) -> Any:
 class Copied:
     """A recurrence whose windows are scanned over copies of the states; otherwise the one inside."""
 
+    commit = None
+    """The states would move on behind the verdict, and no window would be scanned here."""
+
     def __init__(self, inner: Any, chunks: bool, eager: bool) -> None:
         self.inner, self.chunks, self.eager = inner, chunks, eager
         self.copies: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name == "commit":  # the states would move on behind the verdict, and no window would be scanned here
-            raise AttributeError(name)
         return getattr(self.__dict__["inner"], name)
 
     def scan(

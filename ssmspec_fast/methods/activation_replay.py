@@ -29,13 +29,14 @@ from .windows import (
     PARAMS,
     advance,
     convolutions_on,
+    convolved,
     keep_accepted,
     outputs,
     parameters,
     recurrence,
     room,
-    room_behind,
     states_on,
+    together,
 )  # fmt: skip
 
 HELD = "inputs of the recurrences"
@@ -72,16 +73,10 @@ class ActivationReplay(Plain):
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Rows:
-        state, slots, together = pools.recurrent(layer), feed.slots, hasattr(recurrence(operations, mixer), "commit")
-        out = room_behind(pools, layer, mixer, feed) if together else None
-        if feed.parents is None:
-            c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none", out=out)
-        else:
-            c = operations.conv_tree(state.M, pre, mixer.taps, feed.parents, slots=slots, out=out)
-        inputs = mixer.project(c, gates, operations)
-        if not together:
+        inputs = convolved(pools, layer, mixer, pre, gates, feed, operations)
+        if not together(operations, mixer):
             pools.kept.setdefault(HELD, {})[layer] = mixer, for_replay(inputs)
-        return outputs(state.S, mixer, inputs, gates, feed, operations)  # (1)
+        return outputs(pools.recurrent(layer).S, mixer, inputs, gates, feed, operations)  # (1)
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
         run, drafts = verdict.run, feed.window.drafts

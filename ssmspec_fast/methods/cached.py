@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..model import Model
-from ..operations import Operations
 
 
 def for_replay(inputs: Any) -> Any:
@@ -22,12 +21,6 @@ def whole(inputs: Any) -> Any:
 def along(x: Tensor, entries: Tensor, places: Tensor) -> Tensor:
     """Of entry entries[i, 0] of a cache, the tokens at places (b, k), in their order."""
     return x[entries, places]
-
-
-def fused(operations: Operations, mixer: Any, what: str) -> Any:
-    """The recurrence of a layer where it offers `what` in one launch, in the fast mode; None elsewhere."""
-    scan = getattr(operations, mixer.kind)
-    return scan if not operations.bitwise and hasattr(scan, what) else None
 
 
 def new_inputs(mixer: Any, entries: int, tokens: int, model: Model, device: Any) -> Any:

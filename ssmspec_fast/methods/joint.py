@@ -37,13 +37,14 @@ from .windows import (
     PARAMS,
     at,
     convolutions_on,
+    convolved,
     draft_number,
     outputs,
     parameters,
     recurrence,
     room,
-    room_behind,
     states_on,
+    together,
 )  # fmt: skip
 
 LAG, WINDOW = "lag", "window"
@@ -110,18 +111,15 @@ class Joint(Plain):
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Rows:
-        state, slots, (advancing, kept) = pools.recurrent(layer), feed.slots, feed.places
+        S, slots, (advancing, kept) = pools.recurrent(layer).S, feed.slots, feed.places
         scan, params = recurrence(operations, mixer), mixer.params
-        together = hasattr(scan, "commit")
-        out = room_behind(pools, layer, mixer, feed) if together else None
-        c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none", out=out)
-        inputs = mixer.project(c, gates, operations)
-        if together:
-            return outputs(state.S, mixer, inputs, gates, feed, operations)
+        inputs = convolved(pools, layer, mixer, pre, gates, feed, operations)
+        if together(operations, mixer):
+            return outputs(S, mixer, inputs, gates, feed, operations)
         if feed.window.drafts == 1:
-            return scan.snapshots(state.S, inputs, params, kept, slots=slots)
-        y = scan.scan(state.S, inputs, params, slots=slots, write_state=False)
-        scan.scan(state.S, inputs, params, slots=advancing, live=kept)
+            return scan.snapshots(S, inputs, params, kept, slots=slots)
+        y = scan.scan(S, inputs, params, slots=slots, write_state=False)
+        scan.scan(S, inputs, params, slots=advancing, live=kept)
         return y
 
     def attend(

@@ -24,7 +24,7 @@ from ..operations.slots import each, index, move, stand_in
 from ..sequences import Sequences
 from ..state import Pools, RecurrentState, new_pools
 from ..window import Feed, Verdict
-from .cached import along, for_replay, fused, new_inputs, whole
+from .cached import along, for_replay, new_inputs, whole
 from .plain import Plain
 from .windows import advance, at, convolutions_on, keep_accepted, recurrence, room
 
@@ -68,8 +68,10 @@ class ReplayBuffer(Plain):
     def new_ring(self, mixer: Any, slots: int, model: Model, pools: Pools, operations: Operations) -> Any:
         """Room for the inputs of so many tokens: a record, or the ring of a kernel."""
         inputs = new_inputs(mixer, slots, pools.kept[ENTRIES], model, pools.length.device)
-        scan = fused(operations, mixer, "buffered")
-        return inputs if scan is None else scan.new_ring(inputs, pools.kept[ORIGIN], pools.kept[HELD])
+        scan = recurrence(operations, mixer)
+        if operations.bitwise or scan.buffered is None:
+            return inputs
+        return scan.new_ring(inputs, pools.kept[ORIGIN], pools.kept[HELD])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)

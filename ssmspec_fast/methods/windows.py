@@ -88,6 +88,24 @@ def convolutions_on(
             operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=path.repeat(k, 1), slots=places)
 
 
+def together(operations: Operations, mixer: Recurrent) -> bool:
+    """Whether one launch behind the verdict moves on the states of all layers of this shape."""
+    return recurrence(operations, mixer).commit is not None
+
+
+def convolved(pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations) -> Any:
+    """What a layer's recurrence reads of a window or tree, its convolution only reading; kept for `states_on` where that is
+    one launch.
+    """
+    M, slots = pools.recurrent(layer).M, feed.slots
+    out = room_behind(pools, layer, mixer, feed) if together(operations, mixer) else None
+    if feed.parents is None:
+        c = operations.conv_window(M, pre, mixer.taps, slots=slots, keep="none", out=out)
+    else:
+        c = operations.conv_tree(M, pre, mixer.taps, feed.parents, slots=slots, out=out)
+    return mixer.project(c, gates, operations)
+
+
 def outputs(S: Tensor, mixer: Recurrent, inputs: Any, gates: Any, feed: Feed, operations: Operations) -> Rows:
     """What a window or tree gives from states that it only reads; gated and normed where that is the same launch."""
     slots, ancestors = feed.slots, feed.ancestors
@@ -118,7 +136,7 @@ def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, 
     found = {}
     for number, group in enumerate(pools.convolutions):
         mixers: list[Any] = [model.mixers[layer] for layer in group.layers]
-        if hasattr(recurrence(operations, mixers[0]), "commit"):
+        if together(operations, mixers[0]):
             first, device = mixers[0].params, pools.length.device
             read = [name for name in ("A", "dt_bias") if getattr(first, name) is not None]
             rows = {name: torch.stack([getattr(mixer.params, name).to(device) for mixer in mixers]) for name in read}

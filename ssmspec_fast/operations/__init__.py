@@ -119,8 +119,12 @@ class Emitted(NamedTuple):
 class Recurrence(Protocol):
     """One of the three recurrences over a pool of states S (s, ..).
 
-    What a method keeps of a window is its own; see `methods`.
+    What a method keeps of a window is its own; see `methods`. `commit` and `buffered` are for the subclasses that move the
+    states of all layers on, or take a window over a ring, in one launch; as in `OneLaunch`, the others have None.
     """
+
+    commit: Callable[..., None] | None = None
+    buffered: Callable[..., Tensor] | None = None
 
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
@@ -147,13 +151,30 @@ class Recurrence(Protocol):
 
 class OneLaunch(Protocol):
     """What an implementation may do in one launch, with the arguments of the kernels of these names. What it leaves None the
-    engine does in steps of PyTorch; a subclass has None wherever it says nothing."""
+    engine does in steps; a subclass has None, and gives None, wherever it says nothing."""
 
     accept_greedy: Callable[..., Any] | None = None
     accept_sampled: Callable[..., Any] | None = None
     commit_tokens: Callable[..., None] | None = None
     commit_window: Callable[..., None] | None = None
     ngram_drafts: Callable[..., tuple[Tensor, Tensor]] | None = None
+
+    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
+        """`ssd.scan` of one token and the gated norm of all heads (b, t, c); None, and nothing done, where two are better."""
+        return None
+
+    def ssd_gated_window(
+        self,
+        S: Tensor,
+        inputs: SSDInputs,
+        params: SSDParams,
+        gate: Gate,
+        *,
+        ancestors: Tensor | None = None,
+        slots: Tensor,
+    ) -> Weighted | None:
+        """The same of a window, or of a tree, that only reads the states."""
+        return None
 
 
 class Operations(OneLaunch, Protocol):
@@ -176,23 +197,6 @@ class Operations(OneLaunch, Protocol):
         self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
     ) -> Rows:
         """The RMS norm of residual + x W^T + bias, which stays in `residual`, as `linear` takes it."""
-        ...
-
-    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
-        """`ssd.scan` of one token and the gated norm of all heads (b, t, c); None, and nothing done, where two are better."""
-        ...
-
-    def ssd_gated_window(
-        self,
-        S: Tensor,
-        inputs: SSDInputs,
-        params: SSDParams,
-        gate: Gate,
-        *,
-        ancestors: Tensor | None = None,
-        slots: Tensor,
-    ) -> Weighted | None:
-        """The same of a window, or of a tree, that only reads the states."""
         ...
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:

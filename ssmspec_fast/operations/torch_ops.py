@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from . import Gate, OneLaunch, Rows, SSDInputs, SSDParams
+from . import OneLaunch, Rows
 from .arithmetic import Arithmetic, exact
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
@@ -39,21 +39,6 @@ class TorchOperations(OneLaunch):
         self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
     ) -> Tensor:
         return self.norm(self.linear(x, W, bias), weight, residual=residual, eps=eps)
-
-    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> None:
-        return None
-
-    def ssd_gated_window(
-        self,
-        S: Tensor,
-        inputs: SSDInputs,
-        params: SSDParams,
-        gate: Gate,
-        *,
-        ancestors: Tensor | None = None,
-        slots: Tensor,
-    ) -> None:
-        return None
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         return self.arithmetic.wide_product(x, W, exact(x))

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
+from . import DeltaInputs, DeltaParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
 from .arithmetic import Arithmetic, exact
 from .slots import each, expand, put, repack, take, unpack
 
 
-class Sequential(ABC):
+class Sequential(Recurrence, ABC):
     """A recurrence by its step; every operation is a way through the tokens."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:

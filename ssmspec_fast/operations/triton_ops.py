@@ -116,12 +116,9 @@ class TritonOperations(OneLaunch):
 
     def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
         """Bitwise, a window is scanned by other kernels, and a token is gated as it is there."""
-        x = inputs.x
         if self.bitwise or not self.folds(gate.z):
             return None
-        z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
-        given = named(inputs, params) | {"z": z, "weight": weight, "slots": slots}
-        v, squares = ssd_gated(S, *leading(inputs, params), **given)
+        v, squares = ssd_gated(S, *leading(inputs, params), **gated(inputs, params, gate), slots=slots)
         return Weighted(v.flatten(2), squares, gate.eps)
 
     def ssd_gated_window(
@@ -134,12 +131,10 @@ class TritonOperations(OneLaunch):
         ancestors: Tensor | None = None,
         slots: Tensor,
     ) -> Weighted | None:
-        x = inputs.x
-        if self.bitwise or x.shape[1] < MATRIX or not self.folds(gate.z):
+        if self.bitwise or inputs.x.shape[1] < MATRIX or not self.folds(gate.z):
             return None
-        z, weight = gate.z.view(x.shape), gate.weight.view(x.shape[2:])
-        given = named(inputs, params) | {"z": z, "weight": weight, "ancestors": ancestors, "slots": slots}
-        v, squares = ssd_gated_window(S, *leading(inputs, params), **given, block_p=even(inputs))
+        given = gated(inputs, params, gate) | {"ancestors": ancestors, "slots": slots, "block_p": even(inputs)}
+        v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
         return Weighted(v.flatten(2), squares, gate.eps)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
@@ -237,6 +232,12 @@ class TritonOperations(OneLaunch):
 
     def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
         return tree_mask(parents)
+
+
+def gated(inputs: SSDInputs, params: SSDParams, gate: Gate) -> dict[str, Any]:
+    """What a launcher that gates takes by name, gate and weight by heads."""
+    shape = inputs.x.shape
+    return named(inputs, params) | {"z": gate.z.view(shape), "weight": gate.weight.view(shape[2:])}
 
 
 def parts(u: Weighted) -> list[Weighted]:

@@ -30,7 +30,7 @@ from ssmspec_kernels.ssd_snapshots import ssd_snapshots
 from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd_window import ssd_window
 
-from . import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
+from . import DeltaInputs, DeltaParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
 from .slots import each, expand, put, repack, take, unpack
 from .torch_recurrences import clear
 
@@ -38,7 +38,7 @@ MATRIX = 4
 """Tokens from which the matrix form of an SSD window is the faster."""
 
 
-class Launched(ABC):
+class Launched(Recurrence, ABC):
     """A recurrence by its scan; the kernels for the rest are the subclasses'."""
 
     def __init__(self, bitwise: bool) -> None:
