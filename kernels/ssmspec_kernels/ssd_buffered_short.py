@@ -104,7 +104,8 @@ def ssd_buffered_short_kernel(
             step += step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
             ld = step * decay
             G_e = tl.cumsum(ld, axis=0)
-            G_t = tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)
+            own = (i[:, None] == t[None, :]) & new[:, None]
+            G_t = tl.sum(tl.where(own, G_e[:, None], 0.0), axis=0)  # out of the running sum: a token's own weight is its dt
             W = tl.exp(tl.where(sees, G_t[None, :] - G_e[:, None], float("-inf"))) * (step[:, None] * scores)
             if D_HEAD:
                 W = tl.where(i[:, None] == t[None, :], W + tl.load(D + h * stride_D_h).to(tl.float32), W)
@@ -121,7 +122,9 @@ def ssd_buffered_short_kernel(
                 at_z = z + b * stride_z_b + h * stride_z_h
             if (ROWS == "due") | ((ROWS == "all") & due):
                 total = tl.sum(tl.where(past, ld, 0.0), axis=0)
-                weight = tl.where(past, tl.exp(total - G_e) * step, 0.0)
+                behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
+                since = tl.cumsum(behind * decay, axis=0, reverse=True)  # from the end on: no weight is a difference
+                weight = tl.where(past, tl.exp(since) * step, 0.0)
                 walk(
                     left, right, tl.exp(G_t), W, C_left, C_right, weight, tl.exp(total), rows_x, at_x + at * stride_ring_x_l,
                     live, new, at_S, at_B, at_x_t, at_D, at_z, at_y, p_0, first, count, length, stride_S_p, stride_ring_B_l,

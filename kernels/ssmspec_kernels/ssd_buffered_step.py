@@ -164,8 +164,10 @@ def _ssd_buffered_step_kernel(
         B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)
-        G_e, G = tl.cumsum(steps * decay, axis=0), tl.sum(steps * decay, axis=0)
-        weights = tl.exp(G - G_e) * steps
+        # What lies behind an entry, summed from the end on: the weight of the newest is its dt, no weight is a difference.
+        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
+        since = tl.cumsum(tl.where(e + 1 == count, step, behind) * decay, axis=0, reverse=True)
+        G, weights = tl.sum(steps * decay, axis=0), tl.exp(since) * steps
         if OUTPUT_ONLY:
             scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
         for tile in tl.range(0, TILES, num_stages=1):

@@ -111,3 +111,31 @@ class Appended:
         """Assert that no other entry has changed."""
         for name, x in self.before.items():
             assert cases.untouched(x[self.free], tensors(self.ring)[name][self.free]), f"{name}: an entry that is not new"
+
+
+def strong(o: Options, capacity: int, held: int) -> tuple[Case, Ring, Array]:
+    """A case whose rings hold tokens, the newest of weak decay, all others down to e^-500; and its checkpoints behind the
+    tokens that are held, in float64: differences of running sums lose the weights of the newest."""
+    case, ring = cases.draw(replace(o, D="", bias=False, softplus=False), padding=False), ring_of(o, capacity, o.seed)
+    rng, s = np.random.default_rng(o.seed), o.b + o.spare
+    case.A.copy_(torch.from_numpy(-(8 + 8 * rng.random(o.h))))
+    case.dt.copy_(torch.from_numpy(1 + 30 * rng.random(case.dt.shape)))
+    ring.dt.copy_(torch.from_numpy(1 + 30 * rng.random(ring.dt.shape)))
+    for drawn in (ring.x, ring.B):
+        drawn.copy_(torch.from_numpy(rng.normal(size=drawn.shape)))
+    ring.held.fill_(held)
+    row, at = np.arange(s)[:, None], (ring.origin.numpy()[:, None] + np.arange(held)) % capacity
+    ring.dt[torch.from_numpy(row[:, 0]), torch.from_numpy(at[:, -1])] /= 32
+    step, x, B = (cases.doubles(a)[row, at] for a in (ring.dt, ring.x, ring.B))
+    ld = step * cases.doubles(case.A)
+    behind = np.cumsum(ld[:, ::-1], axis=1)[:, ::-1] - ld
+    weight = np.exp(behind) * step
+    S = np.exp(ld.sum(axis=1))[..., None, None] * cases.doubles(case.S)
+    S += np.einsum("slh,slhp,slhn->shpn", weight, x, B.repeat(o.h // o.g, axis=2))
+    return case, ring, S[case.slots.numpy()]
+
+
+def assert_close_to(S: Tensor, expected: Array) -> None:
+    """The largest error of a state, 2^-20 of its largest element at most: no exponent of hundreds has lost bits."""
+    apart, scale = abs(cases.doubles(S) - expected).max(), abs(expected).max()
+    assert apart <= 2.0**-20 * scale, f"wrong by {apart / scale:.1e} of the largest element"

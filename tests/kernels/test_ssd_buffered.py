@@ -151,6 +151,28 @@ def test_tokens_beyond_2_to_the_31_elements_are_read(short: bool) -> None:
         assert cases.untouched(x, rings.tensors(other)[name])
 
 
+def check_strong(module: ModuleType, short: bool) -> None:
+    case, ring, S = rings.strong(Options(b=2, t=4, io="bf16", p=33, n=40), 16, 12)
+    case.call(module.ssd_buffered, ring=ring, short=short)
+    rings.assert_close_to(case.S[case.slots.long()], S)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_flush_keeps_the_bits_of_fp32_however_strong_the_decay(short: bool) -> None:
+    check_strong(kernel, short)
+
+
+@pytest.mark.parametrize(("capacity", "held"), [(16, 12), (40, 37)])
+def test_a_flush_by_hand_keeps_the_bits_of_fp32_however_strong_the_decay(capacity: int, held: int) -> None:
+    check_strong_flush(ssd_flush, capacity, held)
+
+
+def check_strong_flush(module: ModuleType, capacity: int, held: int) -> None:
+    case, ring, S = rings.strong(Options(b=2, t=4, io="bf16", p=33, n=40), capacity, held)
+    module.ssd_flush(case.S, ring, case.A, 2, slots=case.slots)
+    rings.assert_close_to(case.S[case.slots.long()], S)
+
+
 @pytest.mark.parametrize("capacity", [4, 5, 7])
 def test_integers_come_out_exactly(capacity: int) -> None:
     check_exact(kernel, Options(t=6, p=3, n=5), capacity)
@@ -300,6 +322,14 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
         check_all(mutant)
 
 
+def test_planted_sums_that_cancel_are_caught_by_strong_decays() -> None:
+    with pytest.raises(AssertionError, match="of the largest element"):
+        check_strong(mutated(kernel, "tl.exp(since) * step", "tl.exp(total - G_e) * step", file=SHORT), True)
+    cancelling = "tl.exp(since + tl.cumsum(ld, axis=0) - ld)"
+    with pytest.raises(AssertionError, match="of the largest element"):
+        check_strong_flush(mutated(ssd_flush, "tl.exp(since + behind)", cancelling, file=RING), 16, 12)
+
+
 SHORT, FRAGMENTS = "ssd_buffered_short.py", "fragments.py"
 SHORT_FAULTS = [
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
@@ -332,7 +362,11 @@ SHORT_FAULTS = [
     ("G_t[None, :] - G_e[:, None]", "G_t[None, :]", SHORT),
     ("(step[:, None] * scores)", "scores", SHORT),
     ("tl.where(past, ld, 0.0)", "tl.where(live, ld, 0.0)", SHORT),
-    ("tl.exp(total - G_e) * step, 0.0)", "step, 0.0)", SHORT),
+    ("tl.exp(since) * step, 0.0)", "step, 0.0)", SHORT),
+    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", SHORT),
+    ("mask=e + 1 < count", "mask=e + 1 <= count", SHORT),
+    ("axis=0, reverse=True)", "axis=0)", SHORT),
+    ("(i[:, None] == t[None, :]) & new[:, None]", "i[:, None] == t[None, :] - 1", SHORT),
     ("p_1, more = p_0 + tile * BLOCK_P, tile + 1", "p_1, more = p_0 + tile * BLOCK_P, tile", SHORT),
     ("p_1, more = p_0 + tile * BLOCK_P, tile + 1", "p_1, more = p_0 + tile * BLOCK_P, tile + 2", SHORT),
     ("load_tile(S, p_1 + BLOCK_P, HALF_N,", "load_tile(S, p_1, HALF_N,", SHORT),

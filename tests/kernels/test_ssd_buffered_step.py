@@ -139,6 +139,24 @@ def test_every_split_of_the_channels_lies_within_the_bound(p: int, block_p: int,
     check_steps(kernel, o, 2, output_only, 4, block_p=block_p, program_p=program_p)
 
 
+def check_strong(module: ModuleType, output_only: bool, weak: bool) -> None:
+    """The new token's decay weak or strong as well, behind strong ones."""
+    case, ring, S = rings.strong(Options(b=2, t=1, io="bf16", p=33, n=40), 16, 15)
+    if weak:
+        case.dt /= 32
+    step, x, B = (cases.doubles(a)[:, 0] for a in (case.dt, case.x, case.B))
+    grown = np.exp(step * cases.doubles(case.A))[..., None, None] * S
+    case.call(module.ssd_buffered_step, ring=ring, output_only=output_only)
+    entry = np.einsum("bh,bhp,bhn->bhpn", step, x, B.repeat(case.options.h // case.options.g, axis=1))
+    rings.assert_close_to(case.S[case.slots.long()], grown + entry)
+
+
+@pytest.mark.parametrize("weak", [True, False])
+@pytest.mark.parametrize("output_only", [True, False])
+def test_a_flush_keeps_the_bits_of_fp32_however_strong_the_decay(output_only: bool, weak: bool) -> None:
+    check_strong(kernel, output_only, weak)
+
+
 @pytest.mark.parametrize("output_only", [True, False])
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
@@ -198,8 +216,12 @@ FAULTS = [
     ("seen = past | (new & real)", "seen = past", None),
     ("steps = tl.where(new, step, steps)", "steps = tl.where(new, decay, steps)", None),
     ("y_t = tl.exp(G) *", "y_t =", None),
-    ("weights = tl.exp(G - G_e) * steps", "weights = tl.exp(G - G_e)", None),
-    ("weights = tl.exp(G - G_e) * steps", "weights = steps", None),
+    ("tl.exp(since) * steps", "tl.exp(since)", None),
+    ("tl.exp(since) * steps", "steps", None),
+    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", None),
+    ("mask=e + 1 < count", "mask=e + 1 <= count", None),
+    ("tl.where(e + 1 == count, step, behind)", "behind", None),
+    ("axis=0, reverse=True)", "axis=0)", None),
     ("(weights * scores)[:, None]", "weights[:, None]", None),
     ("state * C_run[:, None, :]", "state", None),
     ("following * C_n[None, :]", "before * C_n[None, :]", None),
@@ -241,3 +263,10 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
     mutant = mutated(kernel, old, new, file=file)
     with pytest.raises(AssertionError):
         check_all(mutant)
+
+
+def test_planted_sums_that_cancel_are_caught_by_strong_decays() -> None:
+    total = "tl.exp(tl.sum(steps * decay, axis=0) - tl.cumsum(steps * decay, axis=0)) * steps"
+    for weak in (True, False):
+        with pytest.raises(AssertionError, match="of the largest element"):
+            check_strong(mutated(kernel, "tl.exp(since) * steps", total), True, weak)
