@@ -1,7 +1,7 @@
 """The terminal's view of a report: the matrix, the failures, and one last screen."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich import box
@@ -16,27 +16,42 @@ from .report import Diagnosis, Header, Result
 from .ways import ways
 
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
+WIDEST = 10_000
+"""Columns of a console on which a table is as wide as it would be."""
 
 
-def matrix(results: Sequence[Result]) -> RenderableType:
+def matrix(results: Sequence[Result], console: Console) -> RenderableType:
     """For each group of operations, one table: a row for each subject and contract, a column for each operation.
 
     A cell reads passed/run; below it what did not pass, or the worst error in units of its bound, and how many cases have an
-    output of which the contract says nothing.
+    output of which the contract says nothing. A group that is wider than the console goes on in a further table, where a
+    row that has none of its operations is left out.
     """
-    return Group(*map(_table, groups(results)))
+    return Group(*(table for group in groups(results) for table in _tables(group, console)))
 
 
-def _table(group: Grid) -> Table:
+def _tables(group: Grid, console: Console) -> Iterator[Table]:
+    """As many operations in each table as the console has room for, in their order, and one at least."""
+    wide, left = console.options.update(width=WIDEST), group.operations
+    while left:
+        cuts = (_table(group, left[:count], console.width // 2) for count in range(len(left), 0, -1))
+        table = next(t for t in cuts if len(t.columns) == 2 or console.measure(t, options=wide).maximum <= console.width)
+        yield table
+        left = left[len(table.columns) - 1 :]
+
+
+def _table(group: Grid, operations: Sequence[str], most: int) -> Table:
+    """Some operations of a group, beside names that are folded where they are longer than `most`."""
     table = Table(title=group.name, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
-    for operation in group.operations:
+    table.add_column("", overflow="fold", max_width=most)
+    for operation in operations:
         table.add_column(operation.split(".", 1)[1].replace("_", " "), justify="right", no_wrap=True)
-    for adapter, rows in groupby(group.rows, key=lambda row: row.adapter):
+    told = [row for row in group.rows if any(row.cells[operation].results for operation in operations)]
+    for adapter, rows in groupby(told, key=lambda row: row.adapter):
         table.add_row(Text(adapter, style="bold underline"))
         for row in rows:
             head = Text(row.subject).append(f"\n  {row.contract}", style="dim")
-            table.add_row(head, *(_text(row.cells[operation]) for operation in group.operations))
+            table.add_row(head, *(_text(row.cells[operation]) for operation in operations))
         table.add_section()
     return table
 
@@ -145,5 +160,5 @@ def show(console: Console, head: Header, results: Sequence[Result], diagnoses: S
     if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
         console.print(failures(diagnoses, results), soft_wrap=True)
     console.print()
-    console.print(matrix(results))
+    console.print(matrix(results, console))
     console.print(summary(head, results, where))
