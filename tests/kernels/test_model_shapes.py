@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perf_gates.gpu import model_shapes
-from perf_gates.gpu.judge import call, inputs, rings, ssd, tokens
+from perf_gates.gpu.judge import call, inputs, rings, ssd, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
 from perf_gates.machine import kernel_hash
@@ -92,6 +92,8 @@ FAULTS: list[tuple[str, str, Any]] = [
     ("ssd_buffered_step", "ssd_buffered_step/tiny/L=5/b3", last_head),
     ("ssd_tree_scan", "ssd_tree_scan/tiny/T=7/b3", last_head),
     ("delta_tree", "delta_tree/tiny/T=7/b3", other_slot),
+    ("ssd_gated", "ssd_gated/tiny/T=1/b3", last_head),
+    ("ssd_gated_window", "ssd_gated_window/tiny/T=5/b3", last_head),
 ]  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
         found = call.launcher(module, function)
         return after(change)(found) if module == kernel and function is None else found
 
-    for family in (ssd, rings, inputs, tokens):
+    for family in (ssd, ssd_gated, rings, inputs, tokens):
         monkeypatch.setattr(family, "launcher", launcher)
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed

@@ -13,7 +13,7 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
 
-from .call import Call, Check, Plan, accepted, ancestors, chain, declared, finite, launcher, pulled, trees, within
+from .call import Call, Check, Plan, accepted, ancestors, chain, declared, finite, launcher, masks, pulled, trees, within
 
 MODELS = {"32 heads, 8 kv, 128": (32, 8, 128)}
 """h, g, e."""
@@ -96,7 +96,7 @@ def verify(call: Call, sizes: Any, b: int, t: int, branching: bool) -> float:
     """A window over the cache; every second check appends its keys and values."""
     of, append = Cache(call, sizes, b, t), bool(t % 2)
     q, k, v = call.beside(b, t, (of.h, of.e), (of.g, of.e), (of.g, of.e))
-    mask = ancestors(trees(call, b, t)) if branching else np.broadcast_to(chain(t), (b, t, t))
+    mask = masks(call, b, t, branching)
     dead = call.ints(~np.einsum("btt -> bt", mask), torch.bool)
     for x in (q, k, v):
         x[dead] = float("nan")

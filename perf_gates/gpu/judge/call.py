@@ -202,6 +202,19 @@ def ancestors(parents: Array) -> Array:
     return mask
 
 
+def masks(call: Call, b: int, t: int, branching: bool) -> Array:
+    """What sees what in each row: of trees, or of chains."""
+    return ancestors(trees(call, b, t)) if branching else np.broadcast_to(chain(t), (b, t, t))
+
+
+def poisoned(call: Call, tokens: dict[str, Tensor], mask: Array) -> Tensor:
+    """NaN in the tokens that no node is; the mask on the device."""
+    dead = call.ints(~np.einsum("btt -> bt", mask), torch.bool)
+    for x in tokens.values():
+        x[dead] = float("nan")
+    return call.ints(mask, torch.bool)
+
+
 def accepted(call: Call, mask: Array) -> tuple[Array, Array]:
     """A path of each row, what some node sees, and its length; 0 now and then."""
     path, advanced = np.full(mask.shape[:2], -1), np.zeros(len(mask), dtype=int)

@@ -17,8 +17,8 @@ from ssmspec_ref.shapes import Array
 
 from .call import Check, Plan, declared, launcher, pulled
 from .rings import Tokens, buffered, steps
-from .ssd import Layer as SSDLayer
 from .ssd import prefill, scan, snapshots, tree
+from .ssd_layer import Layer as SSDLayer
 
 MODELS = {"qwen3.5-4b": (16, 32, 128, 128)}
 """g, h, k, v."""

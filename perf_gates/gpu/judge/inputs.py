@@ -13,7 +13,7 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.shapes import Array
 
-from .call import Call, Check, Plan, accepted, ancestors, chain, declared, finite, launcher, pulled, trees, within
+from .call import Call, Check, Plan, accepted, ancestors, declared, finite, launcher, masks, pulled, trees, within
 
 CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
@@ -84,7 +84,7 @@ class Convolution:
     def replayed(self, t: int, branching: bool) -> tuple[dict[str, Tensor], Array]:
         """Inputs of a window before and what was accepted of them, and the window M_0 after those."""
         previous = self.inputs(t)
-        mask = ancestors(trees(self.call, self.b, t)) if branching else np.broadcast_to(chain(t), (self.b, t, t))
+        mask = masks(self.call, self.b, t, branching)
         path, advanced = accepted(self.call, mask)
         unread = self.call.ints(~(path[:, :, None] == np.arange(t)).any(axis=1), torch.bool)
         previous[unread] = float("nan")
