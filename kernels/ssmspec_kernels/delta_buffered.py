@@ -222,7 +222,7 @@ def _delta_buffered_kernel(
                     Y += dot_right(x_r, part)
         g_x, beta_x = gates(g_x, beta_x, decay, bias, A)
         G_l = tl.cumsum(g_l, axis=0)
-        total = last(G_l)
+        total = last(G_l, count - 1)
         if CHANNEL:
             g_x = tl.where(of_k, g_x, 0.0)
             of_queries = tl.cumsum(tl.where(is_key[:, None], 0.0, g_x), axis=0)

@@ -256,15 +256,16 @@ def _delta_buffered_step_kernel(
             r_q *= tl.rsqrt(tl.sum(q_t * q_t, axis=0) + eps)
             r_k *= tl.rsqrt(tl.sum(k_t * k_t, axis=0) + eps)
         keys, G_l = k_l.to(tl.float32), tl.cumsum(g_l, axis=0)
-        total = last(G_l) + g_t
+        since = last(G_l, count - 1)
+        total = since + g_t
         left = tl.exp(total)
         full = (count + 1 == CAPACITY) & real
         if CHANNEL:
-            weight = r_l[:, None] * tl.exp(total[None, :] - G_l)
+            weight = r_l[:, None] * tl.exp(since[None, :] - G_l + g_t[None, :])
             keys *= weight
             to_key, to_query = tl.sum(keys * k_t[None, :], axis=1), tl.sum(keys * q_t[None, :], axis=1)
         else:
-            weight = r_l * tl.exp(total - G_l)
+            weight = r_l * tl.exp(since - G_l + g_t)
             to_key, to_query = weight * tl.sum(keys * k_t[None, :], axis=1), weight * tl.sum(keys * q_t[None, :], axis=1)
         u_f = u_l.to(tl.float32)
         if STREAM:

@@ -254,7 +254,7 @@ def _join_kernel(
         g_a = _log_decays(at_g, A, decay, bias, in_a, t, stride_g_t, i, in_k, CHANNEL)
         g_b = _log_decays(at_g, A, decay, bias, in_b, t + HALF, stride_g_t, i, in_k, CHANNEL)
         G_a, G_b = tl.cumsum(g_a, axis=0), tl.cumsum(g_b, axis=0)  # (1)
-        total = last(G_a)
+        total = last(G_a, HALF - 1)
         if CHANNEL:
             G_b += total[None, :]
         else:
@@ -316,7 +316,8 @@ def _chunk_walk_kernel(
             o_t += dot_both(tl.load(at_T + c * stride_T_c + CHUNK * CHUNK), U, SPLIT, ROUND)  # (4)
             at_o = o + t[:, None] * stride_o_t + h * stride_o_h + j[None, :]
             tl.store(at_o, o_t.to(o.dtype.element_ty), mask=real[:, None] & in_v[None, :])
-            state = carried(state, k_t, r_k, G, last(G), U, CHANNEL, SPLIT, ROUND)  # (5)
+            newest = tl.minimum(end - start - c * CHUNK, CHUNK) - 1
+            state = carried(state, k_t, r_k, G, last(G, newest), U, CHANNEL, SPLIT, ROUND)  # (5)
             if places is not None:
                 place = tl.load(places + first + c).to(tl.int64)
                 tl.store(at_S + place * stride_S_s, state.to(S.dtype.element_ty), mask=inside & (place >= 0))

@@ -181,6 +181,9 @@ def delta_window_kernel(
         else:
             sees = (t[:, None] >= t[None, :]) & real[:, None] & real[None, :]
         same = t[:, None] == t[None, :]
+        newest = T - 1
+        if live is not None:
+            newest = tl.max(tl.where(real, t, -1), axis=0)
         at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g + t[:, None] * stride_q_t
         at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g + t[:, None] * stride_k_t
         at_g = g + b * stride_g_b + h * stride_g_h + t * stride_g_t
@@ -229,7 +232,7 @@ def delta_window_kernel(
             to_q *= weight * r_q[:, None]
             to_k *= weight * r_k[:, None]
             from_q, from_k = (r_q * tl.exp(G))[None, :], (r_k * tl.exp(G))[None, :]
-            total = last(G)
+            total = last(G, newest)
             to_state = (r_k * tl.exp(total - G))[None, :]
         coupling = tl.where(same, 0.0, to_k) * beta_t[:, None]  # (2)
         M = substituted(coupling, tl.where(same, beta_t[None, :], 0.0), T)
@@ -265,7 +268,7 @@ def delta_window_kernel(
                     U *= to_state
                 for part in tl.static_range(PARTS):
                     if CHANNEL:
-                        total = last(Gs[part])[None, :]
+                        total = last(Gs[part], newest)[None, :]
                         kept = ks[part].to(tl.float32) * r_k[:, None] * tl.exp(total - Gs[part])
                         tile = tl.exp(total) * tiles[part] + dot_both(U, kept, SPLIT)
                     else:

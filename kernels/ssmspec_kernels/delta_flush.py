@@ -84,5 +84,5 @@ def _delta_flush_kernel(
             first, count, stride_ring_u_l, stride_ring_k_l, stride_ring_g_l, i, j, in_k, in_v, CAPACITY, BLOCK_L, CHANNEL,
         )  # fmt: skip
         r_l, G_l = norms(k_l, 1.0, eps, L2_NORM), tl.cumsum(g_l, axis=0)
-        state = carried(state, k_l, r_l, G_l, last(G_l), u_l.to(tl.float32), CHANNEL, SPLIT)
+        state = carried(state, k_l, r_l, G_l, last(G_l, count - 1), u_l.to(tl.float32), CHANNEL, SPLIT)
         tl.store(at_S, state.to(S.dtype.element_ty), mask=in_k[:, None] & in_v[None, :])

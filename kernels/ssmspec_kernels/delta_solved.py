@@ -158,7 +158,7 @@ def _delta_solve_kernel(
         store_parts(at_M, dot_both(to_q, M, True), 2 * BLOCK)  # (2)
         store_parts(at_M + BLOCK, M, 2 * BLOCK)
         at_factors = factors + b * stride_factors_b + h * stride_factors_h
-        total = last(G)
+        total = last(G, T - 1)
         tl.store(at_factors + t, r_q * tl.exp(G))  # (3)
         tl.store(at_factors + BLOCK_T + t, r_k * tl.exp(G))
         tl.store(at_factors + 2 * BLOCK_T + t, r_k * tl.exp(total - G))  # (4)

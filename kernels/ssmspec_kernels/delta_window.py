@@ -64,12 +64,13 @@ def norms(x, scale, eps, L2_NORM: tl.constexpr):
 
 
 @triton.jit
-def last(G):
-    """G of the last row, in (t) or (t, k): what a window decays by.
+def last(G, row):
+    """G of the last row that is real, in (t) or (t, k), and 0 for row -1: what a window decays by.
 
-    Not a sum of its own, which would round otherwise: the weight of the last token in (4) is exp of the difference, 1.
+    Not a sum of its own, nor that of the padding behind the row, which a running sum associates otherwise: the weight of the
+    last token in (4) is exp of the difference, 1.
     """
-    is_last = tl.arange(0, G.shape[0]) == G.shape[0] - 1
+    is_last = tl.arange(0, G.shape[0]) == row
     if len(G.shape) == 1:
         total = tl.sum(tl.where(is_last, G, 0.0), axis=0)
     else:

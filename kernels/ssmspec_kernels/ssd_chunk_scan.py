@@ -226,7 +226,8 @@ def _chunk_starts_kernel(
             t = start + c * CHUNK + i
             real = t < end
             G, step = tl.load(at_G + c * stride_c), tl.load(at_G + c * stride_c + CHUNK)
-            total = tl.sum(tl.where(i == CHUNK - 1, G, 0.0), axis=0)
+            # G of the last real token: a running sum associates that of the padding behind it otherwise.
+            total = tl.sum(tl.where(i == tl.minimum(end - start - c * CHUNK, CHUNK) - 1, G, 0.0), axis=0)
             x_t = load_rows(at_x, t * stride_x_t, p, real, in_p).to(tl.float32)
             brought = tl.trans((tl.exp(total - G) * step)[:, None] * x_t)
             B_t = load_rows(at_B, t * stride_B_t, n, real, in_n)

@@ -49,8 +49,13 @@ def check_last(kernel: Any, o: Options) -> None:
     for case in (whole, alone):
         case.call(kernel)
     named = whole.slots[whole.slots >= 0].long()
-    apart = (whole.S[named].double() - alone.S[named].double()).abs()
-    assert (apart <= 2.0**-18 * alone.S[named].double().abs()).all()
+    assert_one_product(whole.S[named], alone.S[named])
+
+
+def assert_one_product(S: torch.Tensor, alone: torch.Tensor) -> None:
+    """States that hold one token each, as `check_last` says."""
+    apart = (S.double() - alone.double()).abs()
+    assert (apart <= 2.0**-18 * alone.double().abs()).all(), "the newest token's weight is not what it is alone"
 
 
 def check_bytes(module: ModuleType, kernel: Any, o: Options, write: bool) -> None:

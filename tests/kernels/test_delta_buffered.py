@@ -1,5 +1,6 @@
 """The delta rule's replay buffer beside the oracle: windows in a row, the ring, the flush."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -11,12 +12,14 @@ import torch
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import cursors, delta_flush
 from ssmspec_kernels import delta_buffered as verify
+from ssmspec_kernels.delta_ring import Ring
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
-from tests.kernels.delta_cases import Options
+from tests.kernels.delta_cases import Case, Options
+from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
 from tests.kernels.mutants import mutated
 
@@ -95,6 +98,44 @@ def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
     assert not ring.held[own].any()
     assert torch.equal(ring.origin[own], (start[own] + 3) % 7)
     assert_untouched(dead, case, ring)
+
+
+STRONG = [
+    (Options(t=2, k=6, v=9), 16, 13),
+    (Options(t=2, k=6, v=9, channel=True, io="bf16"), 16, 13),
+    (Options(t=2, io="bf16", b=2, g=1, h=2, k=64, v=32), 9, 7),
+]
+
+
+def check_last(o: Options, capacity: int, held: int, flush: Callable[[Case, Ring], Any]) -> None:
+    """The state that a ring is folded into, where nothing outlasts the newest entry, is what that one writes alone."""
+    case, whole, alone = rings.strong(o, capacity, held, "fp32")
+    other = replace(case, S=case.S.clone())
+    flush(case, whole)
+    flush(other, alone)
+    named = case.slots.long()
+    assert_one_product(case.S[named], other.S[named])
+
+
+def by_window(module: ModuleType) -> Callable[[Case, Ring], Any]:
+    return lambda case, ring: case.call(module.delta_buffered, ring=ring)
+
+
+def by_hand(module: ModuleType) -> Callable[[Case, Ring], Any]:
+    return lambda case, ring: module.delta_flush(case.S, ring, case.options.b, slots=case.slots)
+
+
+@pytest.mark.parametrize("flush", [by_window(verify), by_hand(delta_flush)], ids=["window", "hand"])
+@pytest.mark.parametrize(("o", "capacity", "held"), STRONG, ids=str)
+def test_the_newest_entry_has_weight_1_however_strong_the_decay(o: Options, capacity: int, held: int, flush: Any) -> None:
+    check_last(o, capacity, held, flush)
+
+
+def test_planted_totals_of_another_entry_are_caught_by_strong_decays() -> None:
+    for module, of in (verify, by_window), (delta_flush, by_hand):
+        mutant = of(mutated(module, "last(G_l, count - 1)", "last(G_l, count - 2)"))
+        with pytest.raises(AssertionError, match="the newest token's weight"):
+            check_last(*STRONG[0], mutant)
 
 
 def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:

@@ -15,6 +15,7 @@ from ssmspec_ref.errors import ParameterError
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.delta_cases import Options
+from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import far
@@ -101,6 +102,37 @@ def test_rows_of_a_state_beyond_2_to_the_31_elements_are_read_and_written(output
     assert torch.equal(case.out, near.out)
 
 
+STRONG = [
+    (Options(t=1, k=6, v=9, gentle=True), 14),
+    (Options(t=1, k=6, v=9, io="bf16", channel=True, gentle=True), 14),
+    (Options(t=1, io="bf16", g=1, h=2, b=2, k=32, v=32), 8),
+]
+
+
+def check_last(module: ModuleType, o: Options, capacity: int, output_only: bool) -> None:
+    """The newest entry that is held, behind strong decays and before a token of weak decay, weighs what it does alone."""
+    case, whole, alone = rings.strong(o, capacity, capacity - 1, "fp32")
+    case.g.copy_(cases.draw(o, padding=False).g)
+    other = replace(case, S=case.S.clone())
+    case.call(module.delta_buffered_step, ring=whole, output_only=output_only)
+    other.call(module.delta_buffered_step, ring=alone, output_only=output_only)
+    named = case.slots.long()
+    assert_one_product(case.S[named], other.S[named])
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+@pytest.mark.parametrize(("o", "capacity"), STRONG, ids=str)
+def test_the_newest_entry_has_its_own_weight_however_strong_the_decay(o: Options, capacity: int, output_only: bool) -> None:
+    check_last(kernel, o, capacity, output_only)
+
+
+@pytest.mark.parametrize(("old", "i"), [("tl.exp(since - G_l + g_t)", 0), ("tl.exp(since[None, :] - G_l + g_t[None, :])", 1)])
+def test_planted_differences_of_totals_are_caught_by_strong_decays(old: str, i: int) -> None:
+    mutant = mutated(kernel, old, "tl.exp(total[None, :] - G_l)" if i else "tl.exp(total - G_l)")
+    with pytest.raises(AssertionError, match="the newest token's weight"):
+        check_last(mutant, *STRONG[i], True)
+
+
 def test_several_tokens_are_refused_and_nothing_is_written() -> None:
     case, ring = cases.draw(Options()), rings.ring_of(Options(), 8, torch.float32)
     before = untouchables(case, ring)
@@ -115,7 +147,8 @@ STEP_FAULTS = [
     ("real & (count + 1 < CAPACITY)", "real & (count < CAPACITY)", None),
     ("real & (count + 1 < CAPACITY)", "(count + 1 < CAPACITY)", None),
     (" + tl.sum(k_t * q_t, axis=0) * (r_k * u)", "", None),
-    ("total = last(G_l) + g_t", "total = last(G_l)", None),
+    ("total = since + g_t", "total = since", None),
+    ("since = last(G_l, count - 1)", "since = last(G_l, count - 2)", None),
     ("part = left * part + k_new[:, None] * (r_k * u)[None, :]", "part = left * part", None),
     ("part = left * part + k_new", "part = part + k_new", None),
     ("for n in range(count):", "for n in range(count - 1):", None),

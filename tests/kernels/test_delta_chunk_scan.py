@@ -22,6 +22,7 @@ from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Case, Options
+from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.mutants import mutated
 
 CHUNK = 16
@@ -223,6 +224,21 @@ def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
     cases.assert_within("S", case.case.S, S, case.named)
 
 
+def check_last(module: ModuleType, o: Options, chunk: int) -> None:
+    """Under decays that leave nothing, a sequence's state is what its last token writes alone, wherever its chunk ends."""
+    case, alone = (draw(replace(o, strong=True), (7, 29, 16), padding=False) for _ in range(2))
+    case.call(module, chunk=chunk)
+    for b, end in enumerate(case.bounds[1:].tolist()):
+        alone.call(module, bounds=torch.tensor([end - 1, end]), slots=alone.case.slots[b : b + 1], fresh=None, chunk=chunk)
+    assert_one_product(case.case.S[case.named], alone.case.S[alone.named])
+
+
+@pytest.mark.parametrize("chunk", [16, 32])
+@pytest.mark.parametrize("o", [SMALL, replace(SMALL, io="bf16"), replace(SMALL, channel=True)], ids=str)
+def test_the_last_token_has_weight_1_however_strong_the_decay(o: Options, chunk: int) -> None:
+    check_last(kernel, o, chunk)
+
+
 @pytest.mark.parametrize("o", [replace(SMALL, v=16), replace(SMALL, io="bf16", channel=True, g=1, v=3)], ids=str)
 def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Options) -> None:
     check_bytes(kernel, o, (20, 16, 5))
@@ -292,6 +308,8 @@ FAULTS = [
     ("1.0, 0.0), HALF)", "1.0, 0.0), HALF - 12)", None),
     ("dot_both(-between, T_a", "dot_both(between, T_a", None),
     ("G_b += total\n", "G_b += 0.0\n", None),
+    ("last(G_a, HALF - 1)", "last(G_a, HALF - 2)", None),
+    ("tl.minimum(end - start - c * CHUNK, CHUNK) - 1", "tl.minimum(end - start - c * CHUNK, CHUNK) - 2", None),
     ("HALF) * beta_t[None, :]", "HALF)", None),
     ("tl.load(at_T + HALF * CHUNK + HALF)", "tl.load(at_T)", None),
     ("tl.store(at_P + HALF, tl.zeros_like(T_a))", "pass", None),

@@ -19,6 +19,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Un
 from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
+from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Case, Options
 
@@ -205,6 +206,19 @@ def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
     cases.assert_within("S", case.case.S, S, case.case.named)
 
 
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+def test_the_last_token_has_weight_dt_however_strong_the_decay(io: str) -> None:
+    """Under decays that leave nothing, a sequence's state is what its last token writes alone, wherever its chunk ends."""
+    o = Options(h=2, p=6, n=9, D="", bias=False, softplus=False, io=io)
+    case, alone = (draw(o, (7, 29, 16), padding=False) for _ in range(2))
+    for one in (case, alone):
+        one.case.A.mul_(20000)  # dt is 0.02 at least, A 0.1: decays of 40 to 40000, which sum to units of 2^-9
+    case.call(kernel)
+    for b, end in enumerate(case.bounds[1:].tolist()):
+        alone.call(kernel, bounds=torch.tensor([end - 1, end]), slots=alone.case.slots[b : b + 1], fresh=None)
+    assert_one_product(case.case.S[case.case.named], alone.case.S[alone.case.named])
+
+
 def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:
     o = Options(io="bf16", h=2, g=1, p=6, n=9)
     together = draw(o, (20, 40, 3), padding=False)
@@ -293,6 +307,7 @@ FAULTS = [
     ("real = (t < end)[:, None] & in_h", "real = (t < tokens)[:, None] & in_h", None),
     (BROUGHT, BROUGHT.replace("step)", "step * tl.where(t - start - c * CHUNK < CHUNK - 1, 1.0, 0.0))"), None),
     (BROUGHT, BROUGHT.replace(" * step", ""), None),
+    ("c * CHUNK, CHUNK) - 1, G", "c * CHUNK, CHUNK) - 2, G", None),
     ("held = inside & (tl.load(fresh + b) == 0)", "held = inside & (tl.load(fresh + b) != 0)", None),
     ("state = tl.exp(total) * state + dot_left", "state = state + dot_left", None),
     ("if slot >= 0:\n        start, end, first", "if h >= 0:\n        start, end, first", None),
