@@ -133,7 +133,7 @@ class TritonOperations(OneLaunch):
     ) -> Weighted | None:
         if self.bitwise or inputs.x.shape[1] < MATRIX or not self.folds(gate.z):
             return None
-        given = gated(inputs, params, gate) | {"ancestors": ancestors, "slots": slots, "block_p": even(inputs)}
+        given = gated(inputs, params, gate) | {"ancestors": ancestors, "slots": slots}
         v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
         return Weighted(v.flatten(2), squares, gate.eps)
 
@@ -245,15 +245,6 @@ def parts(u: Weighted) -> list[Weighted]:
     x = torch.split(u.x.reshape(-1, u.x.shape[-1]), ROWS)
     squares = [None] * len(x) if u.squares is None else torch.split(u.squares.view(-1, u.squares.shape[-1]), ROWS)
     return [Weighted(a, b, u.eps) for a, b in zip(x, squares, strict=True)]
-
-
-def even(inputs: SSDInputs) -> int | None:
-    """The channels of a program of `ssd_gated_window`, where its own choice may be several tiles of 16 that do not divide a
-    head's: behind the head's last tile it would write the squares of one that is none, in the next head's place."""
-    (_, t, _, p), n = inputs.x.shape, inputs.B.shape[3]
-    tiles = -(-p // 16)
-    whole = inputs.x.dtype == torch.bfloat16 and n <= 128 and (t <= 16 or p >= 64)
-    return 16 if tiles & (tiles - 1) and not whole else None
 
 
 def filters(taps: Taps) -> dict[str, Any]:
