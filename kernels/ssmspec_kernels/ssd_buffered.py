@@ -151,8 +151,10 @@ def launch(
     check_heads(given[2] or 1, h // g)
     if short is None:
         short = products and t <= MOST_TOKENS and given[2] in (None, 1)
-    if short and given[2] not in (None, 1):
-        raise ParameterError(f"{given[2]} heads a program; the kernel for short windows takes one")
+    if short and (given[2] not in (None, 1) or t > MOST_TOKENS):
+        raise ParameterError(
+            f"{given[2] or 1} heads a program and {t} tokens; the kernel for short windows takes one and up to {MOST_TOKENS}"
+        )
     if short:
         chosen = zip((given[0], given[1], given[3]), short_tile(b * h, p), strict=True)
         block, program, warps = (one or own for one, own in chosen)

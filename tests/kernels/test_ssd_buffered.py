@@ -233,7 +233,13 @@ REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
     (8, {"window": 5}, RingOverflow, "at least 10"),
     (8, {"B": lambda c: c.B.bfloat16()}, PrecisionError, "one type is needed"),
     (8, {"heads": 3}, ParameterError, "3 heads a program do not divide the 2 heads of a group"),
-    (8, {"heads": 2, "short": True}, ParameterError, "2 heads a program; the kernel for short windows takes one"),
+    (8, {"heads": 2, "short": True}, ParameterError, "2 heads a program and 3 tokens; the kernel for short"),
+    (
+        18,
+        {"tokens": 9, "short": True},
+        ParameterError,
+        "1 heads a program and 9 tokens; the kernel for short windows takes one",
+    ),
     (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
     (8, {"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
     (8, {"ring": lambda r: replace(r, B=r.B.bfloat16())}, PrecisionError, "ring.B bfloat16"),
@@ -247,11 +253,14 @@ REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
 def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
     capacity: int, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    case, ring = cases.draw(Options()), rings.ring_of(Options(), capacity)
+    o = Options(t=changes.get("tokens", 3))
+    case, ring = cases.draw(o), rings.ring_of(o, capacity)
     before = case.before(**rings.tensors(ring))
     named: dict[str, Any] = {"ring": ring, "slots": case.slots, "out": case.out}
     named |= {name: getattr(case, name) for name in ("S", "A", *cases.TOKENS)}
     for name, change in changes.items():
+        if name == "tokens":
+            continue
         named[name] = change(ring if name == "ring" else case) if callable(change) else change
     with pytest.raises(error, match=message):
         kernel.ssd_buffered(**named)
