@@ -124,14 +124,14 @@ def ssd_scan_kernel(
     in_p = (p < P) | (P % BLOCK_P == 0)
     in_n = (n < N) | (N == BLOCK_N)
     i = tl.arange(0, BLOCK_T)
-    real = i < T
+    real, far = i < T, i.to(tl.int64)
     at_z, at_live = None, None
     if z is not None:
         at_z = z + b * stride_z_b + h * stride_z_h + p
     if live is not None:
         at_live = live + b * stride_live_b
-        real = tl.load(at_live + i * stride_live_t, mask=real, other=0) != 0
-    raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h + i * stride_dt_t, mask=real, other=0.0)
+        real = tl.load(at_live + far * stride_live_t, mask=real, other=0) != 0
+    raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h + far * stride_dt_t, mask=real, other=0.0)
     decay = tl.load(A + h)
     bias = 0.0
     if dt_bias is not None:
@@ -181,7 +181,7 @@ def ssd_scan_kernel(
                 y_t *= scale
             tl.store(at_y + tl.cast(t, tl.int64) * stride_y_t, y_t.to(y.dtype.element_ty), mask=in_p)
             if places is not None:
-                place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
+                place = tl.load(places + b * stride_places_b + tl.cast(t, tl.int64) * stride_places_t).to(tl.int64)
                 if place >= 0:
                     at_kept = kept + place * stride_kept_s + h * stride_kept_h
                     at_kept += (row_p.to(tl.int64) * stride_kept_p)[:, None] + col
