@@ -5,8 +5,10 @@ import itertools
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _count = itertools.count()
 _root = tempfile.TemporaryDirectory(prefix="ssmspec_mutants_")
@@ -33,3 +35,17 @@ def mutated(module: ModuleType, old: str, new: str, *, file: str | None = None) 
         return importlib.import_module(f"{name}.{source.stem}")
     finally:
         sys.path.remove(_root.name)
+
+
+def caught(mutant: ModuleType, check: Callable[..., object], cases: Iterable[Any]) -> bool:
+    """Whether the check rejects a changed kernel on one of its cases, by an assertion or by False.
+
+    An error of another kind is raised: it may be that of a change that cannot run, which any check would catch.
+    """
+    for case in cases:
+        try:
+            if check(mutant, case) is False:
+                return True
+        except AssertionError:
+            return True
+    return False

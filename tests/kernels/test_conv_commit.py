@@ -8,8 +8,8 @@ import torch
 
 from ssmspec_kernels import conv_commit
 from ssmspec_ref import errors
-from tests.kernels.conv_cases import Options, case, caught
-from tests.kernels.mutants import mutated
+from tests.kernels.conv_cases import Options, case
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, doubles, watch
 
 CASES = [

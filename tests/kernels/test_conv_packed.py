@@ -12,9 +12,8 @@ from ssmspec_kernels import conv_packed
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from ssmspec_ref.conv import ConvParams
-from tests.kernels.conv_cases import caught
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, blank, check_within, contract, doubles, draw, strided, watch
 
 

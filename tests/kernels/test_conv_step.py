@@ -9,8 +9,8 @@ import torch
 from ssmspec_kernels import conv_step
 from ssmspec_ref import conv, errors
 from ssmspec_ref import error_bounds as eb
-from tests.kernels.conv_cases import Options, case, caught
-from tests.kernels.mutants import mutated
+from tests.kernels.conv_cases import Options, case
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
 
 CASES = [

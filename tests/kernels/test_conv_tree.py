@@ -9,8 +9,8 @@ import torch
 from ssmspec_kernels import conv_tree, conv_window
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors, tree
-from tests.kernels.conv_cases import Options, case, caught, forest, tree_mask
-from tests.kernels.mutants import mutated
+from tests.kernels.conv_cases import Options, case, forest, tree_mask
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
 
 CASES = [

@@ -12,8 +12,7 @@ from ssmspec_kernels import gated_norm
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from ssmspec_ref.norm import GatedNorm
-from tests.kernels.conv_cases import caught
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, blank, check_bytes, check_within, contract, doubles, draw, strided, watch
 
 

@@ -10,8 +10,7 @@ import torch
 from ssmspec_kernels import norm
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
-from tests.kernels.conv_cases import caught
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import (
     BYTES,
     DTYPES,

@@ -12,9 +12,8 @@ from torch import Tensor
 from ssmspec_kernels import rotary as kernel
 from ssmspec_ref import rotary as oracle
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
-from tests.kernels.conv_cases import caught
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, blank, check_bytes, doubles, draw, far, strided, watch
 
 

@@ -12,9 +12,8 @@ from ssmspec_fast.operations import SelectiveInputs, SelectiveParams, triton_rec
 from ssmspec_kernels import selective_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
-from tests.kernels.conv_cases import caught
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.selective_cases import Options, case
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
 

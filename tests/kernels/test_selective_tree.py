@@ -9,9 +9,9 @@ import torch
 from ssmspec_kernels import selective_tree
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors, tree
-from tests.kernels.conv_cases import caught, forest, tree_mask
+from tests.kernels.conv_cases import forest, tree_mask
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.selective_cases import Case, Options, case
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, far, watch
 

@@ -15,9 +15,8 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDParams, SSDWindow
-from tests.kernels.conv_cases import caught
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_within, contract, doubles, far, strided, watch
 
 

@@ -16,8 +16,7 @@ from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
-from tests.kernels.conv_cases import caught
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.ssd_cases import Case, Options
 
 CHAINS = [
