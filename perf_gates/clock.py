@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from statistics import median, quantiles
-from time import sleep
+from time import monotonic, sleep
 
 import torch
 
@@ -63,9 +64,7 @@ def graph_us(launches: Sequence[Launch], replays: int = 15) -> float:
     with torch.cuda.graph(graph):
         for launch in launches:
             launch()
-    times = _replays_us(graph, replays)
-    noises.append(relative_error(times))
-    return median(times) / len(launches)
+    return known_median(_replays_us(graph, replays)) / len(launches)
 
 
 def relative_error(times: Sequence[float]) -> float:
@@ -77,19 +76,37 @@ def relative_error(times: Sequence[float]) -> float:
     return 1.2533 * (high - low) / 1.349 / len(times) ** 0.5 / median(times)
 
 
+def known_median(times: Sequence[float]) -> float:
+    """The median, its relative error among the `noises`."""
+    noises.append(relative_error(times))
+    return median(times)
+
+
+def repeated(once: Callable[[], float], least: int, most: int, enough: float, seconds: float = inf) -> list[float]:
+    """What `once` says, at least and at most so many times, until the median is known well enough or the time is over."""
+    times: list[float] = []
+    until = monotonic() + seconds
+    while len(times) < least or (len(times) < most and monotonic() < until and relative_error(times) > enough):
+        times.append(once())
+    return times
+
+
+def event_us(launch: Launch, pause: float = PAUSE) -> float:
+    """The time of one launch between two events; behind it the GPU rests for so many times that time."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    launch()
+    end.record()
+    end.synchronize()
+    us: float = start.elapsed_time(end) * 1000
+    sleep(pause * us / 1e6)
+    return us
+
+
 def _replays_us(graph: torch.cuda.CUDAGraph, replays: int) -> list[float]:
     for _ in range(2):
         graph.replay()
-    times: list[float] = []
-    while len(times) < replays or (len(times) < TIMES * replays and relative_error(times) > ENOUGH):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1000)
-        sleep(PAUSE * times[-1] / 1e6)
-    return times
+    return repeated(lambda: event_us(graph.replay), replays, TIMES * replays, ENOUGH)
 
 
 def copy_bytes_per_us(size: int = 2**31) -> float:

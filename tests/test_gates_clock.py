@@ -63,3 +63,17 @@ def test_a_noisy_time_is_taken_again_until_it_is_known_or_was_taken_four_times_a
     assert clock.relative_error(noisy) <= clock.ENOUGH < clock.relative_error(noisy[:7])
     hopeless, _ = times(cycle([100.0, 200.0, 300.0]), 7, monkeypatch)
     assert len(hopeless) == 28
+
+
+def test_nothing_is_taken_again_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the least that are asked for; the clock goes on by a second at every look."""
+    us, now = cycle([100.0, 200.0, 300.0]), iter(range(100))
+    monkeypatch.setattr(clock, "monotonic", lambda: next(now))
+    assert len(clock.repeated(lambda: next(us), 3, 41, clock.ENOUGH, seconds=5)) == 7
+    assert len(clock.repeated(lambda: next(us), 3, 41, clock.ENOUGH, seconds=1)) == 3
+
+
+def test_a_median_leaves_its_error_among_the_noises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "noises", [])
+    assert clock.known_median([1.0, 2.0, 4.0]) == 2.0
+    assert clock.noises == [clock.relative_error([1.0, 2.0, 4.0])]

@@ -8,14 +8,12 @@ that the weights of one are there at a time; within a model plain steps come fir
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
-from time import monotonic, sleep
 from typing import Any
 
 import torch
 
 from perf_gates import gates
-from perf_gates.clock import is_compiling, noises, relative_error
+from perf_gates.clock import event_us, is_compiling, known_median, repeated
 
 from . import theirs
 from .engines import built, engine, keep, model_of, operations_of, stepping, work_of
@@ -98,25 +96,12 @@ def timing(step: Step, run: Callable[[], object], least: Work, device: str, time
     """The median time of a step, with the most memory since it was made."""
     times = (times_us or events_us)(run)
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    noises.append(relative_error(times))
     sizes = least.weights + least.moved, memory, least.weights, least.products
-    return StepTiming(step.model, step.operation, step.batch // step.leaves, median(times), *sizes)
+    return StepTiming(step.model, step.operation, step.batch // step.leaves, known_median(times), *sizes)
 
 
 def events_us(step: Callable[[], object], most: int = MOST, seconds: float = SECONDS, pause: float = PAUSE) -> list[float]:
     """Replays, each between two events, until their median is known well enough."""
     for _ in range(WARM):
         step()
-    times: list[float] = []
-    until = monotonic() + seconds
-    while len(times) < most:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        step()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1000)
-        sleep(pause * times[-1] / 1e6)
-        if len(times) >= LEAST and (relative_error(times) <= ENOUGH or monotonic() > until):
-            break
-    return times
+    return repeated(lambda: event_us(step, pause), LEAST, most, ENOUGH, seconds)

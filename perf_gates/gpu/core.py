@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_gates.clock import L2_BYTES, copies_for
+from perf_gates.clock import L2_BYTES, copies_for, event_us
 from perf_gates.gates import Core
 from perf_gates.pairs import Side, WrongOutputError
 
@@ -31,12 +31,7 @@ class Events:
 
     def us(self, call: Callable[[], object]) -> float:
         self.swept.zero_()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1000
+        return event_us(call, pause=0.0)
 
 
 def sides(core: Core) -> tuple[Side, Side]:

@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
-from perf_gates.clock import is_compiling, noises, relative_error
+from perf_gates.clock import is_compiling, known_median, repeated
 
 from .engines import engine
 from .steps import Timing
@@ -71,15 +70,15 @@ def timings(name: str, device: str = "cuda", tokens: int = TOKENS) -> list[Timin
     room = {"slots": 1, "cache": max(map(len, prompts)) + tokens, "mode": "fast", "device": device}
     engine_ = engine("parts", "Parts")(folder / TARGET, engine=made, **room, **given).load().engine
     settings = engine("engine", "Settings")(8 if short else tokens)
-    results = engine_.generate(prompts, settings)
+    results = list(engine_.generate(prompts, settings))
     if short:
         return []
-    times: list[float] = []
-    until = time.perf_counter() + SECONDS
-    while len(times) < LEAST or (len(times) < MOST and time.perf_counter() < until and relative_error(times) > ENOUGH):
+
+    def us_a_token() -> float:
         began = time.perf_counter()
-        results = engine_.generate(prompts, settings)
-        times.append(1e6 * (time.perf_counter() - began) / sum(len(r.tokens) for r in results))
-    noises.append(relative_error(times))
+        results[:] = engine_.generate(prompts, settings)
+        return 1e6 * (time.perf_counter() - began) / sum(len(r.tokens) for r in results)
+
+    us = known_median(repeated(us_a_token, LEAST, MOST, ENOUGH, SECONDS))
     windows = [advanced for r in results for advanced in r.statistics.advanced]
-    return [TrainedTiming("checkpoints", name, 1, median(times), 0, sum(windows) / len(windows))]
+    return [TrainedTiming("checkpoints", name, 1, us, 0, sum(windows) / len(windows))]
