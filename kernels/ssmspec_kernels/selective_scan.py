@@ -92,9 +92,15 @@ def selective_scan(
 
 
 def _tile(d: int, n: int, t: int) -> tuple[int, int]:
-    """Channels and warps of a program: 16 states a lane, as measured on an H200; several tokens go without a second warp."""
-    warps = 2 if t == 1 else 1
-    return min(triton.next_power_of_2(d), max(1, 512 * warps // triton.next_power_of_2(n))), warps
+    """Channels and warps of a program: 16 states a lane, as measured on an H200; several tokens go without a second warp.
+
+    One token has two only where each holds channels of its own, as one does: warps that share the states of a channel, or
+    lanes with fewer of them, would sum them in another order than in a window.
+    """
+    wide = triton.next_power_of_2(n)
+    channels = triton.next_power_of_2(d)
+    warps = 2 if t == 1 and wide <= 32 and channels * wide >= 1024 else 1
+    return min(channels, max(1, 512 * warps // wide)), warps
 
 
 @triton.jit

@@ -6,7 +6,7 @@
 The window was verified from S, which was only read (`ssd_window`, `ssd_tree_scan`); nothing of it is kept for the next one.
 Accepted are the first `advanced` tokens, or the nodes of a path, in its order. Of several drafts of a sequence, `rows` names
 the one that stands. A program owns a tile (p, n) of one head of one row of one layer, as in `ssd_scan`, whose bits of the
-state it has; a row that accepted nothing is neither read nor written.
+state it has where that one is not `fused`; a row that accepted nothing is neither read nor written.
 Layout: S (i, s, h, p, n), layer by layer, rows through `slots`; a negative slot is padding and touches nothing. The heads of
 x (i, m, t, e, p) may be fewer than those of S, each for h / e of them.
 Bound by the bytes of the states: one read, one write.

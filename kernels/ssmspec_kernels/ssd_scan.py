@@ -76,7 +76,7 @@ def ssd_scan(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     y = torch.empty_like(x) if out is None else out
-    block, warps = tile(p, t)
+    block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y, None, None,
@@ -90,13 +90,15 @@ def ssd_scan(
     return y
 
 
-def tile(p: int, t: int) -> tuple[int, int]:
-    """Channels and warps of a program, as measured on an H200 for t of 1, 5 and 10.
+def tile(p: int, t: int, n: int, size: int) -> tuple[int, int]:
+    """Channels and warps of a program, as measured on an H200 for t of 1, 5 and 10; `size` is the bytes of a state.
 
-    The number of rows has no say: another tile is another compilation, which may fuse another product of (4) into its sum, so
-    that the bits of a row would depend on the batch.
+    One token has a narrow tile only where its lanes hold 16 bytes each, as they do in the wide one: over fewer states a lane
+    would hold fewer, and sum a channel in another order. The number of rows has no say: another tile is another compilation,
+    which may fuse another product of (4) into its sum, so that the bits of a row would depend on the batch.
     """
-    return min(triton.next_power_of_2(p), 4 if t == 1 else 16), 1
+    narrow = t == 1 and 4 * triton.next_power_of_2(n) * size >= 32 * 16
+    return min(triton.next_power_of_2(p), 4 if narrow else 16), 1
 
 
 @triton.jit

@@ -64,7 +64,7 @@ def ssd_snapshots(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
     y = torch.empty_like(x) if out is None else out
-    block, warps = tile(p, t)
+    block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y, None, None,

@@ -97,14 +97,8 @@ class SSD(Launched):
     def walk(
         self, S: Tensor, inputs: SSDInputs, params: SSDParams, slots: Tensor, live: Tensor | None, write_state: bool
     ) -> Tensor:
-        given = named(inputs, params) | self.one_tile(inputs) | {"slots": slots, "live": live, "write_state": write_state}
+        given = named(inputs, params) | {"slots": slots, "live": live, "write_state": write_state}
         return ssd_scan(S, *leading(inputs, params), **given, fused=not self.bitwise)
-
-    def one_tile(self, inputs: SSDInputs) -> dict[str, Any]:
-        """Bitwise, the channels of a program for any number of tokens, where few states would lie otherwise for one token:
-        16 of them, two to a lane and not four, are summed in another order."""
-        p, n = inputs.x.shape[3], inputs.B.shape[3]
-        return {"block_p": min(16, 1 << (p - 1).bit_length())} if self.bitwise and n < 32 else {}
 
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
@@ -118,8 +112,7 @@ class SSD(Launched):
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        given = named(inputs, params) | self.one_tile(inputs)
-        return ssd_snapshots(S, *leading(inputs, params), places, **given, slots=slots, live=live)
+        return ssd_snapshots(S, *leading(inputs, params), places, **named(inputs, params), slots=slots, live=live)
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
@@ -236,20 +229,13 @@ class Selective(Launched):
         live: Tensor | None,
         write_state: bool,
     ) -> Tensor:
-        given = named(inputs, params) | (tile(*params.A.shape) if self.bitwise else {})
-        return selective_scan(S, *leading(inputs, params), **given, slots=slots, live=live, write_state=write_state)
+        given = named(inputs, params) | {"slots": slots, "live": live, "write_state": write_state}
+        return selective_scan(S, *leading(inputs, params), **given)
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
-
-
-def tile(channels: int, states: int) -> dict[str, int]:
-    """The tile of Mamba-1's scan for any number of tokens: over another one the states of a channel are summed in another
-    order, where they are many or the channels few, and a token's bits depended on the tokens beside it."""
-    rows = max(1, 512 >> (states - 1).bit_length())
-    return {"block_d": min(rows, 1 << (channels - 1).bit_length()), "num_warps": 1}
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_fast.operations import SelectiveInputs, SelectiveParams, triton_recurrences
 from ssmspec_kernels import selective_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
@@ -70,8 +69,9 @@ def test_a_scan_equals_the_oracle_and_touches_nothing_else(o: Options) -> None:
     check(selective_scan, o)
 
 
-def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
-    made = case(Options(t=5, padding=False, gentle=True, seed=11))
+@pytest.mark.parametrize(("d", "n"), [(11, 5), (8, 16), (70, 16), (3, 67), (40, 32), (20, 128)])
+def test_a_window_equals_its_tokens_one_by_one_bit_for_bit(d: int, n: int) -> None:
+    made = case(Options(t=5, d=d, n=n, padding=False, gentle=True, seed=11))
     alone, steps = made.tensors["S"].clone(), []
     inputs: dict[str, Any] = {name: made.tensors[name] for name in ("x", "dt", "B", "C", "z")}
     fixed: dict[str, Any] = {name: made.tensors[name] for name in ("A", "D", "dt_bias", "slots")}
@@ -83,18 +83,10 @@ def test_a_window_equals_its_tokens_one_by_one_bit_for_bit() -> None:
     assert torch.equal(alone[made.named], made.tensors["S"][made.named])
 
 
-def test_the_engines_bits_come_of_one_tile_for_any_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fuzzed history on a GPU had other bits for 4 tokens than for one, with 67 states and 3 channels: two warps
-    had shared the states of the one. The interpreter sums in one order: what is asked for is looked at."""
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(triton_recurrences, "selective_scan", lambda *_, **given: asked.append(given))
-    for bitwise in (True, False):
-        for t in (1, 4):
-            x, B = torch.zeros(2, t, 3), torch.zeros(2, t, 67)
-            inputs, params = SelectiveInputs(x, x, B, B, None), SelectiveParams(torch.zeros(3, 67))
-            triton_recurrences.Selective(bitwise).walk(torch.zeros(2, 3, 67), inputs, params, torch.arange(2), None, True)
-    tiles = [(given.get("block_d"), given.get("num_warps")) for given in asked]
-    assert tiles == [(4, 1), (4, 1), (None, None), (None, None)]
+def test_one_token_has_a_second_warp_where_each_has_channels_of_its_own() -> None:
+    sizes = (5120, 16), (64, 16), (32, 16), (3, 67), (5120, 67)
+    assert [selective_scan._tile(d, n, 1)[1] for d, n in sizes] == [2, 2, 1, 1, 1]
+    assert all(selective_scan._tile(d, n, 4)[1] == 1 for d, n in sizes)
 
 
 def test_rows_share_a_state_that_is_not_written() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_fast.operations import SSDInputs, SSDParams, triton_recurrences
 from ssmspec_kernels import ssd_scan as kernel
 from ssmspec_ref import ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
@@ -76,7 +75,14 @@ def test_integers_come_out_exactly(o: Options) -> None:
     check_exact(kernel, o)
 
 
-@pytest.mark.parametrize("o", [Options(t=5, live=True, z=True), Options(t=4, io="bf16", gentle=True, D="channel")], ids=str)
+STEPS = [
+    Options(t=5, live=True, z=True),
+    Options(t=4, io="bf16", gentle=True, D="channel"),
+    *(Options(b=2, t=4, p=p, n=n, gentle=True, seed=p) for p in (3, 20, 64) for n in (8, 16, 128)),
+]
+
+
+@pytest.mark.parametrize("o", STEPS, ids=str)
 def test_a_window_is_its_tokens_one_by_one_bit_for_bit(o: Options) -> None:
     together, single = cases.draw(o), cases.draw(o)
     together.call(kernel.ssd_scan, fused=False)
@@ -101,20 +107,10 @@ def test_outputs_and_states_do_not_depend_on_the_tiles_but_for_the_order_of_sums
     cases.assert_within("S", case.S, S, case.named)
 
 
-def test_the_engines_bits_come_of_one_tile_for_any_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 16 states the tile of one token held two to a lane, that of more tokens four, so that the sum over the states had
-    another order. The interpreter sums in one order: what is asked for is looked at."""
-    asked: list[dict[str, Any]] = []
-    for name in ("ssd_scan", "ssd_snapshots"):
-        monkeypatch.setattr(triton_recurrences, name, lambda *_, **given: asked.append(given))
-    for bitwise in (True, False):
-        for t in (1, 4):
-            x, B, dt, A = torch.zeros(2, t, 3, 20), torch.zeros(2, t, 1, 16), torch.zeros(2, t, 3), torch.zeros(3)
-            inputs, params, slots = SSDInputs(x, dt, B, B, None), SSDParams(A), torch.arange(2)
-            scan, places = triton_recurrences.SSD(bitwise), torch.zeros(2, t, dtype=torch.int64)
-            scan.walk(torch.zeros(2, 3, 20, 16), inputs, params, slots, None, True)
-            scan.snapshots(torch.zeros(2, 3, 20, 16), inputs, params, places, slots=slots)
-    assert [given.get("block_p") for given in asked] == [16] * 4 + [None] * 4
+def test_one_token_has_a_narrow_tile_where_its_lanes_hold_as_much_as_in_the_wide_one() -> None:
+    assert kernel.tile(64, 1, 128, 4) == kernel.tile(64, 1, 64, 2) == (4, 1)
+    for n, size in (16, 4), (21, 2), (32, 2):
+        assert kernel.tile(64, 1, n, size) == kernel.tile(64, 4, n, size) == (16, 1)
 
 
 def test_a_window_of_no_ops_leaves_the_state_bit_for_bit_and_outputs_zero() -> None:
