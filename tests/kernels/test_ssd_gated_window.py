@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_fast.operations import Gate, SSDInputs, SSDParams
-from ssmspec_fast.operations.triton_ops import TritonOperations
 from ssmspec_kernels import ssd_gated_window as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
@@ -105,18 +103,25 @@ def test_tiles_of_its_own_are_as_many_as_it_says() -> None:
     assert v is case.out
 
 
-def test_the_engine_asks_for_tiles_that_divide_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs of two tiles, as 256 heads of rows get: of 40 channels the fourth tile is none, and its squares, zeros, would
-    lie where those of the next head's first tile do."""
-    monkeypatch.setattr(kernel, "window_tiles", lambda *_: (16, 32, 1, 2, 3))
+def check_split(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of two tiles, as 256 heads of rows get: of 40 channels the fourth tile is none."""
+    monkeypatch.setattr(module, "window_tiles", lambda *_: (16, 32, 1, 2, 3))
     case = cases.draw(Options(b=1, t=4, h=3, g=1, p=40, n=16, z=True, seed=4), padding=False)
-    inputs = SSDInputs(case.x, case.dt, case.B, case.C, None)
-    params, gate = SSDParams(case.A), Gate(case.extra["z"].flatten(2), torch.ones(3 * 40), 1e-6)
-    made = TritonOperations().ssd_gated_window(case.S, inputs, params, gate, slots=case.slots)
-    assert made is not None
-    assert made.squares is not None
-    sums = made.x.unflatten(2, (3, 40)).square().split(16, dim=3)
-    torch.testing.assert_close(made.squares, torch.stack([part.sum(3) for part in sums], 3).flatten(2))
+    room = torch.full((5, 9), 7.0)
+    squares = room[:4][None]
+    v, _ = case.call(module.ssd_gated_window, weight=torch.ones(3, 40), squares=squares, out=torch.empty_like(case.x))
+    sums = torch.stack([part.square().sum(3) for part in v.split(16, dim=3)], 3).flatten(2)
+    torch.testing.assert_close(squares, sums)
+    assert bool((room[4] == 7.0).all()), "squares of a tile that is none were written behind the last token's"
+
+
+def test_tiles_that_do_not_divide_a_head_write_no_squares_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_split(kernel, monkeypatch)
+
+
+def test_planted_squares_of_a_tile_that_is_none_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        check_split(mutated(kernel, "mask=in_t & there)", "mask=in_t)", file="ssd_window.py"), monkeypatch)
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
