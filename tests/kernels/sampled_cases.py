@@ -70,7 +70,20 @@ def drawn_case(case: tuple[Any, ...]) -> "Case":
 class Case:
     """Trees whose tokens come from q, with target laws near q, and noise at its edges."""
 
-    def __init__(self, law, seed, nodes, vocabulary, block_i, eos, slots, index, rows=12, shape=None, grid=GRID) -> None:
+    def __init__(
+        self,
+        law: str,
+        seed: int,
+        nodes: int,
+        vocabulary: int,
+        block_i: int,
+        eos: tuple[int, ...],
+        slots: bool,
+        index: torch.dtype,
+        rows: int = 12,
+        shape: str | None = None,
+        grid: int = GRID,
+    ) -> None:
         rng = np.random.default_rng(seed)
         self.law, self.index, self.block_i = law, index, block_i
         drawn = cases.draw(seed, rows, nodes, vocabulary, eos=eos, slots=slots)
@@ -178,11 +191,11 @@ def gapped(values: np.ndarray) -> torch.Tensor:
     return view
 
 
-def exact(rows) -> list[list[Fraction]]:
+def exact(rows: Any) -> list[list[Fraction]]:
     return [[Fraction(float(x)) for x in row] for row in rows]
 
 
-def close(law: str, tree: DraftTree, run: Emitted, p_rows, q_rows, coins, picks) -> bool:
+def close(law: str, tree: DraftTree, run: Emitted, p_rows: Any, q_rows: Any, coins: Any, picks: Any) -> bool:
     """Whether a decision on the way of a run lies within the roundings of float64 sums.
 
     Exact arithmetic beside the absolute errors dl, dS, dW of the three numbers l, S, W of the kernel: a sum of V terms is

@@ -37,7 +37,16 @@ def choices(rows: cases.Rows, seed: int, vocabulary: int) -> np.ndarray:
     return choice
 
 
-def judge(kernel: ModuleType, seed, count, nodes, vocabulary, eos, slots, index) -> bool:
+def judge(
+    kernel: ModuleType,
+    seed: int,
+    count: int,
+    nodes: int,
+    vocabulary: int,
+    eos: tuple[int, ...],
+    slots: bool,
+    index: torch.dtype,
+) -> bool:
     rows = cases.draw(seed, count, nodes, vocabulary, eos=eos, slots=slots)
     choice = choices(rows, seed, vocabulary)
     tokens, parents, said = (cases.gapped(x, index) for x in (rows.tokens, rows.parents, choice))
@@ -52,7 +61,7 @@ def judge(kernel: ModuleType, seed, count, nodes, vocabulary, eos, slots, index)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_runs_equal_the_oracles_walk_and_cut(case) -> None:
+def test_runs_equal_the_oracles_walk_and_cut(case: Any) -> None:
     assert judge(module, *case)
 
 
@@ -91,7 +100,7 @@ def chain_of(tokens: list[int], choice: list[int], budget: int, eos: list[int]) 
         (2, [6], ([5, 6], [0, 1], True)),
     ],
 )
-def test_the_cut_falls_on_the_first_end_of_sequence_and_on_the_budget(budget, eos, wanted) -> None:
+def test_the_cut_falls_on_the_first_end_of_sequence_and_on_the_budget(budget: int, eos: list[int], wanted: Any) -> None:
     assert chain_of([4, 5, 6, 7], [5, 6, 7, 8], budget, eos) == wanted
 
 
@@ -104,7 +113,7 @@ def test_the_first_of_two_twins_is_taken_though_the_second_leads_deeper() -> Non
 
 
 @pytest.mark.parametrize("case", [(13, 2, False), (40, 4, True)])
-def test_bytes_are_the_closed_form_each_element_once(case) -> None:
+def test_bytes_are_the_closed_form_each_element_once(case: tuple[int, int, bool]) -> None:
     nodes, size, flags = case
     index = I64 if size == 2 else I32
     rows = cases.draw(3, 3, nodes, 2)
@@ -141,7 +150,9 @@ def test_bytes_are_the_closed_form_each_element_once(case) -> None:
         ({"slots": torch.zeros(3, dtype=I64)}, ShapeMismatch),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
     whole = torch.zeros(2, 3, dtype=I64)
     said, path, count = (torch.full(s, 7) for s in ((2, 3), (2, 3), (2,)))
     out = module.Emitted(said, path, count, torch.ones(2, dtype=torch.bool))

@@ -21,12 +21,20 @@ from .sampled_cases import CASES, GRID, I32, I64, LAWS, close, drawn_case, exact
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c[:5])))
-def test_every_decision_is_the_oracles_and_none_needs_an_excuse(case) -> None:
+def test_every_decision_is_the_oracles_and_none_needs_an_excuse(case: tuple[Any, ...]) -> None:
     assert judge(module, drawn_case(case)) == (True, 0)
 
 
 def one(
-    kernel: ModuleType, law: str, tokens: list[int], parents: list[int], p, q, coins, picks, budget: int = 99
+    kernel: ModuleType,
+    law: str,
+    tokens: list[int],
+    parents: list[int],
+    p: Any,
+    q: Any,
+    coins: Any,
+    picks: Any,
+    budget: int = 99,
 ) -> tuple[list[int], list[int]]:
     """Tokens and path of one row; p and q are rows for every node."""
     as_row = [torch.tensor([x]) for x in (tokens, parents)]
@@ -136,7 +144,9 @@ def test_only_the_rows_that_draw_are_read(index: torch.dtype) -> None:
         ({"budget": torch.ones(1, dtype=I64)}, ParameterError),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
     given: dict[str, Any] = {name: torch.zeros(2, 3, dtype=I64) for name in ("tokens", "parents")} | {
         "budget": torch.ones(2, dtype=I64)
     }

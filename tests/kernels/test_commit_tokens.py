@@ -96,7 +96,7 @@ def judge(kernel: ModuleType, case: tuple[Any, ...]) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c[:3])))
-def test_sequences_and_counts_are_those_of_lists_that_grow(case) -> None:
+def test_sequences_and_counts_are_those_of_lists_that_grow(case: tuple[Any, ...]) -> None:
     assert judge(module, case)
 
 
@@ -146,7 +146,9 @@ def test_bytes_are_the_closed_form_each_element_once(index: torch.dtype) -> None
         ({"nodes": 129}, Unsupported),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
     b, t = change.get("rows", 3), change.get("nodes", 4)
     state = {"sequences": torch.full((2 if "rows" in change else 3, 9), 7)}
     state |= {name: torch.full((len(state["sequences"]),), 7) for name in ("length", "root")}

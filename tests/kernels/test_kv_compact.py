@@ -29,7 +29,18 @@ CASES = [
 class Case:
     """Paths of every length, in a pool of which some slots are used, in any order; dead slots hold NaN."""
 
-    def __init__(self, seed, rows, nodes, groups, channels, form, index, slots, block_e) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rows: int,
+        nodes: int,
+        groups: int,
+        channels: int,
+        form: str,
+        index: torch.dtype,
+        slots: bool,
+        block_e: int | None,
+    ) -> None:
         rng = np.random.default_rng(seed)
         pool, cache = rows + 2 if slots else rows, nodes + 9
         self.nodes, self.block_e = nodes, block_e
@@ -89,7 +100,7 @@ def judge(kernel: ModuleType, case: tuple[Any, ...]) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_bit_of_the_cache_is_as_the_oracle_moves_it(case) -> None:
+def test_every_bit_of_the_cache_is_as_the_oracle_moves_it(case: tuple[Any, ...]) -> None:
     assert judge(module, case)
 
 
@@ -134,7 +145,7 @@ def bytes_fit(kernel: ModuleType, io: str, index: torch.dtype, g: int, e: int, b
 
 
 @pytest.mark.parametrize("sizes", [("bf16", I64, 2, 20, 16), ("fp32", I32, 3, 7, None)])
-def test_only_the_slots_that_move_are_read_and_written_once_each(sizes) -> None:
+def test_only_the_slots_that_move_are_read_and_written_once_each(sizes: Any) -> None:
     assert bytes_fit(module, *sizes)
 
 
@@ -151,7 +162,9 @@ def test_only_the_slots_that_move_are_read_and_written_once_each(sizes) -> None:
         ({"K": torch.full((2, 8, 4, 2), 7.0)[..., :1].transpose(2, 3)}, ShapeMismatch),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
     given: dict[str, Any] = {name: torch.full((2, 8, 1, 4), 7.0) for name in "KV"}
     given |= {"path": torch.tensor([[0, 2, 3]] * 2), "length": torch.zeros(2, dtype=I64)} | change
     with pytest.raises(error):

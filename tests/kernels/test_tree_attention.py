@@ -32,7 +32,20 @@ CASES = [
 class Case:
     """Rows of 0 to 50 committed slots in a pool; a tree of its own for each row, or chains."""
 
-    def __init__(self, seed, rows, nodes, h, g, e, form, index, trees, append, scale) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rows: int,
+        nodes: int,
+        h: int,
+        g: int,
+        e: int,
+        form: Any,
+        index: torch.dtype,
+        trees: bool,
+        append: bool,
+        scale: float | None,
+    ) -> None:
         rng = np.random.default_rng(seed)
         pool, cache = rows + 2, 50 + nodes
         self.form, self.append, self.scale = form, append, scale
@@ -130,7 +143,7 @@ def check(kernel: ModuleType, case: tuple[Any, ...]) -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_outputs_lie_within_the_bound_and_the_window_is_appended(case) -> None:
+def test_outputs_lie_within_the_bound_and_the_window_is_appended(case: tuple[Any, ...]) -> None:
     assert check(module, case) > 0
 
 
@@ -255,7 +268,9 @@ def test_a_window_that_does_not_fit_the_cache_is_written_as_far_as_it_reaches() 
         ({"parts": module.new_parts(2, 3, 4, 4, 2, torch.device("cpu"))}, ShapeMismatch),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(change, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception]
+) -> None:
     given: dict[str, Any] = {"q": torch.zeros(2, 3, 4, 4), "k": torch.ones(2, 3, 2, 4), "v": torch.ones(2, 3, 2, 4)}
     given |= {"K": torch.full((2, 8, 2, 4), 7.0), "V": torch.full((2, 8, 2, 4), 7.0), "length": torch.zeros(2, dtype=I64)}
     given |= {"out": torch.full((2, 3, 4, 4), 7.0), "append": True} | change

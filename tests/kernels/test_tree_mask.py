@@ -1,6 +1,7 @@
 """`tree_mask` against the oracle's mask: equality, in every layout."""
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,9 @@ def test_parents_that_are_no_tree_neither_hang_nor_reach_outside(row: list[int])
         ({"depths": torch.full((2, 3), 7.0)}, PrecisionError),
     ],
 )
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(arguments, error) -> None:
+def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
+    arguments: dict[str, Any], error: type[Exception]
+) -> None:
     given = {
         "parents": torch.tensor([[-1, 0, 0]] * 2),
         "ancestors": torch.ones(2, 3, 3, dtype=torch.bool),
