@@ -70,9 +70,17 @@ def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
             if size == 0:
                 raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}: axis {axis} is empty")
         dense = tensor.dim() == 1 or (tensor.dim() > 2 and tensor.dtype in FLOATS)
-        if dense and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-            raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
+        if dense:
+            check_dense(**{name: tensor})
     return {axis: size for axis, (size, _) in found.items()}
+
+
+def check_dense(**tensors: Tensor | None) -> None:
+    """Raises: ShapeMismatch for a last axis with gaps. `sizes` asks it of 1 axis, and of floats on 3 and more; of 2 axes, as
+    kernels read masks and parameters by both strides, the launcher asks it where its kernel does not."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
 
 
 def divides(groups: int, heads: int) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from .launch import FLOATS, sizes, strides
+from .launch import FLOATS, check_dense, sizes, strides
 from .linear_rows import PART, check_product, linear_rows_kernel, tiles
 from .linear_rows import traffic_bytes as linear_bytes
 
@@ -78,6 +78,7 @@ def linear_added(
     )
     m, o = axes["m"], axes["o"]
     check_product(x, W, m, eps)
+    check_dense(x=x, W=W, squares=squares, residual=residual, out=out, sums=sums)
     parts = parts_of(o)
     if axes.get("j", parts) != parts:
         raise ShapeMismatch(f"sums came with {axes['j']} parts, but {o} outputs have {parts}; give (m, {parts})")

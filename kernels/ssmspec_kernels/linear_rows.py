@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError, Unsupported
 
-from .launch import AS_WRITTEN, FLOATS, overlapped, sizes, strides
+from .launch import AS_WRITTEN, FLOATS, check_dense, overlapped, sizes, strides
 
 MOST_ROWS = 128
 PART = 16
@@ -75,6 +75,7 @@ def linear_rows(
     )
     m, o = axes["m"], axes["o"]
     check_product(x, W, m, eps)
+    check_dense(x=x, W=W, squares=squares, out=out)
     y = torch.empty(m, o, dtype=x.dtype, device=x.device) if out is None else out
     grid, options = tiles(x, W, overlap, block_o, block_k, num_stages)
     linear_rows_kernel[grid](

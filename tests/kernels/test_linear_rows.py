@@ -1,11 +1,15 @@
 """`linear_rows` against the float64 product, within the bound of its contract."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import linear_rows as module
+from ssmspec_kernels.linear_added import linear_added
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract, Storage
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
@@ -39,7 +43,7 @@ def f64(x: torch.Tensor) -> np.ndarray:
 def judge(kernel, m: int, k: int, o: int, dtype: str, bias: bool) -> eb.Comparison:
     x, W, b = draw(m, k, o, dtype, bias)
     out = torch.full((m, o), float("nan"), dtype=x.dtype)
-    kernel.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
+    module.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
     layer = Linear(f64(W), None if b is None else f64(b))
     contract = NumericContract(io=TYPES[dtype])
     expected = eb.linear(eb.exact(f64(x), contract), layer).store(TYPES[dtype])
@@ -84,6 +88,44 @@ def test_rows_and_weights_may_have_any_stride_between_rows() -> None:
     wide, padded = torch.full((3, 99), float("nan")).bfloat16(), torch.full((37, 80), float("nan")).bfloat16()
     wide[:, :70], padded[:, :70] = x, W
     assert torch.equal(module.linear_rows(wide[:, :70], padded[:, :70], b), module.linear_rows(x, W, b))
+
+
+def gapped(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, column by column."""
+    return x.T.contiguous().T
+
+
+def check_refused(launcher: Callable[..., Any], made: dict[str, Any], name: str) -> None:
+    made = made | {name: gapped(made[name])}
+    before = {key: x.clone() for key, x in made.items() if key in ("out", "residual", "sums")}
+    with pytest.raises(ShapeMismatch, match=f"{name} has stride"):
+        launcher(**made)
+    for key, x in before.items():
+        assert torch.equal(made[key], x), f"{key} was written"
+
+
+@pytest.mark.parametrize("name", ["x", "W", "squares", "out"])
+def test_rows_with_gaps_are_refused_and_nothing_is_written(name: str) -> None:
+    x, W, _ = draw(3, 32, 8, "bfloat16", False)
+    out = torch.full((3, 8), 7.0).bfloat16()
+    check_refused(module.linear_rows, {"x": x, "W": W, "squares": torch.ones(3, 2), "out": out}, name)
+
+
+@pytest.mark.parametrize("name", ["x", "W", "squares", "residual", "out", "sums"])
+def test_rows_with_gaps_are_refused_at_the_end_of_a_layer_too(name: str) -> None:
+    x, W, _ = draw(3, 32, 40, "bfloat16", False)
+    made = {"x": x, "W": W, "squares": torch.ones(3, 2), "residual": torch.ones(3, 40), "weight": torch.ones(40)}
+    made |= {"out": torch.full((3, 40), 7.0).bfloat16(), "sums": torch.full((3, 3), 7.0)}
+    check_refused(linear_added, made, name)
+
+
+@pytest.mark.parametrize("kept", ["x=x, W=W, squares=squares", "W=W, squares=squares, out=out"])
+def test_a_planted_launcher_that_takes_gaps_is_caught(kept: str) -> None:
+    mutant = mutated(module, "check_dense(x=x, W=W, squares=squares, out=out)", f"check_dense({kept})")
+    x, W, _ = draw(3, 32, 8, "bfloat16", False)
+    made = {"x": x, "W": W, "squares": torch.ones(3, 2), "out": torch.full((3, 8), 7.0).bfloat16()}
+    with pytest.raises(pytest.fail.Exception):
+        check_refused(mutant.linear_rows, made, "x" if "x=x" not in kept else "out")
 
 
 @pytest.mark.parametrize(
