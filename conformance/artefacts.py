@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from . import compare as comparing
 from . import merge as merging
@@ -14,10 +13,9 @@ from .errors import ConformanceError
 from .junit import junit
 from .known import read_known
 from .page import page
+from .refusal import FAILED, refused
 from .report import Report, Writer, read_report
 
-FAILED, REFUSED = 1, 2
-"""Exit codes: something failed or became worse; the command could not be carried out."""
 Path_ = Annotated[Path, typer.Argument(help="A report.jsonl.")]
 
 
@@ -71,7 +69,7 @@ def merge(
         lists = {name: read_known(name, known) for report in reports for name in report.header.adapters}
         merged = merging.merge(reports, [str(part) for part in parts], lists)
     except ConformanceError as error:
-        raise _refused(error) from error
+        raise refused(error) from error
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
         writer = Writer(stream, merged.header)
@@ -90,9 +88,4 @@ def _read(path: Path) -> Report:
     try:
         return read_report(path)
     except (ConformanceError, OSError) as error:
-        raise _refused(error) from error
-
-
-def _refused(error: Exception) -> typer.Exit:
-    Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-    return typer.Exit(REFUSED)
+        raise refused(error) from error

@@ -24,6 +24,7 @@ from .opening import Opening
 from .plan import Job, Selection, plan
 from .pool import Pool
 from .process import TIMEOUT
+from .refusal import FAILED, refused
 from .report import Result, Writer, header, read_report
 from .run import Alone, Judges, Setting
 from .run import run as run_plan
@@ -34,8 +35,6 @@ from .suite.specification import TIERS
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Judge an implementation against the float64 reference."
 )
-FAILED, REFUSED = 1, 2
-"""Exit codes: a case failed or stayed unknown; the command could not be carried out."""
 
 
 def _tier(value: str) -> str:
@@ -79,8 +78,7 @@ def run(
         opening = Opening(starting.names(adapter, program), device, not in_process, timeout)
         green = _judge(opening, selection, report, known, jobs, seed, console, progress)
     except ConformanceError as error:
-        progress.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     if not green:
         raise typer.Exit(FAILED)
 
@@ -158,8 +156,7 @@ def show_report(path: Annotated[Path, typer.Argument(help="A report.jsonl.")]) -
     try:
         read = read_report(path)
     except (ConformanceError, OSError) as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     show(Console(), read.header, read.results, read.diagnoses, str(path))
 
 

@@ -9,18 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from .errors import ConformanceError
 from .load import PROGRAM
 from .opening import Opening
 from .process import TIMEOUT
+from .refusal import FAILED, REFUSED, refused
 from .report import python_command
 from .smoke import smoke as findings
 
 ADAPTER = "An adapter that ships, or package.module:factory."
 PROGRAMS = "The command of a program that speaks JSON lines."
 DEVICE = "Where the implementation computes: cpu, cuda, interpreter (Triton's)."
-WRONG, REFUSED = 1, 2
 
 
 class Level(StrEnum):
@@ -45,7 +46,7 @@ def init(
     """Write a commented adapter to start from. It runs, and passes, as it is."""
     if path.exists() or path.suffix != ".py" or not path.stem.isidentifier():
         why = "exists; name another file" if path.exists() else "names no module; give one such as my_adapter.py"
-        Console(stderr=True).print(f"[red]{path} {why}[/red]", soft_wrap=True)
+        Console(stderr=True).print(Text(f"{path} {why}", style="red"), soft_wrap=True)
         raise typer.Exit(REFUSED)
     source = files("conformance.starters").joinpath(f"{level.value}.py").read_text(encoding="utf-8")
     path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
@@ -69,10 +70,9 @@ def smoke(
                 mark = "[green]ok[/green]    " if finding.right else "[red]wrong[/red] "
                 console.print(f"{mark}{escape(f'{finding.subject}: {finding.operation}: {finding.says}')}")
     except ConformanceError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     if wrong:
-        raise typer.Exit(WRONG)
+        raise typer.Exit(FAILED)
 
 
 def register(app: typer.Typer) -> None:

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from conformance.refusal import FAILED, REFUSED, refused
+
 if TYPE_CHECKING:
     from .totals import Totals
 
 app = typer.Typer(
     pretty_exceptions_enable=False, help="Draw sequences of windows without end, and compare with the reference."
 )
-FAILED, REFUSED = 1, 2
-"""Exit codes: an implementation deviated; the command could not be carried out."""
 ADAPTER = "ssmspec_fast.adapter_sequences:adapter"
 
 
@@ -73,13 +73,12 @@ def fuzz(
             failure = campaign.run(minutes, parts, Watch(shown, campaign.done()))
         report = {**read([folder]), "branches": branches}
     except (ConformanceError, DatabaseUnavailable, ValueError) as error:
-        progress.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     show(console, report)
     if failure is not None:
         saved = sorted((folder / "failures").iterdir())[-1]
-        console.print(f"[red]deviates[/red]: {failure.message}\nagain: python {saved}", soft_wrap=True)
+        console.print(f"[red]deviates[/red]: {escape(failure.message)}\nagain: python {saved}", soft_wrap=True)
         raise typer.Exit(FAILED)
 
 
@@ -96,8 +95,7 @@ def show_report(
     try:
         report = read(folders)
     except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     print(page(report)) if markdown else show(Console(), report)
     if report["failures"]:
         raise typer.Exit(FAILED)
@@ -129,8 +127,7 @@ def hold_laws(
                 print(f"{name:<22} held {len(verdicts) - len(wrong):>4}   broken {len(wrong):>4}", flush=True)
                 asked, broken = asked + len(verdicts), broken + len(wrong)
     except ConformanceError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(REFUSED) from error
+        raise refused(error) from error
     if not asked:
         print(f"{adapter} has nothing that a law can be asked of")
         raise typer.Exit(REFUSED)

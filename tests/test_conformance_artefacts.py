@@ -14,6 +14,7 @@ from conformance.errors import ReportError
 from conformance.grid import groups
 from conformance.junit import junit
 from conformance.merge import merge
+from conformance.refusal import FAILED, REFUSED
 from conformance.report import Report, read_report
 from tests.reports import diagnosis, inapplicable, made, result, write
 
@@ -111,12 +112,12 @@ def test_compare_ends_with_what_it_found(tmp_path: Path) -> None:
     same, worse = write(tmp_path / "a", [result(0)]), write(tmp_path / "b", [result(0, "fail", 5.0)])
     assert call("compare", same, same)[0] == 0
     code, said = call("compare", same, worse)
-    assert code == artefacts.FAILED
+    assert code == FAILED
     assert "broken: 1" in said
     assert call("compare", worse, same)[0] == 0
     (tmp_path / "c").write_text(worse.read_text()[:-9])
-    assert call("compare", same, tmp_path / "c")[0] == artefacts.REFUSED
-    assert call("compare", same, tmp_path / "none")[0] == artefacts.REFUSED
+    assert call("compare", same, tmp_path / "c")[0] == REFUSED
+    assert call("compare", same, tmp_path / "none")[0] == REFUSED
 
 
 def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
     longer = diagnosis(failures=1, smallest="ssd.scan/b1,t17,g1,h1,p1,n1/plain/gentle/s0")
     parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2/2"))
     code, said = call("merge", tmp_path / "whole", *parts)
-    assert code == artefacts.FAILED, said
+    assert code == FAILED, said
     whole = read_report(tmp_path / "whole" / "report.jsonl")
     assert whole.footer.verdicts == {"inapplicable": 1, "pass": 2, "fail": 2}
     assert whole.header.shard == ""
@@ -164,7 +165,7 @@ def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
     code, said = call("merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
     whole = read_report(tmp_path / "whole" / "report.jsonl")
     assert [(r.case, r.failing) for r in whole.results if r.verdict == "fail"] == [(case, "known-list") for case in named]
-    assert code == (artefacts.FAILED if named else 0), said
+    assert code == (FAILED if named else 0), said
 
 
 def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:

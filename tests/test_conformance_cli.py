@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from conformance import main
-from conformance.cli import FAILED, REFUSED, app
+from conformance.cli import app
 from conformance.errors import AdapterUnavailable, UnknownAdapter
 from conformance.load import load, shipped
+from conformance.refusal import FAILED, REFUSED
 from conformance.report import read_report
 from ssmspec_ref.contract import Adapter
 

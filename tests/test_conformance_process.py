@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance.cli import FAILED, REFUSED, app
+from conformance.cli import app
 from conformance.errors import AdapterUnavailable
 from conformance.judge import Judgement, judge
 from conformance.opening import Opening
 from conformance.plan import Job, Selection, plan
 from conformance.process import PATIENCE, Process
+from conformance.refusal import FAILED, REFUSED
 from conformance.report import read_report
 from ssmspec_ref.contract import Adapter, Verdict
 

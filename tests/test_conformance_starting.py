@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from conformance.cli import FAILED, REFUSED, app
+from conformance.cli import app
 from conformance.errors import UnknownLimit
 from conformance.plan import Selection, plan
+from conformance.refusal import FAILED, REFUSED
 from conformance.smoke import signature
 from conformance.starting import Level
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
@@ -59,6 +60,7 @@ def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
         ("mine.py", "exists; name another file"),
         ("my-kernel.py", "names no module"),
         ("mine.txt", "names no"),
+        ("[red]/my-kernel.py", "[red]/my-kernel.py names no module"),
     ):
         made = call("init", name)
         assert made.exit_code == REFUSED
