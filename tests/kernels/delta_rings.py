@@ -71,12 +71,12 @@ class Oracle:
             self.history = self.behind(cut, {name: error[:, :advanced] for name, error in inexact.items()})
 
 
-def strong(o: Options, capacity: int, held: int, u: str) -> tuple[Case, Ring, Ring]:
-    """A pool and rings of decays that leave nothing of what came before; and the same rings with only the newest token's.
+def strong(o: Options, capacity: int, held: int, u: str) -> tuple[tuple[Case, Case], Ring, Ring]:
+    """Rings of decays that leave nothing of what came before, the same rings with only the newest token's, a pool for each.
 
     `delta_checks.check_last` says how far what both write may lie apart.
     """
-    case = cases.draw(replace(o, strong=True), padding=False)
+    first, second = (cases.draw(o, padding=False) for _ in range(2))
     pair = ring_of(replace(o, poison=0.0), capacity, TYPES[u]), ring_of(replace(o, poison=0.0), capacity, TYPES[u])
     rng = np.random.default_rng(o.seed)
     for name, drawn in (("u", rng.normal), ("k", rng.normal), ("g", lambda size: -rng.uniform(200.0, 900.0, size))):
@@ -86,10 +86,10 @@ def strong(o: Options, capacity: int, held: int, u: str) -> tuple[Case, Ring, Ri
     whole, alone = pair
     for ring in pair:
         ring.held.fill_(held)
-    for slot, first in enumerate(whole.origin.tolist()):
-        before = [(first + l) % capacity for l in range(held - 1)]
+    for slot, start in enumerate(whole.origin.tolist()):
+        before = [(start + l) % capacity for l in range(held - 1)]
         alone.u[slot, before], alone.g[slot, before] = 0, 0
-    return case, whole, alone
+    return (first, second), whole, alone
 
 
 def row(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:

@@ -109,8 +109,7 @@ STRONG = [
 
 def check_last(o: Options, capacity: int, held: int, flush: Callable[[Case, Ring], Any]) -> None:
     """The state that a ring is folded into, where nothing outlasts the newest entry, is what that one writes alone."""
-    case, whole, alone = rings.strong(o, capacity, held, "fp32")
-    other = replace(case, S=case.S.clone())
+    (case, other), whole, alone = rings.strong(o, capacity, held, "fp32")
     flush(case, whole)
     flush(other, alone)
     named = case.slots.long()

@@ -111,9 +111,7 @@ STRONG = [
 
 def check_last(module: ModuleType, o: Options, capacity: int, output_only: bool) -> None:
     """The newest entry that is held, behind strong decays and before a token of weak decay, weighs what it does alone."""
-    case, whole, alone = rings.strong(o, capacity, capacity - 1, "fp32")
-    case.g.copy_(cases.draw(o, padding=False).g)
-    other = replace(case, S=case.S.clone())
+    (case, other), whole, alone = rings.strong(o, capacity, capacity - 1, "fp32")
     case.call(module.delta_buffered_step, ring=whole, output_only=output_only)
     other.call(module.delta_buffered_step, ring=alone, output_only=output_only)
     named = case.slots.long()
