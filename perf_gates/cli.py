@@ -71,13 +71,13 @@ def table(
 ) -> None:
     """Every table of the papers: the paper's figure, the target, ours, the floor, the verdict."""
     from .gates import load
-    from .paper_table import inserted, text
+    from .paper_table import MADE, text
 
     gates, judged = load(), judgements(results)
     shown = text(gates, judged)
     typer.echo(shown)
     if write:
-        page.write_text(inserted(page.read_text(), shown))
+        page.write_text(MADE.put(page.read_text(), shown))
 
 
 def judgements(results: Path) -> "list[Judged]":

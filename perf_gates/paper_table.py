@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from .gates import Gates
+from .marked import Marked
 from .verdict import Judged, Verdict
 
-BEGIN, END = "<!-- papers -->", "<!-- end of papers -->"
+MADE = Marked("papers")
 WINDOW = re.compile(r"window of (\d+)")
 
 
@@ -75,13 +76,3 @@ def figure(value: float, target: float, sense: str) -> str:
         if (shown <= target if sense == "most" else shown >= target) == reached:
             return f"{value:.{digits}f}"
     return repr(value)
-
-
-def inserted(page: str, table: str) -> str:
-    """The page with the text between its markers.
-
-    Raises: ValueError for a page that does not hold each marker once.
-    """
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
-    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}"

@@ -12,12 +12,13 @@ from typing import Any
 
 from . import missed
 from .machine import kernels_hash
+from .marked import Marked
 from .measured import PARTS, Missing, Results, stands
 from .targets import Cell, cells
 
 README = Path(__file__).parent / "README.md"
 NOT_RUN = "not run: no time left"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+MADE = Marked("table")
 
 
 def faults(results: Results, kernels: str) -> Iterator[str]:
@@ -133,16 +134,6 @@ def lacking(results: Results) -> Iterator[str]:
         yield "\n".join(f"- {fault}" for fault in wrong)
 
 
-def inserted(page: str, table: str) -> str:
-    """The page with the table between its markers.
-
-    Raises: ValueError for a page that does not hold each marker once.
-    """
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
-    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{page.split(END)[1]}"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.report", description=__doc__)
     parser.add_argument("results", type=Path)
@@ -155,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     print("\n".join(r for r in speed(results) if "reached |" not in r) if options.missed else text(results))
     wrong = list(faults(results, kernels_hash()))
     if options.write:
-        README.write_text(inserted(README.read_text(), text(results)))
+        README.write_text(MADE.put(README.read_text(), text(results)))
     print("\n".join(wrong) or "\nall parts are whole", file=sys.stderr)
     return 1 if wrong else 0
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from .gates import Core, Limits, load
+from .marked import Marked
 from .pairs import Pair, TimeGate
 
 FILE = "core.json"
-BEGIN, END = "<!-- core -->", "<!-- end of core -->"
+MADE = Marked("core")
 
 
 def gathered(files: Sequence[Path]) -> dict[str, Any]:
@@ -73,14 +74,6 @@ def table(held: dict[str, Any]) -> Iterator[str]:
         yield f"| {name} | {runs[0]['best']:g} | {spans[0]} | {error:.2%} | {said} | {spans[1]} | {caught} |"
 
 
-def inserted(page: str, held: dict[str, Any]) -> str:
-    """The page with the table between its markers. Raises: ValueError for one that does not hold each once."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"the page must hold {BEGIN} and {END} once each")
-    text = "\n".join(table(held))
-    return f"{page.split(BEGIN)[0]}{BEGIN}\n\n{text}\n\n{END}{page.split(END)[1]}"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.stable", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path)
@@ -90,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     gates = load()
     held = judged(gathered(a.files), gates.limits, gates.core)
     (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
-    a.page.write_text(inserted(a.page.read_text(), held))
+    a.page.write_text(MADE.put(a.page.read_text(), "\n".join(table(held))))
     found = list(faults(held))
     print("\n".join(found) or f"{held['runs']} runs say the same")
     return 1 if found else 0

@@ -311,10 +311,6 @@ def test_the_table_shows_every_cell_with_its_verdict(tmp_path: Path) -> None:
     text = paper_table.text(GATES, found)
     assert len(found) == sum(len(table.cells) for table in GATES.tables)
     assert text.count("| not comparable |\n") + text.count("| pass |\n") + text.count("| FAIL |\n") >= len(found)
-    page = f"a\n{paper_table.BEGIN}\nold\n{paper_table.END}\nb"
-    assert paper_table.inserted(page, "new") == f"a\n{paper_table.BEGIN}\n\nnew\n\n{paper_table.END}\nb"
-    with pytest.raises(ValueError, match="once each"):
-        paper_table.inserted("none", "new")
 
 
 # --- time, by a synthetic clock ---
@@ -393,7 +389,7 @@ def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "F
 
 def test_runs_of_the_core_set_are_set_side_by_side(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"a\n{stable.BEGIN}\n{stable.END}\n")
+    page.write_text(f"a\n{stable.MADE.begin}\n{stable.MADE.end}\n")
     core = GATES.core[0]
     files = [kept(tmp_path / f"{i}.json", core.best + i / 1000) for i in range(10)]
     assert stable.main([*map(str, files), "--out", str(tmp_path), "--page", str(page)]) == 0
@@ -464,7 +460,7 @@ def test_without_triton_gates_are_refused_and_not_failed(command: str, run: Any,
 def test_the_command_shows_the_table_and_exits_by_the_verdicts(run: Any, tmp_path: Path) -> None:
     folder(tmp_path)
     page = tmp_path / "page.md"
-    page.write_text(f"{paper_table.BEGIN}\n{paper_table.END}\n")
+    page.write_text(f"{paper_table.MADE.begin}\n{paper_table.MADE.end}\n")
     assert run("table", tmp_path, "--write", "--page", page).exit_code == 0
     assert "| Snakes and Ladders, table 1 (A10G presumed) | kernel |" in page.read_text()
     assert run("verdicts", tmp_path).exit_code == 0

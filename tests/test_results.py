@@ -15,22 +15,18 @@ RUNS = 10
 RESULTS = Results(ROOT / "perf_gates" / "results")
 
 
-def between(file: Path, begin: str, end: str) -> str:
-    return file.read_text().split(begin)[1].split(end)[0].strip()
-
-
 def judged() -> list[Judged]:
     return list(judge(gates.load(), RESULTS, kernels_hash()))
 
 
 def test_the_table_of_the_kernels_is_that_of_the_results_and_names_what_they_lack() -> None:
     """A cell without its measurement, or a part of other kernels than those that stand, changes the text and fails."""
-    said = between(ROOT / "perf_gates" / "README.md", report.BEGIN, report.END)
+    _, said, _ = report.MADE.around(report.README.read_text())
     assert said == report.text(RESULTS).strip(), "run `python -m perf_gates.report perf_gates/results --write`"
 
 
 def test_the_papers_tables_are_those_of_the_results() -> None:
-    said = between(ROOT / "docs" / "performance.md", paper_table.BEGIN, paper_table.END)
+    _, said, _ = paper_table.MADE.around((ROOT / "docs" / "performance.md").read_text())
     assert said == paper_table.text(gates.load(), judged()).strip(), "run `ssmspec gates table --write`"
 
 
@@ -64,5 +60,5 @@ def test_runs_of_the_core_set_say_the_same_and_each_catches_the_delay() -> None:
     assert set(held["pairs"]) == {core.name for core in gates.load().core}
     assert list(stable.faults(held, RUNS)) == []
     assert held["machine"]["kernels"] == kernels_hash()
-    page = (ROOT / "docs" / "performance.md").read_text()
-    assert page == stable.inserted(page, held), "run `python -m perf_gates.stable FILE .. --out perf_gates/results`"
+    _, said, _ = stable.MADE.around((ROOT / "docs" / "performance.md").read_text())
+    assert said == "\n".join(stable.table(held)), "run `python -m perf_gates.stable FILE .. --out perf_gates/results`"

@@ -252,14 +252,6 @@ def test_time_over_bytes_and_a_launch(folder: Path) -> None:
     assert cell.reached(Results(folder)) == 10.0 / (1000 / 100.0 + 1.0)
 
 
-def test_table_goes_between_the_markers_of_the_page() -> None:
-    page = f"a\n{report.BEGIN}\nold\n{report.END}\nb\n"
-    assert report.inserted(page, "new") == f"a\n{report.BEGIN}\n\nnew\n\n{report.END}\nb\n"
-    with pytest.raises(ValueError, match="once each"):
-        report.inserted("no markers", "new")
-    report.inserted(report.README.read_text(), "new")
-
-
 def test_hash_of_kernels_is_that_of_their_code() -> None:
     source = '"""Says."""\n\ndef f():\n    """Says.\n\n    More."""\n    return "x"\n'
     assert machine.code(source) == machine.code(source.replace("Says", "Said")) == 'def f():\n    return "x"'
