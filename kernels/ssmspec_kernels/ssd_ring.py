@@ -84,9 +84,10 @@ def fold(
         step = tl.load(ring_dt + at * stride_dt, mask=l >= 0, other=0.0)
         x = load_rows(ring_x, at * stride_x, p, l >= 0, in_p)
         B = load_rows(ring_B, at * stride_B, n, l >= 0, in_n)
-        ld, i = step * decay, tl.arange(0, 16)
-        behind = tl.sum(tl.where(i[:, None] < i[None, :], ld[:, None], 0.0), axis=0)
-        weight = tl.exp(since + behind) * step
+        behind = tl.load(
+            ring_dt + place(first + l + 1, CAPACITY) * stride_dt, mask=(l >= 0) & (l + 1 < count - start), other=0.0
+        )
+        weight = tl.exp(since + tl.cumsum(behind * decay, axis=0)) * step
         state = dot_onto(state, tl.trans(weight[:, None] * x.to(tl.float32)), B)
-        since += tl.sum(ld, axis=0)
+        since += tl.sum(step * decay, axis=0)
     return state

@@ -334,9 +334,17 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
 def test_planted_sums_that_cancel_are_caught_by_strong_decays() -> None:
     with pytest.raises(AssertionError, match="of the largest element"):
         check_strong(mutated(kernel, "tl.exp(since) * step", "tl.exp(total - G_e) * step", file=SHORT), True)
-    cancelling = "tl.exp(since + tl.cumsum(ld, axis=0) - ld)"
+    cancelling = "tl.exp(since + tl.cumsum(step * decay, axis=0) - step * decay)"
     with pytest.raises(AssertionError, match="of the largest element"):
-        check_strong_flush(mutated(ssd_flush, "tl.exp(since + behind)", cancelling, file=RING), 16, 12)
+        check_strong_flush(
+            mutated(ssd_flush, "tl.exp(since + tl.cumsum(behind * decay, axis=0))", cancelling, file=RING), 16, 12
+        )
+
+
+def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_blocks() -> None:
+    mutant = mutated(ssd_flush, "(l + 1 < count - start)", "(l + 1 < count)", file=RING)
+    with pytest.raises(AssertionError):
+        check_flush(mutant, 18, 37)
 
 
 SHORT, FRAGMENTS = "ssd_buffered_short.py", "fragments.py"
