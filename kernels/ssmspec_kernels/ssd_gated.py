@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
-from .launch import FLOATS, d_strides, overlapped, strides
+from .launch import FLOATS, Argument, d_strides, overlapped, strides
 from .ssd_inputs import check_inputs
 from .ssd_scan import ssd_scan_kernel
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -68,18 +68,10 @@ def ssd_gated(
 
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, before anything is written.
     """
-    more = [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
+    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *gate_arguments(weight, squares))
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
-    j, block = parts(h, p), _channels(p)
-    if axes.get("j", j) != j:
-        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
-    if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
-        raise PrecisionError("x or out came as torch.float16, in which a row that is not normed may overflow; use ssd_scan")
-    if not weight.is_contiguous():
-        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
-    v = torch.empty_like(x) if out is None else out
-    sums = torch.empty(b, t, j, dtype=torch.float32, device=x.device) if squares is None else squares
+    block = _channels(p)
+    v, sums = outputs(axes, parts(h, p), x, weight, out, squares, "ssd_scan")
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, None, None, None, v, weight, sums,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(v, 3),
@@ -88,4 +80,27 @@ def ssd_gated(
         WRITE_STATE=True, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(32, triton.next_power_of_2(n)), num_warps=WARPS, enable_fp_fusion=False, **overlapped(S.device),
     )  # fmt: skip
+    return v, sums
+
+
+def gate_arguments(weight: Tensor, squares: Tensor | None) -> list[Argument]:
+    """The norm's weight and the parts of the sums, as `launch.sizes` checks them."""
+    return [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
+
+
+def outputs(
+    axes: dict[str, int], j: int, x: Tensor, weight: Tensor, out: Tensor | None, squares: Tensor | None, plain: str
+) -> tuple[Tensor, Tensor]:
+    """v and j squares a token, as they came or new; `plain` is the kernel for what a gated one refuses.
+
+    Raises: ShapeMismatch (another number of squares, a weight with gaps), PrecisionError (v in fp16).
+    """
+    if axes.get("j", j) != j:
+        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
+    if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
+        raise PrecisionError(f"x or out came as torch.float16, in which a row that is not normed may overflow; use {plain}")
+    if not weight.is_contiguous():
+        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
+    v = torch.empty_like(x) if out is None else out
+    sums = torch.empty(axes["b"], axes["t"], j, dtype=torch.float32, device=x.device) if squares is None else squares
     return v, sums

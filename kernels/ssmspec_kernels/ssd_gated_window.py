@@ -13,9 +13,9 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_ref.errors import PrecisionError, ShapeMismatch
+from ssmspec_ref.errors import ShapeMismatch
 
-from .launch import FLOATS
+from .ssd_gated import gate_arguments, outputs
 from .ssd_inputs import check_inputs
 from .ssd_scan import traffic_bytes as scan_bytes
 from .ssd_window import launch, window_tiles
@@ -59,24 +59,16 @@ def ssd_gated_window(
 
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, Unsupported, before anything is written.
     """
-    more = [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
-    more.append(("ancestors", ancestors, "b t k", (torch.bool,)))
+    more = [*gate_arguments(weight, squares), ("ancestors", ancestors, "b t k", (torch.bool,))]
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     b, t, h, p, n, g = (axes[name] for name in "bthpng")
     if axes.get("k", t) != t:
         raise ShapeMismatch(f"ancestors came with {axes['k']} columns for {t} nodes; give one for each node")
-    if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
-        raise PrecisionError("x or out came as torch.float16, in which a row that is not normed may overflow; use ssd_window")
-    if not weight.is_contiguous():
-        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
     block, program, *rest = window_tiles(b * h, t, h // g, p, x.dtype == torch.bfloat16 and n <= 128)
     block, program = (block, program) if block_p is None else (block_p, block_p)
-    j = h * triton.cdiv(p, block)
-    if axes.get("j", j) != j:
-        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
-    sums = torch.empty(b, t, j, dtype=torch.float32, device=x.device) if squares is None else squares
-    v = launch(
-        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, out,
+    v, sums = outputs(axes, h * triton.cdiv(p, block), x, weight, out, squares, "ssd_window")
+    launch(
+        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, v,
         (block, program, *rest), (weight, sums),
     )  # fmt: skip
     return v, sums
