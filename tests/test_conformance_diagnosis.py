@@ -9,6 +9,7 @@ import pytest
 
 from conformance.diagnosis import diverges
 from conformance.faults import acceptance, arithmetic, attention, speculation, windows
+from conformance.faults.single import single
 from conformance.judge import Judgement, Measured
 from conformance.known import read_known
 from conformance.plan import Selection, plan
@@ -56,13 +57,13 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
             "equals the planted fault `OneCursor`",
         ),
         (
-            acceptance.subject("acceptance.greedy", acceptance.path_without_root),
+            single("acceptance.greedy", acceptance.path_without_root),
             "acceptance.greedy",
             "acceptance.greedy, in the accepted path: row 0, token 0; right: all before",
             "equals the planted fault `path_without_root`",
         ),
         (
-            attention.subject("attention.verify_tree", attention.tiled_heads),
+            single("attention.verify_tree", attention.tiled_heads),
             "attention.verify_tree",
             "attention.verify_tree, in the output",
             "equals the planted fault `tiled_heads`",

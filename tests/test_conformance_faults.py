@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conformance.faults import acceptance, arithmetic, attention, conduct, layers, packed, reach, speculation, windows
+from conformance.faults.single import single
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
 from conformance.plan import Job, Selection, plan
@@ -123,7 +124,7 @@ DECISIONS = acceptance.WRONG | attention.WRONG
 
 @pytest.mark.parametrize(("operation", "run"), [(o, run) for o, runs in DECISIONS.items() for run in runs])
 def test_wrong_acceptance_and_wrong_attention_fail(operation: str, run: Any) -> None:
-    failed = failing(acceptance.subject(operation, run), operation)
+    failed = failing(single(operation, run), operation)
     assert len(failed) > 1, "caught by luck of a case"
     assert {j.kind for j in failed} == {"bound"}
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ..adapters.acceptance import Runs, accept_greedy, accept_sampled
+from .single import single
 
 
 def ignores_the_end(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
@@ -68,9 +69,5 @@ WRONG: dict[str, tuple[Callable[..., Any], ...]] = {
 }
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty acceptance", "1", tuple(subject(name, run) for name, runs in WRONG.items() for run in runs))
+    return Adapter("faulty acceptance", "1", tuple(single(name, run) for name, runs in WRONG.items() for run in runs))

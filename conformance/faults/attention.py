@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Path
 
 from ..adapters.attention import compact, verify_tree
+from .single import single
 
 
 def sees_siblings(
@@ -73,9 +74,5 @@ WRONG: dict[str, tuple[Callable[..., Any], ...]] = {
 }
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty attention", "1", tuple(subject(name, run) for name, runs in WRONG.items() for run in runs))
+    return Adapter("faulty attention", "1", tuple(single(name, run) for name, runs in WRONG.items() for run in runs))

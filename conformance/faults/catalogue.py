@@ -29,6 +29,7 @@ from . import (
     speculation,
     windows,
 )
+from .single import single
 
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w-]+#\d+")
 
@@ -69,24 +70,25 @@ def _faults() -> Iterator[Fault]:
         yield fault(REACH[run.__name__], operation, reach.subject(operation, run))
     for run in cheats.FAULTS:
         yield fault("CHEAT", "ssd.scan", cheats.subject(run))
-    for module in (commits, rules, sampling):
-        for operation, runs in module.FAULTS.items():
+    for of, made in ((commits.FAULTS, commits.subject), (rules.FAULTS, rules.subject), (sampling.FAULTS, single)):
+        for operation, runs in of.items():
             for run, bug_class in runs:
-                yield fault(bug_class, operation, module.subject(operation, run))
-    for other in (histories, rings, prompts):
-        for run, operation, bug_class in other.FAULTS:
-            yield fault(bug_class, operation, other.subject(run, operation))
+                yield fault(bug_class, operation, made(operation, run))
+    for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
+        for run, operation, bug_class in faults:
+            yield fault(bug_class, operation, made(operation, run))
     for run, operation, bug_class, contract in edges.FAULTS:
-        yield fault(bug_class, operation, edges.subject(run, operation, contract))
+        yield fault(bug_class, operation, single(operation, run, contract))
     for run, bug_class in processors.FAULTS:
-        yield fault(bug_class, processors.OPERATION, processors.subject(run))
-    yield from _older()
+        yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
+    yield from _classed_below()
 
 
-def _older() -> Iterator[Fault]:
+def _classed_below() -> Iterator[Fault]:
+    """Those whose bug classes the tables below name."""
     for operation, runs in (acceptance.WRONG | attention.WRONG).items():
         for run in runs:
-            yield fault(DECISIONS[run.__name__], operation, acceptance.subject(operation, run))
+            yield fault(DECISIONS[run.__name__], operation, single(operation, run))
     for rule in packed.RULES:
         for run in packed.WRONG:
             yield fault(PACKED[run.__name__], f"{rule}.scan_packed", packed.subject(rule, run))

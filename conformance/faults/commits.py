@@ -1,13 +1,16 @@
 """The window of the convolution, committed or read at the wrong inputs, over the reference's."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import conv, tree, tree_paths
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.shapes import Array
+
+from .single import single
 
 FP32 = NumericContract()
 
@@ -70,8 +73,7 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
 """The operation of each, and its bug class."""
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FP32)}, absent={"": "a fault of one operation"})
+subject = partial(single, contract=FP32)
 
 
 def adapter() -> Adapter:

@@ -10,7 +10,7 @@ import numpy as np
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.accept import multi_step
 from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
 from ssmspec_ref.mixer import Mixer, MixerState
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Path
 
@@ -20,6 +20,7 @@ from ..adapters.windows import Bare
 from .arithmetic import rounded
 from .layers import Right
 from .packed import right as right_packed
+from .single import single
 from .speculation import Snapshots
 from .windows import prefix
 
@@ -210,9 +211,5 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
 """Each with its operation, its bug class, and what it declares."""
 
 
-def subject(run: Any, operation: str, contract: NumericContract) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, contract)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty edges", "1", tuple(subject(run, operation, c) for run, operation, _, c in FAULTS))
+    return Adapter("faulty edges", "1", tuple(single(operation, run, c) for run, operation, _, c in FAULTS))

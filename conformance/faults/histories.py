@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.backtrack import Accepted
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
+from .single import single
 from .speculation import Snapshots
 from .windows import prefix
 
@@ -108,9 +109,5 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
 """Each with its operation and its bug class."""
 
 
-def subject(build: Any, operation: str) -> Subject:
-    return Subject(build.__name__, {operation: Capability(build, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty histories", "1", tuple(subject(build, operation) for build, operation, _ in FAULTS))
+    return Adapter("faulty histories", "1", tuple(single(operation, build) for build, operation, _ in FAULTS))

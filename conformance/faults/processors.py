@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ..adapters import processors
 from ..adapters.processors import ahead, law, only, rank
+from .single import single
 
 process: Any = processors.process
 
@@ -126,9 +127,5 @@ FAULTS: tuple[tuple[Callable[..., Any], str], ...] = (
 OPERATION = "acceptance.process"
 
 
-def subject(run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {OPERATION: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty processors", "1", tuple(subject(run) for run, _ in FAULTS))
+    return Adapter("faulty processors", "1", tuple(single(OPERATION, run) for run, _ in FAULTS))

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layer import RecurrentLayer
 from ssmspec_ref.shapes import Array
 
 from .layers import Right
+from .single import single
 
 
 class FiveAreAWindow(Right):
@@ -77,9 +78,5 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
 """Each with its operation and its bug class."""
 
 
-def subject(build: Any, operation: str) -> Subject:
-    return Subject(build.__name__, {operation: Capability(build, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty prompts of layers", "1", tuple(subject(build, operation) for build, operation, _ in FAULTS))
+    return Adapter("faulty prompts of layers", "1", tuple(single(operation, build) for build, operation, _ in FAULTS))

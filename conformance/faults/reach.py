@@ -3,16 +3,18 @@
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import conv, delta, ssd, tree, tree_paths
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.functions import softplus
 from ssmspec_ref.shapes import Array
 
 from .arithmetic import right, rounded
+from .single import single
 
 FP32 = NumericContract()
 
@@ -133,8 +135,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], ...]] = {
 WRONG = tuple((operation, run) for operation, runs in FAULTS.items() for run in runs)
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FP32)}, absent={"": "a fault of one operation"})
+subject = partial(single, contract=FP32)
 
 
 def adapter() -> Adapter:

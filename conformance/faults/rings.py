@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ssmspec_ref import mixer, ssd
-from ssmspec_ref.contract import Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.mixer import MixerState
 from ssmspec_ref.records import along, concat
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ..adapters.backtracking import AT_ONCE
 from .reach import steps
+from .single import single
 from .windows import LIMITS, Ring
 
 BLOCK = 4
@@ -108,9 +110,8 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
 """Each with its operation and its bug class."""
 
 
-def subject(build: Any, operation: str) -> Subject:
-    return Subject(build.__name__, {operation: Capability(build, AT_ONCE, LIMITS)}, absent={"": "a fault of one operation"})
+subject = partial(single, contract=AT_ONCE, limits=LIMITS)
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty rings", "1", tuple(subject(build, operation) for build, operation, _ in FAULTS))
+    return Adapter("faulty rings", "1", tuple(subject(operation, build) for build, operation, _ in FAULTS))

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import delta, packed, ssd
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.functions import softplus
 from ssmspec_ref.shapes import Array
 
 from .arithmetic import right, rounded
 from .packed import right as right_packed
 from .reach import steps
+from .single import single
 
 FP32 = NumericContract()
 CHUNK = 4
@@ -109,8 +111,7 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
 """The operation of each, and its bug class."""
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FP32)}, absent={"": "a fault of one operation"})
+subject = partial(single, contract=FP32)
 
 
 def adapter() -> Adapter:

@@ -8,10 +8,11 @@ import numpy as np
 from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ..adapters.acceptance import Runs, accept_greedy, accept_sampled, padded
+from .single import single
 
 
 def cap_before_stop(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
@@ -104,9 +105,5 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
 """The operation of each, and its bug class."""
 
 
-def subject(operation: str, run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {operation: Capability(run, FLOAT64)}, absent={"": "a fault of one operation"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty sampling", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))
+    return Adapter("faulty sampling", "1", tuple(single(o, run) for o, runs in FAULTS.items() for run, _ in runs))
