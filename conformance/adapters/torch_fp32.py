@@ -10,6 +10,8 @@ from typing import Any
 from ssmspec_ref.contract import Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
+from .peers import one
+
 FP32 = NumericContract()
 BF16_STATE = NumericContract(state="bf16", stored_every_token=True)
 ABSENT = "torch is not installed: pip install 'ssmspec[torch]'"
@@ -40,30 +42,12 @@ def subjects(device: str) -> tuple[Subject, ...]:
     return tuple(made)
 
 
-def one(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """A step from a scan: a token is a window of one."""
-
-    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, _Wide(token), params)
-        return y[:, 0], S_next
-
-    return step
-
-
 def one_input(scan: Callable[..., Any]) -> Callable[..., Any]:
     def step(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
         y, M_next = scan(M, u[:, None], params)
         return y[:, 0], M_next
 
     return step
-
-
-class _Wide:
-    """A token record, each array with an axis of one token."""
-
-    def __init__(self, token: Any) -> None:
-        for name, array in vars(token).items():
-            setattr(self, name, None if array is None else array[:, None])
 
 
 class Kernels:

@@ -161,18 +161,20 @@ def _outputs(
     row, path = paths(ancestors, tokens)
     run, live, begin = along(rows(whole, row), path), path >= 0, rows(state, row)
 
-    def at_nodes(y: Array) -> Array:
-        ends = y[np.arange(len(row)), live.sum(axis=1) - 1]
-        reached = live.any(axis=1).reshape((-1,) + (1,) * (ends.ndim - 1))
-        return np.where(reached, ends, 0.0).reshape(-1, tokens, *ends.shape[1:])
-
     errors = []
     for c in (*orders(contract), *oracles(contract)):
         if c.order == "sequential":
-            errors.append(at_nodes(error_bounds.mixer.scan(begin, run, layer, c, live)[0].error))
+            errors.append(ends(error_bounds.mixer.scan(begin, run, layer, c, live)[0].error, live, tokens))
         else:
             errors.append(error_bounds.mixer.tree(state, whole, layer, ancestors, c).error[:, -tokens:])
-    return at_nodes(mixer.scan(begin, run, layer, live)[0]), allowed(errors, contract)
+    return ends(mixer.scan(begin, run, layer, live)[0], live, tokens), allowed(errors, contract)
+
+
+def ends(y: Array, live: Mask, tokens: int) -> Array:
+    """Of each path its last token, as nodes: `tokens` for every sequence; 0 where a path is empty."""
+    last = y[np.arange(len(live)), live.sum(axis=1) - 1]
+    reached = live.any(axis=1).reshape((-1,) + (1,) * (last.ndim - 1))
+    return np.where(reached, last, 0.0).reshape(-1, tokens, *last.shape[1:])
 
 
 def paths(ancestors: Ancestors, tokens: int) -> tuple[Array, Path]:

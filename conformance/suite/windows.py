@@ -26,7 +26,7 @@ from ..draw import Draw, poisoned
 from . import delta, ssd
 from .recurrence import Recurrence
 from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, divides, oracles, orders
-from .speculate import ACCEPT, ALONE, RUN, accepted, behind, paths
+from .speculate import ACCEPT, ALONE, RUN, accepted, behind, ends, paths
 
 
 @dataclass(frozen=True)
@@ -104,18 +104,13 @@ class Windows:
         row, path = paths(ancestors, tokens)
         run, live, begin = along(rows(whole, row), path), path >= 0, S[row]
 
-        def at_nodes(y: Array) -> Array:
-            ends = y[np.arange(len(row)), live.sum(axis=1) - 1]
-            reached = live.any(axis=1).reshape((-1,) + (1,) * (ends.ndim - 1))
-            return np.where(reached, ends, 0.0).reshape(-1, tokens, *ends.shape[1:])
-
         errors = []
         for c in (*orders(contract), *oracles(contract)):
             if c.order == "sequential":
-                errors.append(at_nodes(self.of.bounds.scan(begin, run, params, c, live)[0].error))
+                errors.append(ends(self.of.bounds.scan(begin, run, params, c, live)[0].error, live, tokens))
             else:
                 errors.append(self.of.bounds.tree(S, whole, ancestors, params, c).error[:, -tokens:])
-        return at_nodes(self.of.definition.scan(begin, run, params, live)[0]), allowed(errors, contract)
+        return ends(self.of.definition.scan(begin, run, params, live)[0], live, tokens), allowed(errors, contract)
 
     def state(self, S: Array, seen: Any, counted: Mask, params: Any, contract: NumericContract, number: int) -> Expected:
         held = self.of.definition.scan(S, seen, params, counted)[1]

@@ -29,10 +29,6 @@ CASES = [
 ]
 
 
-def columns_read(o: Options) -> int:
-    return o.w - 1 if o.keep == "none" or o.replay is None else o.w
-
-
 def crossing(module: ModuleType, made: Case) -> int:
     """`traffic_bytes`, less what the no-ops of this case save."""
     o = made.options
