@@ -13,6 +13,7 @@ from ssmspec_ref import tree
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from tests.trees import SHAPES, packed, parents_of
 
+from .accept_cases import gapped
 from .mutants import caught, mutated
 from .tensors import far
 
@@ -26,19 +27,11 @@ def draw(nodes: int, seed: int) -> np.ndarray:
     return packed([*trees, parents_of("random", nodes, seed), np.array([], dtype=np.int64)], nodes)
 
 
-def strided(array: np.ndarray, dtype: torch.dtype, fill: int) -> torch.Tensor:
-    """The array as every second row and column of a larger tensor."""
-    wide = torch.full([2 * n + 1 for n in array.shape], fill, dtype=dtype)
-    view = wide[tuple(slice(1, None, 2) for _ in array.shape)]
-    view.copy_(torch.from_numpy(array))
-    return view
-
-
 def judge(kernel: ModuleType, nodes: int, seed: int) -> bool:
     parents = draw(nodes, seed)
-    ancestors = strided(np.zeros((*parents.shape, nodes)), torch.bool, 1)
-    depths = strided(np.zeros(parents.shape), torch.int32, 99)
-    kernel.tree_mask(strided(parents, torch.int32, 5), ancestors=ancestors, depths=depths)
+    ancestors = gapped(np.zeros((*parents.shape, nodes)), torch.bool, 1)
+    depths = gapped(np.zeros(parents.shape), torch.int32, 99)
+    kernel.tree_mask(gapped(parents, torch.int32, 5), ancestors=ancestors, depths=depths)
     wide, deep = ancestors._base, depths._base
     gaps = wide is not None and deep is not None and bool(wide[:, ::2].all()) and bool((deep[::2] == 99).all())
     same = np.array_equal(ancestors.numpy(), tree.ancestors(parents))
