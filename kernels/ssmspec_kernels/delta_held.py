@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .delta_solved import LONGEST, Solved, load_parts
-from .dots import split3
+from .dots import dot_cut, dot_cut_onto, split3
 from .launch import overlapped, strides
 
 PART, WARPS = 32, 4
@@ -80,14 +80,6 @@ def _to_memory(tile, PART: tl.constexpr, WARPS: tl.constexpr):
 def _halves(x):
     """x (v, 2 n) as its first and its last n columns."""
     return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2)), (0, 2, 1)))
-
-
-@triton.jit
-def _dot_onto(acc, hi, mid, lo, x):
-    """acc + (hi + mid + lo) x."""
-    acc = tl.dot(lo, x, acc=acc, out_dtype=tl.float32)
-    acc = tl.dot(mid, x, acc=acc, out_dtype=tl.float32)
-    return tl.dot(hi, x, acc=acc, out_dtype=tl.float32)
 
 
 @triton.jit
@@ -152,18 +144,10 @@ def _delta_held_kernel(
         Y = tl.zeros([BLOCK_V, 2 * BLOCK_T], tl.float32)
         for part in tl.static_range(PARTS):
             hi, mid, lo = split3(_to_product(tiles[part], PART, WARPS))
-            Y = _dot_onto(Y, hi, mid, lo, tl.trans(xs[part]))
+            Y = dot_cut_onto(Y, hi, mid, lo, tl.trans(xs[part]))
         Y_q, Y_k = _halves(Y * tl.load(at_factors + row)[None, :])  # (1)
         hi, mid, lo = split3(_to_product(v_t, BLOCK_T, WARPS).to(tl.float32) - Y_k)
-        # Of nine products, as `dots` has them, the least is left out.
-        Z = tl.dot(mid, tl.trans(lo_M), out_dtype=tl.float32)
-        Z = tl.dot(lo, tl.trans(mid_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(hi, tl.trans(lo_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(mid, tl.trans(mid_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(lo, tl.trans(hi_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(hi, tl.trans(mid_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(mid, tl.trans(hi_M), acc=Z, out_dtype=tl.float32)
-        Z = tl.dot(hi, tl.trans(hi_M), acc=Z, out_dtype=tl.float32)
+        Z = dot_cut(hi, mid, lo, tl.trans(hi_M), tl.trans(mid_M), tl.trans(lo_M), False)
         of_q, U = _halves(Z)  # (3)
         at_o = o + b * stride_o_b + h * stride_o_h + t_v * stride_o_t + (j + j_v)
         tl.store(at_o, _to_memory(Y_q + of_q, BLOCK_T, WARPS).to(o.dtype.element_ty), mask=(t_v < T) & in_v)  # (2)
@@ -173,7 +157,7 @@ def _delta_held_kernel(
             for part in tl.static_range(PARTS):
                 i = part * PART + tl.arange(0, PART)
                 key = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=real[:, None] & (i < K)[None, :], other=0.0)
-                tile = _dot_onto(left * _to_product(tiles[part], PART, WARPS), hi, mid, lo, key)  # (4)
+                tile = dot_cut_onto(left * _to_product(tiles[part], PART, WARPS), hi, mid, lo, key)  # (4)
                 tile = _to_memory(tile, PART, WARPS).to(S.dtype.element_ty)
                 if WHOLE:
                     tl.store(at_S + part * PART * ROW, tile)

@@ -56,10 +56,16 @@ def dot_onto(acc, x, y):
     """acc + x y for fp32 blocks acc and x and activations y (2) (3)."""
     if y.dtype == tl.bfloat16:
         hi, mid, lo = split3(x)
-        acc = tl.dot(lo, y, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)
-        return tl.dot(hi, y, acc=acc, out_dtype=tl.float32)
+        return dot_cut_onto(acc, hi, mid, lo, y)
     return tl.dot(x, y.to(tl.float32), acc=acc, input_precision="ieee")
+
+
+@triton.jit
+def dot_cut_onto(acc, hi, mid, lo, y):
+    """acc + (hi + mid + lo) y (2)."""
+    acc = tl.dot(lo, y, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(mid, y, acc=acc, out_dtype=tl.float32)
+    return tl.dot(hi, y, acc=acc, out_dtype=tl.float32)
 
 
 @triton.jit
@@ -93,18 +99,24 @@ def dot_both(x, y, SPLIT: tl.constexpr, ROUND: tl.constexpr = False, NINTH: tl.c
     elif SPLIT:
         hi, mid, lo = split3(x)
         y_hi, y_mid, y_lo = split3(y)
-        if NINTH:
-            acc = tl.dot(lo, y_lo, out_dtype=tl.float32)
-            acc = tl.dot(mid, y_lo, acc=acc, out_dtype=tl.float32)
-        else:
-            acc = tl.dot(mid, y_lo, out_dtype=tl.float32)
-        acc = tl.dot(lo, y_mid, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(hi, y_mid, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)
-        acc = tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)
+        acc = dot_cut(hi, mid, lo, y_hi, y_mid, y_lo, NINTH)
     else:
         acc = tl.dot(x, y, input_precision="ieee")
     return acc
+
+
+@triton.jit
+def dot_cut(hi, mid, lo, y_hi, y_mid, y_lo, NINTH: tl.constexpr):
+    """(hi + mid + lo) (y_hi + y_mid + y_lo), all parts or all but lo y_lo (4)."""
+    if NINTH:
+        acc = tl.dot(lo, y_lo, out_dtype=tl.float32)
+        acc = tl.dot(mid, y_lo, acc=acc, out_dtype=tl.float32)
+    else:
+        acc = tl.dot(mid, y_lo, out_dtype=tl.float32)
+    acc = tl.dot(lo, y_mid, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(hi, y_mid, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)
+    return tl.dot(hi, y_hi, acc=acc, out_dtype=tl.float32)

@@ -165,11 +165,11 @@ FAULTS = [
     ("in_v = j + j_v < V", "in_v = j + j_v <= V", HELD),
     ("mask=(t_v < T) & in_v)  # (2)", "mask=(t_v <= T) & in_v)  # (2)", HELD),
     ("(h // HEADS_PER_KEY) * stride_q_g", "(h % HEADS_PER_KEY) * stride_q_g", HELD),
-    ("    acc = tl.dot(mid, x, acc=acc, out_dtype=tl.float32)\n", "", HELD),
-    ("        Z = tl.dot(mid, tl.trans(hi_M), acc=Z, out_dtype=tl.float32)\n", "", HELD),
+    ("acc=acc, out_dtype=tl.float32)\n    acc = tl.dot(mid, y, acc=acc", "acc=acc", "dots.py"),
+    ("    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
     ("_to_memory(Y_q + of_q, BLOCK_T", "_to_memory(of_q, BLOCK_T", HELD),
     ("split3(U * tl.load(at_factors + 2 * BLOCK_T + t)[None, :])", "split3(U)", HELD),
-    ("_dot_onto(left * _to_product", "_dot_onto(_to_product", HELD),
+    ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", HELD),
     ("tile, mask=inside)", "tile, mask=at_i < K)", HELD),
 ]  # fmt: skip
 

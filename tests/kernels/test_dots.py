@@ -97,12 +97,12 @@ def test_the_ninth_product_is_taken_where_it_is_asked_for(ninth: bool, lost: flo
 
 
 FAULTS = [
-    ("        acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)\n", ""),
-    ("        acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)\n", ""),
-    ("        acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)\n", ""),
+    ("    acc = tl.dot(lo, y_hi, acc=acc, out_dtype=tl.float32)\n", ""),
+    ("    acc = tl.dot(hi, y_lo, acc=acc, out_dtype=tl.float32)\n", ""),
+    ("    acc = tl.dot(mid, y_mid, acc=acc, out_dtype=tl.float32)\n", ""),
     (
-        "            acc = tl.dot(mid, y_lo, out_dtype=tl.float32)",
-        "            acc = tl.dot(mid, y_hi, out_dtype=tl.float32)",
+        "        acc = tl.dot(mid, y_lo, out_dtype=tl.float32)",
+        "        acc = tl.dot(mid, y_hi, out_dtype=tl.float32)",
     ),
     ("tl.dot(hi, y_mid, acc=acc", "tl.dot(y_mid, hi, acc=acc"),
     ("bits & -65536", "bits & -131072"),
