@@ -1,12 +1,9 @@
 """The table that says whether speculation is plain decoding: what it excuses, what it refuses, when it stands."""
 
 import json
-import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +12,16 @@ import pytest
 import transformers
 
 from conformance.losslessness import first_difference, near_tie
-from perf_gates import cells, lossless, workers
+from perf_gates import cells, lossless
 from perf_gates.cells import Cell, compare, judge, keys, problems, table
 from perf_gates.lossless import fill
 from perf_gates.runs import Bench, needs, ordered
-from perf_gates.workers import Failed, Worker, spread
+from perf_gates.workers import Failed
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.traces import Exact, run
 
 from .fast_tape import TapeRecorder
 from .fast_trained import pair
-from .some_tasks import Tasks
 
 PROMPTS = ["def mean(", "def fir", "values", "\n\n\n"]
 EXACT = np.zeros((5, 3)) + [[2.0, 1.0, 0.0]] * 5
@@ -248,31 +244,6 @@ def test_every_cell_has_its_turn_no_mode_waits_for_the_other_and_plain_decoding_
     assert together == 1 or alone == [True] * slow + [False] * (len(alone) - slow)
 
 
-def test_tasks_go_to_processes_in_order_and_what_breaks_one_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(workers.VISIBLE, "as it was")
-    tasks = ["first", "needs first", "raises", "dies", "breaks", "last"]
-    needed = {"needs first": "first"}
-    found = dict(spread(tasks, Tasks, 2, needed.get, float("inf"), ["0", "1"]))
-    assert set(found) == set(tasks)
-    assert list(found).index("first") < list(found).index("needs first")
-    assert {found["first"], found["last"]} <= {f"{task} {gpu}" for task in ("first", "last") for gpu in "01"}
-    assert found["raises"] == Failed("ValueError: as planted")
-    assert found["breaks"] == Failed("RuntimeError: GPU gone", broken=True)
-    assert found["dies"] == Failed("its process ended with 3", broken=True)
-    assert os.environ[workers.VISIBLE] == "as it was"
-
-
-def test_a_process_stays_with_one_kin_and_then_helps_where_the_fewest_work() -> None:
-    tasks = ["a1", "b1", "c1", "a2", "b2", "a3"]
-    idle, *others = [Worker(None, None, 0, kin=kin) for kin in (None, "a", "b", "b")]  # type: ignore[arg-type]
-    kin = itemgetter(0)
-    assert workers.chosen(others[1], tasks, [idle, *others], kin) == "b1"
-    assert workers.chosen(idle, tasks, [idle, *others], kin) == "c1"
-    assert workers.chosen(idle, ["b1", "a2", "a3"], [idle, *others], kin) == "a2"
-    assert workers.chosen(others[0], ["b1", "c1"], [idle, *others], kin) == "c1"
-    assert workers.chosen(others[0], tasks[1:], [idle, *others], workers.alike) == "b1"
-
-
 def test_cells_side_by_side_are_those_of_each_alone_and_one_that_fails_leaves_the_others(
     make: Callable[[], Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,12 +260,6 @@ def test_cells_side_by_side_are_those_of_each_alone_and_one_that_fails_leaves_th
 
 def raising(*_: Any) -> None:
     raise RuntimeError("planted\nwith more")
-
-
-def test_what_runs_when_the_time_is_over_is_ended_and_nothing_starts_then() -> None:
-    began = time.monotonic()
-    assert list(spread(["long", "first"], Tasks, 1, lambda _: None, began + 1)) == []
-    assert time.monotonic() - began < 30
 
 
 def test_a_failure_is_a_cell_that_does_not_pass_and_is_run_again(
