@@ -23,6 +23,7 @@ from ssmspec_kernels import (
     delta_snapshots,
     delta_tree,
     gated_norm,
+    linear_added,
     linear_rows,
     norm,
     selective_scan,
@@ -30,6 +31,7 @@ from ssmspec_kernels import (
     ssd_buffered,
     ssd_buffered_step,
     ssd_chunk_scan,
+    ssd_gated,
     ssd_replay_scan,
     ssd_scan,
     ssd_snapshots,
@@ -120,12 +122,25 @@ def rows(*names: str, width: int = 6) -> Arguments:
     return made | {"weight": torch.ones(width), "out": blank("bf16", B, T, width)}
 
 
+def gated() -> Arguments:
+    given = ssd()
+    squares = blank("fp32", B, T, ssd_gated.parts(2, 5))
+    return given | {"weight": torch.arange(1.0, 11.0).reshape(2, 5), "squares": squares}
+
+
+def added() -> Arguments:
+    """o is no k: an output of another's shape has the wrong one."""
+    return projection() | {"residual": torch.ones(B, 9), "weight": torch.ones(9), "sums": blank("fp32", B, 1)}
+
+
 def projection() -> Arguments:
     x, W = (strided(draw(np.random.default_rng(0), *shape), "bf16", gap=8) for shape in ((B, 16), (9, 16)))
     return {"x": x, "W": W, "out": blank("bf16", B, 9)}
 
 
 PLACES = {"places": torch.full((B, T), -1)}
+OUTPUTS = {ssd_gated: ("out", "squares"), linear_added: ("out", "sums")}
+"""Of kernels that have several, what they return."""
 CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (causal_attention, prompt),
     (conv_packed, lambda: run(conv(), "u", "out")),
@@ -140,6 +155,7 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (delta_snapshots, lambda: delta() | PLACES),
     (delta_tree, lambda: delta() | {"ancestors": chains("ancestors")}),
     (gated_norm, lambda: rows("y", "z")),
+    (linear_added, added),
     (linear_rows, projection),
     (norm, lambda: rows("x")),
     (selective_scan, selective),
@@ -147,6 +163,7 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (ssd_buffered, ssd_ring),
     (ssd_buffered_step, lambda: ssd_ring(1)),
     (ssd_chunk_scan, lambda: run(ssd(), *ssd_cases.TOKENS, "z", "out")),
+    (ssd_gated, gated),
     (ssd_replay_scan, replay),
     (ssd_scan, ssd),
     (ssd_snapshots, lambda: ssd() | PLACES),
@@ -156,26 +173,26 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
 ]
 
 
-def check(module: ModuleType, drawn: Callable[[], Arguments]) -> None:
+def check(module: ModuleType, drawn: Callable[[], Arguments], names: tuple[str, ...] = ("out",)) -> None:
     """What is given is returned, and what is made is of its shape, its type, its bits, and nobody else's memory."""
     launcher = getattr(module, module.__name__.rpartition(".")[2])
     given, other = drawn(), drawn()
-    out = torch.full(
-        given["out"].shape, float("nan"), dtype=given["out"].dtype
-    )  # dense, as what is made: one compiled variant
-    assert launcher(**{**given, "out": out}) is out
-    y = launcher(**{**other, "out": None})
-    assert (y.shape, y.dtype) == (out.shape, out.dtype)
-    assert torch.isfinite(out).all()
-    assert torch.equal(y, out)
-    assert y.untyped_storage().data_ptr() not in {
-        x.untyped_storage().data_ptr() for x in other.values() if isinstance(x, Tensor)
-    }
+    dense = {n: torch.full(given[n].shape, float("nan"), dtype=given[n].dtype) for n in names}  # as is made: one variant
+    returned, made = launcher(**given | dense), launcher(**other | dict.fromkeys(names))
+    if len(names) == 1:
+        returned, made = (returned,), (made,)
+    taken = {x.untyped_storage().data_ptr() for x in other.values() if isinstance(x, Tensor)}
+    for out, came, y in zip(dense.values(), returned, made, strict=True):
+        assert came is out
+        assert (y.shape, y.dtype) == (out.shape, out.dtype)
+        assert torch.isfinite(out).all()
+        assert torch.equal(y, out)
+        assert y.untyped_storage().data_ptr() not in taken
 
 
 @pytest.mark.parametrize(("module", "drawn"), CALLS, ids=[module.__name__ for module, _ in CALLS])
 def test_outputs_are_those_given_and_otherwise_made(module: ModuleType, drawn: Callable[[], Arguments]) -> None:
-    check(module, drawn)
+    check(module, drawn, OUTPUTS.get(module, ("out",)))
 
 
 FAULTS = [
@@ -183,10 +200,12 @@ FAULTS = [
     (ssd_buffered_step, lambda: ssd_ring(1), "return y\n\n\ndef tile(", "return x\n\n\ndef tile("),
     (delta_buffered, delta_ring, "torch.empty_like(v)", "torch.empty_like(v, dtype=g.dtype)"),
     (selective_scan, selective, "torch.empty_like(x)", "x"),
+    (ssd_gated, gated, "j, dtype=torch.float32, device", "j, dtype=x.dtype, device"),
+    (ssd_gated, gated, "if squares is None else squares", "if squares is None else squares.clone()"),
 ]
 
 
 @pytest.mark.parametrize(("module", "drawn", "old", "new"), FAULTS, ids=[new[:20] for *_, new in FAULTS])
 def test_a_planted_output_is_caught(module: ModuleType, drawn: Callable[[], Arguments], old: str, new: str) -> None:
     with pytest.raises(AssertionError):
-        check(mutated(module, old, new), drawn)
+        check(mutated(module, old, new), drawn, OUTPUTS.get(module, ("out",)))
