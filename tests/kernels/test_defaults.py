@@ -1,12 +1,14 @@
 """What a kernel takes where nothing is given: what the oracle's records take, and the full operation."""
 
 import inspect
+import pkgutil
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import ssmspec_kernels
 from ssmspec_kernels import delta_chunked, selective_tree, ssd_scan, ssd_window
 from ssmspec_ref.attention import AttentionParams
 from ssmspec_ref.conv import ConvParams
@@ -22,10 +24,10 @@ RECORDS: dict[type, str] = {
     DeltaParams: "delta_buffered delta_buffered_step delta_chunk_scan delta_chunked delta_flush delta_scan delta_snapshots "
     "delta_tree",
     GatedNorm: "gated_norm",
-    Norm: "norm",
+    Norm: "linear_added linear_rows norm",
     SelectiveParams: "selective_scan selective_tree",
-    SSDParams: "ssd_buffered ssd_buffered_step ssd_chunk_scan ssd_commit ssd_gated_window ssd_replay_scan ssd_scan "
-    "ssd_snapshots ssd_tree_scan ssd_window",
+    SSDParams: "ssd_buffered ssd_buffered_step ssd_chunk_scan ssd_commit ssd_gated ssd_gated_window ssd_replay_scan "
+    "ssd_scan ssd_snapshots ssd_tree_scan ssd_window",
 }
 """The record that holds a layer's parameters, and the kernels that take them one by one."""
 STATED = {"write_state": True, "output_only": True, "fused": True, "append": False, "products": "fp32"}
@@ -51,6 +53,14 @@ def check(record: type, module: ModuleType) -> None:
 @pytest.mark.parametrize(("record", "module"), PAIRS, ids=[module.__name__ for _, module in PAIRS])
 def test_defaults_are_those_of_the_oracle(record: type, module: ModuleType) -> None:
     check(record, module)
+
+
+def test_every_launcher_with_such_a_default_is_listed() -> None:
+    known = STATED.keys() | {name for record in RECORDS for name in defaults(record)}
+    names = [module.name for module in pkgutil.iter_modules(ssmspec_kernels.__path__)]
+    launchers = {name: getattr(import_module(f"ssmspec_kernels.{name}"), name, None) for name in names}
+    found = {name for name, run in launchers.items() if inspect.isfunction(run) and defaults(run).keys() & known}
+    assert found == {name for names in RECORDS.values() for name in names.split()}
 
 
 FAULTS = [
