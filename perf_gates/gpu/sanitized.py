@@ -165,10 +165,8 @@ def main(argv: list[str] | None = None) -> int:
             (a.logs / f"{tool}.txt").write_text("\n".join(part.result() for part in parts))
     for one in said:
         print(f"{one.tool}: {one.refused or f'{len(one.checks)} checks, {one.found} found, {len(one.failed)} failed'}")
-        print(
-            *[f"{one.tool}: {line}" for line in (*one.lines, *one.failed, *(f"not run: {name}" for name in one.unrun))],
-            sep="\n",
-        )
+        for line in (*one.lines, *one.failed, *(f"not run: {name}" for name in one.unrun)):
+            print(f"{one.tool}: {line}")
     return 0 if all(one.clean for one in said) else 1
 
 
