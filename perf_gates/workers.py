@@ -63,9 +63,8 @@ def spread(
     waiting, done, workers = list(tasks), set(), [start(make, place, gpus) for place in range(jobs)]
     try:
         while time.monotonic() < until:
-            for worker in workers:
-                ready = [task for task in waiting if needs(task) is None or needs(task) in done]
-                if worker.task is None and ready:
+            for worker in (worker for worker in workers if worker.task is None):
+                if ready := [task for task in waiting if needs(task) is None or needs(task) in done]:
                     task = chosen(worker, ready, workers, kin)
                     waiting.remove(task)
                     worker.task, worker.kin = task, kin(task)

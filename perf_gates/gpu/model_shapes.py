@@ -3,11 +3,6 @@
 Inputs are random, tiles are the launchers' own. Outputs and states of a few rows and heads are compared with the float64
 reference within the bound of the declared contract; of all rows every output must be finite; padding rows, other slots,
 inputs and everything beside a tensor must keep their bits. Exits with 1 if a check fails.
-
-Under compute-sanitizer every tensor needs an allocation of its own, that ends where it ends:
-
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python -m perf_gates.gpu.model_shapes --out FILE
-        --jobs 1 --no-guards --batches 2 --windows 6 --nodes 13
 """
 
 import argparse
@@ -16,11 +11,10 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
-from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -29,8 +23,12 @@ import torch
 
 from perf_gates.gpu.judge.call import Call, Check, Plan
 from perf_gates.machine import fingerprint, kernel_hash
+from perf_gates.report import NOT_RUN, conformance
+from perf_gates.workers import Failed, spread
 
 FAMILIES = ("ssd", "delta", "inputs", "attention", "tokens")
+GUARD = 1024
+"""Elements of NaN on both sides of every tensor."""
 
 
 @dataclass(frozen=True)
@@ -65,88 +63,36 @@ def judge(check: Check, device: str, guard: int) -> Verdict:
 
 
 def verdicts(plan: Plan, only: str, device: str, guard: int, jobs: int, seconds: float) -> Iterator[Verdict]:
-    """One after the other, or in processes; what `seconds` leave no time for is not run, and said."""
-    todo, start = checks(plan, only), monotonic()
+    """One after the other, or in processes, of which one whose GPU context a kernel broke is replaced; what `seconds` leave
+    no time for is not run, and said."""
+    todo, until = checks(plan, only), monotonic() + seconds
     if jobs > 1:
-        yield from Workers(plan, only, device, guard, jobs).run(todo, start + seconds)
+        left = dict(enumerate(todo))
+        working = partial(worker, plan, only, device, guard)
+        for index, answer in spread(list(left), working, min(jobs, len(todo)), lambda _: None, until):
+            check = left.pop(index)
+            yield lost(check, answer.reason) if isinstance(answer, Failed) else answer
+        yield from (lost(check, NOT_RUN) for check in left.values())
         return
     for check in todo:
-        yield judge(check, device, guard) if monotonic() < start + seconds else lost(check, "not run: no time left")
+        yield judge(check, device, guard) if monotonic() < until else lost(check, NOT_RUN)
 
 
 def lost(check: Check, why: str) -> Verdict:
     return Verdict(check.kernel, check.model, check.variant, check.batch, False, None, why)
 
 
-@dataclass
-class Workers:
-    """Processes that take one check after another; one whose GPU context a kernel broke is replaced."""
-
-    plan: Plan
-    only: str
-    device: str
-    guard: int
-    jobs: int
-
-    def run(self, todo: list[Check], deadline: float) -> Iterator[Verdict]:
-        waiting, busy = list(enumerate(todo)), dict[Any, Any]()
-        for _ in range(min(self.jobs, len(todo))):
-            self._give(busy, *self._start(), waiting)
-        while busy:
-            ready: list[Any] = wait(list(busy), timeout=max(0.1, deadline - monotonic()))
-            for pipe in ready:
-                process, index = busy.pop(pipe)
-                try:
-                    verdict = pipe.recv()
-                except EOFError:
-                    verdict = lost(todo[index], "the process died")
-                yield verdict
-                if "CUDA error" in verdict.message or "died" in verdict.message:
-                    process.kill()
-                    process, pipe = self._start()
-                self._give(busy, process, pipe, waiting)
-            if monotonic() > deadline:
-                break
-        for process, index in busy.values():
-            process.kill()
-            yield lost(todo[index], "not run: no time left")
-        yield from (lost(check, "not run: no time left") for _, check in waiting)
-
-    def _start(self) -> tuple[Any, Any]:
-        context = get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, self.plan, self.only, self.device, self.guard), daemon=True)
-        process.start()
-        there.close()
-        return process, here
-
-    def _give(self, busy: dict[Any, Any], process: Any, pipe: Any, waiting: list[tuple[int, Check]]) -> None:
-        if waiting:
-            index, _ = waiting.pop(0)
-            pipe.send(index)
-            busy[pipe] = process, index
-        else:
-            process.kill()
-
-
-def _work(pipe: Any, plan: Plan, only: str, device: str, guard: int) -> None:
+def worker(plan: Plan, only: str, device: str, guard: int) -> Callable[[int], Verdict | Failed]:
+    """What judges a check by its number, in a process of its own."""
     torch.set_num_threads(1)
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     todo = checks(plan, only)
-    while True:
-        pipe.send(judge(todo[pipe.recv()], device, guard))
 
+    def judged(index: int) -> Verdict | Failed:
+        verdict = judge(todo[index], device, guard)
+        return Failed(verdict.message, broken=True) if "CUDA error" in verdict.message else verdict
 
-def table(found: list[Verdict]) -> str:
-    """A row for each kernel and model: checks, the largest share of a bound, and what failed."""
-    rows = ["| kernel | shape | checks | largest utilisation | verdict |", "|---|---|---|---|---|"]
-    for kernel, model in dict.fromkeys((v.kernel, v.model) for v in found):
-        own = [v for v in found if (v.kernel, v.model) == (kernel, model)]
-        used = [v.utilisation for v in own if v.utilisation is not None]
-        failed = sum(not v.passed for v in own)
-        most = f"{max(used):.2f}" if used else "exact"
-        rows.append(f"| {kernel} | {model} | {len(own)} | {most} | {'pass' if not failed else f'{failed} FAILED'} |")
-    return "\n".join(rows)
+    return judged
 
 
 def merged(parts: list[Path]) -> dict[str, Any]:
@@ -170,9 +116,9 @@ def merged(parts: list[Path]) -> dict[str, Any]:
 def finish(report: dict[str, Any], out: Path) -> None:
     """Write the report, print its table, and exit with 1 if a check failed or none was run."""
     out.write_text(json.dumps(report, indent=1) + "\n")
-    found = [Verdict(**v) for v in report["verdicts"]]
-    failed = sum(not v.passed for v in found)
-    print(table(found))
+    found = report["verdicts"]
+    failed = sum(not v["passed"] for v in found)
+    print("\n".join(conformance(found)))
     print(f"{len(found)} checks, {failed} failed")
     sys.exit(1 if failed or not found else 0)
 
@@ -187,13 +133,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="parts of one run, to write as one")
-    parser.add_argument("--no-guards", action="store_true", help="tensors end where their memory ends")
     a = parser.parse_args()
     if a.merge:
         finish(merged(a.merge), a.out)
     plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
     found: list[Verdict] = []
-    for verdict in verdicts(plan, a.only, "cuda", 0 if a.no_guards else 1024, a.jobs, a.seconds):
+    for verdict in verdicts(plan, a.only, "cuda", GUARD, a.jobs, a.seconds):
         found.append(verdict)
         if not verdict.passed:
             print(f"FAIL {verdict.kernel}/{verdict.model}/{verdict.variant}/b{verdict.batch}: {verdict.message}", flush=True)

@@ -1,7 +1,6 @@
 """The checks at the shapes of models, tried in the interpreter at sizes that it can take, and what they must catch."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +13,8 @@ from perf_gates.gpu.judge import call, inputs, rings, ssd, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
 from perf_gates.machine import kernel_hash
+from perf_gates.report import NOT_RUN
+from tests.kernels import planted_worker
 
 pytestmark = pytest.mark.interpreter
 
@@ -110,16 +111,37 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
     assert verdict.message.startswith("AssertionError")
 
 
-def test_what_fails_counts_in_the_table_and_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_what_fails_counts_in_the_table_and_in_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = [Verdict("norm", "m", "T=1", 1, True, 0.5), Verdict("norm", "m", "T=2", 1, False, None, "no")]
-    assert re.search(r"\| norm \| m \| 2 \| 0\.50 \| 1 FAILED \|", model_shapes.table(found))
-    assert "exact" in model_shapes.table([Verdict("b", "m", "T=1", 1, True, None)])
+    found.append(Verdict("rotary", "m", "T=1", 1, True, None))
     monkeypatch.setattr(model_shapes, "verdicts", lambda *_: iter(found))
     monkeypatch.setattr(model_shapes, "fingerprint", dict)
     monkeypatch.setattr("sys.argv", ["model_shapes", "--out", str(tmp_path / "x.json")])
     with pytest.raises(SystemExit, match="1"):
         model_shapes.main()
     assert "T=2" in (tmp_path / "x.json").read_text()
+    said = capsys.readouterr().out
+    assert "| norm | m | 2 | 0.50 | 1 |" in said
+    assert "| rotary | m | 1 | bits | 0 |" in said
+
+
+def test_processes_judge_every_check_and_one_that_breaks_or_ends_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_shapes, "worker", planted_worker.worker)
+    only = "tree_mask|accept_greedy|commit_tokens|kv_compact"
+    found = list(model_shapes.verdicts(PLAN, only, "cpu", 64, 2, 200.0))
+    names = [f"{v.kernel}/{v.model}/{v.variant}/b{v.batch}" for v in found]
+    assert sorted(names) == sorted(check.name for check in model_shapes.checks(PLAN, only))
+    assert {v.kernel for v in found if v.passed} == {"tree_mask", "kv_compact"}
+    assert {v.message for v in found if v.kernel == planted_worker.BREAKS} == {planted_worker.ERROR}
+    assert {v.message for v in found if v.kernel == planted_worker.ENDS} == {"its process ended with 3"}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_check_that_has_no_time_left_is_no_pass(jobs: int) -> None:
+    found = list(model_shapes.verdicts(PLAN, "tree_mask", "cpu", 64, jobs, 0.0))
+    assert {(v.passed, v.message) for v in found} == {(False, NOT_RUN)}
 
 
 def test_of_each_check_the_last_verdict_on_the_present_code_counts(tmp_path: Any) -> None:
@@ -150,11 +172,6 @@ def test_the_code_of_a_kernel_is_its_module_and_what_that_imports(tmp_path: Any)
     (tmp_path / "b.py").write_text("x = 2\n")
     kernel_hash.cache_clear()
     assert kernel_hash("a", folder=tmp_path) != before
-
-
-def test_a_check_that_has_no_time_left_is_no_pass() -> None:
-    found = list(model_shapes.verdicts(PLAN, "tree_mask", "cpu", 64, 1, 0.0))
-    assert [v.passed for v in found] == [False] * len(found) != []
 
 
 def test_a_bound_that_zeros_would_pass_says_nothing() -> None:
