@@ -121,7 +121,7 @@ def test_tiles_that_do_not_divide_a_head_write_no_squares_beside_it(monkeypatch:
 
 def test_planted_squares_of_a_tile_that_is_none_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
-        check_split(mutated(kernel, "mask=in_t & there)", "mask=in_t)", file="ssd_window.py"), monkeypatch)
+        check_split(mutated(kernel, "// BLOCK_P % TILES != 0", "// BLOCK_P % TILES < 0", file="ssd_window.py"), monkeypatch)
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
