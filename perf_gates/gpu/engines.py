@@ -15,7 +15,7 @@ import torch
 from perf_gates.clock import is_compiling
 
 from . import ablation, work
-from .named import DRAFTERS, Step, fixed, png
+from .named import Step, fixed, png
 
 ROOM = 512
 """Tokens that a sequence may get while it is timed."""
@@ -143,6 +143,3 @@ def forwards(step: Step) -> int:
         return int(size.split("x")[1])
     shapes = import_module("ssmspec_fast.draft.shapes")
     return len(shapes.Shape(step.parents or shapes.chain(step.tokens - 1)).levels)
-
-
-__all__ = ["DRAFTERS", "built", "engine", "forwards", "keep", "model_of", "operations_of", "stepping", "work_of"]
