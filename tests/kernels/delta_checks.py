@@ -37,15 +37,17 @@ def check_exact(kernel: Any, o: Options, **contract: Any) -> None:
     assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
 
 
-def check_last(kernel: Any, o: Options) -> None:
-    """Under decays that leave nothing, the state is what the last token wrote: its weight is 1.
+def check_last(kernel: Any, o: Options, dead: int = 0) -> None:
+    """Under decays that leave nothing, the state is what the last token wrote: its weight is 1. Behind it lie `dead` no-ops.
 
     Each element is one product of an input and a few factors, whose roundings in a window of another length are some units of
     2^-24; the sum of such decays has units of 2^-11, and so has the weight where it is taken from two sums.
     """
     whole, alone = cases.draw(replace(o, strong=True)), cases.draw(replace(o, strong=True))
+    if dead:
+        whole.extra["live"] = torch.arange(o.t).expand(o.b, o.t) < o.t - dead
     for name in ("q", "k", "v", "g", "beta", "out"):
-        setattr(alone, name, getattr(alone, name)[:, -1:])
+        setattr(alone, name, getattr(alone, name)[:, o.t - dead - 1 : o.t - dead])
     for case in (whole, alone):
         case.call(kernel)
     named = whole.slots[whole.slots >= 0].long()

@@ -59,6 +59,7 @@ LAST = [Options(t=29, io="bf16"), Options(t=7), Options(t=30, channel=True)]
 @pytest.mark.parametrize("o", LAST, ids=str)
 def test_the_last_token_has_weight_1_however_strong_the_decay(o: Options) -> None:
     check_last(kernel.delta_chunked, o)
+    check_last(kernel.delta_chunked, o, dead=2)
 
 
 @pytest.mark.parametrize("channel", [False, True])

@@ -57,6 +57,7 @@ def test_integers_come_out_exactly(o: Options) -> None:
 def test_the_last_token_has_weight_1_however_strong_the_decay(t: int) -> None:
     o = Options(t=t, io="bf16")
     check_last(two(delta_chunked, o), o)
+    check_last(two(delta_chunked, o), o, dead=2)
 
 
 @pytest.mark.parametrize("o", TREES, ids=str)
