@@ -17,7 +17,8 @@ lanes over n / RUN, and half of the instructions are shuffles.)
 Layout: S (s, h, p, n), a pool that rows reach through `slots`; a row with a negative slot is padding and touches nothing.
 Bound by the bytes of the state: one read, and one write where it is kept. The state is marked to leave the caches first,
 which leaves room for B, C and others' writes. A token is 332 instructions for 64 states a lane, 200 of them the products of
-(3) and (4). Where the device can, programs are placed while the launch before them ends, and wait for it.
+(3) and (4). Where the device can, programs are placed while the launch before them ends, and wait for it; where they are
+few, the next launch may be placed once their states are asked for. Beyond, that took 1.2 times as long.
 """
 
 import torch
@@ -78,16 +79,21 @@ def ssd_scan(
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
-    ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
+    grid = triton.cdiv(p, block), h, b
+    ssd_scan_kernel[grid](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y, None, None,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
         *strides(live, 2), *strides(None, 2), *strides(None, 3), *strides(None, 2), *d_strides(D), *dt_limit,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
         WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, enable_fp_fusion=fused,
-        **overlapped(S.device),
+        EARLY=t == 1 and grid[0] * h * b <= FEW, **overlapped(S.device),
     )  # fmt: skip
     return y
+
+
+FEW = 32 * 132
+"""Programs so few, of one token, that the launch behind them finds room beside them."""
 
 
 def tile(p: int, t: int, n: int, size: int) -> tuple[int, int]:
@@ -103,14 +109,17 @@ def tile(p: int, t: int, n: int, size: int) -> tuple[int, int]:
 
 @triton.jit
 def ssd_scan_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y, weight, squares,
-    stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
-    stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
-    stride_y_b, stride_y_t, stride_y_h, stride_live_b, stride_live_t, stride_places_b, stride_places_t,
-    stride_kept_s, stride_kept_h, stride_kept_p, stride_squares_b, stride_squares_t, stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr, RUN: tl.constexpr, OVERLAP: tl.constexpr,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y, weight, squares, stride_S_s: tl.constexpr,
+    stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_t: tl.constexpr,
+    stride_x_h: tl.constexpr, stride_dt_b: tl.constexpr, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr,
+    stride_B_b: tl.constexpr, stride_B_t: tl.constexpr, stride_B_g: tl.constexpr, stride_C_b: tl.constexpr,
+    stride_C_t: tl.constexpr, stride_C_g: tl.constexpr, stride_z_b: tl.constexpr, stride_z_t: tl.constexpr,
+    stride_z_h: tl.constexpr, stride_y_b: tl.constexpr, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr, stride_live_b,
+    stride_live_t, stride_places_b, stride_places_t, stride_kept_s, stride_kept_h, stride_kept_p, stride_squares_b,
+    stride_squares_t, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr,
+    N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, RUN: tl.constexpr, OVERLAP: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
@@ -156,6 +165,8 @@ def ssd_scan_kernel(
         inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
         at_S = S + slot * stride_S_s + h * stride_S_h + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
         state = tl.load(at_S, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        if OVERLAP and EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
         state = tl.reshape(state, (runs, BLOCK_P, RUN))
         at_y = y + b * stride_y_b + h * stride_y_h + p
         steps = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
