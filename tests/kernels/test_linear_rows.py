@@ -43,7 +43,7 @@ def f64(x: torch.Tensor) -> np.ndarray:
 def judge(kernel, m: int, k: int, o: int, dtype: str, bias: bool) -> eb.Comparison:
     x, W, b = draw(m, k, o, dtype, bias)
     out = torch.full((m, o), float("nan"), dtype=x.dtype)
-    module.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
+    kernel.linear_rows(x, W, b, out=out, block_o=16, block_k=64)
     layer = Linear(f64(W), None if b is None else f64(b))
     contract = NumericContract(io=TYPES[dtype])
     expected = eb.linear(eb.exact(f64(x), contract), layer).store(TYPES[dtype])
