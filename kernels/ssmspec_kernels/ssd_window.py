@@ -170,13 +170,15 @@ def _launch_chain(
     check_heads(heads or 1, h // g)
     head = triton.cdiv(p, CHANNELS)
     run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else run_of(b, h, h // g, p)
+    crowded = many(b, h, p)
     ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
         *strides(live, 2), *d_strides(D), *dt_limit, run,
         T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
         LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
-        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or 3, EVICT=not many(b, h, p), num_warps=1, **overlapped(S.device),
+        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or (3 if crowded else 2), MANY=crowded, num_warps=1,
+        **overlapped(S.device),
     )  # fmt: skip
 
 
@@ -305,10 +307,8 @@ def ssd_window_kernel(
                 if weight is not None:  # (6)
                     part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
                     at_part = squares + b * stride_squares_b + t * stride_squares_t + part
-                    there = in_t
-                    if (P + BLOCK_P - 1) // BLOCK_P % TILES != 0:  # programs that hold more tiles than the head has
-                        there &= tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)
-                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=there)
+                    there = tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)  # a program may have more than its head
+                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=in_t & there)
                     y_t *= tl.load(weight + h * P + p_t, mask=in_p, other=0.0).to(tl.float32)[None, :]
                 at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
                 tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])

@@ -3,7 +3,9 @@
 A half of a tile is held in registers (`ssd_tiles`): cut into parts, it is multiplied by C; scaled, it is the accumulators of
 what the tokens add, and goes back to memory from these. A program walks a run of tiles of one group; the products B C^T are
 computed once, and the weights of a head once for its tiles. The next tiles and their x are under way while this one is
-multiplied, and so is dt of the next head. All products are as accurate as fp32 (`dots`).
+multiplied, and so is dt of the next head. Where programs are many, B C^T is left to the first turn, behind the first tiles on
+their way: 0.94 to 1.0 of the time on an H200, but 1.0 to 1.2 where they are few. All products are as accurate as fp32
+(`dots`).
 
 The total decay of the window is G of its last real token as it came out of the running sum, so that the token's own weight is
 its dt: another order of the sum is another number.
@@ -31,7 +33,7 @@ def ssd_window_chain_kernel(
     stride_y_h: tl.constexpr, stride_live_b, stride_live_t, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high,
     run, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
     SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, BLOCK_T: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr,
-    TILES: tl.constexpr, STAGES: tl.constexpr, EVICT: tl.constexpr, OVERLAP: tl.constexpr,
+    TILES: tl.constexpr, STAGES: tl.constexpr, MANY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
@@ -43,31 +45,35 @@ def ssd_window_chain_kernel(
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
+    # What does not depend on the slot is on its way before the slot is there.
+    e, t, n = tl.arange(0, 16), tl.arange(0, BLOCK_T), tl.arange(0, HALF_N)
+    row_e, col_t, m = e.to(tl.int64), t.to(tl.int64), n + HALF_N
+    real, real_t = e < T, t < T
+    if live is not None:
+        at_live = live + b * stride_live_b
+        real &= tl.load(at_live + row_e * stride_live_t, mask=real, other=0) != 0
+        real_t &= tl.load(at_live + col_t * stride_live_t, mask=real_t, other=0) != 0
+    last = tl.max(tl.where(real, e, -1), axis=0)
+    at_dt = dt + b * stride_dt_b + row_e * stride_dt_t
+    raw = tl.load(at_dt + h_0 * stride_dt_h, mask=real, other=0.0)
+    decay, bias, skip_h = tl.load(A + h_0), 0.0, 0.0
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + h_0).to(tl.float32)
+    if D_HEAD:
+        skip_h = tl.load(D + h_0 * stride_D_h).to(tl.float32)
+    at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
+    B_n, B_m = load_rows(at_B, row_e * stride_B_t, n, real, n < N), load_rows(at_B, row_e * stride_B_t, m, real, m < N)
+    C_n, C_m = load_rows(at_C, col_t * stride_C_t, n, real_t, n < N), load_rows(at_C, col_t * stride_C_t, m, real_t, m < N)
     if slot >= 0:
-        e, t, n = tl.arange(0, 16), tl.arange(0, BLOCK_T), tl.arange(0, HALF_N)
-        row_e, col_t, m = e.to(tl.int64), t.to(tl.int64), n + HALF_N
-        real, real_t = e < T, t < T
-        if live is not None:
-            at_live = live + b * stride_live_b
-            real &= tl.load(at_live + row_e * stride_live_t, mask=real, other=0) != 0
-            real_t &= tl.load(at_live + col_t * stride_live_t, mask=real_t, other=0) != 0
-        last = tl.max(tl.where(real, e, -1), axis=0)
-        at_dt = dt + b * stride_dt_b + row_e * stride_dt_t
-        raw = tl.load(at_dt + h_0 * stride_dt_h, mask=real, other=0.0)
-        decay, bias, skip_h = tl.load(A + h_0), 0.0, 0.0
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + h_0).to(tl.float32)
-        if D_HEAD:
-            skip_h = tl.load(D + h_0 * stride_D_h).to(tl.float32)
         at_S, at_x = S + slot * stride_S_s, x + b * stride_x_b
-        at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
-        B_left = permuted(load_rows(at_B, row_e * stride_B_t, n, real, n < N), 16, HALF_N)
-        B_right = permuted(load_rows(at_B, row_e * stride_B_t, m, real, m < N), 16, HALF_N)
-        C_left = tl.trans(permuted(load_rows(at_C, col_t * stride_C_t, n, real_t, n < N), BLOCK_T, HALF_N))
-        C_right = tl.trans(permuted(load_rows(at_C, col_t * stride_C_t, m, real_t, m < N), BLOCK_T, HALF_N))
+        B_left, B_right = permuted(B_n, 16, HALF_N), permuted(B_m, 16, HALF_N)
+        C_left, C_right = tl.trans(permuted(C_n, BLOCK_T, HALF_N)), tl.trans(permuted(C_m, BLOCK_T, HALF_N))
         diagonal = e[:, None] == t[None, :]
         sees = (e[:, None] <= t[None, :]) & real[:, None] & real_t[None, :]
-        scores = tl.where(sees, dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right), 0.0)
+        if MANY:
+            scores = tl.zeros((16, BLOCK_T), tl.float32)
+        else:
+            scores = tl.where(sees, dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right), 0.0)
         W, from_state = tl.zeros((16, BLOCK_T), tl.float32), tl.zeros((BLOCK_T,), tl.float32)
         weight, scale = tl.zeros((16,), tl.float32), 0.0
         for index in tl.range(first, end, num_stages=STAGES):
@@ -77,6 +83,8 @@ def ssd_window_chain_kernel(
             left = load_half(at_head, p, n, stride_S_p, in_p, N)
             right = load_half(at_head, p, m, stride_S_p, in_p, N)
             x_e = load_rows(at_x + h * stride_x_h, row_e * stride_x_t, p, real, in_p)
+            if MANY and index == first:  # behind the first tiles on their way
+                scores = tl.where(sees, dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right), 0.0)
             if (p_0 == 0) | (index == first):
                 step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
                 G_e = tl.cumsum(step * decay, axis=0)  # (2)
@@ -97,11 +105,11 @@ def ssd_window_chain_kernel(
             state = held(left, HALF_N)
             y_t = dot_left(state, C_left)
             state = dot_onto(scale * state, weighted, B_left)  # (5)
-            store_half(at_head, state, p_0, 0, stride_S_p, True, P, N, HALF_N, EVICT)
+            store_half(at_head, state, p_0, 0, stride_S_p, True, P, N, HALF_N, not MANY)
             state = held(right, HALF_N)
             y_t = dot_onto(y_t, state, C_right)
             state = dot_onto(scale * state, weighted, B_right)  # (5)
-            store_half(at_head, state, p_0, HALF_N, stride_S_p, True, P, N, HALF_N, EVICT)
+            store_half(at_head, state, p_0, HALF_N, stride_S_p, True, P, N, HALF_N, not MANY)
             y_t = from_state[None, :] * y_t + dot_right(tl.trans(x_e), W)  # (4)
             here = in_p[:, None] & real_t[None, :]
             if D is not None and not D_HEAD:

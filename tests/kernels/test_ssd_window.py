@@ -294,6 +294,19 @@ def test_chains_of_every_split_lie_within_the_bound_in_the_bytes_of_the_formula(
     check_chain(kernel)
 
 
+def test_chains_of_many_rows_lie_within_the_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "many", lambda *_: True)
+    check_chain(kernel)
+
+
+def test_planted_products_of_a_later_turn_are_caught_where_rows_are_many() -> None:
+    mutant = mutated(kernel, "if MANY and index == first:", "if MANY and index == first + 1:", file=CHAIN)
+    check_chain(mutant)
+    mutant.many = lambda *_: True  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError):
+        check_chain(mutant)
+
+
 @pytest.mark.parametrize(("old", "new", "file"), CHAIN_FAULTS, ids=[f"{file} {new}" for _, new, file in CHAIN_FAULTS])
 def test_planted_fault_of_a_short_chain_is_caught(old: str, new: str, file: str) -> None:
     mutant = mutated(kernel, old, new, file=file)
