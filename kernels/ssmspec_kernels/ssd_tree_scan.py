@@ -4,8 +4,9 @@
     W_ij = exp(G_i - G_j) dt_j (C_i . B_j)        j on that path   (2)
     y    = W x + exp(G) (C S^T) + D x, then y silu(z)              (3)
 
-The kernel is that of `ssd_window`; its blocks are sized by the tree, 16 to 128 nodes. Each row of the batch has a tree of
-its own. The accepted path is committed by a scan of its tokens (`ssd_scan`, or `ssd_replay_scan` at the next window).
+The kernel is that of `ssd_window`; its blocks are sized by the tree, 16 to 128 nodes. Trees of 33 to 64 nodes have one of
+their own where the device and the shapes are those it is made for (`ssd_tree_large`). Each row of the batch has a tree of its
+own. The accepted path is committed by a scan of its tokens (`ssd_scan`, or `ssd_replay_scan` at the next window).
 
 Layout: S (s, h, p, n) through `slots`; ancestors (b, t, t), node t sees node j, as `ssmspec_ref.tree.ancestors` makes it.
 Defined for masks whose ancestor sets nest; a node that does not see itself is padding, whatever stands in its row.
@@ -20,6 +21,7 @@ from ssmspec_ref.errors import ShapeMismatch
 
 from .ssd_inputs import check_inputs
 from .ssd_scan import traffic_bytes as scan_bytes
+from .ssd_tree_large import launch_large, takes
 from .ssd_window import launch
 
 
@@ -52,10 +54,12 @@ def ssd_tree_scan(
     heads: int | None = None,
     num_warps: int | None = None,
     stages: int | None = None,
+    large: bool = True,
 ) -> Tensor:
     """The outputs (b, t, h, p) at every node of a tree for each row, from the states S[slots], which stay as they are.
 
     The output at a padding node is 0; that of a padding row is not written. Rows may share a state.
+    `large` off: not by the kernel of large trees; nor where `block_p`, `program_p`, `num_warps` or `stages` is given.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
@@ -63,6 +67,11 @@ def ssd_tree_scan(
     axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
     if axes["j"] != axes["t"]:
         raise ShapeMismatch(f"ancestors came with {axes['j']} columns for {axes['t']} nodes; give one for each node")
+    tiled = any(tile is not None for tile in (block_p, program_p, num_warps, stages))
+    if large and not tiled and takes(axes, S, x, B, C, D, z):
+        y = torch.empty_like(x) if out is None else out
+        launch_large(axes, S, x, dt, A, B, C, ancestors, D, dt_bias, dt_softplus, dt_limit, slots, y, heads)
+        return y
     return launch(
         axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, out,
         (block_p, program_p, heads, num_warps, stages),

@@ -1,0 +1,217 @@
+"""The kernel of `ssd_tree_scan` for trees of 33 to 64 nodes in bf16, on GPUs whose products take four warps (wgmma).
+
+    G, W  as in `ssd_window`, (2) and (3)
+    y^T  = x^T W^T + exp(G) (S C^T)                                                  (1)
+    W_ij = exp(G_i) (exp(-G_j) dt_j (C_i . B_j))    where no |G| of a program        (2)
+                                                    reaches MILD
+
+(2) has one exponential for a node instead of one for a pair. It is as accurate as (3) of `ssd_window`: there G_i - G_j is a
+difference of rounded sums, whose error |G| u is that of the exponents here. What is in brackets is up to e^MILD W.
+
+A program owns HEADS heads of a group of one row. What they share, the products B C^T, is computed once and stays in
+registers. Of each head, the state and x are asked for, and while they are on their way the weights are computed. The state
+goes from memory straight into the left operand of its product (`fragments`), x into that of its own, and y from the sums back
+to memory (`pairs`); only the weights pass through shared memory, in three parts. A fence in front of their product waits for
+all that was asked for before: so nothing is asked for ahead of it for the next head.
+
+Heads of 80 channels are one tile of 64 and a quarter of another: the last 16 channels of up to four heads are the rows of one
+tile. Their product with C is taken once for all, that with the weights for each head, the rows of others being 0. Then x is
+asked for behind the weights (EARLY off), for want of registers.
+All products are as accurate as fp32 (`dots`); parts are summed from the large to the small, which takes fewer registers.
+Bound by the bytes of the state, x and y for few rows; for many by the latency of one head after the other in two programs an
+SM: for 256 rows on an H200, 324 us of Mamba2-2.7B, and 678 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
+"""
+
+import torch
+import triton
+import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from .dots import dot_inputs, dot_right, split3
+from .fragments import permuted, to_product
+from .launch import d_strides, overlapped, strides
+from .pairs import chosen, from_pairs, load_pairs, places, row_channels, store_pairs, to_pairs
+from .ssd_inputs import check_heads, load_rows, step_size
+
+SMS = 132
+MILD = 40.0
+REST_HEADS = 4
+"""Whose last 16 channels are a tile."""
+CHANNELS, STATES = (64, 80), 128
+
+
+def takes(axes: dict[str, int], S: Tensor, x: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None) -> bool:
+    """Whether the kernel is made for such arguments, and for their device."""
+    other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
+    bf16 = all(v.dtype == torch.bfloat16 for v in (x, B, C)) and S.dtype == torch.float32
+    per_head = z is None and (D is None or D.dim() == 1)
+    return not other and bf16 and per_head and 32 < axes["t"] <= 64 and axes["p"] in CHANNELS and axes["n"] == STATES
+
+
+def launch_large(
+    axes: dict[str, int],
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    ancestors: Tensor,
+    D: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+    dt_limit: tuple[float, float],
+    slots: Tensor | None,
+    y: Tensor,
+    heads: int | None,
+) -> None:
+    """Raises: ParameterError for heads that do not divide those of a group, before anything is written."""
+    b, t, h, p, g = (axes[k] for k in "bthpg")
+    rest = p - 64
+    run = heads or heads_of(b * h, h // g, REST_HEADS if rest else 20)
+    check_heads(run, h // g)
+    if rest and run > REST_HEADS:
+        raise ParameterError(f"{run} heads a program; of heads of {p} channels a program takes up to {REST_HEADS} heads")
+    ssd_tree_large_kernel[(h // run, b)](
+        S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
+        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(y, 3),
+        *strides(ancestors, 3), d_strides(D)[0], *dt_limit, h,
+        T=t, REST=rest, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), HEADS=run,
+        BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1, num_warps=4,
+        **overlapped(S.device),
+    )  # fmt: skip
+
+
+def heads_of(rows: int, of_group: int, most: int) -> int:
+    """Heads of a program: few whole rounds of two programs an SM, of which a start costs two heads."""
+    divisors = [k for k in range(1, most + 1) if of_group % k == 0]
+    return min(divisors, key=lambda k: triton.cdiv(rows // k, 2 * SMS) * (k + 2))
+
+
+@triton.jit
+def _half(start, n_0: tl.constexpr, stride_p: tl.constexpr):
+    """Half a tile of one head, 64 channels and as many columns, in memory's order."""
+    warp, channel, n = row_channels(64)
+    at = start + ((warp * 16 + channel).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
+    return tl.load(at)
+
+
+@triton.jit
+def _rest(start, n_0: tl.constexpr, stride_h: tl.constexpr, stride_p: tl.constexpr, HEADS: tl.constexpr):
+    """Half a tile of the last 16 channels of up to four heads; a warp has those of one."""
+    warp, channel, n = row_channels(64)
+    at = start + (warp.to(tl.int64) * stride_h + channel.to(tl.int64) * stride_p)[:, None] + (n_0 + n)
+    return tl.load(at, mask=(warp < HEADS)[:, None] & (n >= 0), other=0.0)
+
+
+@triton.jit
+def _onto(acc, half, right):
+    """acc + S C^T for half a tile."""
+    hi, mid, lo = split3(to_product(half, 64, 64))
+    acc = tl.dot(hi, right, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(mid, right, acc=acc, out_dtype=tl.float32)
+    return tl.dot(lo, right, acc=acc, out_dtype=tl.float32)
+
+
+@triton.jit
+def _weights(head, Gs, steps, scores, skips, mild, SKIP: tl.constexpr, BLOCK_H: tl.constexpr):
+    """W^T of a head with D on its diagonal, and exp(G) over its columns."""
+    i, k = tl.arange(0, 64), tl.arange(0, BLOCK_H)
+    G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
+    step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
+    decay = tl.exp(G)[None, :]
+    if mild:
+        W = decay * ((tl.exp(-G) * step)[:, None] * scores)  # (2)
+    else:
+        between = tl.minimum(G[None, :] - G[:, None], 88.0, propagate_nan=tl.PropagateNan.ALL)
+        W = tl.exp(between) * (step[:, None] * scores)
+    if SKIP:
+        W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+    return W, decay
+
+
+@triton.jit
+def ssd_tree_large_kernel(
+    S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
+    stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
+    stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t: tl.constexpr, stride_B_g,
+    stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
+    stride_anc_b, stride_anc_t, stride_anc_j, stride_D_h, low, high, all_heads,
+    T: tl.constexpr, REST: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_H: tl.constexpr, MILD: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    b = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0).to(tl.int64) * HEADS
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    if slot >= 0:
+        g = first // HEADS_PER_GROUP
+        i, k, n = tl.arange(0, 64), tl.arange(0, BLOCK_H), tl.arange(0, 64)
+        t, heads, m = i.to(tl.int64), first + k, n + 64
+        in_t, in_h, every = i < T, k < HEADS, n >= 0
+        at_S = S + slot * stride_S_s + first * stride_S_h
+        at_anc = ancestors + b * stride_anc_b
+        real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
+        at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
+        sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+        bias = tl.zeros((BLOCK_H,), tl.float32)
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
+        steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+        lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]
+        Gs = dot_right(sees.to(tl.bfloat16), lds)
+        mild = tl.max(tl.max(tl.abs(Gs), axis=1), axis=0) < MILD
+        at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
+        B_left = permuted(load_rows(at_B, t * stride_B_t, n, real, every), 64, 64)
+        B_right = permuted(load_rows(at_B, t * stride_B_t, m, real, every), 64, 64)
+        C_left = tl.trans(permuted(load_rows(at_C, t * stride_C_t, n, real, every), 64, 64))
+        C_right = tl.trans(permuted(load_rows(at_C, t * stride_C_t, m, real, every), 64, 64))
+        scores = tl.where(tl.trans(sees), tl.dot(B_right, C_right, acc=dot_inputs(B_left, C_left)), 0.0)
+        skips = tl.zeros((BLOCK_H,), tl.float32)
+        if D is not None:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+        bits = tl.sum(tl.where(real, tl.full((64,), 1, tl.int64) << t, 0), axis=0)
+        token, channel = places()
+        at_x = x + b * stride_x_b + first * stride_x_h + token * stride_x_t
+        at_y = y + b * stride_y_b + first * stride_y_h + token * stride_y_t
+        if REST:
+            zero = tl.zeros((64, 64), tl.float32)
+            y_rest = _onto(zero, _rest(at_S + 64 * stride_S_p, 0, stride_S_h, stride_S_p, HEADS), C_left)
+            y_rest = _onto(y_rest, _rest(at_S + 64 * stride_S_p, 64, stride_S_h, stride_S_p, HEADS), C_right)
+            owner, owners = i // 16, channel // 16
+            at_rest = at_x + owners.to(tl.int64) * stride_x_h + 64 + channel % 16
+        for head in tl.range(0, HEADS, num_stages=1):
+            left = _half(at_S + head * stride_S_h, 0, stride_S_p)
+            right = _half(at_S + head * stride_S_h, 64, stride_S_p)
+            # All heads are asked for: bits that depend on it are no mask that lies in registers from head to head.
+            asked = chosen(tl.where(first + head < all_heads, bits, 0))
+            if EARLY:
+                x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
+                if REST:
+                    x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
+            W, decay = _weights(head, Gs, steps, scores, skips, mild, D is not None, BLOCK_H)
+            hi, mid, lo = split3(W)
+            if not EARLY:
+                x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
+                if REST:
+                    x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
+            y_p = _onto(_onto(tl.zeros((64, 64), tl.float32), left, C_left), right, C_right)
+            y_p = tl.dot(x_p, hi, acc=decay * y_p, out_dtype=tl.float32)  # (1)
+            y_p = tl.dot(x_p, mid, acc=y_p, out_dtype=tl.float32)
+            y_p = tl.dot(x_p, lo, acc=y_p, out_dtype=tl.float32)
+            store_pairs(at_y + head * stride_y_h + channel, to_pairs(y_p.to(y.dtype.element_ty)), token < T)
+            if REST:
+                own = owner[:, None] == head
+                y_rest = tl.dot(x_rest, hi, acc=tl.where(own, decay, 1.0) * y_rest, out_dtype=tl.float32)  # (1)
+                y_rest = tl.dot(x_rest, mid, acc=y_rest, out_dtype=tl.float32)
+                y_rest = tl.dot(x_rest, lo, acc=y_rest, out_dtype=tl.float32)
+        if REST:
+            at_rest = at_y + owners.to(tl.int64) * stride_y_h + 64 + channel % 16
+            store_pairs(at_rest, to_pairs(y_rest.to(y.dtype.element_ty)), (token < T) & (owners < HEADS))

@@ -1,0 +1,164 @@
+"""Large trees of SSD: every node against the oracle within its bound, what is read, and what does not take the kernel."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ssmspec_kernels import ssd_tree_large, ssd_tree_scan
+from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.shapes import Array
+from tests.kernels import ssd_cases as cases
+from tests.kernels.mutants import mutated
+from tests.kernels.ssd_cases import Case, Options
+from tests.kernels.test_ssd_tree_scan import check_bytes, draw, oracle
+
+WIDE = Options(b=3, t=63, h=4, g=2, p=64, n=128, io="bf16", spare=1)
+REST = replace(WIDE, t=40, h=6, g=2, p=80, seed=1)
+STRONG = replace(WIDE, h=2, g=1, limit=(3.0, float("inf")), seed=6)
+MILD = replace(WIDE, h=2, g=1, gentle=True, D="", seed=2)
+COVER = [
+    WIDE,
+    replace(WIDE, b=1, t=64, h=2, g=1, D="", bias=False, softplus=False, seed=3),
+    replace(WIDE, t=33, h=2, limit=(0.05, 0.8), poison=7.0, seed=4),
+    STRONG,
+    MILD,
+    REST,
+    replace(REST, h=4, g=1, gentle=True, seed=5),
+]
+
+
+def check(module: ModuleType, o: Options, **options: Any) -> None:
+    """The outputs within their bounds, and nothing else written."""
+    (case, mask), (fresh, _) = draw(o), draw(o)
+    pair, _ = oracle(case, mask)
+    before = case.before(mask=mask)
+    case.call(module.ssd_tree_scan, ancestors=mask, **options)
+    cases.assert_within("y", case.out, pair, case.rows)
+    case.out[case.rows] = fresh.out[case.rows]
+    cases.unchanged(before)
+
+
+def taken(monkeypatch: pytest.MonkeyPatch, case: Case, mask: torch.Tensor, **options: Any) -> bool:
+    """Whether a call takes the kernel."""
+    calls: list[Any] = []
+    launch = ssd_tree_large.launch_large
+
+    def kept(*args: Any) -> None:
+        calls.append(args)
+        launch(*args)
+
+    monkeypatch.setattr(ssd_tree_scan, "launch_large", kept)
+    case.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, **options)
+    return bool(calls)
+
+
+@pytest.mark.parametrize("o", COVER, ids=str)
+def test_every_node_lies_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
+    check(ssd_tree_scan, o)
+
+
+def decays(o: Options) -> Array:
+    """The largest |G| of each head that the kernel sees."""
+    case, mask = draw(o)
+    window = case.window(np.einsum("btt -> bt", mask.numpy()[case.rows]))
+    raw = window.dt + (case.params().dt_bias if o.bias else 0.0)
+    step = np.clip(np.logaddexp(0.0, raw) if o.softplus else raw, *o.limit)
+    sees = mask.numpy()[case.rows].astype(float)
+    G = np.einsum("bij, bjh -> bih", sees, step * case.params().A)
+    return np.asarray(np.abs(G).max(axis=(0, 1)))
+
+
+def test_both_forms_of_the_weights_are_covered() -> None:
+    assert decays(STRONG).min() > ssd_tree_large.MILD
+    assert decays(MILD).max() < ssd_tree_large.MILD
+
+
+@pytest.mark.parametrize("o", [WIDE, REST], ids=str)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_any_number_of_heads_a_program_has_the_same_bits(o: Options, heads: int) -> None:
+    o = replace(o, h=4, g=1, gentle=True)
+    (case, mask), (other, _) = draw(o), draw(o)
+    case.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, heads=4)
+    other.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, heads=heads)
+    assert torch.equal(case.out[case.rows], other.out[other.rows])
+
+
+@pytest.mark.parametrize("o", [replace(WIDE, h=2, g=1), replace(REST, h=4, g=1, t=33)], ids=str)
+def test_bytes_equal_the_formula_and_the_state_and_every_node_are_read_once(o: Options) -> None:
+    check_bytes(ssd_tree_scan, o)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"t": 32}, {}),
+        ({"t": 65}, {}),
+        ({"p": 48}, {}),
+        ({"n": 64}, {}),
+        ({"io": "fp16"}, {}),
+        ({"state": "bf16"}, {}),
+        ({"z": True}, {}),
+        ({"D": "channel"}, {}),
+        ({}, {"large": False}),
+        ({}, {"block_p": 16, "program_p": 64, "num_warps": 2, "stages": 1}),
+    ],
+    ids=str,
+)
+def test_what_it_is_not_made_for_does_not_take_it(
+    changes: dict[str, Any], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(WIDE, b=1, h=1, g=1)
+    assert taken(monkeypatch, *draw(small))
+    assert not taken(monkeypatch, *draw(replace(small, **changes)), **options)
+
+
+def test_heads_that_do_not_divide_a_group_are_refused_before_anything_is_written() -> None:
+    case, mask = draw(WIDE)
+    before = case.before()
+    with pytest.raises(ParameterError, match="3 heads a program"):
+        case.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, heads=3)
+    cases.unchanged(before)
+
+
+def test_the_rest_of_more_than_four_heads_is_refused() -> None:
+    case, mask = draw(replace(REST, h=6, g=1))
+    before = case.before()
+    with pytest.raises(ParameterError, match="up to 4 heads"):
+        case.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, heads=6)
+    cases.unchanged(before)
+
+
+def check_all(module: ModuleType) -> None:
+    for o in (replace(STRONG, b=1), MILD, replace(REST, h=2, g=1, t=36)):
+        check(module, o, heads=2)
+
+
+LARGE, PAIRS = "ssd_tree_large.py", "pairs.py"
+FAULTS = [
+    ("token = pair // 256 * 8 + pair % 4 * 2", "token = pair // 256 * 8 + pair % 2 * 4", PAIRS),
+    ("bits >> (pair % 4 * 2)", "bits >> (pair % 2 * 4)", PAIRS),
+    ("row % 8 * 2 + row // 32 % 2", "row % 8 + row // 32 % 2 * 8", PAIRS),
+    ("(tl.exp(-G) * step)[:, None]", "step[:, None]", LARGE),
+    ("W = tl.exp(between)", "W = tl.exp(-between)", LARGE),
+    ("G[None, :] - G[:, None]", "G[:, None] - G[None, :]", LARGE),
+    ("acc=decay * y_p", "acc=y_p", LARGE),
+    ("k[None, :] == head, steps", "k[None, :] == 0, steps", LARGE),
+    ("tl.where(tl.trans(sees),", "tl.where(sees,", LARGE),
+    ("chosen(tl.where(first + head < all_heads, bits, 0))", "token < T", LARGE),
+    ("(warp < HEADS)[:, None] & (n >= 0)", "(warp < 1)[:, None] & (n >= 0)", LARGE),
+    ("acc=tl.where(own, decay, 1.0) * y_rest", "acc=decay * y_rest", LARGE),
+    ("(token < T) & (owners < HEADS)", "token < T", LARGE),
+    ("own = owner[:, None] == head", "own = owner[:, None] >= head", LARGE),
+    ("tl.dot(x_p, mid, acc=y_p", "tl.dot(x_p, lo, acc=y_p", LARGE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
+    mutant = mutated(ssd_tree_scan, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check_all(mutant)
