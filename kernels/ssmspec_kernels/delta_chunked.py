@@ -112,7 +112,7 @@ def launch_window(
             f"held came as True for {t} tokens of {width} channels in {q.dtype} with gates {tuple(g.shape)}; two launches "
             "take up to 16 tokens of 128 channels in bf16 with a gate per head: leave it out"
         )
-    if takes(q, g) and tiles is None and (two_launches(S, b * h, t) if held is None else held):
+    if takes(q, g) and tiles is None and (two_launches(S, b * h) if held is None else held):
         solved = solved or scratch(b, h, q.device)
         live = live if ancestors is None else ancestors.diagonal(dim1=1, dim2=2)
         launch_solve(q, k, g, beta, A, dt_bias, slots, live, ancestors, l2_norm, scale, eps, solved)
@@ -132,10 +132,10 @@ def launch_window(
     )  # fmt: skip
 
 
-def two_launches(S: Tensor, programs: int, tokens: int) -> bool:
-    """Whether two launches are faster: for many heads of rows on sm_90, sooner for many tokens, as measured on an H200."""
+def two_launches(S: Tensor, programs: int) -> bool:
+    """Whether two launches are faster: for many heads of rows on sm_90, as measured on an H200."""
     other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
-    return not other and programs >= (512 if tokens > 8 else 2048)
+    return not other and programs >= 128
 
 
 def tile(programs: int, write_state: bool) -> tuple[int, int, int]:

@@ -2,20 +2,23 @@
 
 With M, PM, from_q, from_k and to of `delta_solved`,
 
-    Y_q = from_q (S^T q),   Y_k = from_k (S^T k)        in one product, the queries and the keys its rows    (1)
+    Y_q = from_q (S^T q),   Y_k = from_k (S^T k)        in one product, the queries and the keys its columns (1)
     o   = Y_q + PM (v - Y_k)                                                                                 (2)
     u   = M (v - Y_k)                                   what the window writes                               (3)
     S'  = exp(G_T) S + sum_j to_j k_j u_j^T                                                                  (4)
 
-A program owns v channels of one value head of one row, with all of k, and asks for its tile before anything else, while the
-first launch ends, which waited for all that was launched before. It holds
-the tile in registers from (1) to (4): a state is read once, and written at most once, whatever the number of tokens, and
-no element changes its lane. A warp holds 16 channels in the order in which a product of tensor cores has a left operand and
-its sums: lane l holds rows r = l // 4 and r + 8, columns 2 (l % 4) and the next. So a tile (16 WARPS, PART) is loaded with
+Up to 8 queries and 8 keys are the 16 columns of (1), and (2) (3) one product with both; more are 32. A program walks RUN
+tiles of one value head of one row, each some channels v with all of k, and asks for the first before anything else, while the
+first launch ends, which waited for all that was launched before. It holds a tile in registers from (1) to (4): a state is
+read once, and written at most once, whatever the number of tokens, and no element changes its lane. A warp holds 16 channels
+in the order in which a product of tensor cores has a left operand and its sums: lane l holds rows r = l // 4 and r + 8,
+columns 2 (l % 4) and the next. So a tile (16 WARPS, PART) is loaded with
 
     row 16 w + 8 e + r  holds channel v = 16 w + 2 r + e,   column y holds channel k = y                     (5)
 
-as pairs (8 bytes a lane). Values and outputs have the same rows. Bound by the bytes of the state.
+as pairs (8 bytes a lane). Values and outputs have the same rows. Queries and keys are read once for the tiles of a run.
+Bound by the bytes of the state. A program of one warp, whose lines of memory are halves, took longer (1.6 plain steps for 5
+tokens and 256 rows, where 32 channels take 1.22).
 """
 
 import triton
@@ -26,8 +29,17 @@ from .delta_solved import LONGEST, Solved, load_parts
 from .dots import dot_cut, dot_cut_onto, split3
 from .launch import overlapped, strides
 
-PART, WARPS = 32, 4
-"""Channels k of a product, and warps of a program: the fastest of 32, 64, 128 and 2, 4, 8 on an H200."""
+PART = 32
+"""Channels k of a product: the fastest of 16, 32 and 64 on an H200."""
+
+
+def tile(heads: int, tokens: int, write_state: bool) -> tuple[int, int]:
+    """Warps of a program, of 16 channels each, and its run of tiles: as measured on an H200."""
+    if tokens <= 8 or heads < 512:
+        return 2, 1
+    if not write_state:
+        return 2, 4 if heads >= 2048 else 1
+    return 4 if heads >= 2048 else 2, 2
 
 
 def launch_held(
@@ -43,14 +55,15 @@ def launch_held(
 ) -> None:
     """(1) to (4) on arguments that were checked."""
     (b, t, groups, width), (h, channels) = q.shape, v.shape[2:]
-    block_k = max(16, triton.next_power_of_2(width))
-    part = min(PART, block_k)
-    _delta_held_kernel[(triton.cdiv(channels, 16 * WARPS), h, b)](
+    block_k, (warps, run) = max(16, triton.next_power_of_2(width)), tile(b * h, t, write_state)
+    part, tiles = min(PART, block_k), triton.cdiv(channels, 16 * warps)
+    _delta_held_kernel[(triton.cdiv(tiles, run), h, b)](
         S, q, k, v, slots, live, solved.parts, solved.factors, o,
         *strides(S, 2), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(o, 3), *strides(live, 2),
         *strides(solved.parts, 2), *strides(solved.factors, 2),
-        T=t, K=width, V=channels, ROW=S.stride(2), HEADS_PER_KEY=h // groups, WRITE_STATE=write_state, BLOCK_T=LONGEST,
-        PART=part, PARTS=block_k // part, WARPS=WARPS, num_warps=WARPS, **overlapped(S.device),
+        T=t, K=width, V=channels, ROW=S.stride(2), HEADS_PER_KEY=h // groups, WRITE_STATE=write_state,
+        BLOCK_T=8 if t <= 8 else LONGEST, LONGEST=LONGEST, PART=part, PARTS=block_k // part, TILES=tiles, RUN=run,
+        WARPS=warps, num_warps=warps, **overlapped(S.device),
     )  # fmt: skip
 
 
@@ -64,8 +77,8 @@ def _places(PART: tl.constexpr, WARPS: tl.constexpr):
 
 @triton.jit
 def _to_product(tile, PART: tl.constexpr, WARPS: tl.constexpr):
-    """(16 WARPS, PART) of a tile as it is loaded."""
-    tile = tl.permute(tl.reshape(tile, (PART // 8, 2, WARPS, 8, 4, 2)), (2, 5, 3, 0, 4, 1))
+    """(16 WARPS, PART) of a tile as it is loaded, in fp32."""
+    tile = tl.permute(tl.reshape(tile.to(tl.float32), (PART // 8, 2, WARPS, 8, 4, 2)), (2, 5, 3, 0, 4, 1))
     return tl.reshape(tile, (16 * WARPS, PART))
 
 
@@ -83,14 +96,41 @@ def _halves(x):
 
 
 @triton.jit
+def _is_live(live, t, stride_live_t, there):
+    """Which tokens t are real. The sum, over one element, hides from the compiler that the mask has 8 bits: it would lay out
+    products behind it for operands of 8 bits, and move them there by shuffles."""
+    return tl.sum(tl.load(live + t * stride_live_t, mask=there, other=0).to(tl.int32)[:, None], axis=1) != 0
+
+
+@triton.jit
+def _load_tile(
+    S, v, j, wanted, of_v, stride_v_t, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, BLOCK_T: tl.constexpr,
+    PART: tl.constexpr, PARTS: tl.constexpr, WARPS: tl.constexpr,
+):  # fmt: skip
+    """The tile from channel j on, in parts of k, and its values (5); zeros outside, or where it is not wanted."""
+    at_i, at_j = _places(PART, WARPS)
+    parts = ()
+    for part in tl.static_range(PARTS):
+        if K == PART * PARTS and V % (16 * WARPS) == 0:
+            inside = wanted & (at_i >= 0)
+        else:
+            inside = wanted & (part * PART + at_i < K) & (j + at_j < V)
+        at = S + part * PART * ROW + at_i.to(tl.int64) * ROW + (j + at_j)
+        parts += (tl.load(at, mask=inside, other=0.0),)  # type: ignore[assignment]
+    t, at_j = _places(16, WARPS)
+    at_v = v + (t % BLOCK_T).to(tl.int64) * stride_v_t + (j + at_j)
+    return parts, tl.load(at_v, mask=wanted & of_v & (j + at_j < V), other=0.0)
+
+
+@triton.jit
 def _delta_held_kernel(
     S, q, k, v, slots, live, parts, factors, o,
     stride_S_s, stride_S_h, stride_q_b, stride_q_t, stride_q_g, stride_k_b, stride_k_t, stride_k_g,
     stride_v_b, stride_v_t, stride_v_h, stride_o_b, stride_o_t, stride_o_h, stride_live_b, stride_live_t,
     stride_parts_b, stride_parts_h, stride_factors_b, stride_factors_h,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr,
-    WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr, WARPS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, LONGEST: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr,
+    TILES: tl.constexpr, RUN: tl.constexpr, WARPS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(2).to(tl.int64)
     h = tl.program_id(1).to(tl.int64)
@@ -102,65 +142,81 @@ def _delta_held_kernel(
             tl.extra.cuda.gdc_wait()  # a launch that ends has waited for the one before
     else:
         BLOCK_V: tl.constexpr = 16 * WARPS
-        WHOLE: tl.constexpr = K == PART * PARTS and V % BLOCK_V == 0
-        j = tl.program_id(0).to(tl.int64) * BLOCK_V
-        at_i, at_j = _places(PART, WARPS)
-        at_S = S + slot * stride_S_s + h * stride_S_h + at_i.to(tl.int64) * ROW + (j + at_j)
-        tiles = ()
-        for part in tl.static_range(PARTS):
-            if WHOLE:
-                tile = tl.load(at_S + part * PART * ROW)
-            else:
-                inside = (part * PART + at_i < K) & (j + at_j < V)
-                tile = tl.load(at_S + part * PART * ROW, mask=inside, other=0.0)
-            tiles += (tile.to(tl.float32),)  # type: ignore[assignment]
-        # The rows of the window: its queries, then its keys.
-        row, t = tl.arange(0, 2 * BLOCK_T), tl.arange(0, BLOCK_T).to(tl.int64)
-        is_key, t_x = row >= BLOCK_T, (row % BLOCK_T).to(tl.int64)
-        t_v, j_v = _places(BLOCK_T, WARPS)
-        t_v = t_v.to(tl.int64)
-        real, real_x, real_v = t < T, t_x < T, t_v < T
+        # Rows x of the window: its queries, then its keys. Columns y: the last 16 of them, 8 queries before 8 keys.
+        X: tl.constexpr = 2 * BLOCK_T
+        x, y = tl.arange(0, X), X - 16 + tl.arange(0, 16)
+        is_key, key_y = x >= BLOCK_T, y >= BLOCK_T
+        t_x, t_y = (x % BLOCK_T).to(tl.int64), (y % BLOCK_T).to(tl.int64)
+        t_v, j_v = _places(16, WARPS)
+        real_x, real_y, of_v = t_x < T, (t_y < T) & key_y, (t_v >= 16 - BLOCK_T) & (t_v % BLOCK_T < T)
         if live is not None:
             at_live = live + b * stride_live_b
-            real &= tl.load(at_live + t * stride_live_t, mask=t < T, other=0) != 0
-            real_x &= tl.load(at_live + t_x * stride_live_t, mask=t_x < T, other=0) != 0
-            real_v &= tl.load(at_live + t_v * stride_live_t, mask=t_v < T, other=0) != 0
+            real_x &= _is_live(at_live, t_x, stride_live_t, real_x)
+            real_y &= _is_live(at_live, t_y, stride_live_t, real_y)
+            of_v &= tl.load(at_live + (t_v % BLOCK_T).to(tl.int64) * stride_live_t, mask=of_v, other=0) != 0
+        first = tl.program_id(0) * RUN
+        at_S, at_v = S + slot * stride_S_s + h * stride_S_h, v + b * stride_v_b + h * stride_v_h
+        tiles, v_t = _load_tile(
+            at_S, at_v, first * BLOCK_V, True, of_v, stride_v_t, K, V, ROW, BLOCK_T, PART, PARTS, WARPS
+        )  # fmt: skip
         at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g
         at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g
         at_x = tl.where(is_key[:, None], at_k + t_x[:, None] * stride_k_t, at_q + t_x[:, None] * stride_q_t)
-        xs = ()
+        at_y = at_k + t_y[:, None] * stride_k_t
+        xs, keys = (), ()
         for part in tl.static_range(PARTS):
             i = part * PART + tl.arange(0, PART)
-            x = tl.load(at_x + i[None, :], mask=real_x[:, None] & (i < K)[None, :], other=0.0)
-            xs += (x,)  # type: ignore[assignment]
-        in_v = j + j_v < V
-        at_v = v + b * stride_v_b + h * stride_v_h + t_v * stride_v_t + (j + j_v)
-        v_t = tl.load(at_v, mask=real_v & in_v, other=0.0)
+            rows = tl.load(at_x + i[None, :], mask=real_x[:, None] & (i < K)[None, :], other=0.0)
+            xs += (rows,)  # type: ignore[assignment]
+            if WRITE_STATE:
+                key = tl.load(at_y + i[None, :], mask=real_y[:, None] & (i < K)[None, :], other=0.0)
+                keys += (key,)  # type: ignore[assignment]
         if OVERLAP:
             tl.extra.cuda.gdc_wait()  # for what is solved; all else was there before that launch
-        at_parts = parts + b * stride_parts_b + h * stride_parts_h
+        row = tl.where(is_key, LONGEST, 0) + x % BLOCK_T
+        at_M = parts + b * stride_parts_b + h * stride_parts_h + row[None, :] * LONGEST + t_y[:, None]
+        hi_M, mid_M, lo_M = load_parts(at_M, key_y[:, None], 2 * LONGEST * LONGEST)
         at_factors = factors + b * stride_factors_b + h * stride_factors_h
-        hi_M, mid_M, lo_M = load_parts(at_parts + row[:, None] * BLOCK_T + t[None, :], 2 * BLOCK_T * BLOCK_T)
-        Y = tl.zeros([BLOCK_V, 2 * BLOCK_T], tl.float32)
-        for part in tl.static_range(PARTS):
-            hi, mid, lo = split3(_to_product(tiles[part], PART, WARPS))
-            Y = dot_cut_onto(Y, hi, mid, lo, tl.trans(xs[part]))
-        Y_q, Y_k = _halves(Y * tl.load(at_factors + row)[None, :])  # (1)
-        hi, mid, lo = split3(_to_product(v_t, BLOCK_T, WARPS).to(tl.float32) - Y_k)
-        Z = dot_cut(hi, mid, lo, tl.trans(hi_M), tl.trans(mid_M), tl.trans(lo_M), False)
-        of_q, U = _halves(Z)  # (3)
-        at_o = o + b * stride_o_b + h * stride_o_h + t_v * stride_o_t + (j + j_v)
-        tl.store(at_o, _to_memory(Y_q + of_q, BLOCK_T, WARPS).to(o.dtype.element_ty), mask=(t_v < T) & in_v)  # (2)
+        read = tl.load(at_factors + row)[None, :]
+        to, left = 0.0, 0.0
         if WRITE_STATE:
-            hi, mid, lo = split3(U * tl.load(at_factors + 2 * BLOCK_T + t)[None, :])
-            left = tl.load(at_factors + 3 * BLOCK_T)
+            to = tl.load(at_factors + 2 * LONGEST + t_y)[None, :]
+            left = tl.load(at_factors + 3 * LONGEST)
+        at_o = o + b * stride_o_b + h * stride_o_h + (t_v % BLOCK_T).to(tl.int64) * stride_o_t + j_v
+        at_i, at_j = _places(PART, WARPS)
+        for index in tl.range(first, tl.minimum(first + RUN, TILES), num_stages=1):
+            j = index * BLOCK_V
+            Y = tl.zeros([BLOCK_V, X], tl.float32)
             for part in tl.static_range(PARTS):
-                i = part * PART + tl.arange(0, PART)
-                key = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=real[:, None] & (i < K)[None, :], other=0.0)
-                tile = dot_cut_onto(left * _to_product(tiles[part], PART, WARPS), hi, mid, lo, key)  # (4)
-                tile = _to_memory(tile, PART, WARPS).to(S.dtype.element_ty)
-                if WHOLE:
-                    tl.store(at_S + part * PART * ROW, tile)
-                else:
-                    inside = (part * PART + at_i < K) & (j + at_j < V)
-                    tl.store(at_S + part * PART * ROW, tile, mask=inside)
+                hi, mid, lo = split3(_to_product(tiles[part], PART, WARPS))
+                Y = dot_cut_onto(Y, hi, mid, lo, tl.trans(xs[part]))
+            Y *= read  # (1)
+            v_j = _to_product(v_t, 16, WARPS)
+            if BLOCK_T == 8:
+                o_t = Y
+                hi, mid, lo = split3(tl.where(key_y[None, :], v_j - Y, 0.0))
+            else:
+                o_t, Y_k = _halves(Y)
+                hi, mid, lo = split3(v_j - Y_k)
+            Z = dot_cut(hi, mid, lo, hi_M, mid_M, lo_M, False)
+            if BLOCK_T == 8:
+                of_q, U = Z, tl.where(key_y[None, :], Z, 0.0)
+            else:
+                of_q, U = _halves(Z)  # (3)
+            o_t = _to_memory(o_t + of_q, 16, WARPS).to(o.dtype.element_ty)
+            tl.store(at_o + j, o_t, mask=(t_v < T) & (j + j_v < V))  # (2)
+            if WRITE_STATE:
+                hi, mid, lo = split3(U * to)
+                for part in tl.static_range(PARTS):
+                    tile = dot_cut_onto(left * _to_product(tiles[part], PART, WARPS), hi, mid, lo, keys[part])  # (4)
+                    tile = _to_memory(tile, PART, WARPS).to(S.dtype.element_ty)
+                    at = at_S + part * PART * ROW + at_i.to(tl.int64) * ROW + (j + at_j)
+                    if K == PART * PARTS and V % BLOCK_V == 0:
+                        tl.store(at, tile)
+                    else:
+                        tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))
+            if RUN > 1:  # behind the stores: the next tile takes the registers of this one
+                wanted = (index + 1 < first + RUN) & (index + 1 < TILES)
+                tiles, v_t = _load_tile(
+                    at_S, at_v, j + BLOCK_V, wanted, of_v, stride_v_t, K, V, ROW, BLOCK_T, PART, PARTS, WARPS
+                )  # fmt: skip

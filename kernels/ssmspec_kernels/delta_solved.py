@@ -96,9 +96,10 @@ def store_parts(at, x, PART: tl.constexpr):
 
 
 @triton.jit
-def load_parts(at, PART: tl.constexpr):
-    """What `store_parts` wrote."""
-    return tl.load(at), tl.load(at + PART), tl.load(at + 2 * PART)
+def load_parts(at, mask, PART: tl.constexpr):
+    """What `store_parts` wrote; zeros outside the mask."""
+    hi, mid = tl.load(at, mask=mask, other=0.0), tl.load(at + PART, mask=mask, other=0.0)
+    return hi, mid, tl.load(at + 2 * PART, mask=mask, other=0.0)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 """Windows and trees of the delta rule in two launches: the demands on one, and what lies between the two."""
 
+import sys
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_chunked, delta_solved, delta_tree
+from ssmspec_kernels import delta_chunked, delta_held, delta_solved, delta_tree
 from ssmspec_ref.errors import ParameterError
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
@@ -31,6 +32,10 @@ TREES = [
 ]
 
 
+WHOLE = Options(b=1, t=9, io="bf16", k=32, v=96, g=1, h=2)
+"""No tile has channels that are outside; the last run has one tile."""
+
+
 def filled(o: Options) -> delta_solved.Solved:
     """What lies between the launches, NaN before."""
     solved = delta_solved.scratch(o.b, o.h, torch.empty(0).device)
@@ -46,6 +51,14 @@ def two(module: ModuleType, o: Options) -> Any:
 @pytest.mark.parametrize("o", COVER, ids=str)
 def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Options) -> None:
     check_bound(two(delta_chunked, o), o, order="chunked")
+
+
+@pytest.mark.parametrize("o", [*COVER[:2], WHOLE], ids=str)
+@pytest.mark.parametrize("tile", [(4, 2), (2, 4), (2, 2)])
+def test_other_tiles_are_within_the_bound_too(o: Options, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_held, "tile", lambda *_: tile)
+    check_bound(two(delta_chunked, o), o, order="chunked")
+    check_bytes(delta_chunked, o, True)
 
 
 @pytest.mark.parametrize("o", [Options(t=7, io="bf16"), Options(t=4, io="bf16", state="bf16", k=40, v=70)], ids=str)
@@ -76,7 +89,8 @@ def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
     between = [seen.stored(name).distinct for name in ("parts", "factors")]
     read = sum(seen.loaded(name).distinct for name in ("parts", "factors"))
     assert sum(between) == delta_solved.traffic_bytes(o.b, o.h)
-    assert read == sum(between) - (0 if write else 4 * o.b * o.h * (delta_solved.LONGEST + 1))
+    tokens = 8 if o.t <= 8 else delta_solved.LONGEST
+    assert read == o.b * o.h * (3 * 2 * 2 * tokens**2 + 4 * (2 * tokens + (tokens + 1 if write else 0)))
     assert seen.distinct_bytes() - sum(between) - read - seen.loaded("slots").distinct == expected
     assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * case.S.element_size()
     assert seen.stored("S").requested == (seen.loaded("S").requested if write else 0)
@@ -85,7 +99,7 @@ def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "o", [Options(io="bf16", v=70), Options(t=9, io="bf16", state="bf16", k=64, v=64, g=1, h=2)], ids=str
+    "o", [Options(io="bf16", v=70), Options(t=9, io="bf16", state="bf16", k=64, v=64, g=1, h=2), WHOLE], ids=str
 )
 @pytest.mark.parametrize("write", [True, False])
 def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
@@ -128,11 +142,20 @@ def test_nothing_is_solved_for_rows_of_padding() -> None:
     check_padding(delta_chunked)
 
 
+@pytest.mark.parametrize(("programs", "expected"), [(127, False), (128, True)])
+def test_many_heads_of_rows_take_two_launches(programs: int, expected: bool) -> None:
+    assert delta_chunked.two_launches(torch.empty(0), programs) is expected
+
+
 @pytest.mark.parametrize(
-    ("programs", "tokens", "expected"), [(511, 9, False), (512, 9, True), (512, 8, False), (2048, 8, True)]
-)
-def test_many_heads_of_rows_take_two_launches(programs: int, tokens: int, expected: bool) -> None:
-    assert delta_chunked.two_launches(torch.empty(0), programs, tokens) is expected
+    ("heads", "tokens", "write", "expected"),
+    [
+        (4096, 8, True, (2, 1)), (511, 9, True, (2, 1)), (512, 9, True, (2, 2)), (2048, 9, True, (4, 2)),
+        (512, 9, False, (2, 1)), (2048, 9, False, (2, 4)),
+    ],
+)  # fmt: skip
+def test_tiles_follow_heads_and_tokens(heads: int, tokens: int, write: bool, expected: tuple[int, int]) -> None:
+    assert delta_held.tile(heads, tokens, write) == expected
 
 
 def check_all(module: ModuleType) -> None:
@@ -140,6 +163,9 @@ def check_all(module: ModuleType) -> None:
         check_bound(two(module, o), o, order="chunked")
     check_last(two(module, Options(t=7, io="bf16")), Options(t=7, io="bf16"))
     check_bytes(module, Options(io="bf16", v=70), True)
+    sys.modules[module.launch_held.__module__].tile = lambda *_: (2, 2)  # type: ignore[attr-defined]
+    check_bytes(module, WHOLE, True)
+    check_bound(two(module, WHOLE), WHOLE, order="chunked")
     check_padding(module)
 
 
@@ -160,18 +186,27 @@ FAULTS = [
     ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", SOLVED),
     ("if slot < 0:", "if slot <= 0:", HELD),
     ("if slot < 0:", "if slot == -2:", HELD),
-    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t < T, t_x < T, t_v <= T", HELD),
-    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t < T, t_x <= T, t_v < T", HELD),
-    ("real, real_x, real_v = t < T, t_x < T, t_v < T", "real, real_x, real_v = t <= T, t_x < T, t_v < T", HELD),
-    ("in_v = j + j_v < V", "in_v = j + j_v <= V", HELD),
-    ("mask=(t_v < T) & in_v)  # (2)", "mask=(t_v <= T) & in_v)  # (2)", HELD),
+    ("real_x, real_y, of_v = t_x < T,", "real_x, real_y, of_v = t_x <= T,", HELD),
+    ("(t_y < T) & key_y", "(t_y <= T) & key_y", HELD),
+    ("(t_v % BLOCK_T < T)\n", "(t_v % BLOCK_T <= T)\n", HELD),
     ("(h // HEADS_PER_KEY) * stride_q_g", "(h % HEADS_PER_KEY) * stride_q_g", HELD),
+    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", HELD),
+    ("row = tl.where(is_key, LONGEST, 0)", "row = tl.where(is_key, 0, LONGEST)", HELD),
+    ("Y *= read", "Y *= 1.0", HELD),
+    ("split3(v_j - Y_k)", "split3(v_j)", HELD),
     ("acc=acc, out_dtype=tl.float32)\n    acc = tl.dot(mid, y, acc=acc", "acc=acc", "dots.py"),
     ("    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
-    ("_to_memory(Y_q + of_q, BLOCK_T", "_to_memory(of_q, BLOCK_T", HELD),
-    ("split3(U * tl.load(at_factors + 2 * BLOCK_T + t)[None, :])", "split3(U)", HELD),
+    ("_to_memory(o_t + of_q,", "_to_memory(of_q,", HELD),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v <= T) & (j + j_v < V))  # (2)", HELD),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v < T) & (j + j_v <= V))  # (2)", HELD),
+    ("split3(U * to)", "split3(U)", HELD),
     ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", HELD),
-    ("tile, mask=inside)", "tile, mask=at_i < K)", HELD),
+    ("tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))", "tl.store(at, tile, mask=j + at_j < V)", HELD),
+    ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", HELD),
+    ("wanted = (index + 1 < first + RUN) & ", "wanted = (index < first) & ", HELD),
+    ("wanted = (index + 1 < first + RUN) & ", "wanted = ", HELD),
+    (" & (index + 1 < TILES)", "", HELD),
+    ("tl.minimum(first + RUN, TILES)", "first + RUN", HELD),
 ]  # fmt: skip
 
 
