@@ -21,15 +21,8 @@ def memory_rows(BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def to_product(tile, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(p, permuted n) of a tile in memory's order."""
-    parts = tl.reshape(tile, (BLOCK_N // 16, 2, BLOCK_P // 16, 8, 4, 2, 2))
-    return tl.reshape(tl.permute(parts, (2, 1, 3, 0, 5, 4, 6)), (BLOCK_P, BLOCK_N))
-
-
-@triton.jit
 def to_memory(tile, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The reverse."""
+    """A tile in memory's order, from (p, permuted n)."""
     parts = tl.reshape(tile, (BLOCK_P // 16, 2, 8, BLOCK_N // 16, 2, 4, 2))
     return tl.reshape(tl.permute(parts, (3, 1, 0, 2, 5, 4, 6)), (BLOCK_N // 16 * BLOCK_P, 16))
 
@@ -54,28 +47,3 @@ def permuted(rows, ROWS: tl.constexpr, BLOCK_N: tl.constexpr):
     """Rows over n with their columns in the order of a product's tile."""
     parts = tl.permute(tl.reshape(rows, (ROWS, BLOCK_N // 16, 4, 2, 2)), (0, 1, 3, 2, 4))
     return tl.reshape(parts, (ROWS, BLOCK_N))
-
-
-@triton.jit
-def load_tile(
-    start, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, wanted, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr, WHOLE: tl.constexpr = False,
-):  # fmt: skip
-    """The tile of (p, n) at `start` from channel p_0 and column n_0 on, in memory's order; zeros outside. WHOLE: no channel
-    or column of any tile is."""
-    p, n = memory_rows(BLOCK_P, BLOCK_N)
-    inside = ((p_0 + p < P)[:, None] & (n_0 + n < N) | WHOLE) & wanted
-    at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
-    return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
-
-
-@triton.jit
-def store_tile(
-    start, tile, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_N: tl.constexpr, WHOLE: tl.constexpr = False,
-):  # fmt: skip
-    """The reverse, rounded to the type in memory."""
-    p, n = memory_rows(BLOCK_P, BLOCK_N)
-    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) | WHOLE
-    at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
-    tl.store(at, tile.to(start.dtype.element_ty), mask=inside, eviction_policy="evict_first")

@@ -39,14 +39,13 @@ from .cursors import check_window
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
 from .launch import INDICES, d_strides, strides
-from .ssd_buffered_short import MOST_TOKENS, ssd_buffered_short_kernel
+from .ssd_buffered_short import MOST_TOKENS, launch_short
 from .ssd_inputs import check_heads, check_inputs, load_rows, step_size
 from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
+from .ssd_tiles import CHANNELS
 
 SMS = 132
-MANY, MOST_ROWS = 16384, 1024
-"""Heads of rows from which the rows that are due have a launch of their own; and rows among which it finds them."""
 
 
 def traffic_bytes(
@@ -156,23 +155,10 @@ def launch(
             f"{given[2] or 1} heads a program and {t} tokens; the kernel for short windows takes one and up to {MOST_TOKENS}"
         )
     if short:
-        chosen = zip((given[0], given[1], given[3]), short_tile(b * h, p), strict=True)
-        block, program, warps = (one or own for one, own in chosen)
-        each, half = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n) // 2)
-        parts = triton.cdiv(p, each * block)
-        if apart is None:
-            apart = b * h >= MANY and b <= MOST_ROWS
-        for rows in ("open", "due") if apart else ("all",):
-            ssd_buffered_short_kernel[(min(8 * SMS, parts * h * b),) if rows == "due" else (parts, h, b)](
-                S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
-                *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3),
-                *strides(y, 3), *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
-                T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
-                LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window,
-                BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), HALF_N=half, BLOCK_P=block, TILES=each, ROWS=rows,
-                B_ROWS=b if rows == "due" else 0, BLOCK_B=triton.next_power_of_2(b) if rows == "due" else 0, HEADS=h,
-                num_warps=warps, maxnreg=168 if rows == "open" else None,
-            )  # fmt: skip
+        run = triton.cdiv(given[1], CHANNELS) if given[1] else None
+        launch_short(
+            axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, window, run, apart
+        )
         return
     if apart is None:
         apart = products and b * h >= few(p)
@@ -202,12 +188,6 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     if p % 64:
         return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, spread(rows, heads, 8, 6), 1, 3)
     return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, spread(rows, heads, 2, 20), 4, 3)
-
-
-def short_tile(rows: int, p: int) -> tuple[int, int, int]:
-    """Channels of a tile, of a program, and warps, for windows of up to 8 tokens; `rows` counts heads of rows."""
-    each = 16 if rows < 2 * SMS or (p % 64 and rows < 1024) else 32 if rows < 1024 else p
-    return 16, each, 1
 
 
 def few(p: int) -> int:

@@ -39,10 +39,10 @@ def run_of(b: int, h: int, of_group: int, p: int) -> int:
 
 
 @triton.jit
-def load_half(start, p, n, stride_p: tl.constexpr, in_p, N: tl.constexpr):
-    """Rows (p, n) of the state as they lie in memory; zeros outside."""
+def load_half(start, p, n, stride_p: tl.constexpr, in_p, N: tl.constexpr, WHOLE: tl.constexpr = False):
+    """Rows (p, n) of the state as they lie in memory; zeros outside. WHOLE: none of any tile is."""
     at = start + (p.to(tl.int64) * stride_p)[:, None] + n[None, :]
-    return tl.load(at, mask=in_p[:, None] & (n < N)[None, :], other=0.0)
+    return tl.load(at, mask=in_p[:, None] & (n < N)[None, :] | WHOLE, other=0.0)
 
 
 @triton.jit
@@ -54,11 +54,11 @@ def held(half, HALF_N: tl.constexpr):
 @triton.jit
 def store_half(
     start, state, p_0, n_0: tl.constexpr, stride_p: tl.constexpr, wanted, P: tl.constexpr, N: tl.constexpr,
-    HALF_N: tl.constexpr, EVICT: tl.constexpr,
+    HALF_N: tl.constexpr, EVICT: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """What is held, from channel p_0 and column n_0 on, goes back to memory, rounded to its type, straight from its lanes."""
     p, n = memory_rows(state.shape[0], HALF_N)
-    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) & wanted
+    inside = (p_0 + p < P)[:, None] & (n_0 + n < N) & wanted | WHOLE
     at = start + ((p_0 + p).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
     tile = to_memory(state, state.shape[0], HALF_N).to(start.dtype.element_ty)
     tl.store(at, tile, mask=inside, eviction_policy="evict_first" if EVICT else "")

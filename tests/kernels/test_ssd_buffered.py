@@ -1,6 +1,7 @@
 """SSD's replay buffer beside the oracle: windows in a row, the ring, the cursors, the flush."""
 
 from dataclasses import replace
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capa
 
 
 SPLITS = [(16, 16, 1, False, False), (16, 48, 2, True, False), (32, 64, 2, False, False)]
-SHORT_SPLITS = [(16, 16, 1, False, True), (16, 32, 1, False, True), (16, 64, 1, True, True), (32, 64, 1, False, True)]
+SHORT_SPLITS = [(16, 16, 1, False, True), (16, 48, 1, False, True), (16, 80, 1, True, True), (16, 640, 1, False, True)]
 
 
 @pytest.mark.parametrize("tiles", [*SPLITS, *SHORT_SPLITS], ids=str)
@@ -331,9 +332,12 @@ def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
         check_all(mutant)
 
 
+CANCELLING = "tl.exp(tl.sum(step * decay, axis=0) - tl.cumsum(step * decay, axis=0))"
+
+
 def test_planted_sums_that_cancel_are_caught_by_strong_decays() -> None:
     with pytest.raises(AssertionError, match="of the largest element"):
-        check_strong(mutated(kernel, "tl.exp(since) * step", "tl.exp(total - G_e) * step", file=SHORT), True)
+        check_strong(mutated(kernel, "tl.exp(since)", CANCELLING, file=DUE), True)
     cancelling = "tl.exp(since + tl.cumsum(step * decay, axis=0) - step * decay)"
     with pytest.raises(AssertionError, match="of the largest element"):
         check_strong_flush(
@@ -347,63 +351,73 @@ def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_block
         check_flush(mutant, 18, 37)
 
 
-SHORT, FRAGMENTS = "ssd_buffered_short.py", "fragments.py"
+SHORT, OPEN, DUE = "ssd_buffered_short.py", "ssd_open_run.py", "ssd_due_run.py"
+HALVES, FRAGMENTS = "ssd_tiles.py", "fragments.py"
 SHORT_FAULTS = [
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", SHORT),
-    ('(ROWS != "open") | (due == 0)', '(ROWS != "open") | due', SHORT),
     ("to(tl.int32) + 2 * WINDOW > CAPACITY", "to(tl.int32) + WINDOW > CAPACITY", SHORT),
-    ("(row < ROWS) & (slot >= 0) & (length > 0)", "(row < ROWS) & (slot >= 0)", SHORT),
-    ("i_item // (HEADS * parts) + 1", "0 * i_item + 1", SHORT),
-    ("i_item // parts % HEADS", "i_item % HEADS", SHORT),
-    ("part = i_item % parts", "part = 0", SHORT),
-    ("* (HEADS * parts)\n", "* HEADS\n", SHORT),
-    ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", SHORT),
-    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", SHORT),
-    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", SHORT),
-    ("tl.where(i < 0, ring + place(first + e, CAPACITY) * stride,", "tl.where(i < 0, window,", SHORT),
-    ("window + i.to(tl.int64) * stride_t)", "ring + place(first + e, CAPACITY) * stride)", SHORT),
-    ("return load_operand(start, n, (i < length)[:, None]", "return load_operand(start, n, (i < 8)[:, None]", SHORT),
-    ("mask = (t < length)[:, None] &", "mask = (t < length - 1)[:, None] &", SHORT),
-    ("P % (TILES * BLOCK_P) == 0", "P % BLOCK_P == 0", SHORT),
-    ("& (N == 2 * HALF_N)", "", SHORT),
-    ("place(first + count + t, CAPACITY)", "place(first + t, CAPACITY)", SHORT),
-    ("mask=real[:, None] & in_n[None, :]", "mask=in_n[None, :]", SHORT),
-    ("tl.where(new, at_x_t + tok * stride_x_t,", "tl.where(new, at_x + at * stride_ring_x_l,", SHORT),
-    ("load_at(rows_x, p, live, in_p)", "load_at(rows_x, p, new, in_p)", SHORT),
-    ("length, HALF_N, N, HALF_N, whole))", "length, 0, N, HALF_N, whole))", SHORT),
-    ("dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right)", "dot_inputs(B_left, C_left)", SHORT),
-    ("if (part == 0) & (h % HEADS_PER_GROUP == 0):", "if h >= 0:", SHORT),
-    ("            if part == 0:", "            if part >= 0:", SHORT),
-    ("g, p_0 = h // HEADS_PER_GROUP,", "g, p_0 = h * 0,", SHORT),
-    ("G_t[None, :] - G_e[:, None]", "G_t[None, :]", SHORT),
-    ("(step[:, None] * scores)", "scores", SHORT),
-    ("tl.where(past, ld, 0.0)", "tl.where(live, ld, 0.0)", SHORT),
-    ("tl.exp(since) * step, 0.0)", "step, 0.0)", SHORT),
-    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", SHORT),
-    ("mask=e + 1 < count", "mask=e + 1 <= count", SHORT),
-    ("axis=0, reverse=True)", "axis=0)", SHORT),
-    ("(i[:, None] == t[None, :]) & new[:, None]", "i[:, None] == t[None, :] - 1", SHORT),
-    ("p_1, more = p_0 + tile * BLOCK_P, tile + 1", "p_1, more = p_0 + tile * BLOCK_P, tile", SHORT),
-    ("p_1, more = p_0 + tile * BLOCK_P, tile + 1", "p_1, more = p_0 + tile * BLOCK_P, tile + 2", SHORT),
-    ("load_tile(S, p_1 + BLOCK_P, HALF_N,", "load_tile(S, p_1, HALF_N,", SHORT),
-    ("growth[None, :] *", "1.0 *", SHORT),
-    ("dot_parts(hi, mid, lo, state, C_right, not DUE)", "hi, mid, lo", SHORT),
-    ("(hi + (mid + lo))", "(hi + mid)", SHORT),
-    ("return dot_onto(hi, x, y), mid, lo", "return hi, mid, lo", SHORT),
-    ("(part == 0) & (h % HEADS_PER_GROUP == 0)", "(part == 0) & (h == 0)", SHORT),
-    ("W + tl.load(D + h * stride_D_h).to(tl.float32), W)", "W, W)", SHORT),
-    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", SHORT),
-    ("dot_onto(scale * state,", "dot_onto(state,", SHORT),
-    ("n, e < count, (n < N)", "n, e < count - 1, (n < N)", SHORT),
-    ("e, n = tl.arange(0, BLOCK_L), n_0 + tl.arange(0, HALF_N)", "e, n = tl.arange(0, BLOCK_L), tl.arange(0, HALF_N)", SHORT),
-    ("tile.to(start.dtype.element_ty)", "tile.to(tl.bfloat16).to(start.dtype.element_ty)", FRAGMENTS),
-    ("(2, 1, 3, 0, 5, 4, 6)", "(2, 1, 3, 0, 4, 5, 6)", FRAGMENTS),
+    ("due = (length > 0) & (tl.load", "due = (length >= 0) & (tl.load", SHORT),
+    ("mine = live & (due == DUE)", "mine = live", SHORT),
+    ("rank == begin // (GROUPS * of_group) + 1", "rank == 1", SHORT),
+    ("(begin // of_group % GROUPS)", "(begin % GROUPS)", SHORT),
+    (".to(tl.int64), begin % of_group", ".to(tl.int64), 0 * begin", SHORT),
+    ("tl.max(rank, axis=0) * (GROUPS * of_group)", "tl.max(rank, axis=0) * of_group", SHORT),
+    ("tiles, tl.num_programs(0) * run, num", "tiles, tl.num_programs(0) * run + 1, num", SHORT),
+    ("(P % BLOCK_P == 0) &", "(P > 0) &", SHORT),
+    (" & (N == 2 * HALF_N)", "", SHORT),
+    ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", OPEN),
+    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", OPEN),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", OPEN),
+    ("tl.where(i < 0, start + place(first + e, CAPACITY) * stride,", "tl.where(i < 0, window,", OPEN),
+    ("window + i.to(tl.int64) * stride_t)", "start + place(first + e, CAPACITY) * stride)", OPEN),
+    ("return load_operand(rows, n, (i < length)[:, None]", "return load_operand(rows, n, (i < 8)[:, None]", OPEN),
+    ("mask = (t < length)[:, None] &", "mask = (t < length - 1)[:, None] &", OPEN),
+    ("tl.where(real, behind + t, 0)", "tl.where(real, t, 0)", OPEN),
+    ("mask=real[:, None] & in_n[None, :]", "mask=in_n[None, :]", OPEN),
+    ("if begin == 0:", "if begin >= 0:", OPEN),
+    ("tl.where(new, x + tok * at_x[1],", "tl.where(new, ring_x + at * at_ring_x[1],", OPEN),
+    ("rows_h.to(tl.int64), p, live, in_p)", "rows_h.to(tl.int64), p, new, in_p)", OPEN),
+    ("scores += dot_inputs(", "scores = dot_inputs(", OPEN),
+    ("step, mask=new & (p_0 == 0))", "step, mask=new)", OPEN),
+    ("G_t[None, :] - G_e[:, None]", "G_t[None, :]", OPEN),
+    ("(step[:, None] * scores)", "scores", OPEN),
+    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", OPEN),
+    ("if (p_0 == 0) | (index == begin):", "if index == begin:", OPEN),
+    ("ahead, more = h + 1,", "ahead, more = h,", OPEN),
+    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", OPEN),
+    ("growth[None, :] *", "1.0 *", OPEN),
+    ("held(right, HALF_N), C_right)", "held(left, HALF_N), C_right)", OPEN),
+    ("(hi + (mid + lo))", "(hi + mid)", OPEN),
+    ("return dot_onto(hi, x, y), mid, lo", "return hi, mid, lo", OPEN),
+    ("W + skip, W)", "W, W)", OPEN),
+    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", OPEN),
+    ("past, follows, new = e < count,", "past, follows, new = e < count - 1,", DUE),
+    ("e + 1 < count", "e + 1 <= count", DUE),
+    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", DUE),
+    ("axis=0, reverse=True)", "axis=0)", DUE),
+    ("tl.exp(since) * step", "step", DUE),
+    ("tl.exp(tl.sum(step * decay, axis=0))", "1.0", DUE),
+    ("first + count + i, 0)", "first + i, 0)", DUE),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", DUE),
+    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", DUE),
+    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", DUE),
+    ("if (p_0 == 0) | (index == begin):", "if index == begin:", DUE),
+    ("ahead, more = h + 1,", "ahead, more = h,", DUE),
+    ("weighted, B_right)", "weighted, B_left)", DUE),
+    ("scale * held(right,", "held(right,", DUE),
+    ("state, p_0, HALF_N, at_S[2]", "state, p_0, 0, at_S[2]", DUE),
+    ("growth[None, :] *", "1.0 *", DUE),
+    ("(own_step[:, None] * scores)", "scores", DUE),
+    ("if begin == 0:", "if begin >= 0:", DUE),
+    ("own_step, mask=new & (p_0 == 0))", "own_step, mask=new)", DUE),
+    ("x_t, mask=new[:, None] & in_p[None, :]", "x_t, mask=in_p[None, :]", DUE),
+    ("state.shape[0], HALF_N).to(start", "state.shape[0], HALF_N).to(tl.bfloat16).to(start", HALVES),
+    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", HALVES),
     ("(3, 1, 0, 2, 5, 4, 6)", "(3, 1, 0, 2, 4, 5, 6)", FRAGMENTS),
     ("(0, 1, 3, 2, 4)", "(0, 1, 2, 3, 4)", FRAGMENTS),
     ("ROWS, 4, 2, 2)), (1, 0, 3, 2, 4)), (ROWS, BLOCK_N))", "ROWS, 4, 2, 2)), (1, 0, 2, 3, 4)), (ROWS, BLOCK_N))", FRAGMENTS),
     ("n_0 + (row // ROWS * 16)[:, None]", "(row // ROWS * 16)[:, None]", FRAGMENTS),
-    ("(n_0 + n < N) | WHOLE) & wanted", "(n_0 + n < N + 1) | WHOLE) & wanted", FRAGMENTS),
 ]  # fmt: skip
 
 
@@ -429,11 +443,29 @@ def check_short(module: ModuleType) -> None:
     check_bytes(module, Options(b=2, t=2, h=2, g=1, io="bf16"), 6, block_p=16, program_p=16, apart=True, short=True)
     check_bytes(module, Options(b=1, t=2, h=4, g=2, io="bf16"), 3, block_p=16, program_p=16, short=True)
     check_bytes(module, Options(b=1, t=2, h=6, g=2, p=18, io="bf16"), 3, block_p=16, program_p=32, short=True)
-    for p, n, program in (48, 32, 32), (16, 40, 16):
+    for p, n, program in (40, 32, 32), (16, 40, 16):
         check_bytes(module, Options(b=1, t=2, h=2, g=1, p=p, n=n, io="bf16"), 3, block_p=16, program_p=program, short=True)
     o = replace(WINDOWS[2][0], b=2, h=4, p=18, n=35)
     check_windows(module, o, 5, windows=4, block_p=16, program_p=32, short=True)
     check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=16, apart=True, short=True)
+    check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=48, short=True)
+    check_windows(module, WINDOWS[0][0], 8, windows=2, short=True)
+    check_shared(module)
+
+
+def check_shared(module: ModuleType) -> None:
+    """One or two programs a launch: runs that end within heads, groups and rows, and several of them for a program."""
+    short: Any = import_module(f"{module.__package__}.ssd_buffered_short")
+    resident = short.DUE, short.OPEN
+    short.DUE, short.OPEN = 1, 2
+    try:
+        check_windows(module, replace(WINDOWS[2][0], b=3, h=4, g=2, p=18, n=35), 5, windows=4, apart=True, short=True)
+    finally:
+        short.DUE, short.OPEN = resident
+
+
+def test_few_programs_share_the_tiles_of_many_rows() -> None:
+    check_shared(kernel)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
