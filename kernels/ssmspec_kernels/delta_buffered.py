@@ -18,6 +18,7 @@ is multiplied as it comes: nothing in the product waits for the ring, whose entr
 system, o and u the unknowns; its inverse, T steps on a matrix of twice the window, does not wait for the state either, and
 is applied once. A flush asks for the tile again, a few microseconds after it was read; that the level-2 cache serves it is
 expected, not measured. Channel gates, and a k or v that the tile does not divide, keep the whole tile in registers instead.
+Short windows in bf16 with k = 128 have a kernel of their own, `delta_buffered_short`.
 
 S_0 (s, h, k, v) is written on the rows that are due, in its own type: with an fp32 checkpoint nothing in between is rounded
 to less than fp32, but for u as the ring stores it. Bound by the bytes of the state and of the ring's live entries.
@@ -32,7 +33,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ssmspec_ref.errors import ParameterError
+
 from .cursors import check_window
+from .delta_buffered_short import LONGEST, MOST_TOKENS, WIDTH, delta_buffered_short_kernel
 from .delta_buffered_step import load_tile, store_tile
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, place
@@ -90,12 +94,15 @@ def delta_buffered(
     rows: int | None = None,
     stages: int | None = None,
     num_warps: int = 4,
+    tiles: int | None = None,
+    short: bool | None = None,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, v): (1) to (5).
 
     `window` is the longest window that comes (T of the rule; None: t). `lengths` (b) are the real tokens of each row, first
     ones first; the outputs behind them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring`
-    are read, not moved: every layer of a model may share them. A slot may be named by one row only.
+    are read, not moved: every layer of a model may share them. A slot may be named by one row only. `short` asks for one of
+    the kernels (None: as measured), `tiles` and the others for tiles.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
@@ -106,7 +113,25 @@ def delta_buffered(
     b, t, groups, h = (axes[a] for a in "btgh")
     window = t if window is None else window
     check_window(ring.capacity, window, t)
+    block_l = max(16, triton.next_power_of_2(ring.capacity - window))
+    fits = q.dtype == torch.bfloat16 and g.dim() == 3 and t <= MOST_TOKENS and axes["k"] == WIDTH and block_l <= LONGEST
+    each = tiles or tiles_of(b * h, axes["v"])
+    if short and not fits:
+        raise ParameterError(
+            f"a short window came with {t} tokens, {axes['k']} channels k, {ring.capacity - window} entries, in {q.dtype}; "
+            f"it takes {MOST_TOKENS}, {WIDTH}, {LONGEST}, in bf16, and a gate per head"
+        )
     o = torch.empty_like(v) if out is None else out
+    if fits and (bool(each) if short is None else short):
+        each = each or 1
+        delta_buffered_short_kernel[(triton.cdiv(axes["v"], 32 * each), h, b)](
+            S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+            *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3), *strides(o, 3),
+            *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps,
+            T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, L2_NORM=l2_norm, CAPACITY=ring.capacity,
+            WINDOW=window, BLOCK_L=block_l, TILES=each, num_warps=1, **overlapped(S.device),
+        )  # fmt: skip
+        return o
     block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 128 if b * h >= 512 else 64))
     many = block == 128
     rows, stages = rows or (16 if many else 32), stages or (4 if many else 3)
@@ -118,11 +143,19 @@ def delta_buffered(
         *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, WINDOW=window,
-        BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity - window)),
+        BLOCK_T=max(8, triton.next_power_of_2(t)), BLOCK_L=block_l,
         BLOCK_K=whole, BLOCK_V=block, ROWS=min(rows, whole) if streams else whole, STAGES=stages, num_warps=num_warps,
         maxnreg=_registers(S, many and streams), **overlapped(S.device),
     )  # fmt: skip
     return o
+
+
+def tiles_of(heads: int, v: int) -> int:
+    """Tiles of 32 channels of a program of `delta_buffered_short`, as measured on an H200; `heads` counts heads of rows.
+
+    0 for few of them, which take less time by the kernel here.
+    """
+    return 0 if heads < 256 else min(4 if heads >= 1024 else 2, triton.cdiv(v, 32))
 
 
 def _registers(S: Tensor, streams: bool) -> int | None:

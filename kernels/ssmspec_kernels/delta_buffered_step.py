@@ -18,7 +18,7 @@ serves it is expected, not measured. Channel gates, (3) (4), and a k or v that t
 registers instead. S_0 is written once in L tokens, in its own type; nothing is rounded to less than fp32, but for u as the
 ring stores it. The sums of (1) are taken in one order whatever the tile: on an H200 o and u, as bf16, were the same bits for
 32, 64 and 128 channels; a flushed state was not. Bound by the bytes of the state and of the ring's live entries, and by
-latency where few rows leave most of the device idle.
+latency where few rows leave most of the device idle: `delta_step_short` is for these.
 
 Source: ReplaySSM, algorithms 2 and 6.
 """
@@ -35,9 +35,13 @@ from ssmspec_ref.errors import ParameterError
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, entry_bytes, place
 from .delta_scan import traffic_bytes as scan_bytes
+from .delta_step_short import LONGEST, WIDEST, delta_step_short_kernel
 from .delta_window import check_one_type, last, norms
 from .dots import dot_right, split3
 from .launch import FLOATS, INDICES, overlapped, strides
+
+FEW = 4096
+"""Heads of rows below which `delta_step_short` takes what it can, as measured on an H200."""
 
 
 def traffic_bytes(
@@ -86,6 +90,7 @@ def delta_buffered_step(
     rows: int = 16,
     stages: int = 3,
     num_warps: int = 1,
+    short: bool | None = None,
 ) -> Tensor:
     """Decode one token (b, 1, ..) behind the history of S[slots], and hold it; outputs (b, 1, h, v): (1) (2), or (3) (4).
 
@@ -101,9 +106,24 @@ def delta_buffered_step(
     b, t, groups, h = (axes[a] for a in "btgh")
     if t != 1:
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, delta_buffered several")
-    o = torch.empty_like(v) if out is None else out
     block_l = max(16, triton.next_power_of_2(ring.capacity))
     whole = max(16, triton.next_power_of_2(axes["k"]))
+    fits = output_only and q.dtype == torch.bfloat16 and g.dim() == 3 and block_l <= LONGEST and whole <= WIDEST
+    if short and not fits:
+        raise ParameterError(
+            f"a short ring came with {ring.capacity} entries, {axes['k']} channels k, in {q.dtype}; it takes {LONGEST}, "
+            f"{WIDEST}, in bf16, a gate per head, and outputs only"
+        )
+    o = torch.empty_like(v) if out is None else out
+    if fits and (b * h < FEW if short is None else short):
+        delta_step_short_kernel[(triton.cdiv(axes["v"], 32), h, b)](
+            S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+            *strides(S, 3), *(x.stride(axis) for x in (q, k, v, g, beta, o) for axis in (0, 2)),
+            *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps,
+            K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, L2_NORM=l2_norm, CAPACITY=ring.capacity,
+            BLOCK_L=block_l, BLOCK_K=whole, num_warps=1, **overlapped(S.device),
+        )  # fmt: skip
+        return o
     may_stream = output_only and g.dim() == 3 and axes["k"] == whole
     block = block_v or tile(axes["v"], b * h, block_l, may_stream)
     streams = may_stream and axes["v"] % block == 0

@@ -35,6 +35,12 @@ WINDOWS = [
     (Options(gentle=True, t=2, g=1, h=2, b=2, k=64, v=16, seed=6), 5, "fp32"),
 ]
 
+SHORT = [
+    (Options(io="bf16", t=3, g=1, h=2, b=3, k=128, v=36, seed=8, poison=7.0), 8, "bf16", 5),
+    (Options(io="bf16", t=2, g=2, h=2, b=2, k=128, v=8, raw=True, bias=True, gentle=True, seed=9), 23, "fp32", 17),
+    (Options(io="bf16", t=8, state="bf16", l2_norm=False, scale=0.6, g=1, h=1, b=1, k=128, v=16, seed=10), 17, "bf16", 3),
+]
+
 
 def advanced(rng: np.random.Generator, n: int, t: int, rows: int) -> tuple[Any, Any]:
     """Lengths, shorter or 0 in every third window, and how many tokens are accepted: all in the second."""
@@ -42,7 +48,7 @@ def advanced(rng: np.random.Generator, n: int, t: int, rows: int) -> tuple[Any, 
     return lengths, lengths if n == 1 else rng.integers(np.minimum(1, lengths), lengths + 1)
 
 
-def check_windows(module: ModuleType, o: Options, capacity: int, u: str, windows: int = 6) -> None:
+def check_windows(module: ModuleType, o: Options, capacity: int, u: str, windows: int = 6, **changes: Any) -> None:
     """Outputs, checkpoints and cursors beside the oracle, window after window; all else of pool and ring as it was."""
     rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), rings.ring_of(o, capacity, TYPES[u])
     oracles = [rings.Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
@@ -51,7 +57,7 @@ def check_windows(module: ModuleType, o: Options, capacity: int, u: str, windows
         case = window_case(first, o, n)
         lengths, took = (torch.from_numpy(x) for x in advanced(rng, n, o.t, o.b))
         before, blank, rest = case.S.clone(), case.out.clone(), kept(ring)
-        case.call(module.delta_buffered, ring=ring, lengths=lengths)
+        case.call(module.delta_buffered, ring=ring, lengths=lengths, **changes)
         behind = ring.origin + ring.held
         cursors.commit_window(ring.origin, ring.held, took, capacity=capacity, window=o.t, slots=case.slots, lengths=lengths)
         for oracle, row, i in zip(oracles, case.rows, range(o.b), strict=False):
@@ -82,6 +88,34 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capa
     check_windows(verify, o, capacity, u)
 
 
+@pytest.mark.parametrize(("o", "capacity", "u", "windows"), SHORT, ids=str)
+def test_short_windows_in_a_row_equal_plain_decoding_within_the_bound(
+    o: Options, capacity: int, u: str, windows: int
+) -> None:
+    check_windows(verify, o, capacity, u, windows, short=True)
+
+
+def check_tiles(module: ModuleType) -> None:
+    """Tiles of a program, of which the last may lie outside, have a say in no bit, be a row due or not."""
+    o = Options(io="bf16", t=2, g=1, h=2, b=2, k=128, v=72, seed=11)
+    found = []
+    for tiles in (1, 2, 4):
+        case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.5), 7, torch.bfloat16)
+        live = case.slots[case.rows].long()
+        ring.held[live] = torch.tensor([5, 2][: len(live)], dtype=torch.int32)
+        named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+        with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
+            case.call(module.delta_buffered, ring=ring, tiles=tiles)
+        assert seen.outside == seen.races == []
+        found.append([case.out[case.rows], *(x[live] for x in (case.S, *kept(ring)))])
+    for other in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(found[0], other, strict=True))
+
+
+def test_bits_of_short_windows_do_not_depend_on_the_tiles_of_a_program() -> None:
+    check_tiles(verify)
+
+
 def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
     o = Options(t=3, io="bf16", gentle=True, k=18)
     case, ring = cases.draw(o), rings.ring_of(o, 7, torch.float32)
@@ -104,6 +138,7 @@ STRONG = [
     (Options(t=2, k=6, v=9), 16, 13),
     (Options(t=2, k=6, v=9, channel=True, io="bf16"), 16, 13),
     (Options(t=2, io="bf16", b=2, g=1, h=2, k=64, v=32), 9, 7),
+    (Options(t=2, io="bf16", b=2, g=1, h=2, k=128, v=32), 9, 7),
 ]
 
 
@@ -117,7 +152,7 @@ def check_last(o: Options, capacity: int, held: int, flush: Callable[[Case, Ring
 
 
 def by_window(module: ModuleType) -> Callable[[Case, Ring], Any]:
-    return lambda case, ring: case.call(module.delta_buffered, ring=ring)
+    return lambda case, ring: case.call(module.delta_buffered, ring=ring, short=case.options.k == 128)
 
 
 def by_hand(module: ModuleType) -> Callable[[Case, Ring], Any]:
@@ -128,6 +163,14 @@ def by_hand(module: ModuleType) -> Callable[[Case, Ring], Any]:
 @pytest.mark.parametrize(("o", "capacity", "held"), STRONG, ids=str)
 def test_the_newest_entry_has_weight_1_however_strong_the_decay(o: Options, capacity: int, held: int, flush: Any) -> None:
     check_last(o, capacity, held, flush)
+
+
+def test_a_short_window_that_is_none_is_refused() -> None:
+    case, ring = cases.draw(Options(io="bf16")), rings.ring_of(Options(io="bf16"), 8, torch.float32)
+    before = untouchables(case, ring)
+    with pytest.raises(ParameterError, match="a short window came with"):
+        case.call(verify.delta_buffered, ring=ring, short=True)
+    assert_untouched(before, case, ring)
 
 
 def test_planted_totals_of_another_entry_are_caught_by_strong_decays() -> None:
@@ -148,12 +191,12 @@ def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:
     assert (S.bfloat16().float() != S).float().mean() > 0.9
 
 
-def check_window_bytes(module: ModuleType, o: Options, held: int, u: str) -> None:
+def check_window_bytes(module: ModuleType, o: Options, held: int, u: str, **changes: Any) -> None:
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, TYPES[u])
     ring.held.fill_(held)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
-        case.call(module.delta_buffered, ring=ring)
+        case.call(module.delta_buffered, ring=ring, **changes)
     cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
     expected = module.traffic_bytes(
         [held] * o.b, o.t, o.g, o.h, o.k, o.v, capacity=9, window=o.t, io=case.q.element_size(), u=ring.u.element_size(),
@@ -170,11 +213,20 @@ def check_window_bytes(module: ModuleType, o: Options, held: int, u: str) -> Non
 @pytest.mark.parametrize("held", [0, 3, 5])
 @pytest.mark.parametrize(
     ("o", "u"),
-    [(Options(t=3, v=33), "fp32"), (Options(t=2, channel=True, io="bf16", g=1), "bf16"), (Options(b=2, k=64, v=16), "fp32")],
+    [
+        (Options(t=3, v=33), "fp32"),
+        (Options(t=2, channel=True, io="bf16", g=1), "bf16"),
+        (Options(b=2, k=64, v=16), "fp32"),
+    ],
     ids=str,
 )
 def test_a_window_moves_the_bytes_of_the_formula(o: Options, held: int, u: str) -> None:
     check_window_bytes(verify, o, held, u)
+
+
+@pytest.mark.parametrize("held", [0, 3, 5])
+def test_a_short_window_moves_the_bytes_of_the_formula(held: int) -> None:
+    check_window_bytes(verify, Options(t=3, io="bf16", b=2, h=2, k=128, v=36), held, "bf16", short=True)
 
 
 def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
@@ -269,6 +321,52 @@ WINDOW_FAULTS = [
     ("past = l < held", "past = l <= held", RING),
     ("u.to(ring_u.dtype.element_ty), mask=new", "u.to(tl.bfloat16).to(ring_u.dtype.element_ty), mask=new", RING),
 ]  # fmt: skip
+
+
+SHORT_FAULTS = [
+    ("if (length > 0) & (count + 2 * WINDOW > CAPACITY):", "if (length > 0) & (count + WINDOW > CAPACITY):"),
+    ("if (length > 0) & (count + 2 * WINDOW > CAPACITY):", "if count + 2 * WINDOW > CAPACITY:"),
+    ("real, past = t < length, l < count", "real, past = t < T, l < count"),
+    ("real, past = t < length, l < count", "real, past = t < length, l < count - 1"),
+    ("load_left(at_x, t_x < length, 3)", "load_left(at_x, t_x < length, 0)"),
+    ("tl.where(row_x < 8, at_q + t_x * stride_q_t, at_k + t_x * stride_k_t)", "at_k + t_x * stride_k_t"),
+    ("g_x, mask=real & is_key)", "g_x, mask=is_key & (t < T))"),
+    ("if h % HEADS_PER_KEY == 0:", "if h >= 0:"),
+    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:"),
+    ("total = last(G_l, count - 1)", "total = last(G_l, count - 2)"),
+    ("t[:, None] > t[None, :]) |", "t[:, None] > t[None, :] + 1) |"),
+    ("tl.where(is_key, beta_x, -1.0)[:, None]", "tl.where(is_key, 1.0, -1.0)[:, None]"),
+    ("since[:, None] - since_c[None, :]", "since[:, None]"),
+    ("since[:, None] + behind[None, :]", "behind[None, :]"),
+    ("r_c * tl.exp(total + since_c)", "r_c * tl.exp(total)"),
+    ("r_l * tl.exp(tl.where(past, behind", "tl.exp(tl.where(past, behind"),
+    ("far = load_part(S, j, True, part + AHEAD", "far = load_part(S, j, True, part"),
+    ("j + 32, more, part + AHEAD - parts", "j, more, part + AHEAD - parts"),
+    ("Y = tl.dot(mid, x, acc=Y)\n", "Y += 0\n"),
+    ("Y = tl.dot(u_l, h_hi, acc=Y)", "Y += 0"),
+    ("Y += dot_both(u_l, history, True)", "Y += 0"),
+    ("Z = tl.dot(hi, i_mid, acc=Z)", "Z += 0"),
+    ("mask=(~of_key & (t < T))", "mask=(~of_key & (t < length))"),
+    ("following = left * state", "following = state"),
+    ("place(again + n * 16 + l, CAPACITY)", "place(again + l, CAPACITY)"),
+    ("l = n * 16 + row // 64", "l = row // 64"),
+    ("following = tl.dot(mid, keys, acc=following)", "following += 0"),
+    ("(j + v < V) | WHOLE\n    at_part", "(j + v < V) | (V % 4 == 0)\n    at_part"),
+    ("& (t < length))[:, None] & in_v)  # (4)", ")[:, None] & in_v)  # (4)"),
+]
+
+
+def check_short(module: ModuleType) -> None:
+    check_window_bytes(module, Options(t=3, io="bf16", b=2, h=2, k=128, v=36), 3, "bf16", short=True)
+    check_tiles(module)
+    for o, capacity, u, windows in SHORT[:2]:
+        check_windows(module, o, capacity, u, windows, short=True)
+
+
+@pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
+def test_planted_fault_of_short_windows_is_caught(old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check_short(mutated(verify, old, new, file="delta_buffered_short.py"))
 
 
 def check_all_windows(module: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +27,14 @@ STEPS = [
     (Options(t=1, channel=True, io="bf16", g=1, h=2, k=5, v=18, raw=True, bias=True, seed=2), 4, "fp32"),
     (Options(t=1, state="bf16", io="fp16", g=1, h=3, k=6, v=9, seed=4, poison=-2.0), 1, "fp32"),
     (Options(t=1, io="bf16", g=1, h=2, b=2, k=32, v=32, seed=5, poison=3.0), 3, "bf16"),
+    (Options(t=1, io="bf16", g=1, h=2, b=2, k=128, v=36, raw=True, bias=True, seed=7), 4, "fp32"),
     (Options(t=1, g=1, h=2, b=2, k=64, v=32, gentle=True, seed=6), 4, "fp32"),
 ]
 
 
-def check_steps(module: ModuleType, o: Options, capacity: int, u: str, output_only: bool, tokens: int = 7) -> None:
+def check_steps(
+    module: ModuleType, o: Options, capacity: int, u: str, output_only: bool, tokens: int = 7, **changes: Any
+) -> None:
     """Standard decode: every token beside the oracle, the checkpoint at every flush."""
     first, ring = cases.draw(o), rings.ring_of(o, capacity, TYPES[u])
     oracles = [rings.Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
@@ -39,7 +43,7 @@ def check_steps(module: ModuleType, o: Options, capacity: int, u: str, output_on
         case = window_case(first, o, n)
         lengths = torch.tensor([int((n + r) % 3 != 2) for r in range(o.b)], dtype=torch.int32)
         before, rest = case.S.clone(), kept(ring)
-        case.call(module.delta_buffered_step, ring=ring, lengths=lengths, output_only=output_only)
+        case.call(module.delta_buffered_step, ring=ring, lengths=lengths, output_only=output_only, **changes)
         cursors.commit_step(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots, lengths=lengths)
         for oracle, row, i in zip(oracles, case.rows, range(o.b), strict=False):
             slot = int(case.slots[row])
@@ -66,18 +70,25 @@ def test_standard_decode_equals_plain_decoding_within_the_bound(o: Options, capa
     check_steps(kernel, o, capacity, u, output_only)
 
 
-def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool) -> None:
+STREAMED = STEPS[4]
+
+
+def test_steps_that_stream_the_state_equal_plain_decoding_within_the_bound() -> None:
+    check_steps(kernel, *STREAMED, True, short=False)
+
+
+def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool, **changes: Any) -> None:
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
     ring.held.fill_(held)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
-        case.call(module.delta_buffered_step, ring=ring, output_only=output_only)
+        case.call(module.delta_buffered_step, ring=ring, output_only=output_only, **changes)
     cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
     sizes = {"io": case.q.element_size(), "channel": o.channel}
     assert seen.distinct_bytes() - cursor == module.traffic_bytes([held] * o.b, o.g, o.h, o.k, o.v, capacity=5, **sizes)
     states = o.b * o.h * o.k * o.v * 4
-    streams = output_only and not o.channel and o.k == 32  # a flush asks the level-2 cache for a tile that was streamed
-    assert seen.loaded("S").requested == states * (2 if streams and held == 4 else 1)
+    again = output_only and o.io == "bf16" and not o.channel  # a flush asks the level-2 cache for a tile that was read
+    assert seen.loaded("S").requested == states * (2 if again and held == 4 else 1)
     assert seen.stored("S").requested == (o.b * o.h * o.k * o.v * 4 if held == 4 else 0)
     assert seen.outside == seen.races == []
 
@@ -89,6 +100,11 @@ def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: boo
 )
 def test_a_token_moves_the_bytes_of_the_formula(o: Options, held: int, output_only: bool) -> None:
     check_step_bytes(kernel, o, held, output_only)
+
+
+@pytest.mark.parametrize("held", [3, 4])
+def test_a_token_that_streams_the_state_moves_the_bytes_of_the_formula(held: int) -> None:
+    check_step_bytes(kernel, Options(t=1, io="bf16", k=32, v=64), held, True, short=False)
 
 
 @pytest.mark.parametrize("output_only", [True, False])
@@ -157,11 +173,55 @@ STEP_FAULTS = [
 ]
 
 
+SHORT_FAULTS = [
+    ("full = count + 1 == CAPACITY", "full = count == CAPACITY"),
+    ("if full & real:", "if full:"),
+    ("(full == 0) & real & (tl.program_id(0) == 0)", "(full == 0) & (tl.program_id(0) == 0)"),
+    ("(full == 0) & real & (tl.program_id(0) == 0)", "real & (tl.program_id(0) == 0)"),
+    ("if h % HEADS_PER_KEY == 0:", "if h >= 0:"),
+    ("tl.store(at_decay + at_new * stride_ring_g_l, g_t)", "tl.store(at_decay + at_new * stride_ring_g_l, since)"),
+    ("+ i, k_t, mask=in_k)", "+ i, q_t, mask=in_k)"),
+    ("l == count - 1, G_l, 0.0)", "l == count - 2, G_l, 0.0)"),
+    ("left = tl.exp(since + g_t)", "left = tl.exp(since)"),
+    ("r_l * tl.exp(since - G_l + g_t)", "r_l * tl.exp(since - G_l)"),
+    ("r_l * tl.exp(since - G_l + g_t)", "tl.exp(since - G_l + g_t)"),
+    ("tl.where(new, r_k, 0.0))", "0.0)"),
+    ("(e < count) | ((e == count) & real)", "e < count"),
+    ("tl.where(e < count, at_kept + place(first + e", "tl.where(e < count, at_kept + place(first + e + 1"),
+    ("tl.where(which == 0, at_k, at_q)", "tl.where(which == 1, at_k, at_q)"),
+    ("key_l = of_entries(to_key)", "key_l = of_entries(to_query)"),
+    ("sum_q += left * tl.sum(", "sum_q += tl.sum("),
+    ("x * x_q[part].to", "x * x_q[0].to"),
+    ("v_t - r_k * tl.sum(sum_k, axis=1)", "v_t - tl.sum(sum_k, axis=1)"),
+    ("tl.sum(sum_q, axis=1) + own * u", "tl.sum(sum_q, axis=1)"),
+    ("tl.where(is_new, u[None, None, :, None, :], u_l)", "u_l"),
+    ("tl.where(l < count, ring + place(first + l, CAPACITY) * stride, k)", "ring + place(first + l, CAPACITY) * stride"),
+    ("following = left * tl.reshape(", "following = tl.reshape("),
+    ("tl.dot(mid, keys, acc=following)", "following"),
+    ("l, quad = row // 64 * 8 + row % 4 * 2 + row // 32 % 2", "l, quad = row // 64 * 8 + row % 8"),
+    ("(j + cols < V) | (V % 32 == 0)", "(j + cols < V) | (V % 4 == 0)"),
+    ("WHOLE: tl.constexpr = V % 32 == 0", "WHOLE: tl.constexpr = V % 4 == 0"),
+]
+
+
+def check_short(module: ModuleType) -> None:
+    for held in (3, 4):
+        check_step_bytes(module, Options(t=1, io="bf16", k=32, v=36), held, True)
+    for i, tokens in ((1, 6), (5, 6)):
+        check_steps(module, *STEPS[i], True, tokens=tokens)
+
+
+@pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
+def test_planted_fault_of_short_rings_is_caught(old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check_short(mutated(kernel, old, new, file="delta_step_short.py"))
+
+
 def check_all_steps(module: ModuleType) -> None:
     for output_only in (True, False):
         check_step_bytes(module, Options(t=1, v=9), 4, output_only)
         for i, tokens in ((0, 5), (3, 2), (2, 5), (1, 5), (4, 5)):
-            check_steps(module, *STEPS[i], output_only, tokens=tokens)
+            check_steps(module, *STEPS[i], output_only, tokens=tokens, short=False)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), STEP_FAULTS, ids=[new for _, new, _ in STEP_FAULTS])

@@ -1,0 +1,310 @@
+"""The kernel of `delta_buffered` for windows of up to 8 tokens, bf16 activations, a gate per head, k = 128.
+
+Its equations, by one warp for tiles of 32 channels v; the state goes from memory into the registers of the products, v as
+rows and tokens as columns: nothing of it goes through shared memory, and no warp waits for another. A program owns TILES
+tiles of one head of one row: the scores of entries and tokens and the inverse of (2) are formed once, by products whose
+accumulators are the operands of the next ones as they stand. Queries and keys are the rows of one matrix (8 + 8), so that
+with o and u the unknowns (1) (2) (3) are one system of 16,
+
+    Y = read (S_0^T x) + U history^T,    Z = R inverse^T,    R = beta (v - Y) in columns of keys, Y in those of queries
+
+A tile is taken in parts of 32 k; a part of what comes is asked for when one has been read. Rows that are due fold their
+history into each part as it stands in registers, (5), 16 entries at a time.
+
+Layout. A lane of a product holds rows r and r + 8 of 16 (r of 8), columns 2 c + i and 2 c + i + 8 (c of 4, i of 2). Channels
+v = 4 r + w stand at row 8 w + r of 32, and k = 4 (2 c + i) + m of a part at column 8 m + 2 c + i, so that a lane's four v of
+the state, and its four k of the keys, are neighbours in memory.
+
+Bound by about 1000 instructions for a tile, 400 of them cuts of the state, by 8 warps in an SM.
+"""
+
+import triton
+import triton.language as tl
+
+from .delta_inputs import gates, load_gate_params
+from .delta_ring import place
+from .delta_window import last
+from .dots import dot_both, split3
+
+MOST_TOKENS, WIDTH, LONGEST = 8, 128, 32
+"""Tokens of a window, channels k, entries that may be held."""
+
+
+@triton.jit
+def delta_buffered_short_kernel(
+    S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring_u, ring_k, ring_g, origin, held, o, stride_S_s: tl.constexpr,
+    stride_S_h: tl.constexpr, stride_S_k: tl.constexpr, stride_q_b: tl.constexpr, stride_q_t: tl.constexpr,
+    stride_q_g: tl.constexpr, stride_k_b: tl.constexpr, stride_k_t: tl.constexpr, stride_k_g: tl.constexpr,
+    stride_v_b: tl.constexpr, stride_v_t: tl.constexpr, stride_v_h: tl.constexpr, stride_g_b: tl.constexpr,
+    stride_g_t: tl.constexpr, stride_g_h: tl.constexpr, stride_beta_b: tl.constexpr, stride_beta_t: tl.constexpr,
+    stride_beta_h: tl.constexpr, stride_o_b: tl.constexpr, stride_o_t: tl.constexpr, stride_o_h: tl.constexpr,
+    stride_ring_u_s: tl.constexpr, stride_ring_u_l: tl.constexpr, stride_ring_u_h: tl.constexpr,
+    stride_ring_k_s: tl.constexpr, stride_ring_k_l: tl.constexpr, stride_ring_k_g: tl.constexpr,
+    stride_ring_g_s: tl.constexpr, stride_ring_g_l: tl.constexpr, stride_ring_g_h: tl.constexpr,
+    stride_bias_h: tl.constexpr, scale, eps, T: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    HEADS_PER_KEY: tl.constexpr, L2_NORM: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_L: tl.constexpr, TILES: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    length = T
+    if lengths is not None:
+        length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+    if slot >= 0:
+        group, j = h // HEADS_PER_KEY, tl.program_id(0) * (TILES * 32)
+        count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
+        at_S = S + slot * stride_S_s + h * stride_S_h
+        near = load_part(at_S, j, True, 0, stride_S_k, V, TILES)
+        at_q, at_k = q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g
+        at_kept = ring_k + slot * stride_ring_k_s + group * stride_ring_k_g
+        at_decay = ring_g + slot * stride_ring_g_s + h * stride_ring_g_h
+        row, l = tl.arange(0, 16), tl.arange(0, BLOCK_L)
+        is_key, t = row >= 8, (row % 8).to(tl.int64)
+        real, past = t < length, l < count
+        row_x, row_l = left_rows(16), left_rows(BLOCK_L)
+        t_x = (row_x % 8).to(tl.int64)
+        at_x = tl.where(row_x < 8, at_q + t_x * stride_q_t, at_k + t_x * stride_k_t)
+        at_l = at_kept + place(first + row_l, CAPACITY) * stride_ring_k_l
+        xs = (
+            load_left(at_x, t_x < length, 0), load_left(at_x, t_x < length, 1), load_left(at_x, t_x < length, 2),
+            load_left(at_x, t_x < length, 3),
+        )  # fmt: skip
+        keys = (
+            load_left(at_l, row_l < count, 0), load_left(at_l, row_l < count, 1), load_left(at_l, row_l < count, 2),
+            load_left(at_l, row_l < count, 3),
+        )  # fmt: skip
+        beta_x = tl.load(beta + b * stride_beta_b + h * stride_beta_h + t * stride_beta_t, mask=real, other=0.0).to(
+            tl.float32
+        )
+        g_x = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
+        g_l = tl.load(at_decay + place(first + l, CAPACITY) * stride_ring_g_l, mask=past, other=0.0)
+        decay, bias = load_gate_params(A, dt_bias, h, row, stride_bias_h, real, False)
+        g_x, beta_x = gates(g_x, beta_x, decay, bias, A)
+        g_x = tl.where(real, g_x, 0.0)
+        if tl.program_id(0) == 0:
+            new, i = place(first + count + t, CAPACITY), tl.arange(0, K)
+            tl.store(at_decay + new * stride_ring_g_l, g_x, mask=real & is_key)
+            if h % HEADS_PER_KEY == 0:
+                of_key = (real & is_key)[:, None]
+                k_x = tl.load(at_k + t[:, None] * stride_k_t + i[None, :], mask=of_key, other=0.0)
+                tl.store(at_kept + new[:, None] * stride_ring_k_l + i[None, :], k_x, mask=of_key)  # (4)
+        G_l = tl.cumsum(g_l, axis=0)
+        total = last(G_l, count - 1)
+        own = tl.where((row[None, :] <= t[:, None]) & (row < 8)[None, :], g_x[None, :], 0.0)
+        since = tl.sum(own, axis=1)  # what the tokens of the window add to the total
+        since_c = tl.sum(tl.where((row[:, None] <= t[None, :]) & (row < 8)[:, None], g_x[:, None], 0.0), axis=0)
+        to_x, to_l = tl.zeros((16, 16), tl.float32), tl.zeros((16, BLOCK_L), tl.float32)
+        of_l = tl.zeros((BLOCK_L, BLOCK_L), tl.float32)
+        for part in tl.static_range(4):
+            to_x = tl.dot(xs[part], tl.trans(xs[part]), acc=to_x)
+            to_l = tl.dot(xs[part], tl.trans(keys[part]), acc=to_l)
+            if L2_NORM:
+                of_l = tl.dot(keys[part], tl.trans(keys[part]), acc=of_l)
+        same, scale_x = row[:, None] == row[None, :], tl.where(is_key, 1.0, scale)
+        r_x, r_c, r_l = scale_x, scale_x, tl.where(past, 1.0, 0.0)
+        if L2_NORM:
+            squares = tl.where(same, to_x, 0.0)
+            r_x, r_c = r_x * tl.rsqrt(tl.sum(squares, axis=1) + eps), r_c * tl.rsqrt(tl.sum(squares, axis=0) + eps)
+            r_l *= tl.rsqrt(tl.sum(tl.where(l[:, None] == l[None, :], of_l, 0.0), axis=0) + eps)
+        sees = is_key[None, :] & real[None, :] & ((t[:, None] > t[None, :]) | ((t[:, None] == t[None, :]) & ~is_key[:, None]))
+        coupling = to_x * (r_x[:, None] * r_c[None, :])
+        coupling *= tl.exp(tl.where(sees, since[:, None] - since_c[None, :], float("-inf")))
+        coupling *= tl.where(is_key, beta_x, -1.0)[:, None]
+        inverse = tl.where(same, 1.0, 0.0)
+        for s in tl.static_range(T):
+            column = tl.sum(tl.where((row == 8 + s)[None, :], coupling, 0.0), axis=1)
+            line = tl.sum(tl.where((row == 8 + s)[:, None], inverse, 0.0), axis=0)
+            inverse -= column[:, None] * line[None, :]
+        behind = total - G_l
+        between = tl.exp(tl.where(past[None, :], since[:, None] + behind[None, :], float("-inf")))
+        history = tl.trans(to_l * (r_x[:, None] * r_l[None, :]) * between)
+        inverse, read = tl.trans(inverse), r_c * tl.exp(total + since_c)
+        strength = tl.where(is_key, beta_x, 1.0)
+        at_u = ring_u + slot * stride_ring_u_s + h * stride_ring_u_h
+        at_v, at_o = v + b * stride_v_b + h * stride_v_h, o + b * stride_o_b + h * stride_o_h
+        if (length > 0) & (count + 2 * WINDOW > CAPACITY):
+            weight = sixteens(r_l * tl.exp(tl.where(past, behind, float("-inf"))))
+            walk(
+                near, at_S, at_u, at_v, at_o, at_kept, origin + slot, xs, inverse, history, read, strength, weight,
+                tl.exp(total), first, count, length, j, stride_S_k, stride_ring_u_l, stride_ring_k_l, stride_v_t, stride_o_t,
+                T, V, CAPACITY, BLOCK_L, TILES, True,
+            )  # fmt: skip
+        else:
+            walk(
+                near, at_S, at_u, at_v, at_o, at_kept, origin + slot, xs, inverse, history, read, strength, (), 1.0, first,
+                count, length, j, stride_S_k, stride_ring_u_l, stride_ring_k_l, stride_v_t, stride_o_t, T, V, CAPACITY,
+                BLOCK_L, TILES, False,
+            )  # fmt: skip
+
+
+@triton.jit
+def walk(
+    near, S, ring_u, v, o, ring_k, origin, xs, inverse, history, read, strength, weight, left, first, count, length, j_0,
+    stride_S_k: tl.constexpr, stride_u: tl.constexpr, stride_k: tl.constexpr, stride_v: tl.constexpr, stride_o: tl.constexpr,
+    T: tl.constexpr, V: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, TILES: tl.constexpr,
+    DUE: tl.constexpr,
+):  # fmt: skip
+    """The tiles of a program, of which the first part is given; the pointers are those of its head. Where DUE, (5) with
+    `weight` (sixteens of entries) and `left`, r exp(G_h - G_j) and exp(G_h)."""
+    WHOLE: tl.constexpr = V % (TILES * 32) == 0
+    parts: tl.constexpr = len(xs)
+    AHEAD: tl.constexpr = 1 if DUE else 2
+    is_key = tl.arange(0, 16) >= 8
+    i_hi, i_mid, i_lo = split3(inverse)
+    h_hi, h_mid, h_lo = split3(history)
+    far = near
+    if not DUE:
+        far = load_part(S, j_0, True, 1, stride_S_k, V, TILES)
+    for tile in tl.range(0, TILES, num_stages=1):
+        j, more = j_0 + tile * 32, tile + 1 < TILES
+        row, cols = beside(16)
+        t, of_key, at_j = (row % 8).to(tl.int64), row >= 8, j + cols
+        in_v = (at_j < V) | WHOLE
+        v_t = tl.load(v + (t * stride_v)[:, None] + at_j, mask=(of_key & (t < length))[:, None] & in_v, other=0.0)
+        l, cols_l = beside(BLOCK_L)
+        at_u = ring_u + (place(first + l, CAPACITY) * stride_u)[:, None] + (j + cols_l)
+        u_l = to_left(tl.load(at_u, mask=(l < count)[:, None] & ((j + cols_l < V) | WHOLE), other=0.0))
+        Y = tl.zeros((32, 16), tl.float32)
+        for part in tl.static_range(parts):
+            state = to_left(near.to(tl.float32))
+            if DUE:
+                fold(
+                    state, left, weight, S, ring_u, ring_k, origin, first, count, j, part, stride_S_k, stride_u, stride_k, V,
+                    CAPACITY, TILES,
+                )  # fmt: skip
+            else:
+                near = far
+            if part + AHEAD < parts:
+                far = load_part(S, j, True, part + AHEAD, stride_S_k, V, TILES)
+            else:
+                far = load_part(S, j + 32, more, part + AHEAD - parts, stride_S_k, V, TILES)
+            if DUE:
+                near = far
+            x = tl.trans(xs[part])
+            hi, mid, lo = split3(state)
+            Y = tl.dot(lo, x, acc=Y)
+            Y = tl.dot(mid, x, acc=Y)
+            Y = tl.dot(hi, x, acc=Y)
+        Y *= read[None, :]
+        if u_l.dtype == tl.float32:
+            Y += dot_both(u_l, history, True)
+        else:
+            Y = tl.dot(u_l, h_lo, acc=Y)
+            Y = tl.dot(u_l, h_mid, acc=Y)
+            Y = tl.dot(u_l, h_hi, acc=Y)
+        R = tl.where(is_key[None, :], strength[None, :] * (to_left(v_t).to(tl.float32) - Y), Y)
+        hi, mid, lo = split3(R)
+        Z = tl.dot(mid, i_lo)
+        Z = tl.dot(lo, i_mid, acc=Z)
+        Z = tl.dot(hi, i_lo, acc=Z)
+        Z = tl.dot(mid, i_mid, acc=Z)
+        Z = tl.dot(lo, i_hi, acc=Z)
+        Z = tl.dot(hi, i_mid, acc=Z)
+        Z = tl.dot(mid, i_hi, acc=Z)
+        Z = from_left(tl.dot(hi, i_hi, acc=Z))
+        tl.store(o + (t * stride_o)[:, None] + at_j, Z.to(o.dtype.element_ty), mask=(~of_key & (t < T))[:, None] & in_v)
+        at_new = ring_u + (place(first + count + t, CAPACITY) * stride_u)[:, None] + at_j
+        tl.store(at_new, Z.to(ring_u.dtype.element_ty), mask=(of_key & (t < length))[:, None] & in_v)  # (4)
+
+
+@triton.jit
+def fold(
+    state, left, weight, S, ring_u, ring_k, origin, first, count, j, part: tl.constexpr, stride_S_k: tl.constexpr,
+    stride_u: tl.constexpr, stride_k: tl.constexpr, V: tl.constexpr, CAPACITY: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """(5) for a part of a tile."""
+    WHOLE: tl.constexpr = V % (TILES * 32) == 0
+    again = tl.load(origin).to(tl.int32)  # else the pointers of the ring are held over parts and tiles
+    following = left * state
+    for n in tl.static_range(len(weight)):
+        l, cols = beside(16)
+        at_u = ring_u + (place(again + n * 16 + l, CAPACITY) * stride_u)[:, None] + (j + cols)
+        u = tl.load(at_u, mask=(n * 16 + l < count)[:, None] & ((j + cols < V) | WHOLE), other=0.0)
+        keys = load_right(ring_k, again, count, n, part, stride_k, CAPACITY)
+        hi, mid, lo = split3(to_left(u).to(tl.float32) * weight[n][None, :])
+        following = tl.dot(lo, keys, acc=following)
+        following = tl.dot(mid, keys, acc=following)
+        following = tl.dot(hi, keys, acc=following)
+    k, v = part_rows(part)
+    inside = (j + v < V) | WHOLE
+    at_part = S + (k.to(tl.int64) * stride_S_k)[:, None] + (j + v)
+    tl.store(at_part, from_left(following).to(S.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+
+
+@triton.jit
+def sixteens(x):
+    """x (16) or (32) in sixteens."""
+    if x.shape[0] == 16:
+        return (x,)
+    return tl.split(tl.trans(tl.reshape(x, (2, 16))))
+
+
+@triton.jit
+def part_rows(part: tl.constexpr):
+    """The channel k, and the four v, of each row of a part in memory's order."""
+    row = tl.arange(0, 32 * 8)
+    k = part * 32 + (row % 4 * 2 + row // 32 % 2) * 4 + row // 64
+    return k, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def load_part(S, j, wanted, part: tl.constexpr, stride: tl.constexpr, V: tl.constexpr, TILES: tl.constexpr):
+    """A part of the tile from channel j on, in memory's order; zeros outside."""
+    k, v = part_rows(part)
+    inside = ((j + v < V) | (V % (TILES * 32) == 0)) & wanted
+    at_part = S + (k.to(tl.int64) * stride)[:, None] + (j + v)
+    return tl.load(at_part, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def beside(ROWS: tl.constexpr):
+    """The token or entry, and the four v, of each row of what stands beside a tile, in memory's order."""
+    row = tl.arange(0, ROWS * 8)
+    return row // 64 * 8 + row % 4 * 2 + row // 32 % 2, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def to_left(x):
+    """(v, columns) as the left operand or accumulators, of memory's order: columns are k, tokens or entries."""
+    blocks: tl.constexpr = x.shape[0] // 64
+    return tl.reshape(tl.permute(tl.reshape(x, (blocks, 2, 8, 4, 4)), (4, 2, 0, 3, 1)), (32, blocks * 8))
+
+
+@triton.jit
+def from_left(x):
+    """The reverse."""
+    blocks: tl.constexpr = x.shape[1] // 8
+    return tl.reshape(tl.permute(tl.reshape(x, (4, 8, blocks, 4, 2)), (2, 4, 1, 3, 0)), (blocks * 64, 4))
+
+
+@triton.jit
+def left_rows(ROWS: tl.constexpr):
+    """The row of each run of k of a left operand of ROWS rows of activations."""
+    row = tl.arange(0, ROWS * 8)
+    return row // 64 * 8 + row // 4 % 8
+
+
+@triton.jit
+def load_left(start, real, part: tl.constexpr):
+    """(row, permuted k of a part) of rows that begin at the pointers `start`, those of `left_rows`; zeros where not real."""
+    row = tl.arange(0, start.shape[0])
+    k = (part * 32 + (row % 4 * 2 + row // 32 % 2) * 4)[:, None] + tl.arange(0, 4)[None, :]
+    runs = tl.load(start[:, None] + k, mask=real[:, None], other=0.0)
+    parts = tl.permute(tl.reshape(runs, (start.shape[0] // 64, 2, 8, 4, 4)), (0, 2, 4, 3, 1))
+    return tl.reshape(parts, (start.shape[0] // 8, 32))
+
+
+@triton.jit
+def load_right(ring, first, count, n: tl.constexpr, part: tl.constexpr, stride: tl.constexpr, CAPACITY: tl.constexpr):
+    """(entry, permuted k of a part): the n-th 16 keys held, as a right operand; zeros behind them."""
+    row = tl.arange(0, 128)
+    l = n * 16 + row // 64 * 8 + row % 4 * 2 + row // 32 % 2
+    k = (part * 32 + row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+    start = ring + place(first + l, CAPACITY) * stride
+    runs = tl.load(start[:, None] + k, mask=(l < count)[:, None], other=0.0)
+    return tl.reshape(tl.permute(tl.reshape(runs, (2, 2, 8, 4, 4)), (0, 3, 1, 4, 2)), (16, 32))

@@ -1,0 +1,234 @@
+"""The kernel of `delta_buffered_step` for outputs only, bf16 activations, a gate per head and a ring of up to 32 entries.
+
+Its equations, by one warp for each tile of 32 channels v, all of whose k are asked for at once: few programs, each of a short
+chain, for few rows. The token stands among the entries as the one behind those held, so that with K the keys of all of them
+
+    K K^T    has |k|^2 of each on its diagonal                                                              (1)
+    K [k q]  scores of both rows, k^T q and |k|^2 of the token included                                     (2)
+
+are two products of raw bf16. What k and q read of the state is summed in fp32, lane by lane, then over four lanes. A row that
+is due asks for its tile again, part by part, a few microseconds after it was read, and writes
+
+    S_0' = exp(G_t) S_0 + K^T diag(w) U        w_j = r_j exp(G_t - G_j), U with the token's u as it is, in fp32     (3)
+
+Layout. A lane of a product holds rows r and r + 8 of 16 (r of 8), columns 2 c + i and 2 c + i + 8 (c of 4, i of 2). Channels
+v = 4 r + w stand at row 8 w + r of 32, and k = n (2 c + i) + m of a part at column 8 m + 2 c + i, runs of n, so that a lane's
+four v of the state and its run of keys are neighbours in memory, and nothing changes its lane between memory, sums and (3).
+
+Bound by the chain slot, cursors, entries, weights behind one launch.
+"""
+
+import triton
+import triton.language as tl
+
+from .delta_inputs import gates, load_gate_params
+from .delta_ring import place
+from .dots import dot_inputs, split3
+from .fragments import load_operand, operand_rows
+
+LONGEST, WIDEST = 32, 128
+"""Entries of a ring, channels k."""
+
+
+@triton.jit
+def delta_step_short_kernel(
+    S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring_u, ring_k, ring_g, origin, held, o, stride_S_s: tl.constexpr,
+    stride_S_h: tl.constexpr, stride_S_k: tl.constexpr, stride_q_b: tl.constexpr, stride_q_g: tl.constexpr,
+    stride_k_b: tl.constexpr, stride_k_g: tl.constexpr, stride_v_b: tl.constexpr, stride_v_h: tl.constexpr,
+    stride_g_b: tl.constexpr, stride_g_h: tl.constexpr, stride_beta_b: tl.constexpr, stride_beta_h: tl.constexpr,
+    stride_o_b: tl.constexpr, stride_o_h: tl.constexpr, stride_ring_u_s: tl.constexpr, stride_ring_u_l: tl.constexpr,
+    stride_ring_u_h: tl.constexpr, stride_ring_k_s: tl.constexpr, stride_ring_k_l: tl.constexpr,
+    stride_ring_k_g: tl.constexpr, stride_ring_g_s: tl.constexpr, stride_ring_g_l: tl.constexpr,
+    stride_ring_g_h: tl.constexpr, stride_bias_h: tl.constexpr, scale, eps, K: tl.constexpr, V: tl.constexpr,
+    HEADS_PER_KEY: tl.constexpr, L2_NORM: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    # What does not depend on the slot is on its way before the slot is there.
+    real = True
+    if lengths is not None:
+        real = tl.load(lengths + b) != 0
+    group = h // HEADS_PER_KEY
+    at_k, at_q = k + b * stride_k_b + group * stride_k_g, q + b * stride_q_b + group * stride_q_g
+    i, l, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_L), tl.program_id(0) * 32
+    in_k = (i < K) | (K == BLOCK_K)
+    k_t, q_t = tl.load(at_k + i, mask=in_k & real, other=0.0), tl.load(at_q + i, mask=in_k & real, other=0.0)
+    which, n = operand_rows(8, 0, BLOCK_K)
+    of_both = (which < 2)[:, None] & real & ((n < K) | (K == BLOCK_K))
+    both = load_operand(tl.where(which == 0, at_k, at_q), n, of_both, 8, BLOCK_K)
+    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h).to(tl.float32)
+    g_t = tl.load(g + b * stride_g_b + h * stride_g_h).to(tl.float32)
+    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
+    if slot >= 0:
+        at_S = S + slot * stride_S_s + h * stride_S_h
+        first, count = tl.load(origin + slot).to(tl.int32), tl.load(held + slot).to(tl.int32)
+        state = load_tile(at_S, j, stride_S_k, K, V, BLOCK_K)
+        past, new = l < count, l == count
+        at_u = ring_u + slot * stride_ring_u_s + h * stride_ring_u_h
+        at_kept = ring_k + slot * stride_ring_k_s + group * stride_ring_k_g
+        at_decay = ring_g + slot * stride_ring_g_s + h * stride_ring_g_h
+        e, n_e = operand_rows(BLOCK_L, 0, BLOCK_K)
+        at_e = tl.where(e < count, at_kept + place(first + e, CAPACITY) * stride_ring_k_l, at_k)
+        seen = (e < count) | ((e == count) & real)
+        keys = load_operand(at_e, n_e, seen[:, None] & ((n_e < K) | (K == BLOCK_K)), BLOCK_L, BLOCK_K)
+        g_l = tl.load(at_decay + place(first + l, CAPACITY) * stride_ring_g_l, mask=past, other=0.0)
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t, beta_t = tl.where(real, g_t, 0.0), tl.where(real, beta_t, 0.0)
+        G_l = tl.cumsum(g_l, axis=0)
+        since = tl.sum(tl.where(l == count - 1, G_l, 0.0), axis=0)  # as it came out of the running sum
+        left = tl.exp(since + g_t)
+        r_q, r_k, r_l = scale, 1.0, 1.0
+        if L2_NORM:
+            q_f = q_t.to(tl.float32)
+            r_q *= tl.rsqrt(tl.sum(q_f * q_f, axis=0) + eps)
+            squares = tl.where(l[:, None] == l[None, :], dot_inputs(keys, tl.trans(keys)), 0.0)
+            r_l = tl.rsqrt(tl.sum(squares, axis=1) + eps)  # (1)
+            r_k = tl.sum(tl.where(new, r_l, 0.0), axis=0)
+        weight = tl.where(past, r_l * tl.exp(since - G_l + g_t), tl.where(new, r_k, 0.0))
+        scores = weight[:, None] * dot_inputs(keys, tl.trans(both))  # (2)
+        column = tl.arange(0, 8)[None, :]
+        # What the token has of itself meets no entry of u, but for `own`.
+        to_key = tl.sum(tl.where(column == 0, scores, 0.0), axis=1)
+        to_query = tl.sum(tl.where(column == 1, scores, 0.0), axis=1)
+        own = tl.sum(tl.where(new, to_query, 0.0), axis=0)
+        x_k, x_q = load_token(at_k, real, K, BLOCK_K), load_token(at_q, real, K, BLOCK_K)
+        at_new = place(first + count, CAPACITY)
+        at_v, at_o = v + b * stride_v_b + h * stride_v_h, o + b * stride_o_b + h * stride_o_h
+        full = count + 1 == CAPACITY
+        if (full == 0) & real & (tl.program_id(0) == 0):
+            tl.store(at_decay + at_new * stride_ring_g_l, g_t)
+            if h % HEADS_PER_KEY == 0:
+                tl.store(at_kept + at_new * stride_ring_k_l + i, k_t, mask=in_k)
+        if full & real:
+            walk(
+                state, at_S, at_u, at_u, at_kept, at_k, at_v, at_o, origin + slot, first, count, x_k, x_q, to_key, to_query,
+                own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_u_l, stride_ring_k_l, K, V, CAPACITY,
+                BLOCK_L, BLOCK_K, True,
+            )  # fmt: skip
+        else:
+            walk(
+                state, at_S, at_u, at_u + at_new * stride_ring_u_l, at_kept, at_k, at_v, at_o, origin + slot, first, count,
+                x_k, x_q, to_key, to_query, own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_u_l,
+                stride_ring_k_l, K, V, CAPACITY, BLOCK_L, BLOCK_K, False,
+            )  # fmt: skip
+
+
+@triton.jit
+def walk(
+    state, S, ring_u, new_u, ring_k, k, v, o, origin, first, count, x_k, x_q, to_key, to_query, own, weight, left, beta, r_k,
+    r_q, real, j, stride_S_k: tl.constexpr, stride_u: tl.constexpr, stride_k: tl.constexpr, K: tl.constexpr,
+    V: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr, DUE: tl.constexpr,
+):  # fmt: skip
+    """The tile of a program; the pointers are those of its head. Where DUE, (3) instead of the entry of u at `new_u`."""
+    WHOLE: tl.constexpr = V % 32 == 0
+    parts: tl.constexpr = len(x_k)
+    run: tl.constexpr = min(8, BLOCK_K // 8)
+    row = tl.arange(0, BLOCK_L * 8)
+    l, quad = row // 64 * 8 + row % 4 * 2 + row // 32 % 2, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+    vq = tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
+    key_l = of_entries(to_key)
+    query_l = of_entries(to_query)
+    in_v = (j + vq < V) | WHOLE
+    at_u = ring_u + (place(first + l, CAPACITY) * stride_u)[:, None] + (j + quad)
+    u_l = tl.load(at_u, mask=(l < count)[:, None] & ((j + quad < V) | WHOLE), other=0.0).to(tl.float32)
+    u_l = tl.reshape(u_l, (BLOCK_L // 8, 2, 8, 4, 4))
+    v_t = tl.load(v + j + vq, mask=in_v & real, other=0.0).to(tl.float32)
+    sum_k, sum_q = tl.sum(tl.sum(key_l * u_l, axis=0), axis=0), tl.sum(tl.sum(query_l * u_l, axis=0), axis=0)
+    for part in tl.static_range(parts):
+        x = tl.reshape(state[part], (state[part].shape[0] // 64, 2, 8, 4, 4))
+        sum_k += left * tl.sum(tl.sum(x * x_k[part].to(tl.float32), axis=0), axis=0)
+        sum_q += left * tl.sum(tl.sum(x * x_q[part].to(tl.float32), axis=0), axis=0)
+    u = beta * (v_t - r_k * tl.sum(sum_k, axis=1))
+    o_t = r_q * (tl.sum(sum_q, axis=1) + own * u)
+    tl.store(o + j + vq, o_t.to(o.dtype.element_ty), mask=in_v)
+    if DUE:
+        is_new = tl.reshape(l == count, (BLOCK_L // 8, 2, 8, 4))[:, :, :, :, None]
+        U = of_entries(weight) * tl.where(is_new, u[None, None, :, None, :], u_l)
+        U = tl.reshape(tl.permute(U, (4, 2, 0, 3, 1)), (32, BLOCK_L))
+        hi, mid, lo = split3(U)
+        for part in tl.static_range(parts):
+            again = tl.load(origin).to(tl.int32)  # else the pointers of the keys are held over parts
+            keys = load_keys(ring_k, k, again, count, part, stride_k, K, CAPACITY, BLOCK_L, BLOCK_K)
+            before = load_part(S, j, part, stride_S_k, K, V, BLOCK_K)
+            before = tl.permute(tl.reshape(before, (run, 2, 8, 4, 4)), (4, 2, 0, 3, 1))
+            following = left * tl.reshape(before, (32, 8 * run))
+            following = tl.dot(lo, keys, acc=following)
+            following = tl.dot(mid, keys, acc=following)
+            following = tl.dot(hi, keys, acc=following)
+            following = tl.permute(tl.reshape(following, (4, 8, run, 4, 2)), (2, 4, 1, 3, 0))
+            following = tl.reshape(following, (run * 64, 4))
+            i, cols = part_index(part, BLOCK_K)
+            at_part = S + (i.to(tl.int64) * stride_S_k)[:, None] + (j + cols)
+            inside = ((i < K) | (K == BLOCK_K))[:, None] & ((j + cols < V) | WHOLE)
+            tl.store(at_part, following.to(S.dtype.element_ty), mask=inside)  # (3)
+    else:
+        tl.store(new_u + j + vq, u.to(ring_u.dtype.element_ty), mask=in_v & real)
+
+
+@triton.jit
+def of_entries(x):
+    """x (entries) beside four channels v of a lane: (8 of them, i, 1, c, 1)."""
+    return tl.permute(tl.reshape(x, (x.shape[0] // 8, 4, 2)), (0, 2, 1))[:, :, None, :, None]
+
+
+@triton.jit
+def part_index(part: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The channel k, and the four v, of each row of a part, 64 k or all, in memory's order."""
+    run: tl.constexpr = min(8, BLOCK_K // 8)
+    row = tl.arange(0, run * 64)
+    k = part * 8 * run + (row % 4 * 2 + row // 32 % 2) * run + row // 64
+    return k, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def load_part(S, j, part: tl.constexpr, stride: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr):
+    """A part of the tile from channel j on, in memory's order; zeros outside."""
+    i, cols = part_index(part, BLOCK_K)
+    inside = ((i < K) | (K == BLOCK_K))[:, None] & ((j + cols < V) | (V % 32 == 0))
+    return tl.load(S + (i.to(tl.int64) * stride)[:, None] + (j + cols), mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_tile(S, j, stride: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr):
+    """All parts of a tile."""
+    if BLOCK_K > 64:
+        return load_part(S, j, 0, stride, K, V, BLOCK_K), load_part(S, j, 1, stride, K, V, BLOCK_K)
+    return (load_part(S, j, 0, stride, K, V, BLOCK_K),)
+
+
+@triton.jit
+def load_token(x, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """A token's k or q, part by part."""
+    if BLOCK_K > 64:
+        return load_runs(x, 0, real, K, BLOCK_K), load_runs(x, 1, real, K, BLOCK_K)
+    return (load_runs(x, 0, real, K, BLOCK_K),)
+
+
+@triton.jit
+def load_runs(x, part: tl.constexpr, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Those of a part, as (m, i, 1, c, 1)."""
+    run: tl.constexpr = min(8, BLOCK_K // 8)
+    i = part * 8 * run + tl.arange(0, 4)[:, None] * (2 * run) + tl.arange(0, 2 * run)[None, :]
+    runs = tl.load(x + i, mask=((i < K) | (K == BLOCK_K)) & real, other=0.0)
+    return tl.permute(tl.reshape(runs, (4, 2, run)), (2, 1, 0))[:, :, None, :, None]
+
+
+@triton.jit
+def load_keys(
+    ring, k, first, count, part: tl.constexpr, stride: tl.constexpr, K: tl.constexpr, CAPACITY: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """(entry, k of a part): the keys held and behind them the token's, as a right operand; zeros elsewhere."""
+    run: tl.constexpr = min(8, BLOCK_K // 8)
+    row = tl.arange(0, BLOCK_L * 8)
+    l = row // 64 * 8 + row % 4 * 2 + row // 32 % 2
+    i = (part * 8 * run + row // 4 % 8 * run)[:, None] + tl.arange(0, run)[None, :]
+    start = tl.where(l < count, ring + place(first + l, CAPACITY) * stride, k)
+    tile = tl.load(start[:, None] + i, mask=(l <= count)[:, None] & ((i < K) | (K == BLOCK_K)), other=0.0)
+    return tl.reshape(tl.permute(tl.reshape(tile, (BLOCK_L // 8, 2, 8, 4, run)), (0, 3, 1, 4, 2)), (BLOCK_L, 8 * run))
