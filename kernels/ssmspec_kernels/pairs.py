@@ -52,7 +52,14 @@ def to_pairs(tile):
 
 @triton.jit
 def row_channels(BLOCK_N: tl.constexpr):
-    """The warp, the channel of its 16 and the columns n of each row of 16 of a tile of the state, in memory's order
-    (`fragments`)."""
+    """The warp, the channel of its 16 and the columns n of each row of 16 of a tile of the state in memory's order
+    (`fragments`), its channels in the order of the rows."""
     row = tl.arange(0, BLOCK_N // 16 * 64)
     return row // 8 % 4, row % 8 * 2 + row // 32 % 2, (row // 64 * 16)[:, None] + tl.arange(0, 16)[None, :]
+
+
+@triton.jit
+def held(tile, BLOCK_N: tl.constexpr = 64):
+    """(row, permuted n) of such a tile, as a product holds it."""
+    parts = tl.reshape(tile, (BLOCK_N // 16, 2, 4, 8, 4, 2, 2))
+    return tl.reshape(tl.permute(parts, (2, 1, 3, 0, 5, 4, 6)), (64, BLOCK_N))

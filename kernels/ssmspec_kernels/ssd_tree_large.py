@@ -31,9 +31,9 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from .dots import dot_inputs, dot_right, split3
-from .fragments import permuted, to_product
+from .fragments import permuted
 from .launch import d_strides, overlapped, strides
-from .pairs import chosen, from_pairs, load_pairs, places, row_channels, store_pairs, to_pairs
+from .pairs import chosen, from_pairs, held, load_pairs, places, row_channels, store_pairs, to_pairs
 from .ssd_inputs import check_heads, load_rows, step_size
 
 SMS = 132
@@ -110,7 +110,7 @@ def _rest(start, n_0: tl.constexpr, stride_h: tl.constexpr, stride_p: tl.constex
 @triton.jit
 def _onto(acc, half, right):
     """acc + S C^T for half a tile."""
-    hi, mid, lo = split3(to_product(half, 64, 64))
+    hi, mid, lo = split3(held(half))
     acc = tl.dot(hi, right, acc=acc, out_dtype=tl.float32)
     acc = tl.dot(mid, right, acc=acc, out_dtype=tl.float32)
     return tl.dot(lo, right, acc=acc, out_dtype=tl.float32)
