@@ -7,7 +7,7 @@ With S_0 the checkpoint, j the tokens held since it, s and t those of the window
     ring: x, dt, B of the window's tokens behind the held ones                                           (2)
     S_0' = exp(G_h) S_0 + sum_{j held} exp(G_h - G_j) dt_j x_j B_j^T       where held + 2T > L            (3)
 
-The outputs of every row come from the old checkpoint; (3) folds committed tokens only, never the window, which may yet be
+The outputs of every row are those of the old checkpoint; (3) folds committed tokens only, never the window, which may yet be
 rejected. What was accepted is told to the cursors afterwards (`cursors.commit_window`), which follow the same rule.
 
 The kernel is that of `ssd_window` with more columns: entries (e) are the held tokens and those of the window, of which only
@@ -148,11 +148,13 @@ def launch(
     products = x.dtype == torch.bfloat16 and n <= 128
     *given, apart, short = tiles
     check_heads(given[2] or 1, h // g)
+    tuned = (given[0] or 16, given[2] or 1, given[3] or 1) != (16, 1, 1)
     if short is None:
-        short = products and t <= MOST_TOKENS and given[2] in (None, 1)
-    if short and (given[2] not in (None, 1) or t > MOST_TOKENS):
+        short = products and t <= MOST_TOKENS and not tuned
+    if short and (tuned or t > MOST_TOKENS):
         raise ParameterError(
-            f"{given[2] or 1} heads a program and {t} tokens; the kernel for short windows takes one and up to {MOST_TOKENS}"
+            f"{given[0] or 16} channels a tile, {given[2] or 1} heads a program, {given[3] or 1} warps and {t} tokens; the "
+            f"kernel for short windows takes 16, one, one and up to {MOST_TOKENS}"
         )
     if short:
         run = triton.cdiv(given[1], CHANNELS) if given[1] else None
