@@ -307,8 +307,10 @@ def ssd_window_kernel(
                 if weight is not None:  # (6)
                     part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
                     at_part = squares + b * stride_squares_b + t * stride_squares_t + part
-                    there = tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)  # a program may have more than its head
-                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=in_t & there)
+                    there = in_t
+                    if (P + BLOCK_P - 1) // BLOCK_P % TILES != 0:  # programs that hold more tiles than the head has
+                        there &= tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)
+                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=there)
                     y_t *= tl.load(weight + h * P + p_t, mask=in_p, other=0.0).to(tl.float32)[None, :]
                 at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
                 tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])
