@@ -18,6 +18,10 @@ are due take another branch of the same launch, where (2) is a product on tensor
 programs fit an SM, which hide each other's loads. The tile is loaded as rows of RUN states, as in `ssd_scan`. S_0 is read
 once, and written once in L tokens, in its own type; nothing is rounded to less than fp32.
 
+A program that starts last decides when the launch ends, and one of a row that is due lasts twice as long as another. So the
+last heads have a program for each tile, as many as the device holds at once. Programs are placed while the launch before
+them ends, and wait for it; where they are few, the next launch is placed beside them.
+
 Bound by the bytes of the state and of the ring's live entries; for few rows by the chain slot, cursors, ring, sums.
 Source: ReplaySSM, algorithms 2 and 6.
 """
@@ -26,13 +30,14 @@ from collections.abc import Sequence
 
 import triton
 import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
 from .dots import dot_onto
 from .functions import silu
-from .launch import INDICES, d_strides, strides
+from .launch import INDICES, d_strides, overlapped, strides
 from .ssd_inputs import check_inputs, step_size
 from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -72,11 +77,13 @@ def ssd_buffered_step(
     block_p: int | None = None,
     program_p: int | None = None,
     num_warps: int | None = None,
+    whole: int | None = None,
 ) -> Tensor:
     """Decode one token (b, 1, ..) behind the history of S[slots], and hold it; outputs (b, 1, h, p): (1) or (2), then (3).
 
     `lengths` (b) is 0 for a row without a token: its output is 0 and nothing of it changes. The cursors of `ring` are read,
-    not moved. A slot may be named by one row only.
+    not moved. A slot may be named by one row only. `whole`: how many programs go through all of their tiles; of the
+    others each takes one.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
     """
@@ -87,28 +94,56 @@ def ssd_buffered_step(
     if t != 1:
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
     y = x.new_empty(x.shape) if out is None else out
-    default = tile(b * h, p, n)
+    short = output_only and ring.capacity <= 16
+    default = tile(b * h, p, n, short)
     block, program, warps = (one or own for one, own in zip((block_p, program_p, num_warps), default, strict=True))
     each, block_n = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n))
-    _ssd_buffered_step_kernel[(triton.cdiv(p, each * block), h, b)](
+    parts = triton.cdiv(p, each * block)
+    if whole is None:
+        whole = whole_programs(b * h * parts, each) if short else b * h * parts
+    programs = whole + (b * h * parts - whole) * each
+    _ssd_buffered_step_kernel[(programs,)](
         S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
         *strides(S, 3), *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2],
         *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
-        P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
-        OUTPUT_ONLY=output_only, CAPACITY=ring.capacity, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
-        BLOCK_N=block_n, BLOCK_P=block, TILES=each, RUN=min(32, block_n), num_warps=warps,
+        whole, P=p, N=n, HEADS=h, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
+        LIMIT=dt_limit != (0.0, float("inf")), OUTPUT_ONLY=output_only, CAPACITY=ring.capacity,
+        BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, BLOCK_P=block, TILES=each, PARTS=parts,
+        RUN=min(32, block_n), EARLY=short and programs * warps <= FEW, num_warps=warps,
         maxnreg=168 if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
+        **overlapped(S.device),
     )  # fmt: skip
     return y
 
 
-def tile(rows: int, p: int, n: int) -> tuple[int, int, int]:
+def tile(rows: int, p: int, n: int, short: bool) -> tuple[int, int, int]:
     """Channels of a tile, of a program, and warps, as measured on an H200 for 64 and 80 channels; `rows` counts heads of
-    rows."""
-    return 16, p if rows >= 1024 else 16, 2 if n > 128 else 1
+    rows, `short`: (1) from a ring of up to 16."""
+    if rows >= 1024 or n > 128 or not short:
+        return 16, p if rows >= 1024 else 16, 2 if n > 128 else 1
+    return (32, 32, 2) if p % 32 == 0 else (16, 16, 2 if rows * triton.cdiv(p, 16) > RESIDENT else 1)
 
 
-@triton.jit
+RESIDENT = 12 * 132
+"""Programs of one warp that an H200 holds at once: 12 an SM, by their registers."""
+FEW = 5 * 132
+"""Warps so few that the launch behind them finds room beside them."""
+
+
+def whole_programs(programs: int, each: int) -> int:
+    """How many of the programs go through all of their `each` tiles, where the others are cut into one for each tile.
+
+    Those cut fill the first round of programs, or make the last, which would leave most of the device idle otherwise. Where
+    rounds are many that makes no difference.
+    """
+    if each == 1 or programs > 8 * RESIDENT:
+        return programs
+    if programs > RESIDENT:
+        return programs - RESIDENT // each
+    return max(0, programs - (RESIDENT - programs) // (each - 1))
+
+
+@triton.jit(do_not_specialize=["whole"])
 def _ssd_buffered_step_kernel(
     S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
     stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_h: tl.constexpr,
@@ -117,13 +152,23 @@ def _ssd_buffered_step_kernel(
     stride_y_b: tl.constexpr, stride_y_h: tl.constexpr, stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr,
     stride_ring_x_h: tl.constexpr, stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr,
     stride_ring_dt_h: tl.constexpr, stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr,
-    stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, P: tl.constexpr,
-    N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr,
-    CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
-    RUN: tl.constexpr,
+    stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, whole,
+    P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr,
+    LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr, EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(2).to(tl.int64)
-    h = tl.program_id(1).to(tl.int64)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        if EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
+    index = tl.program_id(0)
+    cut = tl.maximum(index - whole, 0)
+    item = tl.minimum(index, whole) + cut // TILES
+    row, head = item // (HEADS * PARTS), item // PARTS % HEADS
+    begin = item % PARTS * TILES + cut % TILES
+    end = tl.where(index < whole, begin + TILES, begin + 1)
+    b, h = tl.cast(row, tl.int64), tl.cast(head, tl.int64)
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
@@ -135,7 +180,11 @@ def _ssd_buffered_step_kernel(
     n, e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_L)
     run = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
     in_n, in_run = (n < N) | (N == BLOCK_N), (run < N) | (N == BLOCK_N)
-    whole: tl.constexpr = P % (TILES * BLOCK_P) == 0
+    inner: tl.constexpr = P % (TILES * BLOCK_P) == 0
+    if TILES == 1:
+        p = begin * BLOCK_P + tl.arange(0, BLOCK_P)
+        in_p = (p < P) | inner
+        x_t = tl.load(x + b * stride_x_b + h * stride_x_h + p, mask=in_p & real, other=0.0)
     decay = tl.load(A + h)
     bias = 0.0
     if dt_bias is not None:
@@ -147,10 +196,10 @@ def _ssd_buffered_step_kernel(
     C_run = tl.load(at_C + run, mask=in_run & real, other=0.0).to(tl.float32)
     if slot >= 0:
         at_S = S + slot * stride_S_s + h * stride_S_h
-        row = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
-        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+        lane = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
+        col = (lane // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
         if TILES == 1:
-            early = load_runs(at_S, tl.program_id(0) * BLOCK_P + row % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, whole)
+            early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, inner)
         count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
         past, new = e < count, e == count
         at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
@@ -161,30 +210,32 @@ def _ssd_buffered_step_kernel(
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
         steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
         rows_x = tl.where(new, at_x_t, at_x + at * stride_ring_x_l)
+        if TILES == 1:
+            x_e = load_at(rows_x, p, seen, in_p)
         B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)
-        # What lies behind an entry, summed from the end on: the weight of the newest is its dt, no weight is a difference.
+        # What lies behind an entry is summed from the end on: the weight of the newest is its dt, none is a difference.
         behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
         since = tl.cumsum(tl.where(e + 1 == count, step, behind) * decay, axis=0, reverse=True)
         G, weights = tl.sum(steps * decay, axis=0), tl.exp(since) * steps
         if OUTPUT_ONLY:
             scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
-        for tile in tl.range(0, TILES, num_stages=1):
-            start = (tl.program_id(0) * TILES + tile) * BLOCK_P
-            p = start + tl.arange(0, BLOCK_P)
-            in_p = (p < P) | whole
+        for tile in tl.range(begin, end, num_stages=1):
             if TILES > 1:
-                early = load_runs(at_S, start + row % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, whole)
+                p = tile * BLOCK_P + tl.arange(0, BLOCK_P)
+                in_p = (p < P) | inner
+                early = load_runs(at_S, tile * BLOCK_P + lane % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, inner)
+                x_e = load_at(rows_x, p, seen, in_p)
+                x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
             state = tl.reshape(early.to(tl.float32), (BLOCK_N // RUN, BLOCK_P, RUN))
-            x_e = load_at(rows_x, p, seen, in_p).to(tl.float32)
-            x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
+            wide = x_e.to(tl.float32)
             if OUTPUT_ONLY:
                 y_t = tl.exp(G) * tl.sum(tl.sum(state * C_run[:, None, :], axis=0), axis=1)
-                y_t += tl.sum((weights * scores)[:, None] * x_e, axis=0)  # (1)
+                y_t += tl.sum((weights * scores)[:, None] * wide, axis=0)  # (1)
             if full or not OUTPUT_ONLY:
                 before = tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N))
-                following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * x_e), B_e)
+                following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * wide), B_e)
                 if not OUTPUT_ONLY:
                     y_t = tl.sum(following * C_n[None, :], axis=1)  # (2)
                 at_tile = at_S + p.to(tl.int64)[:, None] * stride_S_p + n[None, :]
@@ -198,7 +249,7 @@ def _ssd_buffered_step_kernel(
                 y_t *= silu(gate)  # (3)
             tl.store(y + b * stride_y_b + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=in_p)
             tl.store(at_x + at_new * stride_ring_x_l + p, x_t, mask=in_p & kept)  # (4)
-        if kept & (tl.program_id(0) == 0):
+        if kept & (begin == 0):
             tl.store(at_dt + at_new * stride_ring_dt_l, step)
             if h % HEADS_PER_GROUP == 0:
                 tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)

@@ -157,6 +157,38 @@ def test_a_flush_keeps_the_bits_of_fp32_however_strong_the_decay(output_only: bo
     check_strong(kernel, output_only, weak)
 
 
+CUT = {"block_p": 16, "program_p": 32}
+
+
+def check_cut(module: ModuleType) -> None:
+    """Heads of which some are cut into a program for each tile: the bytes of the formula, the bits of whole heads."""
+    o, found = Options(b=2, t=1, h=2, g=1, p=48, io="bf16"), []
+    for whole in (8, 5, 0):
+        for held in (2, 4):
+            check_bytes(module, o, held, True, **CUT, whole=whole)
+        case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.25), 5)
+        ring.held.copy_(torch.tensor([4, 2]).repeat(len(ring.held))[: len(ring.held)])
+        case.call(module.ssd_buffered_step, ring=ring, **CUT, whole=whole)
+        found.append((case.out, case.S, ring.x, ring.dt, ring.B))
+    for other in found[1:]:
+        assert all(cases.untouched(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_heads_that_are_cut_have_the_bits_and_bytes_of_whole_ones() -> None:
+    check_cut(kernel)
+
+
+@pytest.mark.parametrize(
+    ("programs", "each"), [(1, 4), (1280, 4), (1536, 5), (1583, 2), (1584, 4), (5120, 4), (6144, 5), (20480, 4)]
+)
+def test_heads_are_cut_to_fill_the_first_round_or_to_be_the_last(programs: int, each: int) -> None:
+    whole = kernel.whole_programs(programs, each)
+    assert 0 <= whole <= programs
+    cut = (programs - whole) * each
+    assert cut <= kernel.RESIDENT
+    assert programs > kernel.RESIDENT or whole + cut <= kernel.RESIDENT
+
+
 @pytest.mark.parametrize("output_only", [True, False])
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:
@@ -226,19 +258,23 @@ FAULTS = [
     ("state * C_run[:, None, :]", "state", None),
     ("following * C_n[None, :]", "before * C_n[None, :]", None),
     ("dot_onto(tl.exp(G) * before,", "dot_onto(before,", None),
-    ("tl.trans(weights[:, None] * x_e)", "tl.trans((weights[:, None] * x_e).to(x_t.dtype).to(tl.float32))", None),
+    ("tl.trans(weights[:, None] * wide)", "tl.trans((weights[:, None] * wide).to(x_t.dtype).to(tl.float32))", None),
     ("tl.permute(state, (1, 0, 2))", "state", None),
     ("in_n[None, :] & full", "in_n[None, :]", None),
     ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", None),
-    ("if kept & (tl.program_id(0) == 0):", "if kept:", None),
-    ("if kept & (tl.program_id(0) == 0):", "if tl.program_id(0) == 0:", None),
+    ("if kept & (begin == 0):", "if kept:", None),
+    ("if kept & (begin == 0):", "if begin == 0:", None),
     ("x_t, mask=in_p & kept)", "x_t, mask=in_p)", None),
     ("g = h // HEADS_PER_GROUP", "g = h * 0", None),
-    ("p = start + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
-    ("early = load_runs(at_S, start + row % BLOCK_P,", "early = load_runs(at_S, row % BLOCK_P,", None),
-    ("early = load_runs(at_S, tl.program_id(0) * BLOCK_P + row", "early = load_runs(at_S, row", None),
-    ("(tl.program_id(0) * TILES + tile) * BLOCK_P", "tl.program_id(0) * TILES * BLOCK_P", None),
-    ("(tl.program_id(0) * TILES + tile) * BLOCK_P", "(tl.program_id(0) + tile) * BLOCK_P", None),
+    ("p = begin * BLOCK_P + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
+    ("p = tile * BLOCK_P + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
+    ("early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P,", "early = load_runs(at_S, lane % BLOCK_P,", None),
+    ("early = load_runs(at_S, tile * BLOCK_P + lane % BLOCK_P,", "early = load_runs(at_S, lane % BLOCK_P,", None),
+    ("item % PARTS * TILES + cut % TILES", "item % PARTS * TILES", None),
+    ("item % PARTS * TILES + cut % TILES", "cut % TILES", None),
+    ("tl.minimum(index, whole) + cut // TILES", "tl.minimum(index, whole) + cut // BLOCK_P", None),
+    ("tl.where(index < whole, begin + TILES, begin + 1)", "begin + TILES", None),
+    ("tl.where(index < whole, begin + TILES, begin + 1)", "begin + 1", None),
     ("P % (TILES * BLOCK_P) == 0", "P % BLOCK_P == 0", None),
     ("y_t *= silu(gate)", "y_t *= gate", None),
     ("y_t += skip * x_t", "y_t += x_t", None),
@@ -256,6 +292,7 @@ def check_all(module: ModuleType) -> None:
     check_steps(module, STEPS[0][0], 3, True, 4, block_p=16)
     check_steps(module, replace(STEPS[1][0], n=40, p=48), 4, True, 6, block_p=16, program_p=32)
     check_steps(module, Options(b=1, t=1, io="bf16", h=1, g=1, p=3, n=40, gentle=True), 19, True, 30)
+    check_cut(module)
 
 
 @pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
