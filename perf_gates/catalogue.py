@@ -168,6 +168,8 @@ def delta(shape: str) -> Iterator[Entry]:
     for t, write, stores in ((6, True, "S parts factors o"), (6, False, "parts factors o"), (10, True, "S parts factors o")):
         name, quick = f"T={t}{'' if write else ' verify'}, two launches", (90,) if t == 10 else ()
         yield at("delta_chunked", name, 64, t, stores=stores, quick=quick, width=8, on=(90,), write_state=write, held=True)
+    name, stores = "T=10, two launches, 16 rows", "S parts factors o"
+    yield at("delta_chunked", name, 16, 10, stores=stores, width=8, on=(90,), held=True)
     for b in (1, 8):
         g, h, k, v = DELTA[shape]
         keys, gates = meta(4096, g, k), meta(4096, h)
