@@ -106,9 +106,13 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_window", "B=1 T=6", 1, 6, stores="S y")
     yield at("ssd_window", "B=64 T=6", 64, 6, stores="S y", quick=(90,))
     yield at("ssd_window", "B=64 T=6 verify", 64, 6, stores="y", write_state=False)
-    for b, t in ((1, 13), (64, 13), (64, 63)):
+    for b, t in ((1, 13), (64, 13)):
         ancestors = meta(b, t, t, dtype=BOOL)
         yield at("ssd_tree_scan", f"B={b} T={t}", b, t, ancestors, stores="y", quick=(90,) if (b, t) == (64, 13) else ())
+    # Large trees have a kernel of their own on sm_90; other shapes and devices take that of windows.
+    nodes = meta(64, 63, 63, dtype=BOOL)
+    yield at("ssd_tree_scan", "B=64 T=63", 64, 63, nodes, stores="y", quick=(90,), on=(90,))
+    yield at("ssd_tree_scan", "B=64 T=63 as a window", 64, 63, nodes, stores="y", large=False)
     yield from ssd_prefill(shape)
     yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y")
 
@@ -123,6 +127,7 @@ def _ssd(
     stores: str,
     between: tuple[Any, ...] = (),
     quick: tuple[int, ...] = (),
+    on: tuple[int, ...] = ARCHITECTURES,
     **options: Any,
 ) -> Entry:
     h, p, n, g = SSD[shape]
@@ -138,6 +143,7 @@ def _ssd(
         stores=stores,
         wide="S",
         quick=quick if shape == next(iter(SSD)) else (),
+        on=on,
     )
 
 
