@@ -58,7 +58,7 @@ def launch_short(
     y: Tensor,
     window: int,
     run: int | None,
-    apart: bool | None,
+    apart: int | None,
 ) -> None:
     """Run the kernel on arguments that were checked; `run` is the tiles of a program, at most where rows are apart."""
     b, t, h, p, n, g = (axes[k] for k in "bthpng")
