@@ -272,9 +272,12 @@ def rings() -> Iterator[Entry]:
             meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors
         )
         at = partial(_delta, shape, between=(ring,))
-        yield at("delta_buffered", "T=6 L=32", b, 6, stores="S ring_u ring_k ring_g o", quick=(90,))
-        yield at("delta_buffered_step", "L=32", b, 1, stores="S ring_u ring_k ring_g o", quick=(90,))
-        yield at("delta_buffered_step", "L=32 state", b, 1, stores="S ring_u ring_k ring_g o", output_only=False)
+        written = "S ring_u ring_k ring_g o"
+        yield at("delta_buffered", "T=6 L=32", b, 6, stores=written, quick=(90,))
+        yield at("delta_buffered", "T=6 L=32, any window", b, 6, stores=written, short=False)
+        yield at("delta_buffered_step", "L=32", b, 1, stores=written, quick=(90,))
+        yield at("delta_buffered_step", "L=32, streamed", b, 1, stores=written, short=False)
+        yield at("delta_buffered_step", "L=32 state", b, 1, stores=written, output_only=False)
         state = meta(b, h, k, v, dtype=FP32)
         yield entry("delta_flush", "L=32", shape, (state, ring, b), {}, stores="S", wide="S", quick=(90,))
     accepted, window = (*cursors, meta(b, dtype=I32)), {"capacity": L, "window": 6}
