@@ -26,7 +26,7 @@ import pytest
 PACKAGE = "ssmspec_kernels"
 MODULES = {"commit_halves": "halves", "commit_window": "cursors"}
 """Launchers that are not named after their modules."""
-INNER = {"delta_held", "delta_solved", "delta_tree_products", "ssd_buffered_short"}
+INNER = {"delta_held", "delta_solved", "delta_tree_products", "ssd_buffered_short", "ssd_tree_large"}
 """Modules whose kernels the launcher of another module starts: they are part of its row."""
 EXACT = {
     "accept_greedy",
