@@ -275,7 +275,7 @@ CHAIN_FAULTS = [
     ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", CHAIN),
     ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real_t[None, :])", CHAIN),
     ("return permuted(half.to(tl.float32), half.shape[0], HALF_N)", "return half.to(tl.float32)", TILES),
-    ("mask=in_p[:, None] & (n < N)[None, :], other", "mask=in_p[:, None] & (n < N - 1)[None, :], other", TILES),
+    ("(n < N)[None, :] | WHOLE, other", "(n < N - 1)[None, :] | WHOLE, other", TILES),
     ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", TILES),
     ("(p_0 + p < P)[:, None] & (n_0", "(p_0 + p < P - 1)[:, None] & (n_0", TILES),
     ("to_memory(state, state.shape[0], HALF_N)", "tl.reshape(state, (HALF_N // 16 * state.shape[0], 16))", TILES),
