@@ -239,9 +239,10 @@ def fold(
 @triton.jit
 def sixteens(x):
     """x (16) or (32) in sixteens."""
-    if x.shape[0] == 16:
-        return (x,)
-    return tl.split(tl.trans(tl.reshape(x, (2, 16))))
+    parts = (x,)
+    if x.shape[0] == 32:
+        parts = tl.split(tl.trans(tl.reshape(x, (2, 16))))
+    return parts
 
 
 @triton.jit

@@ -197,17 +197,19 @@ def load_part(S, j, part: tl.constexpr, stride: tl.constexpr, K: tl.constexpr, V
 @triton.jit
 def load_tile(S, j, stride: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr):
     """All parts of a tile."""
+    parts = (load_part(S, j, 0, stride, K, V, BLOCK_K),)
     if BLOCK_K > 64:
-        return load_part(S, j, 0, stride, K, V, BLOCK_K), load_part(S, j, 1, stride, K, V, BLOCK_K)
-    return (load_part(S, j, 0, stride, K, V, BLOCK_K),)
+        parts += (load_part(S, j, 1, stride, K, V, BLOCK_K),)  # type: ignore[assignment]
+    return parts
 
 
 @triton.jit
 def load_token(x, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """A token's k or q, part by part."""
+    parts = (load_runs(x, 0, real, K, BLOCK_K),)
     if BLOCK_K > 64:
-        return load_runs(x, 0, real, K, BLOCK_K), load_runs(x, 1, real, K, BLOCK_K)
-    return (load_runs(x, 0, real, K, BLOCK_K),)
+        parts += (load_runs(x, 1, real, K, BLOCK_K),)  # type: ignore[assignment]
+    return parts
 
 
 @triton.jit
