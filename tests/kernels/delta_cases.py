@@ -175,6 +175,15 @@ def draw(o: Options, padding: bool = True) -> Case:
     )
 
 
+def steepen(case: Case, bias: float, *gates: Tensor) -> None:
+    """Raw gates, those of the case or `gates`, by which a token that is real decays weakly, and one that is not, if its 0
+    were taken for a projection, by 16 `bias`: the difference of two sums is then beyond the range of exp."""
+    case.extra["A"].fill_(-16.0)
+    case.extra["dt_bias"].fill_(bias)
+    for g in gates or (case.g,):
+        g.div_(3.0).sub_(bias + 4.0)
+
+
 def assert_within(what: str, actual: Tensor, pair: Approx, rows: Array | None = None) -> float:
     """The utilisation of the bound, after the assertion that it holds."""
     found = doubles(actual) if rows is None else doubles(actual)[rows]

@@ -37,6 +37,16 @@ def check_exact(kernel: Any, o: Options, **contract: Any) -> None:
     assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], S.value)
 
 
+def check_steep(kernel: Any, o: Options, **contract: Any) -> None:
+    """What a token that is not there would decay by, had it a gate, is neither in the output nor in the state."""
+    case = cases.draw(replace(o, raw=True, bias=True))
+    cases.steepen(case, 8.0)
+    y, S = case.bound(**contract)
+    case.call(kernel)
+    cases.assert_within("o", case.out, y, case.rows)
+    cases.assert_within("S", case.S, S, case.slots.numpy()[case.rows])
+
+
 def check_last(kernel: Any, o: Options, dead: int = 0) -> None:
     """Under decays that leave nothing, the state is what the last token wrote: its weight is 1. Behind it lie `dead` no-ops.
 

@@ -150,6 +150,7 @@ def check_bytes(module: ModuleType, o: Options) -> None:
     slots = sum(int(case.length[slot]) + cut.stop - cut.start for slot, cut in rows)
     assert crossed == module.traffic_bytes(tokens, slots, o.h, o.g, o.e, io=case.q.element_size())
     assert seen.loaded("q").requested == seen.loaded("q").distinct
+    assert seen.loaded("V").requested == seen.loaded("K").requested  # again only where a value is not finite
     assert not any(seen.stored(name).distinct for name in named if name != "out")
 
 
@@ -261,6 +262,7 @@ FAULTS = [
     ("tl.trans(K_l)) * scale", "tl.trans(K_l))", None),
     ("V_l = tl.where(lost, tl.zeros_like(V_l), V_l)", "pass", None),
     ("if poisoned > 0:", "if poisoned < 0:", None),
+    ("if poisoned > 0:", "if poisoned >= 0:", None),
     ("whole & (meets > 0)", "whole", None),
     ("tokens // chunk + sequences", "tokens // chunk", "packed_chunks.py"),
 ]

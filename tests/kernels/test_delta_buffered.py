@@ -95,6 +95,31 @@ def test_short_windows_in_a_row_equal_plain_decoding_within_the_bound(
     check_windows(verify, o, capacity, u, windows, short=True)
 
 
+def check_steep(module: ModuleType, channel: bool) -> None:
+    """The gate of a token that is not there is in no output, even where its bias alone decays to 0."""
+    o = Options(t=3, k=6, v=9, raw=True, bias=True, channel=channel)
+    case, ring = cases.draw(o, padding=False), rings.ring_of(o, 8, torch.float32)
+    cases.steepen(case, 3e38)
+    oracles = [rings.Oracle(o, case.state()[i : i + 1], ring="fp32") for i in range(o.b)]
+    lengths = torch.arange(1, o.b + 1)
+    case.call(module.delta_buffered, ring=ring, lengths=lengths)
+    for i, (oracle, length) in enumerate(zip(oracles, lengths.tolist(), strict=True)):
+        cases.assert_within(f"o {i}", case.out[i : i + 1, :length], oracle.read(*rings.row(case, i, length))[0])
+        assert not case.out[i, length:].any()
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_tokens_that_are_not_there_decay_nothing_however_large_the_bias(channel: bool) -> None:
+    check_steep(verify, channel)
+
+
+@pytest.mark.parametrize(("of", "channel"), [("of_k", True), ("real", False)])
+def test_a_planted_decay_of_tokens_that_are_not_there_is_caught(of: str, channel: bool) -> None:
+    mutant = mutated(verify, f"            g_x = tl.where({of}, g_x, 0.0)\n", "")
+    with pytest.raises(AssertionError):
+        check_steep(mutant, channel)
+
+
 def check_tiles(module: ModuleType) -> None:
     """Tiles of a program, of which the last may lie outside, have a say in no bit, be a row due or not."""
     o = Options(io="bf16", t=2, g=1, h=2, b=2, k=128, v=72, seed=11)

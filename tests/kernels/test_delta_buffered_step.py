@@ -77,6 +77,30 @@ def test_steps_that_stream_the_state_equal_plain_decoding_within_the_bound() -> 
     check_steps(kernel, *STREAMED, True, short=False)
 
 
+def test_steps_that_stream_the_state_beside_a_ring_longer_than_their_tiles() -> None:
+    check_steps(kernel, STREAMED[0], 20, STREAMED[2], True, short=False)
+
+
+def check_without_token(module: ModuleType, output_only: bool) -> None:
+    """The output of a row without a token is 0 whatever finite numbers its state holds."""
+    o = Options(t=1, k=6, v=9)
+    case, ring = cases.draw(o, padding=False), rings.ring_of(o, 5, torch.float32)
+    case.S.fill_(torch.finfo(torch.float32).max)
+    case.call(module.delta_buffered_step, ring=ring, lengths=torch.zeros(o.b, dtype=torch.int32), output_only=output_only)
+    assert torch.equal(case.out, torch.zeros(case.out.shape))
+
+
+@pytest.mark.parametrize("output_only", [True, False])
+def test_a_row_without_a_token_has_output_0_however_large_its_state(output_only: bool) -> None:
+    check_without_token(kernel, output_only)
+
+
+def test_a_planted_decay_of_a_row_without_a_token_is_caught() -> None:
+    mutant = mutated(kernel, "tl.where(real, g_t, 0.0)", "tl.where(real, g_t, 1.0)")
+    with pytest.raises(AssertionError):
+        check_without_token(mutant, False)
+
+
 def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool, **changes: Any) -> None:
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
     ring.held.fill_(held)

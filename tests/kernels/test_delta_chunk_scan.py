@@ -224,6 +224,22 @@ def test_decays_beyond_the_range_of_exp_give_no_nan() -> None:
     cases.assert_within("S", case.case.S, S, case.named)
 
 
+def check_steep(module: ModuleType, channel: bool) -> None:
+    """What a place behind the end of a sequence would decay by, had it a gate, is neither in the output nor in the state."""
+    case = draw(replace(SMALL, raw=True, bias=True, channel=channel), (20, 3), padding=False)
+    cases.steepen(case.case, 8.0, case.case.g, case.run["g"])
+    o, S = case.bound()
+    case.call(module)
+    comparison = eb.compare(case.rows(), o.value, o.error)
+    assert comparison.passed, str(comparison)
+    cases.assert_within("S", case.case.S, S, case.named)
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_places_behind_the_end_decay_nothing_however_large_the_bias(channel: bool) -> None:
+    check_steep(kernel, channel)
+
+
 def check_last(module: ModuleType, o: Options, chunk: int) -> None:
     """Under decays that leave nothing, a sequence's state is what its last token writes alone, wherever its chunk ends."""
     case, alone = (draw(replace(o, strong=True), (7, 29, 16), padding=False) for _ in range(2))
@@ -263,6 +279,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
     ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
     ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 16).double()}, ShapeMismatch, "scratch came as"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 32)[..., ::2]}, ShapeMismatch, "scratch came as"),
 ]
 
 
@@ -294,6 +312,7 @@ def check_all(module: ModuleType) -> None:
     check_bytes(module, replace(SMALL, v=16), (20, 16, 5))
     check_bytes(module, replace(SMALL, h=1, g=1, v=3), (50,), 64)
     check_bound(module, Options(h=1, g=1, k=7, v=3, gentle=True, seed=7), (50,), (), 64)
+    check_steep(module, False)
 
 
 FAULTS = [

@@ -1,5 +1,6 @@
 """The delta rule's windows through matrix products: the demands on the scan, and its results within the bounds."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,7 @@ from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import check_bound, check_bytes, check_exact, check_last
+from tests.kernels.delta_checks import check_bound, check_bytes, check_exact, check_last, check_steep
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import far
 
@@ -60,6 +61,25 @@ LAST = [Options(t=29, io="bf16"), Options(t=7), Options(t=30, channel=True)]
 def test_the_last_token_has_weight_1_however_strong_the_decay(o: Options) -> None:
     check_last(kernel.delta_chunked, o)
     check_last(kernel.delta_chunked, o, dead=2)
+
+
+STEEP = [Options(t=3), Options(t=5, io="bf16", live=True), Options(t=3, channel=True)]
+
+
+@pytest.mark.parametrize("o", STEEP, ids=str)
+def test_tokens_that_are_not_there_decay_nothing_however_large_the_bias(o: Options) -> None:
+    check_steep(kernel.delta_chunked, o, order="chunked")
+
+
+def check_tiles(module: ModuleType) -> None:
+    """A program takes several tiles of channels, of which the last may lie partly outside."""
+    for wide, v in ((2, 40), (4, 70)):
+        tiled = partial(module.delta_chunked, tiles=(wide, 32 * wide, 2))
+        check_bound(tiled, Options(t=4, io="bf16", v=v, seed=11, poison=7.0), order="chunked")
+
+
+def test_a_program_of_several_tiles_lies_within_the_bound_and_writes_nothing_else() -> None:
+    check_tiles(kernel)
 
 
 @pytest.mark.parametrize("channel", [False, True])
@@ -136,6 +156,9 @@ def check_all(module: ModuleType) -> None:
     check_bytes(module, module.delta_chunked, Options(v=40), True)
     for o in LAST:
         check_last(module.delta_chunked, o)
+    for o in STEEP:
+        check_steep(module.delta_chunked, o, order="chunked")
+    check_tiles(module)
 
 
 WINDOW, OPERAND, DOTS = "delta_window.py", "delta_operand.py", "dots.py"
@@ -143,6 +166,7 @@ FAULTS = [
     ("(j + at < V), other=0.0)", "(j + at <= V), other=0.0)", None),
     ("(t < T)[:, None, None] & (j + at < V)", "(t < T)[:, None, None] & (j + at <= V)", None),
     ("(t < T)[:, None, None] & (j + at < V)", "(t <= T)[:, None, None] & (j + at < V)", None),
+    ("TILES + one) * BLOCK_V", "TILES - one) * BLOCK_V", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
     ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),

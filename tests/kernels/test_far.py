@@ -58,7 +58,7 @@ def marked(kernel: Any) -> Made:
     axes, tensors, call = ssd(kernel)
     tensors["live"] = torch.tensor([[True, False, True]] * 3)
     if kernel is ssd_snapshots:
-        tensors["places"] = torch.arange(9).view(3, 3)
+        tensors["places"] = torch.arange(9, dtype=torch.int32).view(3, 3)
         tensors["pool"] = torch.zeros(9, 3, 5, 6)
     return axes | {"live": "bt.", "places": "bt.", "pool": "shpn"}, tensors, call
 

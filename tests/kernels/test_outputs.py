@@ -195,7 +195,16 @@ def test_outputs_are_those_given_and_otherwise_made(module: ModuleType, drawn: C
     check(module, drawn, OUTPUTS.get(module, ("out",)))
 
 
+def of_long_rings() -> Arguments:
+    return delta_ring(1) | {"short": False}
+
+
+def test_the_output_of_long_rings_is_the_one_given_and_otherwise_made() -> None:
+    check(delta_buffered_step, of_long_rings)
+
+
 FAULTS = [
+    (delta_buffered_step, of_long_rings, "return o\n\n\ndef tile(", "return h\n\n\ndef tile("),
     (ssd_buffered, ssd_ring, "return y\n\n\ndef launch(", "return z\n\n\ndef launch("),
     (ssd_buffered_step, lambda: ssd_ring(1), "return y\n\n\ndef tile(", "return x\n\n\ndef tile("),
     (delta_buffered, delta_ring, "torch.empty_like(v)", "torch.empty_like(v, dtype=g.dtype)"),
