@@ -64,6 +64,25 @@ def test_every_kind_of_break_is_found_and_nothing_that_cannot_fail(package: Path
     assert all(p.line > 5 for p in places)
 
 
+def test_what_has_the_same_value_or_no_order_is_left_out(tmp_path: Path) -> None:
+    source = """
+def kernel(b, x, y):
+    c = b
+    if y:
+        c = x + c * 2
+    for d in range(2):
+        e = c + b
+    return any(z for z in (x, y)), f((x, y))
+"""
+    (tmp_path / "kernel.py").write_text(source)
+    places, left_out = find([tmp_path / "kernel.py"])
+    assert left_out == Counter({"a name by another of the same value": 1, "an order that nothing sees": 1})
+    swaps = [(p.line, source[p.start : p.end], p.breaks) for p in places if "swapped" in p.kind]
+    assert (5, "c", ("x", "y")) in swaps
+    assert (7, "b", ("x", "y", "c", "d")) in swaps
+    assert [text for _, text, _ in swaps if text == "(x, y)"] == ["(x, y)"]
+
+
 def test_a_break_changes_the_tree_at_its_place_alone(package: Path) -> None:
     places, _ = find(package.glob("*.py"))
     for place in places:

@@ -86,6 +86,9 @@ class Finder(ast.NodeVisitor):
         self.constexpr: set[str] = set()
         self.jit = False
         self.stored: set[ast.AST] = set()
+        self.unordered: set[ast.AST] = set()
+        self.same: dict[str, str] = {}
+        """Names that stand for another's value, as slot does behind `slot = b` until one of them is assigned again."""
 
     # Positions and texts
 
@@ -122,6 +125,7 @@ class Finder(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         outer = self.bound, self.parameters, self.jit
+        self.same = {}
         self.parameters = [a.arg for a in arguments]
         self.bound = dict.fromkeys(self.parameters, 0)
         self.constexpr = {a.arg for a in arguments if a.annotation and "constexpr" in ast.unparse(a.annotation)}
@@ -153,6 +157,13 @@ class Finder(ast.NodeVisitor):
             self.add(node, "assignment removed", ["pass"])
         self.visit(node.value)
         self.bound.update(dict.fromkeys(names, node.lineno))
+        self.differ(names)
+        if isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name):
+            self.same[names[0]] = node.value.id
+
+    def differ(self, names: Iterable[str]) -> None:
+        """The names have values of their own from here on."""
+        self.same = {name: other for name, other in self.same.items() if not {name, other} & {*names}}
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -166,8 +177,14 @@ class Finder(ast.NodeVisitor):
         if not isinstance(node.value, ast.Tuple):
             self.operator(node.target, node.value, sign, "arithmetic", others)
         self.visit(node.value)
+        self.differ([ast.unparse(node.target)])
+
+    def visit_While(self, node: ast.While) -> None:
+        self.same = {}
+        self.generic_visit(node)
 
     def visit_For(self, node: ast.For) -> None:
+        self.same = {}
         self.bound.update({n.id: node.lineno for n in ast.walk(node.target) if isinstance(n, ast.Name)})
         call = node.iter
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("range"):
@@ -185,7 +202,9 @@ class Finder(ast.NodeVisitor):
             self.add(node.test, "refusal removed", ["False"])
         elif not isinstance(node.test, ast.Compare | ast.BoolOp):
             self.add(node.test, "condition", [f"not ({self.text(node.test)})"])
+        before = self.same
         self.generic_visit(node)
+        self.same = dict(before.items() & self.same.items())
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Call):
@@ -252,8 +271,11 @@ class Finder(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         siblings = self.siblings(node.id)
-        if isinstance(node.ctx, ast.Load) and siblings:
-            self.add(node, "name swapped with a sibling", siblings)
+        others = [x for x in siblings if self.same.get(x) != node.id and self.same.get(node.id) != x]
+        if isinstance(node.ctx, ast.Load) and others:
+            self.add(node, "name swapped with a sibling", others)
+        if len(others) < len(siblings):
+            self.left_out["a name by another of the same value"] += 1
 
     def siblings(self, name: str) -> list[str]:
         """Names of the same kind that are bound here: strides, masks, sizes, indices."""
@@ -289,6 +311,8 @@ class Finder(ast.NodeVisitor):
             return
         if last == "store" and len(node.args) > 1 and ast.unparse(node.args[1]).endswith(".dtype.element_ty)"):
             self.stored.add(node.args[1])
+        if last in ("any", "all") and isinstance(node.args[0], ast.GeneratorExp):
+            self.unordered.add(node.args[0].generators[0].iter)
         if last == "where":
             a, b = (self.text(x) for x in node.args[1:3])
             self.add(node, "branches swapped", [f"{function}({self.text(node.args[0])}, {b}, {a})"])
@@ -325,7 +349,9 @@ class Finder(ast.NodeVisitor):
                 low, high = self.span(a), self.span(b)
                 parts = self.source[start : low[0]], b.id.encode(), self.source[low[1] : high[0]], a.id.encode()
                 breaks.append((b"".join(parts) + self.source[high[1] : end]).decode())
-        if breaks:
+        if breaks and node in self.unordered:
+            self.left_out["an order that nothing sees"] += 1
+        elif breaks:
             self.add(node, "arguments swapped", breaks)
 
 
