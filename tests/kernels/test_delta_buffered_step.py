@@ -131,6 +131,11 @@ def test_a_token_that_streams_the_state_moves_the_bytes_of_the_formula(held: int
     check_step_bytes(kernel, Options(t=1, io="bf16", k=32, v=64), held, True, short=False)
 
 
+@pytest.mark.parametrize("held", [3, 4])
+def test_a_token_of_a_short_ring_moves_the_bytes_of_the_formula(held: int) -> None:
+    check_step_bytes(kernel, Options(t=1, io="bf16", k=32, v=36), held, True, short=True)
+
+
 @pytest.mark.parametrize("output_only", [True, False])
 def test_rows_of_a_state_beyond_2_to_the_31_elements_are_read_and_written(output_only: bool) -> None:
     o = Options(b=1, t=1, g=1, h=1, k=6, v=9, state="bf16", spare=0)
@@ -224,6 +229,7 @@ SHORT_FAULTS = [
     ("tl.dot(mid, keys, acc=following)", "following"),
     ("l, quad = row // 64 * 8 + row % 4 * 2 + row // 32 % 2", "l, quad = row // 64 * 8 + row % 8"),
     ("(j + cols < V) | (V % 32 == 0)", "(j + cols < V) | (V % 4 == 0)"),
+    ("(j + cols < V) | (V % 32 == 0)", "(j - cols < V) | (V % 32 == 0)"),
     ("WHOLE: tl.constexpr = V % 32 == 0", "WHOLE: tl.constexpr = V % 4 == 0"),
 ]
 
