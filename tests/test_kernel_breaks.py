@@ -1,6 +1,7 @@
 """The campaign of breaks: it finds places, draws the same ones again, kills what changes a result and nothing else."""
 
 import ast
+import json
 import tomllib
 from collections import Counter
 from dataclasses import replace
@@ -112,6 +113,18 @@ def test_files_that_changed_are_drawn_anew_as_many_breaks_from_each() -> None:
     drawn = redraw(places, 3, {"cursors.py": 4, "halves.py": 1}, run.PACKAGE)
     assert Counter(made.place.file for made in drawn) == {"cursors.py": 4, "halves.py": 1}
     assert drawn == redraw(places, 3, {"cursors.py": 4, "halves.py": 1}, run.PACKAGE)
+
+
+def test_a_break_that_stands_at_no_place_any_more_has_its_file_drawn_anew(tmp_path: Path) -> None:
+    places = [Place(file, 1, 0, 1, "sign", ("x",)) for file in ("cursors.py", "halves.py")]
+    gone, other, kept = Break(places[0], "y"), Break(places[0], "x"), Break(places[1], "x")
+    header = {"files": run.file_hashes(), "drawn": [gone.name, other.name, kept.name], "anew": [kept.name]}
+    (tmp_path / "old.header.json").write_text(json.dumps(header))
+    rows = [json.dumps({"name": made.name, "file": made.place.file}) for made in (gone, other, kept)]
+    (tmp_path / "old.jsonl").write_text("\n".join(rows))
+    came = run.carried(tmp_path / "old.jsonl", tmp_path / "new.jsonl", places, 2)
+    assert came == ([kept], {"cursors.py": 2}, [kept.name])
+    assert (tmp_path / "new.jsonl").read_text() == f"{rows[2]}\n"
 
 
 def test_a_survivor_without_an_argument_makes_no_table() -> None:

@@ -9,7 +9,39 @@ from typing import Any
 import pytest
 
 import ssmspec_kernels
-from ssmspec_kernels import delta_chunked, selective_tree, ssd_scan, ssd_window
+from ssmspec_kernels import (
+    causal_attention,
+    conv_packed,
+    conv_step,
+    conv_tree,
+    conv_window,
+    delta_buffered,
+    delta_buffered_step,
+    delta_chunk_scan,
+    delta_chunked,
+    delta_flush,
+    delta_scan,
+    delta_snapshots,
+    delta_tree,
+    gated_norm,
+    linear_added,
+    linear_rows,
+    norm,
+    selective_scan,
+    selective_tree,
+    ssd_buffered,
+    ssd_buffered_step,
+    ssd_chunk_scan,
+    ssd_commit,
+    ssd_gated,
+    ssd_gated_window,
+    ssd_replay_scan,
+    ssd_scan,
+    ssd_snapshots,
+    ssd_tree_scan,
+    ssd_window,
+    tree_attention,
+)
 from ssmspec_ref.attention import AttentionParams
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams
@@ -18,21 +50,24 @@ from ssmspec_ref.selective import SelectiveParams
 from ssmspec_ref.ssd import SSDParams
 from tests.kernels.mutants import mutated
 
-RECORDS: dict[type, str] = {
-    AttentionParams: "causal_attention tree_attention",
-    ConvParams: "conv_packed conv_step conv_tree conv_window",
-    DeltaParams: "delta_buffered delta_buffered_step delta_chunk_scan delta_chunked delta_flush delta_scan delta_snapshots "
-    "delta_tree",
-    GatedNorm: "gated_norm",
-    Norm: "linear_added linear_rows norm",
-    SelectiveParams: "selective_scan selective_tree",
-    SSDParams: "ssd_buffered ssd_buffered_step ssd_chunk_scan ssd_commit ssd_gated ssd_gated_window ssd_replay_scan "
-    "ssd_scan ssd_snapshots ssd_tree_scan ssd_window",
-}
+RECORDS: dict[type, tuple[ModuleType, ...]] = {
+    AttentionParams: (causal_attention, tree_attention),
+    ConvParams: (conv_packed, conv_step, conv_tree, conv_window),
+    DeltaParams: (
+        delta_buffered, delta_buffered_step, delta_chunk_scan, delta_chunked, delta_flush, delta_scan, delta_snapshots, delta_tree,
+    ),
+    GatedNorm: (gated_norm,),
+    Norm: (linear_added, linear_rows, norm),
+    SelectiveParams: (selective_scan, selective_tree),
+    SSDParams: (
+        ssd_buffered, ssd_buffered_step, ssd_chunk_scan, ssd_commit, ssd_gated, ssd_gated_window, ssd_replay_scan, ssd_scan,
+        ssd_snapshots, ssd_tree_scan, ssd_window,
+    ),
+}  # fmt: skip
 """The record that holds a layer's parameters, and the kernels that take them one by one."""
 STATED = {"write_state": True, "output_only": True, "fused": True, "append": False, "products": "fp32"}
 """Of no record: the state is written, products are those of fp32, a cache is not extended."""
-PAIRS = [(record, import_module(f"ssmspec_kernels.{name}")) for record, names in RECORDS.items() for name in names.split()]
+PAIRS = [(record, module) for record, modules in RECORDS.items() for module in modules]
 
 
 def defaults(function: Any) -> dict[str, Any]:
@@ -60,7 +95,7 @@ def test_every_launcher_with_such_a_default_is_listed() -> None:
     names = [module.name for module in pkgutil.iter_modules(ssmspec_kernels.__path__)]
     launchers = {name: getattr(import_module(f"ssmspec_kernels.{name}"), name, None) for name in names}
     found = {name for name, run in launchers.items() if inspect.isfunction(run) and defaults(run).keys() & known}
-    assert found == {name for names in RECORDS.values() for name in names.split()}
+    assert found == {module.__name__.rpartition(".")[2] for _, module in PAIRS}
 
 
 FAULTS = [

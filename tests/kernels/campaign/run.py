@@ -110,9 +110,10 @@ def verdict(events: list[dict[str, Any]], code: int, ended: bool, package: Path)
     failed = [e for e in events if e["event"] == "failed"]
     if failed:
         first = failed[0]
-        if ILL_FORMED.search(f"{first['error']}: {first['text']}"):
-            return {"result": "void", "how": f"{first['error']}: {first['text']}"}
-        return {"result": "killed", "by": first["test"], "how": how(first), "error": first["error"], "text": first["text"]}
+        text = first["text"].replace(str(package.parent), "")
+        if ILL_FORMED.search(f"{first['error']}: {text}"):
+            return {"result": "void", "how": f"{first['error']}: {text}"}
+        return {"result": "killed", "by": first["test"], "how": how(first), "error": first["error"], "text": text}
     if not ended:
         return {"result": "killed", "by": started[-1], "how": "does not end"}
     if code < 0:
@@ -186,12 +187,15 @@ def file_hashes() -> dict[str, str]:
 
 def carried(results: Path, out: Path, places: Sequence[Place], each: int) -> tuple[list[Break], dict[str, int], list[str]]:
     """The breaks of an earlier campaign in files that are the same, how many to draw in each of the others, and which of
-    those kept were themselves drawn anew. A file that is new gets `each`, or as many as it has places.
+    those kept were themselves drawn anew. A file that is new gets `each`, or as many as it has places; one of whose breaks
+    stands at no place any more is drawn anew like one that changed.
 
     Their results are written to `out`, if it does not stand yet.
     """
     before, now = json.loads(results.with_suffix(".header.json").read_text()), file_hashes()
-    same = {file for file, value in now.items() if before["files"].get(file) == value}
+    there = {Break(p, text).name for p in places for text in p.breaks}
+    gone = {name.partition(":")[0] for name in before["drawn"] if name not in there}
+    same = {file for file, value in now.items() if before["files"].get(file) == value} - gone
     lines = [line for line in results.read_text().splitlines() if json.loads(line)["file"] in same]
     if not out.exists():
         out.write_text("".join(f"{line}\n" for line in lines))
