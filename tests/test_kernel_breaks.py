@@ -118,7 +118,7 @@ def test_files_that_changed_are_drawn_anew_as_many_breaks_from_each() -> None:
 def test_a_break_that_stands_at_no_place_any_more_has_its_file_drawn_anew(tmp_path: Path) -> None:
     places = [Place(file, 1, 0, 1, "sign", ("x",)) for file in ("cursors.py", "halves.py")]
     gone, other, kept = Break(places[0], "y"), Break(places[0], "x"), Break(places[1], "x")
-    header = {"files": run.file_hashes(), "drawn": [gone.name, other.name, kept.name], "anew": [kept.name]}
+    header: dict[str, Any] = {"files": run.file_hashes(), "drawn": [gone.name, other.name, kept.name], "anew": [kept.name]}
     (tmp_path / "old.header.json").write_text(json.dumps(header))
     rows = [json.dumps({"name": made.name, "file": made.place.file}) for made in (gone, other, kept)]
     (tmp_path / "old.jsonl").write_text("\n".join(rows))

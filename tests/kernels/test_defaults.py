@@ -54,7 +54,8 @@ RECORDS: dict[type, tuple[ModuleType, ...]] = {
     AttentionParams: (causal_attention, tree_attention),
     ConvParams: (conv_packed, conv_step, conv_tree, conv_window),
     DeltaParams: (
-        delta_buffered, delta_buffered_step, delta_chunk_scan, delta_chunked, delta_flush, delta_scan, delta_snapshots, delta_tree,
+        delta_buffered, delta_buffered_step, delta_chunk_scan, delta_chunked, delta_flush, delta_scan, delta_snapshots,
+        delta_tree,
     ),
     GatedNorm: (gated_norm,),
     Norm: (linear_added, linear_rows, norm),
