@@ -13,14 +13,16 @@ from rich.console import Console
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
+from .refusal import REFUSED
+
 if TYPE_CHECKING:
     from .accept.processors import Sampling
     from .api import Generation
     from .watch import Counts
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Complete prompts with a checkpoint, speculatively.")
-DIFFERS, REFUSED, INTERRUPTED = 1, 2, 130
-"""Exit codes: the demo found a difference; the command could not be carried out; Ctrl-C."""
+DIFFERS, INTERRUPTED = 1, 130
+"""Exit codes: the demo found a difference; Ctrl-C."""
 
 
 @app.callback(invoke_without_command=True)

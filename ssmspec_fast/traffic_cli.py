@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
 from .cli import write_whole
+from .refusal import refused
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .traffic import Traffic
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Serve requests that arrive by chance; latency and throughput.")
-REFUSED = 2
 
 
 @app.callback(invoke_without_command=True)
@@ -46,8 +45,7 @@ def traffic(
         engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
         found = _replay(engine, _policy(policy, capacity, wait), rate, requests, tokens, length, seed)
     except SpecError as error:
-        Console(stderr=True, soft_wrap=True).print(f"{type(error).__name__}: {error}", markup=False)
-        raise typer.Exit(REFUSED) from error
+        raise refused(f"{type(error).__name__}: {error}") from error
     held = summary(found)
     for name, value in held.items():
         typer.echo(f"{name}: {value}")

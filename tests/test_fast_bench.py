@@ -21,6 +21,7 @@ from ssmspec_fast.bench.steps import StepTime, measure, split
 from ssmspec_fast.bench.subjects import CONTEXT, Subject, engine_of, tree_of
 from ssmspec_fast.layers.attention import Attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.refusal import REFUSED
 from ssmspec_ref import cost
 from ssmspec_ref.errors import ParameterError
 
@@ -122,13 +123,13 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     assert CliRunner().invoke(app, command).exit_code == 0
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
     for wrong in (["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
-        assert CliRunner().invoke(app, wrong).exit_code == cli.REFUSED
+        assert CliRunner().invoke(app, wrong).exit_code == REFUSED
 
 
 def test_without_torch_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     made = CliRunner().invoke(app, ["--tiny"])
-    assert made.exit_code == cli.REFUSED
+    assert made.exit_code == REFUSED
     assert "pip install 'ssmspec[torch]'" in made.output
 
 

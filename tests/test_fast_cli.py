@@ -19,6 +19,7 @@ from ssmspec_fast import cli
 from ssmspec_fast.engine import Engine
 from ssmspec_fast.errors import BrokenFile, MemoryRefused, TokenizerMismatch
 from ssmspec_fast.parts import Parts
+from ssmspec_fast.refusal import REFUSED
 from ssmspec_fast.tokenizer import Stream, Tokenizer
 from ssmspec_fast.training import tokens
 from ssmspec_fast.watch import Seen, count
@@ -297,7 +298,7 @@ def test_penalties_are_heeded_also_by_greedy_choices(more: list[str], trained: P
 )
 def test_a_mistake_is_one_line_with_its_name_and_ends_with_two(words: list[str], said: str, trained: Path) -> None:
     made = call(*(word.format(pair=trained) for word in words))
-    assert made.exit_code == cli.REFUSED
+    assert made.exit_code == REFUSED
     last = made.stderr.splitlines()[-1]
     assert last.startswith(said)
     assert "Traceback" not in made.output
@@ -309,14 +310,14 @@ def test_json_lines_without_a_prompt_are_refused(tmp_path: Path) -> None:
     for line in ('{"text": "x"}', '{"prompt": 3}', "{broken"):
         file.write_text("fine\n" + line + "\n")
         made = call("--prompts", file)
-        assert made.exit_code == cli.REFUSED
+        assert made.exit_code == REFUSED
         assert "line 2: JSON without a text `prompt`" in made.stderr
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     monkeypatch.setitem(sys.modules, "ssmspec_fast.api", None)
     made = call("--checkpoint", trained / "mamba2", "--prompt", "x")
-    assert made.exit_code == cli.REFUSED
+    assert made.exit_code == REFUSED
     assert "pip install 'ssmspec[transformers]'" in made.stderr
 
 

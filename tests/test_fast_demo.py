@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from ssmspec_fast import cli, demo
 from ssmspec_fast.api import Completion, Generation
 from ssmspec_fast.methods.activation_replay import ActivationReplay
+from ssmspec_fast.refusal import REFUSED
 from ssmspec_fast.watch import Counts
 
 from .fast_trained import pair
@@ -127,6 +128,6 @@ def test_models_that_are_not_there_are_named_with_the_command_that_trains_them(
 ) -> None:
     monkeypatch.setattr(demo, "SHIPPED", tmp_path)
     made = call()
-    assert made.exit_code == cli.REFUSED
+    assert made.exit_code == REFUSED
     assert made.stderr.startswith("BrokenFile: ")
     assert f"python -m ssmspec_fast.training --out {tmp_path}" in made.stderr

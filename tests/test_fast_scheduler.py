@@ -13,9 +13,10 @@ from ssmspec_fast.engine import Engine, Settings
 from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.refusal import REFUSED
 from ssmspec_fast.scheduler import Clearing, Continuous, Scheduler
 from ssmspec_fast.traffic import VirtualClock, poisson, replay
-from ssmspec_fast.traffic_cli import REFUSED, app
+from ssmspec_fast.traffic_cli import app
 from ssmspec_ref import traffic
 from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SlotError
 

@@ -10,14 +10,15 @@ from rich.console import Console
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
+from ..refusal import refused
+
 if TYPE_CHECKING:
     from .report import Report
     from .subjects import Subject
 
 app = typer.Typer(pretty_exceptions_enable=False, help="What a step costs, by method, window, tree and batch.")
-FAILED, REFUSED, UNFINISHED = 1, 2, 3
-"""Exit codes: a step failed, the others stand; the command could not be carried out; there was no time for all steps, run it
-again with the same file."""
+FAILED, UNFINISHED = 1, 3
+"""Exit codes: a step failed, the others stand; there was no time for all steps, run it again with the same file."""
 
 
 @app.callback(invoke_without_command=True)
@@ -42,12 +43,9 @@ def bench(
         subjects = _subjects(tiny, papers, model, method, windows, trees, batches, drafts)
         report, left = _run(subjects, "cpu" if tiny else device, out, seconds)
     except SpecError as error:
-        Console(stderr=True, soft_wrap=True).print(f"{type(error).__name__}: {error}", markup=False)
-        raise typer.Exit(REFUSED) from error
+        raise refused(f"{type(error).__name__}: {error}") from error
     except ModuleNotFoundError as error:
-        said = f"{error.name} is not installed; pip install 'ssmspec[torch]' brings it"
-        Console(stderr=True, soft_wrap=True).print(said, markup=False)
-        raise typer.Exit(REFUSED) from error
+        raise refused(f"{error.name} is not installed; pip install 'ssmspec[torch]' brings it") from error
     console.print(report.table())
     for name, held in report.fits().items():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
