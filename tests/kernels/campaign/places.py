@@ -311,7 +311,7 @@ class Finder(ast.NodeVisitor):
             return
         if last == "store" and len(node.args) > 1 and ast.unparse(node.args[1]).endswith(".dtype.element_ty)"):
             self.stored.add(node.args[1])
-        if last in ("any", "all") and isinstance(node.args[0], ast.GeneratorExp):
+        if last in ("any", "all") and node.args and isinstance(node.args[0], ast.GeneratorExp):
             self.unordered.add(node.args[0].generators[0].iter)
         if last == "where":
             a, b = (self.text(x) for x in node.args[1:3])
