@@ -2,8 +2,7 @@
 
     G, W  as in `ssd_window`, (2) and (3)
     y^T  = x^T W^T + exp(G) (S C^T)                                                  (1)
-    W_ij = exp(G_i) (exp(-G_j) dt_j (C_i . B_j))    where no |G| of a program        (2)
-                                                    reaches MILD
+    W_ij = exp(G_i) (exp(-G_j) dt_j (C_i . B_j))    where no |G| of a head reaches MILD   (2)
 
 (2) has one exponential for a node instead of one for a pair. It is as accurate as (3) of `ssd_window`: there G_i - G_j is a
 difference of rounded sums, whose error |G| u is that of the exponents here. What is in brackets is up to e^MILD W.
@@ -117,13 +116,13 @@ def _onto(acc, half, right):
 
 
 @triton.jit
-def _weights(head, Gs, steps, scores, skips, mild, SKIP: tl.constexpr, BLOCK_H: tl.constexpr):
+def _weights(head, Gs, steps, scores, skips, SKIP: tl.constexpr, MILD: tl.constexpr, BLOCK_H: tl.constexpr):
     """W^T of a head with D on its diagonal, and exp(G) over its columns."""
     i, k = tl.arange(0, 64), tl.arange(0, BLOCK_H)
     G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
     step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
     decay = tl.exp(G)[None, :]
-    if mild:
+    if tl.max(tl.abs(G), axis=0) < MILD:  # of this head alone: its bits do not depend on the others of a program
         W = decay * ((tl.exp(-G) * step)[:, None] * scores)  # (2)
     else:
         between = tl.minimum(G[None, :] - G[:, None], 88.0, propagate_nan=tl.PropagateNan.ALL)
@@ -167,7 +166,6 @@ def ssd_tree_large_kernel(
         steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
         lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]
         Gs = dot_right(sees.to(tl.bfloat16), lds)
-        mild = tl.max(tl.max(tl.abs(Gs), axis=1), axis=0) < MILD
         at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
         B_left = permuted(load_rows(at_B, t * stride_B_t, n, real, every), 64, 64)
         B_right = permuted(load_rows(at_B, t * stride_B_t, m, real, every), 64, 64)
@@ -196,7 +194,7 @@ def ssd_tree_large_kernel(
                 x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
                 if REST:
                     x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
-            W, decay = _weights(head, Gs, steps, scores, skips, mild, D is not None, BLOCK_H)
+            W, decay = _weights(head, Gs, steps, scores, skips, D is not None, MILD, BLOCK_H)
             hi, mid, lo = split3(W)
             if not EARLY:
                 x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))

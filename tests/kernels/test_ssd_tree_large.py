@@ -77,6 +77,33 @@ def test_both_forms_of_the_weights_are_covered() -> None:
     assert decays(MILD).max() < ssd_tree_large.MILD
 
 
+def both_forms() -> tuple[Case, Array]:
+    """Heads of one group, of which the even ones take one form of the weights, the odd ones the other."""
+    case, mask = draw(replace(MILD, b=1, h=4))
+    case.A[1::2] *= 4 * ssd_tree_large.MILD
+    return case, mask
+
+
+def check_forms(module: ModuleType) -> None:
+    """The bits of a head are the same alone in a program and beside heads of the other form: in fp32, where the forms differ."""
+    case, mask = both_forms()
+    together, alone = (torch.empty_like(case.x, dtype=torch.float32) for _ in range(2))
+    case.call(module.ssd_tree_scan, ancestors=mask, heads=4, out=together)
+    case.call(module.ssd_tree_scan, ancestors=mask, heads=1, out=alone)
+    assert torch.equal(together[case.rows], alone[case.rows])
+
+
+def test_heads_of_both_forms_in_a_program_have_the_bits_that_they_have_alone() -> None:
+    check_forms(ssd_tree_scan)
+
+
+def test_a_form_for_all_heads_of_a_program_is_caught() -> None:
+    own, of_all = "tl.max(tl.abs(G), axis=0) < MILD", "tl.max(tl.max(tl.abs(Gs), axis=1), axis=0) < MILD"
+    mutant = mutated(ssd_tree_scan, own, of_all, file=LARGE)
+    with pytest.raises(AssertionError):
+        check_forms(mutant)
+
+
 @pytest.mark.parametrize("o", [WIDE, REST], ids=str)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_any_number_of_heads_a_program_has_the_same_bits(o: Options, heads: int) -> None:
