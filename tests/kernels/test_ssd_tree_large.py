@@ -77,7 +77,7 @@ def test_both_forms_of_the_weights_are_covered() -> None:
     assert decays(MILD).max() < ssd_tree_large.MILD
 
 
-def both_forms() -> tuple[Case, Array]:
+def both_forms() -> tuple[Case, torch.Tensor]:
     """Heads of one group, of which the even ones take one form of the weights, the odd ones the other."""
     case, mask = draw(replace(MILD, b=1, h=4))
     case.A[1::2] *= 4 * ssd_tree_large.MILD
@@ -85,7 +85,7 @@ def both_forms() -> tuple[Case, Array]:
 
 
 def check_forms(module: ModuleType) -> None:
-    """The bits of a head are the same alone in a program and beside heads of the other form: in fp32, where the forms differ."""
+    """The bits of a head are the same alone in a program and beside heads of the other form, in fp32."""
     case, mask = both_forms()
     together, alone = (torch.empty_like(case.x, dtype=torch.float32) for _ in range(2))
     case.call(module.ssd_tree_scan, ancestors=mask, heads=4, out=together)
