@@ -194,7 +194,7 @@ def _delta_buffered_kernel(
         in_k, in_v = i < K, j < V
         WHOLE: tl.constexpr = K % BLOCK_K == 0 and V % BLOCK_V == 0
         STREAM: tl.constexpr = ROWS < BLOCK_K
-        row_stride = V if DENSE else stride_S_k
+        row_stride = tl.cast(V if DENSE else stride_S_k, tl.int64)
         at_head = S + slot * stride_S_s + h * stride_S_h + j[None, :]
         at_S, inside = at_head + i[:, None].to(tl.int64) * row_stride, in_k[:, None] & in_v[None, :]
         if not STREAM:

@@ -92,6 +92,15 @@ def strong(o: Options, capacity: int, held: int, u: str) -> tuple[tuple[Case, Ca
     return (first, second), whole, alone
 
 
+def rows_apart(S: Tensor) -> Tensor:
+    """The state with row 16 beyond 2^31 elements, in room that begins 2^31 elements before it, so that a place
+    taken modulo 2^32 is another one of it. Few pages are touched."""
+    stride = 2**27 + 64
+    room = torch.empty(2**31 + (S.shape[2] - 1) * stride + S.shape[3], dtype=S.dtype)
+    apart = room.as_strided(S.shape, (0, 0, stride, 1), 2**31)
+    return apart.copy_(S)
+
+
 def row(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:
     """The first tokens of the i-th live row of a case."""
     window, inexact = case.window()

@@ -190,6 +190,34 @@ def test_the_newest_entry_has_weight_1_however_strong_the_decay(o: Options, capa
     check_last(o, capacity, held, flush)
 
 
+def check_far_rows(module: ModuleType) -> None:
+    """16 rows of the state are read at a time; the next 16 lie beyond 2^31 elements."""
+    o = Options(b=1, t=2, g=1, h=1, k=32, v=16, io="bf16", state="bf16", spare=0)
+    (near, _), ring, _ = rings.strong(o, 4, 2, "fp32")
+    (case, _), other, _ = rings.strong(o, 4, 2, "fp32")
+    for kept_g in ring.g, other.g:
+        kept_g.fill_(-0.1)
+    before, case.S = near.S.clone(), rings.rows_apart(near.S)
+    near.call(module.delta_buffered, ring=ring, rows=16)
+    case.call(module.delta_buffered, ring=other, rows=16)
+    assert torch.equal(case.out, near.out)
+    assert torch.equal(case.S, near.S)
+    assert not torch.equal(before, near.S)
+
+
+def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written() -> None:
+    check_far_rows(verify)
+
+
+@pytest.mark.parametrize("indent", [16, 20])
+def test_a_planted_product_of_32_bits_is_caught(indent: int) -> None:
+    """In the loop that reads, and in the one that folds."""
+    step = f"\n{' ' * indent}at_r += ROWS * row_stride"
+    mutant = mutated(verify, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"))
+    with pytest.raises(AssertionError):
+        check_far_rows(mutant)
+
+
 def test_a_short_window_that_is_none_is_refused() -> None:
     case, ring = cases.draw(Options(io="bf16")), rings.ring_of(Options(io="bf16"), 8, torch.float32)
     before = untouchables(case, ring)
