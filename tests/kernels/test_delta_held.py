@@ -203,8 +203,8 @@ FAULTS = [
     ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", HELD),
     ("tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))", "tl.store(at, tile, mask=j + at_j < V)", HELD),
     ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", HELD),
-    ("wanted = (index + 1 < first + RUN) & ", "wanted = (index < first) & ", HELD),
-    ("wanted = (index + 1 < first + RUN) & ", "wanted = ", HELD),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "(RUN > 1) & (index < first) & ", HELD),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "", HELD),
     (" & (index + 1 < TILES)", "", HELD),
     ("tl.minimum(first + RUN, TILES)", "first + RUN", HELD),
 ]  # fmt: skip
