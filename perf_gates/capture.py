@@ -19,11 +19,12 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, and the arguments that its launcher gave it: constants and options among the named ones."""
+    """A kernel, and the arguments that its launcher gave it: constants and options among the named ones; and the grid."""
 
     kernel: JITFunction
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    grid: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -45,7 +46,7 @@ def recorded() -> Iterator[list[Launch]]:
     run = JITFunction.run
 
     def keep(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        launches.append(Launch(self, args, kwargs))
+        launches.append(Launch(self, args, kwargs, grid))
 
     JITFunction.run = keep
     try:

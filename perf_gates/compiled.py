@@ -73,7 +73,7 @@ def rows(entry: Entry, capability: int) -> list[Row]:
     result, everything = [], []
     for i, launch in enumerate(launches_of(entry.call)):
         built, log = _compiled(launch, capability)
-        sass = ptx.histogram(_disassembled(built.compiled.asm["cubin"]))
+        sass = ptx.histogram(disassembled(built.compiled.asm["cubin"]))
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
         cost = _cost(built, log, sass)
         faults = [*_too_large(cost, capability, entry.name in reasons()), *_narrow(accesses, entry, sass)]
@@ -104,7 +104,8 @@ def _compiled(launch: Launch, capability: int) -> tuple[Built, str]:
         return build(launch, capability), log.getvalue()
 
 
-def _disassembled(cubin: bytes) -> str:
+def disassembled(cubin: bytes) -> str:
+    """What nvdisasm prints of a compiled kernel."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)

@@ -12,7 +12,7 @@ from typing import Any
 from perf_gates import ptx
 from perf_gates.capture import build, launches_of
 from perf_gates.catalogue import BF16, BOOL, DELTA, FP32, I32, meta
-from perf_gates.compiled import _disassembled
+from perf_gates.compiled import disassembled
 from ssmspec_kernels import delta_held
 from ssmspec_kernels.delta_solved import scratch
 from tests.kernels.mutants import mutated
@@ -40,7 +40,7 @@ def held(module: ModuleType, b: int, t: int, write_state: bool, live: bool) -> d
     solved = scratch(b, H, given[0].device)
     (launched,) = launches_of(lambda: module.launch_held(*given, *which, write_state, solved, meta(b, t, H, V, dtype=BF16)))
     built = build(launched, 90)
-    ops = operations(_disassembled(built.compiled.asm["cubin"]))
+    ops = operations(disassembled(built.compiled.asm["cubin"]))
     waits = next(i for i, op in enumerate(ops) if op.startswith(("BAR", "STS")))
     stored = next(i for i, op in enumerate(ops) if op.startswith("STS"))
     shared = next(i for i, op in enumerate(ops) if op.startswith("BAR") and i > stored)
