@@ -37,12 +37,12 @@ from ssmspec_ref.errors import ParameterError
 
 from .cursors import check_window
 from .delta_buffered_short import LONGEST, MOST_TOKENS, WIDTH, delta_buffered_short_kernel
-from .delta_buffered_step import load_tile, store_tile
 from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, place
 from .delta_scan import traffic_bytes as scan_bytes
+from .delta_stream import fold_stream, load_tile, store_tile
 from .delta_window import carried, check_one_type, from_state, last, norms, scores
-from .dots import dot_both, dot_right, split3
+from .dots import dot_both, dot_onto_right
 from .launch import FLOATS, INDICES, overlapped, strides
 
 
@@ -246,13 +246,7 @@ def _delta_buffered_kernel(
                 x_r = tl.where(is_key[:, None], k_r, q_r)
                 r += ROWS
                 at_r += ROWS * row_stride
-                if SPLIT:
-                    hi, mid, lo = split3(part)
-                    Y = tl.dot(x_r, lo, acc=Y)
-                    Y = tl.dot(x_r, mid, acc=Y)
-                    Y = tl.dot(x_r, hi, acc=Y)
-                else:
-                    Y += dot_right(x_r, part)
+                Y = dot_onto_right(Y, x_r, part, SPLIT)
         g_x, beta_x = gates(g_x, beta_x, decay, bias, A)
         G_l = tl.cumsum(g_l, axis=0)
         total = last(G_l, count - 1)
@@ -289,22 +283,11 @@ def _delta_buffered_kernel(
         )  # fmt: skip
         if (count + 2 * WINDOW > CAPACITY) & (length > 0):
             if STREAM:
-                r, at_l = tl.arange(0, ROWS), place(first + l, CAPACITY)
                 U = (r_l * tl.exp(total - G_l))[:, None] * u_l.to(tl.float32)
-                hi, mid, lo = split3(U)
-                at_r, of_l = at_head + r[:, None].to(tl.int64) * row_stride, (l < count)[:, None]
-                for _ in tl.range(0, K // ROWS, num_stages=STAGES):
-                    part = tl.exp(total) * tl.load(at_r).to(tl.float32)
-                    keys = tl.trans(tl.load(at_kept + at_l[:, None] * stride_ring_k_l + r[None, :], mask=of_l, other=0.0))
-                    if SPLIT:
-                        part = tl.dot(keys, lo, acc=part)
-                        part = tl.dot(keys, mid, acc=part)
-                        part = tl.dot(keys, hi, acc=part)
-                    else:
-                        part += dot_right(keys, U)
-                    tl.store(at_r, part.to(S.dtype.element_ty))  # (5)
-                    r += ROWS
-                    at_r += ROWS * row_stride
+                fold_stream(
+                    at_head, row_stride, tl.exp(total), at_kept, first, l < count, stride_ring_k_l, U, None, None, K, ROWS,
+                    CAPACITY, SPLIT, STAGES,
+                )  # (5)  # fmt: skip
             else:
                 state = carried(state, k_l, r_l, G_l, total, u_l.to(tl.float32), CHANNEL, SPLIT)
                 store_tile(at_S, state, inside, WHOLE)  # (5)

@@ -11,9 +11,7 @@ with o and u the unknowns (1) (2) (3) are one system of 16,
 A tile is taken in parts of 32 k; a part of what comes is asked for when one has been read. Rows that are due fold their
 history into each part as it stands in registers, (5), 16 entries at a time.
 
-Layout. A lane of a product holds rows r and r + 8 of 16 (r of 8), columns 2 c + i and 2 c + i + 8 (c of 4, i of 2). Channels
-v = 4 r + w stand at row 8 w + r of 32, and k = 4 (2 c + i) + m of a part at column 8 m + 2 c + i, so that a lane's four v of
-the state, and its four k of the keys, are neighbours in memory.
+Layout: `delta_fragments`, with runs of four k.
 
 Bound by about 1000 instructions for a tile, 700 of them cuts of the state, by 8 warps in an SM.
 """
@@ -21,13 +19,16 @@ Bound by about 1000 instructions for a tile, 700 of them cuts of the state, by 8
 import triton
 import triton.language as tl
 
+from .delta_fragments import beside, by_lane, from_left, part_rows, to_left, to_right
 from .delta_inputs import gates, load_gate_params
 from .delta_ring import place
 from .delta_window import last
-from .dots import dot_both, split3
+from .dots import dot_both, dot_cut, dot_cut_onto, dot_onto, split3
 
 MOST_TOKENS, WIDTH, LONGEST = 8, 128, 32
 """Tokens of a window, channels k, entries that may be held."""
+RUN: tl.constexpr = tl.constexpr(4)
+"""Neighbouring k of a lane."""
 
 
 @triton.jit
@@ -168,10 +169,10 @@ def walk(
         v_t = tl.load(v + (t * stride_v)[:, None] + at_j, mask=(of_key & (t < length))[:, None] & in_v, other=0.0)
         l, cols_l = beside(BLOCK_L)
         at_u = ring_u + (place(first + l, CAPACITY) * stride_u)[:, None] + (j + cols_l)
-        u_l = to_left(tl.load(at_u, mask=(l < count)[:, None] & ((j + cols_l < V) | WHOLE), other=0.0))
+        u_l = to_left(by_lane(tl.load(at_u, mask=(l < count)[:, None] & ((j + cols_l < V) | WHOLE), other=0.0)))
         Y = tl.zeros((32, 16), tl.float32)
         for part in tl.static_range(parts):
-            state = to_left(near.to(tl.float32))
+            state = to_left(by_lane(near.to(tl.float32)))
             if DUE:
                 fold(
                     state, left, weight, S, ring_u, ring_k, origin, first, count, j, part, stride_S_k, stride_u, stride_k, V,
@@ -185,11 +186,7 @@ def walk(
                 far = load_part(S, j + 32, more, part + AHEAD - parts, stride_S_k, V, TILES)
             if DUE:
                 near = far
-            x = tl.trans(xs[part])
-            hi, mid, lo = split3(state)
-            Y = tl.dot(lo, x, acc=Y)
-            Y = tl.dot(mid, x, acc=Y)
-            Y = tl.dot(hi, x, acc=Y)
+            Y = dot_onto(Y, state, tl.trans(xs[part]))
         Y *= read[None, :]
         if u_l.dtype == tl.float32:
             Y += dot_both(u_l, history, True)
@@ -197,16 +194,9 @@ def walk(
             Y = tl.dot(u_l, h_lo, acc=Y)
             Y = tl.dot(u_l, h_mid, acc=Y)
             Y = tl.dot(u_l, h_hi, acc=Y)
-        R = tl.where(is_key[None, :], strength[None, :] * (to_left(v_t).to(tl.float32) - Y), Y)
+        R = tl.where(is_key[None, :], strength[None, :] * (to_left(by_lane(v_t)).to(tl.float32) - Y), Y)
         hi, mid, lo = split3(R)
-        Z = tl.dot(mid, i_lo)
-        Z = tl.dot(lo, i_mid, acc=Z)
-        Z = tl.dot(hi, i_lo, acc=Z)
-        Z = tl.dot(mid, i_mid, acc=Z)
-        Z = tl.dot(lo, i_hi, acc=Z)
-        Z = tl.dot(hi, i_mid, acc=Z)
-        Z = tl.dot(mid, i_hi, acc=Z)
-        Z = from_left(tl.dot(hi, i_hi, acc=Z))
+        Z = from_left(dot_cut(hi, mid, lo, i_hi, i_mid, i_lo, False))
         tl.store(o + (t * stride_o)[:, None] + at_j, Z.to(o.dtype.element_ty), mask=(~of_key & (t < T))[:, None] & in_v)
         at_new = ring_u + (place(first + count + t, CAPACITY) * stride_u)[:, None] + at_j
         tl.store(at_new, Z.to(ring_u.dtype.element_ty), mask=(of_key & (t < length))[:, None] & in_v)  # (4)
@@ -226,11 +216,9 @@ def fold(
         at_u = ring_u + (place(again + n * 16 + l, CAPACITY) * stride_u)[:, None] + (j + cols)
         u = tl.load(at_u, mask=(n * 16 + l < count)[:, None] & ((j + cols < V) | WHOLE), other=0.0)
         keys = load_right(ring_k, again, count, n, part, stride_k, CAPACITY)
-        hi, mid, lo = split3(to_left(u).to(tl.float32) * weight[n][None, :])
-        following = tl.dot(lo, keys, acc=following)
-        following = tl.dot(mid, keys, acc=following)
-        following = tl.dot(hi, keys, acc=following)
-    k, v = part_rows(part)
+        hi, mid, lo = split3(to_left(by_lane(u)).to(tl.float32) * weight[n][None, :])
+        following = dot_cut_onto(following, hi, mid, lo, keys)
+    k, v = part_rows(part, RUN)
     inside = (j + v < V) | WHOLE
     at_part = S + (k.to(tl.int64) * stride_S_k)[:, None] + (j + v)
     tl.store(at_part, from_left(following).to(S.dtype.element_ty), mask=inside, eviction_policy="evict_first")
@@ -246,41 +234,12 @@ def sixteens(x):
 
 
 @triton.jit
-def part_rows(part: tl.constexpr):
-    """The channel k, and the four v, of each row of a part in memory's order."""
-    row = tl.arange(0, 32 * 8)
-    k = part * 32 + (row % 4 * 2 + row // 32 % 2) * 4 + row // 64
-    return k, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
-
-
-@triton.jit
 def load_part(S, j, wanted, part: tl.constexpr, stride: tl.constexpr, V: tl.constexpr, TILES: tl.constexpr):
     """A part of the tile from channel j on, in memory's order; zeros outside."""
-    k, v = part_rows(part)
+    k, v = part_rows(part, RUN)
     inside = ((j + v < V) | (V % (TILES * 32) == 0)) & wanted
     at_part = S + (k.to(tl.int64) * stride)[:, None] + (j + v)
     return tl.load(at_part, mask=inside, other=0.0, eviction_policy="evict_first")
-
-
-@triton.jit
-def beside(ROWS: tl.constexpr):
-    """The token or entry, and the four v, of each row of what stands beside a tile, in memory's order."""
-    row = tl.arange(0, ROWS * 8)
-    return row // 64 * 8 + row % 4 * 2 + row // 32 % 2, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
-
-
-@triton.jit
-def to_left(x):
-    """(v, columns) as the left operand or accumulators, of memory's order: columns are k, tokens or entries."""
-    blocks: tl.constexpr = x.shape[0] // 64
-    return tl.reshape(tl.permute(tl.reshape(x, (blocks, 2, 8, 4, 4)), (4, 2, 0, 3, 1)), (32, blocks * 8))
-
-
-@triton.jit
-def from_left(x):
-    """The reverse."""
-    blocks: tl.constexpr = x.shape[1] // 8
-    return tl.reshape(tl.permute(tl.reshape(x, (4, 8, blocks, 4, 2)), (2, 4, 1, 3, 0)), (blocks * 64, 4))
 
 
 @triton.jit
@@ -303,9 +262,6 @@ def load_left(start, real, part: tl.constexpr):
 @triton.jit
 def load_right(ring, first, count, n: tl.constexpr, part: tl.constexpr, stride: tl.constexpr, CAPACITY: tl.constexpr):
     """(entry, permuted k of a part): the n-th 16 keys held, as a right operand; zeros behind them."""
-    row = tl.arange(0, 128)
-    l = n * 16 + row // 64 * 8 + row % 4 * 2 + row // 32 % 2
-    k = (part * 32 + row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+    l, k = beside(16, RUN, n * 16, part * 8 * RUN)
     start = ring + place(first + l, CAPACITY) * stride
-    runs = tl.load(start[:, None] + k, mask=(l < count)[:, None], other=0.0)
-    return tl.reshape(tl.permute(tl.reshape(runs, (2, 2, 8, 4, 4)), (0, 3, 1, 4, 2)), (16, 32))
+    return to_right(tl.load(start[:, None] + k, mask=(l < count)[:, None], other=0.0))

@@ -36,8 +36,8 @@ from .delta_inputs import check_inputs, gates, load_gate_params
 from .delta_ring import Ring, entry_bytes, place
 from .delta_scan import traffic_bytes as scan_bytes
 from .delta_step_short import LONGEST, WIDEST, delta_step_short_kernel
+from .delta_stream import fold_stream, load_tile, store_tile
 from .delta_window import check_one_type, last, norms
-from .dots import dot_right, split3
 from .launch import FLOATS, INDICES, overlapped, strides
 
 FEW = 4096
@@ -143,22 +143,6 @@ def tile(v: int, heads: int, block_l: int, streams: bool) -> int:
     """Value channels of a program: as many as leave the device enough of them (`heads`, of all rows) and spill nothing."""
     most = 32 if heads < 256 or block_l > 16 else 64 if heads < 4096 else 128
     return max(16, min(triton.next_power_of_2(v), most if streams else 16))
-
-
-@triton.jit
-def load_tile(at, inside, WHOLE: tl.constexpr):
-    """A tile of the state, zeros outside."""
-    if WHOLE:
-        return tl.load(at).to(tl.float32)
-    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def store_tile(at, state, inside, WHOLE: tl.constexpr):
-    if WHOLE:
-        tl.store(at, state.to(at.dtype.element_ty))
-    else:
-        tl.store(at, state.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -319,24 +303,10 @@ def _delta_buffered_step_kernel(
             tl.store(at_decay + at * stride_ring_g_l, g_t, mask=owns_g)
         if full:
             if STREAM:
-                r, at_l = tl.arange(0, ROWS), place(first + l, CAPACITY)
-                U = weight[:, None] * u_f
-                hi, mid, lo = split3(U)
-                at_r = at_head + r[:, None].to(tl.int64) * row_stride
-                for _ in tl.range(0, K // ROWS, num_stages=STAGES):
-                    part = tl.load(at_r).to(tl.float32)
-                    k_new = tl.load(at_k + r).to(tl.float32)
-                    keys_r = tl.load(at_kept + at_l[:, None] * stride_ring_k_l + r[None, :], mask=past[:, None], other=0.0)
-                    part = left * part + k_new[:, None] * (r_k * u)[None, :]
-                    if SPLIT:
-                        part = tl.dot(tl.trans(keys_r), lo, acc=part)
-                        part = tl.dot(tl.trans(keys_r), mid, acc=part)
-                        part = tl.dot(tl.trans(keys_r), hi, acc=part)
-                    else:
-                        part += dot_right(tl.trans(keys_r), U)
-                    tl.store(at_r, part.to(S.dtype.element_ty))  # (5)
-                    r += ROWS
-                    at_r += ROWS * row_stride
+                fold_stream(
+                    at_head, row_stride, left, at_kept, first, past, stride_ring_k_l, weight[:, None] * u_f, at_k, r_k * u, K,
+                    ROWS, CAPACITY, SPLIT, STAGES,
+                )  # (5)  # fmt: skip
             else:
                 if OUTPUT_ONLY:
                     state = replayed(

@@ -11,9 +11,7 @@ is due asks for its tile again, part by part, a few microseconds after it was re
 
     S_0' = exp(G_t) S_0 + K^T diag(w) U        w_j = r_j exp(G_t - G_j), U with the token's u as it is, in fp32     (3)
 
-Layout. A lane of a product holds rows r and r + 8 of 16 (r of 8), columns 2 c + i and 2 c + i + 8 (c of 4, i of 2). Channels
-v = 4 r + w stand at row 8 w + r of 32, and k = n (2 c + i) + m of a part at column 8 m + 2 c + i, runs of n, so that a lane's
-four v of the state and its run of keys are neighbours in memory, and nothing changes its lane between memory, sums and (3).
+Layout: `delta_fragments`, with runs of eight k, or as many as there are.
 
 Bound by the chain slot, cursors, entries, weights behind one launch.
 """
@@ -21,9 +19,10 @@ Bound by the chain slot, cursors, entries, weights behind one launch.
 import triton
 import triton.language as tl
 
+from .delta_fragments import beside, by_lane, from_left, part_rows, to_left, to_right
 from .delta_inputs import gates, load_gate_params
 from .delta_ring import place
-from .dots import dot_inputs, split3
+from .dots import dot_cut_onto, dot_inputs, split3
 from .fragments import load_operand, operand_rows
 
 LONGEST, WIDEST = 32, 128
@@ -128,20 +127,17 @@ def walk(
     """The tile of a program; the pointers are those of its head. Where DUE, (3) instead of the entry of u at `new_u`."""
     WHOLE: tl.constexpr = V % 32 == 0
     parts: tl.constexpr = len(x_k)
-    run: tl.constexpr = min(8, BLOCK_K // 8)
-    row = tl.arange(0, BLOCK_L * 8)
-    l, quad = row // 64 * 8 + row % 4 * 2 + row // 32 % 2, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
+    l, quad = beside(BLOCK_L)
     vq = tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
     key_l = of_entries(to_key)
     query_l = of_entries(to_query)
     in_v = (j + vq < V) | WHOLE
     at_u = ring_u + (place(first + l, CAPACITY) * stride_u)[:, None] + (j + quad)
-    u_l = tl.load(at_u, mask=(l < count)[:, None] & ((j + quad < V) | WHOLE), other=0.0).to(tl.float32)
-    u_l = tl.reshape(u_l, (BLOCK_L // 8, 2, 8, 4, 4))
+    u_l = by_lane(tl.load(at_u, mask=(l < count)[:, None] & ((j + quad < V) | WHOLE), other=0.0).to(tl.float32))
     v_t = tl.load(v + j + vq, mask=in_v & real, other=0.0).to(tl.float32)
     sum_k, sum_q = tl.sum(tl.sum(key_l * u_l, axis=0), axis=0), tl.sum(tl.sum(query_l * u_l, axis=0), axis=0)
     for part in tl.static_range(parts):
-        x = tl.reshape(state[part], (state[part].shape[0] // 64, 2, 8, 4, 4))
+        x = by_lane(state[part])
         sum_k += left * tl.sum(tl.sum(x * x_k[part].to(tl.float32), axis=0), axis=0)
         sum_q += left * tl.sum(tl.sum(x * x_q[part].to(tl.float32), axis=0), axis=0)
     u = beta * (v_t - r_k * tl.sum(sum_k, axis=1))
@@ -150,20 +146,13 @@ def walk(
     if DUE:
         is_new = tl.reshape(l == count, (BLOCK_L // 8, 2, 8, 4))[:, :, :, :, None]
         U = of_entries(weight) * tl.where(is_new, u[None, None, :, None, :], u_l)
-        U = tl.reshape(tl.permute(U, (4, 2, 0, 3, 1)), (32, BLOCK_L))
-        hi, mid, lo = split3(U)
+        hi, mid, lo = split3(to_left(U))
         for part in tl.static_range(parts):
             again = tl.load(origin).to(tl.int32)  # else the pointers of the keys are held over parts
             keys = load_keys(ring_k, k, again, count, part, stride_k, K, CAPACITY, BLOCK_L, BLOCK_K)
             before = load_part(S, j, part, stride_S_k, K, V, BLOCK_K)
-            before = tl.permute(tl.reshape(before, (run, 2, 8, 4, 4)), (4, 2, 0, 3, 1))
-            following = left * tl.reshape(before, (32, 8 * run))
-            following = tl.dot(lo, keys, acc=following)
-            following = tl.dot(mid, keys, acc=following)
-            following = tl.dot(hi, keys, acc=following)
-            following = tl.permute(tl.reshape(following, (4, 8, run, 4, 2)), (2, 4, 1, 3, 0))
-            following = tl.reshape(following, (run * 64, 4))
-            i, cols = part_index(part, BLOCK_K)
+            following = from_left(dot_cut_onto(left * to_left(by_lane(before)), hi, mid, lo, keys))
+            i, cols = part_rows(part, min(8, BLOCK_K // 8))
             at_part = S + (i.to(tl.int64) * stride_S_k)[:, None] + (j + cols)
             inside = ((i < K) | (K == BLOCK_K))[:, None] & ((j + cols < V) | WHOLE)
             tl.store(at_part, following.to(S.dtype.element_ty), mask=inside)  # (3)
@@ -178,18 +167,9 @@ def of_entries(x):
 
 
 @triton.jit
-def part_index(part: tl.constexpr, BLOCK_K: tl.constexpr):
-    """The channel k, and the four v, of each row of a part, 64 k or all, in memory's order."""
-    run: tl.constexpr = min(8, BLOCK_K // 8)
-    row = tl.arange(0, run * 64)
-    k = part * 8 * run + (row % 4 * 2 + row // 32 % 2) * run + row // 64
-    return k, (row // 4 % 8 * 4)[:, None] + tl.arange(0, 4)[None, :]
-
-
-@triton.jit
 def load_part(S, j, part: tl.constexpr, stride: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BLOCK_K: tl.constexpr):
     """A part of the tile from channel j on, in memory's order; zeros outside."""
-    i, cols = part_index(part, BLOCK_K)
+    i, cols = part_rows(part, min(8, BLOCK_K // 8))
     inside = ((i < K) | (K == BLOCK_K))[:, None] & ((j + cols < V) | (V % 32 == 0))
     return tl.load(S + (i.to(tl.int64) * stride)[:, None] + (j + cols), mask=inside, other=0.0).to(tl.float32)
 
@@ -215,10 +195,10 @@ def load_token(x, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
 @triton.jit
 def load_runs(x, part: tl.constexpr, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Those of a part, as (m, i, 1, c, 1)."""
-    run: tl.constexpr = min(8, BLOCK_K // 8)
-    i = part * 8 * run + tl.arange(0, 4)[:, None] * (2 * run) + tl.arange(0, 2 * run)[None, :]
+    RUN: tl.constexpr = min(8, BLOCK_K // 8)
+    i = part * 8 * RUN + tl.arange(0, 4)[:, None] * (2 * RUN) + tl.arange(0, 2 * RUN)[None, :]
     runs = tl.load(x + i, mask=((i < K) | (K == BLOCK_K)) & real, other=0.0)
-    return tl.permute(tl.reshape(runs, (4, 2, run)), (2, 1, 0))[:, :, None, :, None]
+    return tl.permute(tl.reshape(runs, (4, 2, RUN)), (2, 1, 0))[:, :, None, :, None]
 
 
 @triton.jit
@@ -227,10 +207,7 @@ def load_keys(
     BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """(entry, k of a part): the keys held and behind them the token's, as a right operand; zeros elsewhere."""
-    run: tl.constexpr = min(8, BLOCK_K // 8)
-    row = tl.arange(0, BLOCK_L * 8)
-    l = row // 64 * 8 + row % 4 * 2 + row // 32 % 2
-    i = (part * 8 * run + row // 4 % 8 * run)[:, None] + tl.arange(0, run)[None, :]
+    RUN: tl.constexpr = min(8, BLOCK_K // 8)
+    l, i = beside(BLOCK_L, RUN, 0, part * 8 * RUN)
     start = tl.where(l < count, ring + place(first + l, CAPACITY) * stride, k)
-    tile = tl.load(start[:, None] + i, mask=(l <= count)[:, None] & ((i < K) | (K == BLOCK_K)), other=0.0)
-    return tl.reshape(tl.permute(tl.reshape(tile, (BLOCK_L // 8, 2, 8, 4, run)), (0, 3, 1, 4, 2)), (BLOCK_L, 8 * run))
+    return to_right(tl.load(start[:, None] + i, mask=(l <= count)[:, None] & ((i < K) | (K == BLOCK_K)), other=0.0))

@@ -84,6 +84,23 @@ def dot_right(x, y, ROUND: tl.constexpr = False):
 
 
 @triton.jit
+def dot_onto_right(acc, x, y, SPLIT: tl.constexpr):
+    """acc + x y for activations x and fp32 blocks acc and y: parts (2) where SPLIT, x being bf16, otherwise (3)."""
+    if SPLIT:
+        hi, mid, lo = split3(y)
+        return dot_cut_right(acc, x, hi, mid, lo)
+    return acc + dot_right(x, y)
+
+
+@triton.jit
+def dot_cut_right(acc, x, hi, mid, lo):
+    """acc + x (hi + mid + lo) (2)."""
+    acc = tl.dot(x, lo, acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)
+    return tl.dot(x, hi, acc=acc, out_dtype=tl.float32)
+
+
+@triton.jit
 def dot_inputs(x, y):
     """x y for two blocks of activations of one type, summed in fp32."""
     if x.dtype == tl.bfloat16:

@@ -209,11 +209,11 @@ def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written(
     check_far_rows(verify)
 
 
-@pytest.mark.parametrize("indent", [16, 20])
-def test_a_planted_product_of_32_bits_is_caught(indent: int) -> None:
+@pytest.mark.parametrize(("file", "indent"), [("delta_buffered.py", 16), ("delta_stream.py", 8)])
+def test_a_planted_product_of_32_bits_is_caught(file: str, indent: int) -> None:
     """In the loop that reads, and in the one that folds."""
     step = f"\n{' ' * indent}at_r += ROWS * row_stride"
-    mutant = mutated(verify, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"))
+    mutant = mutated(verify, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), file=file)
     with pytest.raises(AssertionError):
         check_far_rows(mutant)
 
@@ -352,7 +352,7 @@ def test_a_planted_refusal_of_the_flush_is_caught(wrong: str) -> None:
         check_flush_refused(mutant, rows, changes)
 
 
-RING = "delta_ring.py"
+RING, STREAM = "delta_ring.py", "delta_stream.py"
 WINDOW_FAULTS = [
     ("if (count + 2 * WINDOW > CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),
     (" & (length > 0):", ":", None),
@@ -362,12 +362,12 @@ WINDOW_FAULTS = [
     ("(l < count)[None, :]", "(l < count - 1)[None, :]", None),
     ("Y = (r_x * tl.exp(G_x))[:, None] * Y if", "Y = r_x[:, None] * Y if", None),
     ("        Y += past\n", "", None),
-    ("Y = tl.dot(x_r, hi, acc=Y)", "Y += 0", None),
+    ("Y = dot_onto_right(Y, x_r, part, SPLIT)", "Y += 0", None),
     ("tl.where(is_key, beta_x, -1.0)[:, None]", "tl.where(is_key, 1.0, -1.0)[:, None]", None),
     ("(t[:, None] > t[None, :]) |", "(t[:, None] > t[None, :] + 1) |", None),
     ("owns_g & (h % HEADS_PER_KEY == 0), owns_g, CHANNEL", "h < 0, owns_g, CHANNEL", None),
-    ("tl.store(at_r, part.to(S.dtype.element_ty))", "tl.store(at_r, part.to(tl.bfloat16).to(S.dtype.element_ty))", None),
-    ("part = tl.exp(total) * tl.load(at_r)", "part = tl.load(at_r)", None),
+    ("part.to(at_r.dtype.element_ty)", "part.to(tl.bfloat16).to(at_r.dtype.element_ty)", STREAM),
+    ("part = left * part", "part = part", STREAM),
     ("norms(x, tl.where(is_key, 1.0, scale), eps, L2_NORM), norms(k_l, 1.0, eps, L2_NORM)",
      "norms(x, tl.where(is_key, 1.0, scale), eps, L2_NORM), norms(k_l, 1.0, eps, False)", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
@@ -395,15 +395,15 @@ SHORT_FAULTS = [
     ("r_l * tl.exp(tl.where(past, behind", "tl.exp(tl.where(past, behind"),
     ("far = load_part(S, j, True, part + AHEAD", "far = load_part(S, j, True, part"),
     ("j + 32, more, part + AHEAD - parts", "j, more, part + AHEAD - parts"),
-    ("Y = tl.dot(mid, x, acc=Y)\n", "Y += 0\n"),
+    ("dot_onto(Y, state, tl.trans(xs[part]))", "dot_onto(Y, state, tl.trans(xs[0]))"),
     ("Y = tl.dot(u_l, h_hi, acc=Y)", "Y += 0"),
     ("Y += dot_both(u_l, history, True)", "Y += 0"),
-    ("Z = tl.dot(hi, i_mid, acc=Z)", "Z += 0"),
+    ("hi, mid, lo, i_hi, i_mid, i_lo, False", "hi, mid, lo, i_hi, i_lo, i_lo, False"),
     ("mask=(~of_key & (t < T))", "mask=(~of_key & (t < length))"),
     ("following = left * state", "following = state"),
     ("place(again + n * 16 + l, CAPACITY)", "place(again + l, CAPACITY)"),
-    ("l = n * 16 + row // 64", "l = row // 64"),
-    ("following = tl.dot(mid, keys, acc=following)", "following += 0"),
+    ("beside(16, RUN, n * 16,", "beside(16, RUN, 0,"),
+    ("dot_cut_onto(following, hi, mid, lo, keys)", "dot_cut_onto(following, hi, lo, lo, keys)"),
     ("(j + v < V) | WHOLE\n    at_part", "(j + v < V) | (V % 4 == 0)\n    at_part"),
     ("& (t < length))[:, None] & in_v)  # (4)", ")[:, None] & in_v)  # (4)"),
 ]

@@ -166,11 +166,11 @@ def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written(
     check_far_rows(kernel)
 
 
-@pytest.mark.parametrize("indent", [16, 20])
-def test_a_planted_product_of_32_bits_is_caught(indent: int) -> None:
+@pytest.mark.parametrize(("file", "indent"), [("delta_buffered_step.py", 16), ("delta_stream.py", 8)])
+def test_a_planted_product_of_32_bits_is_caught(file: str, indent: int) -> None:
     """In the loop that reads, and in the one that folds."""
     step = f"\n{' ' * indent}at_r += ROWS * row_stride"
-    mutant = mutated(kernel, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"))
+    mutant = mutated(kernel, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), file=file)
     with pytest.raises(AssertionError):
         check_far_rows(mutant)
 
@@ -220,8 +220,8 @@ STEP_FAULTS = [
     (" + tl.sum(k_t * q_t, axis=0) * (r_k * u)", "", None),
     ("total = since + g_t", "total = since", None),
     ("since = last(G_l, count - 1)", "since = last(G_l, count - 2)", None),
-    ("part = left * part + k_new[:, None] * (r_k * u)[None, :]", "part = left * part", None),
-    ("part = left * part + k_new", "part = part + k_new", None),
+    ("part += k_r[:, None] * u[None, :]", "pass", "delta_stream.py"),
+    ("part = left * part", "part = part", "delta_stream.py"),
     ("for n in range(count):", "for n in range(count - 1):", None),
     ("tl.store(at_kept + at * stride_ring_k_l + i, raw", "tl.store(at_kept + at * stride_ring_k_l + i, k_t * r_k", None),
     ("read_key = pairs(left * sum_k + ", "read_key = pairs(sum_k + ", None),
@@ -253,9 +253,9 @@ SHORT_FAULTS = [
     ("tl.sum(sum_q, axis=1) + own * u", "tl.sum(sum_q, axis=1)"),
     ("tl.where(is_new, u[None, None, :, None, :], u_l)", "u_l"),
     ("tl.where(l < count, ring + place(first + l, CAPACITY) * stride, k)", "ring + place(first + l, CAPACITY) * stride"),
-    ("following = left * tl.reshape(", "following = tl.reshape("),
-    ("tl.dot(mid, keys, acc=following)", "following"),
-    ("l, quad = row // 64 * 8 + row % 4 * 2 + row // 32 % 2", "l, quad = row // 64 * 8 + row % 8"),
+    ("dot_cut_onto(left * to_left(", "dot_cut_onto(to_left("),
+    ("hi, mid, lo, keys))", "hi, lo, lo, keys))"),
+    ("l, quad = beside(BLOCK_L)", "l, quad = beside(BLOCK_L, 4, 1)"),
     ("(j + cols < V) | (V % 32 == 0)", "(j + cols < V) | (V % 4 == 0)"),
     ("(j + cols < V) | (V % 32 == 0)", "(j - cols < V) | (V % 32 == 0)"),
     ("WHOLE: tl.constexpr = V % 32 == 0", "WHOLE: tl.constexpr = V % 4 == 0"),
