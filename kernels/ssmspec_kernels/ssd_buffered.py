@@ -38,14 +38,12 @@ from ssmspec_ref.errors import ParameterError
 from .cursors import check_window
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
-from .launch import INDICES, d_strides, strides
+from .launch import INDICES
 from .ssd_buffered_short import MOST_TOKENS, launch_short
-from .ssd_inputs import check_heads, check_inputs, load_rows, step_size
+from .ssd_inputs import Inputs, check_heads, check_inputs, load_rows, step_size
 from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
-from .ssd_tiles import CHANNELS
-
-SMS = 132
+from .ssd_tiles import CHANNELS, SMS, heads_of
 
 
 def traffic_bytes(
@@ -107,73 +105,53 @@ def ssd_buffered(
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
     more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    t = axes["t"]
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    t = given.axes["t"]
     ring.check_types(x, B, C)
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     y = x.new_empty(x.shape) if out is None else out
-    launch(
-        axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, window,
-        (block_p, program_p, heads, num_warps, stages, apart, short),
-    )  # fmt: skip
+    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short)
     return y
 
 
-def launch(
-    axes: dict[str, int],
-    S: Tensor,
+def _launch(
+    given: Inputs,
     ring: Ring,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
     lengths: Tensor | None,
     y: Tensor,
     window: int,
     tiles: tuple[int | None, ...],
+    apart: bool | None,
+    short: bool | None,
 ) -> None:
     """Run the kernel on arguments that were checked.
 
     Raises: ParameterError, before anything is written.
     """
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
-    products = x.dtype == torch.bfloat16 and n <= 128
-    *given, apart, short = tiles
-    check_heads(given[2] or 1, h // g)
-    tuned = (given[0] or 16, given[2] or 1, given[3] or 1) != (16, 1, 1)
+    b, t, h, p, n, g = given.sizes
+    products = given.x.dtype == torch.bfloat16 and n <= 128
+    check_heads(tiles[2] or 1, h // g)
+    tuned = (tiles[0] or 16, tiles[2] or 1, tiles[3] or 1) != (16, 1, 1)
     if short is None:
         short = products and t <= MOST_TOKENS and not tuned
     if short and (tuned or t > MOST_TOKENS):
         raise ParameterError(
-            f"{given[0] or 16} channels a tile, {given[2] or 1} heads a program, {given[3] or 1} warps and {t} tokens; the "
+            f"{tiles[0] or 16} channels a tile, {tiles[2] or 1} heads a program, {tiles[3] or 1} warps and {t} tokens; the "
             f"kernel for short windows takes 16, one, one and up to {MOST_TOKENS}"
         )
     if short:
-        run = triton.cdiv(given[1], CHANNELS) if given[1] else None
-        launch_short(
-            axes, S, ring, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, lengths, y, window, run, apart
-        )
+        launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart)
         return
     if apart is None:
         apart = products and b * h >= few(p)
     for rows in ("open", "due") if apart else ("all",):
         default = tile(b * h, h // g, p, products, rows == "due")
-        block, program, heads, warps, stages = (one or own for one, own in zip(given, default, strict=True))
+        block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
         each = triton.cdiv(min(program, p), block)
         ssd_buffered_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
-            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-            *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
-            T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
-            LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window, ROWS=rows,
+            *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars,
+            T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity, WINDOW=window, ROWS=rows,
             BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, HEADS=heads,
             BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
@@ -188,19 +166,13 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     if rows < few(p):
         return 32, 32, 1, 2 if p % 64 else 4, 1
     if p % 64:
-        return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, spread(rows, heads, 8, 6), 1, 3)
-    return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, spread(rows, heads, 2, 20), 4, 3)
+        return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, heads_of(rows, heads, 8, 6), 1, 3)
+    return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, heads_of(rows, heads, 2, 20), 4, 3)
 
 
 def few(p: int) -> int:
     """Heads of rows below which one launch does all, with little work a program."""
     return 2 * SMS if p % 64 else 1024
-
-
-def spread(rows: int, heads: int, each: int, most: int) -> int:
-    """Heads of a program, at most `most`: few whole rounds of `each` programs an SM; a start costs two heads."""
-    divisors = [k for k in range(1, most + 1) if heads % k == 0]
-    return min(divisors, key=lambda k: triton.cdiv(rows // k, each * SMS) * (k + 2))
 
 
 @triton.jit

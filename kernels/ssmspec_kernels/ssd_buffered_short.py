@@ -20,14 +20,14 @@ import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
-from .launch import d_strides, overlapped, strides
+from .launch import overlapped
 from .ssd_due_run import due_run
+from .ssd_inputs import Inputs
 from .ssd_open_run import open_run
 from .ssd_ring import Ring
-from .ssd_tiles import CHANNELS, RESIDENT, many, run_of
+from .ssd_tiles import CHANNELS, RESIDENT, SMS, many, run_of
 
 MOST_TOKENS = 8
-SMS = 132
 OPEN, DUE = 12 * SMS, 32 * SMS
 """Programs of each launch where rows are apart: as many as an H200 holds at once; four times as many fold, since
 some end late."""
@@ -40,28 +40,10 @@ STAGES = {"due": 3, "open": 2, "all": 2}
 
 
 def launch_short(
-    axes: dict[str, int],
-    S: Tensor,
-    ring: Ring,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
-    lengths: Tensor | None,
-    y: Tensor,
-    window: int,
-    run: int | None,
-    apart: int | None,
+    given: Inputs, ring: Ring, lengths: Tensor | None, y: Tensor, window: int, run: int | None, apart: bool | None
 ) -> None:
     """Run the kernel on arguments that were checked; `run` is the tiles of a program, at most where rows are apart."""
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    b, t, h, p, n, g = given.sizes
     head = triton.cdiv(p, CHANNELS)
     of_group = h // g * head
     tiles = b * g * of_group
@@ -72,16 +54,13 @@ def launch_short(
         each = run or (LONG_RUN if many(b, h, p) else run_of(b, h, h // g, p))
         grid = (min(tiles, resident),) if apart else (triton.cdiv(of_group, each), g, b)
         ssd_buffered_short_kernel[grid](
-            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
-            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-            *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit, b,
-            most if apart else each, T=t, P=p, N=n, GROUPS=g, HEADS=h // g, D_HEAD=D is not None and D.dim() == 1,
-            SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), CAPACITY=ring.capacity, WINDOW=window,
-            BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
+            *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars, b,
+            most if apart else each, T=t, P=p, N=n, GROUPS=g, **given.constants, D_HEAD=given.skip_per_head,
+            CAPACITY=ring.capacity, WINDOW=window, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_F=max(16, triton.next_power_of_2(ring.capacity - t)), HALF_N=max(16, triton.next_power_of_2(n) // 2),
             BLOCK_P=CHANNELS, TILES=head, ROWS=rows, BLOCK_B=triton.next_power_of_2(b) if apart else 1,
             FIRST=rows != "open", STAGES=STAGES[rows], num_warps=1, maxnreg=168 if rows == "open" else None,
-            **overlapped(S.device),
+            **overlapped(y.device),
         )  # fmt: skip
 
 
@@ -97,7 +76,7 @@ def ssd_buffered_short_kernel(
     stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr, stride_ring_dt_h: tl.constexpr,
     stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr,
     stride_D_p: tl.constexpr, low, high, rows, most, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr,
-    HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr,
+    HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr,
     WINDOW: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr,
     TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_B: tl.constexpr, FIRST: tl.constexpr, STAGES: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -106,7 +85,7 @@ def ssd_buffered_short_kernel(
         if FIRST:
             tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    of_group: tl.constexpr = HEADS * TILES
+    of_group: tl.constexpr = HEADS_PER_GROUP * TILES
     whole: tl.constexpr = (P % BLOCK_P == 0) & (N == 2 * HALF_N)
     tensors = S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y
     steps = (
@@ -124,13 +103,13 @@ def ssd_buffered_short_kernel(
         if slot >= 0:
             if (length > 0) & (count + 2 * WINDOW > CAPACITY):
                 due_run(
-                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS, D_HEAD, SOFTPLUS,
-                    LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
+                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
             else:
                 open_run(
-                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS, D_HEAD, SOFTPLUS,
-                    LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
+                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
     else:
         rank = ranks(slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
@@ -148,13 +127,13 @@ def ssd_buffered_short_kernel(
                 stop = tl.minimum(start + end - begin, of_group)
                 if ROWS == "due":
                     due_run(
-                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS, D_HEAD,
-                        SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
+                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 else:
                     open_run(
-                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS, D_HEAD,
-                        SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
+                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 begin += stop - start
     if OVERLAP and not FIRST:

@@ -37,7 +37,7 @@ from ssmspec_ref.errors import ParameterError
 
 from .dots import dot_onto
 from .functions import silu
-from .launch import INDICES, d_strides, overlapped, strides
+from .launch import INDICES, overlapped, strides
 from .ssd_inputs import check_inputs, step_size
 from .ssd_ring import Ring, entry_bytes, load_at, place
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -88,8 +88,8 @@ def ssd_buffered_step(
     Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
     """
     more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    b, t, h, p, n, _ = given.sizes
     ring.check_types(x, B, C)
     if t != 1:
         raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
@@ -103,11 +103,9 @@ def ssd_buffered_step(
         whole = whole_programs(b * h * parts, each) if short else b * h * parts
     programs = whole + (b * h * parts - whole) * each
     _ssd_buffered_step_kernel[(programs,)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring.x, ring.dt, ring.B, ring.origin, ring.held, y,
-        *strides(S, 3), *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2],
-        *strides(y, 3)[::2], *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3), *d_strides(D), *dt_limit,
-        whole, P=p, N=n, HEADS=h, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
-        LIMIT=dt_limit != (0.0, float("inf")), OUTPUT_ONLY=output_only, CAPACITY=ring.capacity,
+        *given.tensors, lengths, *ring.tensors, y, *strides(S, 3),
+        *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2], *strides(y, 3)[::2], *ring.strides,
+        *given.scalars, whole, P=p, N=n, HEADS=h, **given.constants, OUTPUT_ONLY=output_only, CAPACITY=ring.capacity,
         BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, BLOCK_P=block, TILES=each, PARTS=parts,
         RUN=min(32, block_n), EARLY=short and programs * warps <= FEW, num_warps=warps,
         maxnreg=168 if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,

@@ -20,14 +20,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
+from ssmspec_ref.errors import ShapeMismatch, Unsupported
 
 from .contract import Products, rounds
 from .dots import dot_inputs, dot_left, dot_right
 from .functions import silu
 from .launch import FLOATS, INDICES, check_pool, d_strides, divides, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
-from .ssd_inputs import check_one_type, load_rows, step_size, weights
+from .ssd_inputs import check_limit, check_one_type, load_rows, step_size, weights
 
 
 def traffic_bytes(
@@ -126,9 +126,7 @@ def ssd_chunk_scan(
     check_pool(axes["s"], sequences, slots)
     check_one_type(x=x, B=B, C=C)
     rounded = rounds(products, x.dtype)
-    low, high = dt_limit
-    if not 0 <= low <= high:
-        raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+    check_limit(dt_limit)
     if num_warps > 4 or num_stages < 2:
         raise Unsupported(
             f"num_warps and num_stages came as {num_warps} and {num_stages}; as compiled for a GPU the outputs are checked "
@@ -150,7 +148,7 @@ def ssd_chunk_scan(
     packed = {"CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences)}
     common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, "ROUND": rounded, **packed}
     _chunk_steps_kernel[(triton.cdiv(h, 16), shape[0])](
-        dt, A, dt_bias, bounds, slots, scratch, *strides(dt, 2), *strides(scratch, 2), t, sequences, low, high,
+        dt, A, dt_bias, bounds, slots, scratch, *strides(dt, 2), *strides(scratch, 2), t, sequences, *dt_limit,
         H=h, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_H=16, **packed,
     )  # fmt: skip
     _chunk_starts_kernel[(triton.cdiv(p, walk_p), h, sequences)](

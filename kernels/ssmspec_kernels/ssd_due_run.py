@@ -14,9 +14,10 @@ import triton.language as tl
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .fragments import permuted
 from .ssd_inputs import load_rows, step_size
-from .ssd_open_run import append, load_window, store_outputs
+from .ssd_open_run import append, load_window
 from .ssd_ring import place
 from .ssd_tiles import held, load_half, store_half
+from .ssd_walk import load_head, store_outputs, weights
 
 
 @triton.jit
@@ -43,11 +44,7 @@ def due_run(
     raw = tl.load(dt + h_0 * at_dt[2], mask=new, other=0.0)
     step = tl.load(ring_dt + h_0 * at_ring_dt[2] + at * at_ring_dt[1], mask=past, other=0.0)
     behind = tl.load(ring_dt + h_0 * at_ring_dt[2] + at_next * at_ring_dt[1], mask=follows, other=0.0)
-    decay, bias, skip = tl.load(A + h_0), 0.0, 0.0
-    if dt_bias is not None:
-        bias = tl.load(dt_bias + h_0).to(tl.float32)
-    if D_HEAD:
-        skip = tl.load(D + h_0 * at_D[0]).to(tl.float32)
+    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
     C += b * at_C[0] + g * at_C[2]
     C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
     C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
@@ -75,20 +72,14 @@ def due_run(
             tl.store(ring_dt + h * at_ring_dt[2] + at_new * at_ring_dt[1], own_step, mask=new & (p_0 == 0))  # (2)
             G_s = tl.cumsum(own_step * decay, axis=0)
             G_t = tl.sum(tl.where(own, G_s[:, None], 0.0), axis=0)  # out of the running sum: a token's own weight is dt
-            W = tl.exp(tl.where(sees, G_t[None, :] - G_s[:, None], float("-inf"))) * (own_step[:, None] * scores)
-            if D_HEAD:
-                W = tl.where(own, W + skip, W)
+            W = weights(G_s, G_t, own_step, scores, sees, own, skip, D_HEAD)
             growth = tl.exp(G_t)
             ahead, more = h + 1, (index // TILES + 1) * TILES < end
             raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
             at_ahead = ring_dt + ahead * at_ring_dt[2]
             step = tl.load(at_ahead + at * at_ring_dt[1], mask=past & more, other=0.0)
             behind = tl.load(at_ahead + at_next * at_ring_dt[1], mask=follows & more, other=0.0)
-            decay = tl.load(A + ahead, mask=more, other=0.0)
-            if dt_bias is not None:
-                bias = tl.load(dt_bias + ahead, mask=more, other=0.0).to(tl.float32)
-            if D_HEAD:
-                skip = tl.load(D + ahead * at_D[0], mask=more, other=0.0).to(tl.float32)
+            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, at_D[0], D_HEAD)
         weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
         state = dot_onto(scale * held(left, HALF_N), weighted, B_left)  # (3)
         store_half(at_head, state, p_0, 0, at_S[2], True, P, N, HALF_N, False, WHOLE)
@@ -96,7 +87,7 @@ def due_run(
         state = dot_onto(scale * held(right, HALF_N), weighted, B_right)  # (3)
         store_half(at_head, state, p_0, HALF_N, at_S[2], True, P, N, HALF_N, False, WHOLE)
         y_t = growth[None, :] * dot_onto(y_t, state, C_right) + dot_right(tl.trans(x_t), W)  # (1)
-        store_outputs(y_t, (x, D, z, y), (at_x, at_D, at_z, at_y), b, h, p, in_p, length, T, D_HEAD)
+        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
         tl.store(
             (ring_x + h * at_ring_x[2] + at_new * at_ring_x[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :]
         )  # (2)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
-from .launch import FLOATS, Argument, d_strides, overlapped, strides
+from .launch import FLOATS, Argument, overlapped, strides
 from .ssd_inputs import check_inputs
 from .ssd_scan import ssd_scan_kernel
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -68,15 +68,15 @@ def ssd_gated(
 
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, before anything is written.
     """
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *gate_arguments(weight, squares))
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    given = check_inputs(
+        S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *gate_arguments(weight, squares)
+    )
+    b, t, h, p, n, _ = given.sizes
     block = _channels(p)
-    v, sums = outputs(axes, parts(h, p), x, weight, out, squares, "ssd_scan")
+    v, sums = outputs(given.axes, parts(h, p), x, weight, out, squares, "ssd_scan")
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, None, None, None, v, weight, sums,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(v, 3),
-        *strides(None, 2), *strides(None, 2), *strides(None, 3), *strides(sums, 2), *d_strides(D), *dt_limit,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        *given.tensors, None, None, None, v, weight, sums, *given.strides(v), *strides(None, 2), *strides(None, 2),
+        *strides(None, 3), *strides(sums, 2), *given.scalars, T=t, P=p, N=n, **given.constants,
         WRITE_STATE=True, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(32, triton.next_power_of_2(n)), num_warps=WARPS, enable_fp_fusion=False, **overlapped(S.device),
     )  # fmt: skip

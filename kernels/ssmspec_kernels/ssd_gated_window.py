@@ -60,15 +60,12 @@ def ssd_gated_window(
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, Unsupported, before anything is written.
     """
     more = [*gate_arguments(weight, squares), ("ancestors", ancestors, "b t k", (torch.bool,))]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    b, t, h, p, n, g = (axes[name] for name in "bthpng")
-    if axes.get("k", t) != t:
-        raise ShapeMismatch(f"ancestors came with {axes['k']} columns for {t} nodes; give one for each node")
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    b, t, h, p, n, g = given.sizes
+    if given.axes.get("k", t) != t:
+        raise ShapeMismatch(f"ancestors came with {given.axes['k']} columns for {t} nodes; give one for each node")
     block, program, *rest = window_tiles(b * h, t, h // g, p, x.dtype == torch.bfloat16 and n <= 128)
     block, program = (block, program) if block_p is None else (block_p, block_p)
-    v, sums = outputs(axes, h * triton.cdiv(p, block), x, weight, out, squares, "ssd_window")
-    launch(
-        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, v,
-        (block, program, *rest), (weight, sums),
-    )  # fmt: skip
+    v, sums = outputs(given.axes, h * triton.cdiv(p, block), x, weight, out, squares, "ssd_window")
+    launch(given, None, ancestors, False, v, (block, program, *rest), (weight, sums))
     return v, sums

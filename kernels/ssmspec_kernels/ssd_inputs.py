@@ -6,6 +6,9 @@
 G is the running sum of dt A. The mask of (2) acts before exp: the exponent of a pair that is not seen may be large.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -14,7 +17,55 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
 from .functions import softplus
-from .launch import FLOATS, INDICES, Argument, check_pool, divides, sizes
+from .launch import FLOATS, INDICES, Argument, check_pool, d_strides, divides, sizes, strides
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What every SSD launcher takes, checked: the sizes of the axes by their letters, the tensors, and how dt is formed."""
+
+    axes: dict[str, int]
+    S: Tensor
+    x: Tensor
+    dt: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    z: Tensor | None
+    dt_bias: Tensor | None
+    dt_softplus: bool
+    dt_limit: tuple[float, float]
+    slots: Tensor | None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """b, t, h, p, n, g."""
+        return tuple(self.axes[letter] for letter in "bthpng")
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """In the order in which the kernels take them, first of all their arguments."""
+        return self.S, self.x, self.dt, self.A, self.B, self.C, self.D, self.z, self.dt_bias, self.slots
+
+    def strides(self, y: Tensor) -> tuple[int, ...]:
+        """Those of S, x, dt, B, C, z and the outputs, three each."""
+        return tuple(step for a in (self.S, self.x, self.dt, self.B, self.C, self.z, y) for step in strides(a, 3))
+
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """The strides of D, and the limits of dt."""
+        return *d_strides(self.D), *self.dt_limit
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What every kernel is compiled for, beside its sizes."""
+        limit = self.dt_limit != (0.0, float("inf"))
+        return {"HEADS_PER_GROUP": self.axes["h"] // self.axes["g"], "SOFTPLUS": self.dt_softplus, "LIMIT": limit}
+
+    @property
+    def skip_per_head(self) -> bool:
+        return self.D is not None and self.D.dim() == 1
 
 
 def check_inputs(
@@ -27,12 +78,13 @@ def check_inputs(
     D: Tensor | None,
     z: Tensor | None,
     dt_bias: Tensor | None,
+    dt_softplus: bool,
     dt_limit: tuple[float, float],
     slots: Tensor | None,
     out: Tensor | None,
     *more: Argument,
-) -> dict[str, int]:
-    """The sizes of the axes.
+) -> Inputs:
+    """The arguments of a launcher; `more` are those beside.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError.
     """
@@ -55,7 +107,7 @@ def check_inputs(
     divides(axes["g"], axes["h"])
     check_limit(dt_limit)
     check_pool(axes["s"], axes["b"], slots)
-    return axes
+    return Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
 
 
 def check_limit(dt_limit: tuple[float, float]) -> None:

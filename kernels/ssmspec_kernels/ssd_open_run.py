@@ -11,10 +11,10 @@ import triton.language as tl
 
 from .dots import dot_inputs, dot_onto, dot_right, split3
 from .fragments import load_operand, operand_rows
-from .functions import silu
 from .ssd_inputs import load_rows, step_size
 from .ssd_ring import load_at, place
 from .ssd_tiles import held, load_half
+from .ssd_walk import load_head, store_outputs, weights
 
 
 @triton.jit
@@ -41,11 +41,7 @@ def open_run(
     h_0 = g * HEADS + begin // TILES
     raw = tl.load(dt + h_0 * at_dt[2], mask=new, other=0.0)
     step = tl.load(ring_dt + h_0 * at_ring_dt[2], mask=past, other=0.0)
-    decay, bias, skip = tl.load(A + h_0), 0.0, 0.0
-    if dt_bias is not None:
-        bias = tl.load(dt_bias + h_0).to(tl.float32)
-    if D_HEAD:
-        skip = tl.load(D + h_0 * at_D[0]).to(tl.float32)
+    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
     C += b * at_C[0] + g * at_C[2]
     C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
     C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
@@ -69,23 +65,17 @@ def open_run(
             tl.store(ring_dt + h * at_ring_dt[2], step, mask=new & (p_0 == 0))  # (2)
             G_e = tl.cumsum(step * decay, axis=0)
             G_t = tl.sum(tl.where(own, G_e[:, None], 0.0), axis=0)  # out of the running sum: a token's own weight is dt
-            W = tl.exp(tl.where(sees, G_t[None, :] - G_e[:, None], float("-inf"))) * (step[:, None] * scores)
-            if D_HEAD:
-                W = tl.where(own, W + skip, W)
+            W = weights(G_e, G_t, step, scores, sees, own, skip, D_HEAD)
             growth = tl.exp(G_t)
             ahead, more = h + 1, (index // TILES + 1) * TILES < end
             raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
             step = tl.load(ring_dt + ahead * at_ring_dt[2], mask=past & more, other=0.0)
-            decay = tl.load(A + ahead, mask=more, other=0.0)
-            if dt_bias is not None:
-                bias = tl.load(dt_bias + ahead, mask=more, other=0.0).to(tl.float32)
-            if D_HEAD:
-                skip = tl.load(D + ahead * at_D[0], mask=more, other=0.0).to(tl.float32)
+            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, at_D[0], D_HEAD)
         zeros = tl.zeros((BLOCK_P, 8), tl.float32)
         hi, mid, lo = dot_parts(zeros, zeros, zeros, held(left, HALF_N), C_left)
         hi, mid, lo = dot_parts(hi, mid, lo, held(right, HALF_N), C_right)
         y_t = growth[None, :] * (hi + (mid + lo)) + dot_right(tl.trans(x_e), W)  # (1)
-        store_outputs(y_t, (x, D, z, y), (at_x, at_D, at_z, at_y), b, h, p, in_p, length, T, D_HEAD)
+        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
         tl.store(
             (ring_x + h * at_ring_x[2] + at * at_ring_x[1])[:, None] + p[None, :], x_e, mask=new[:, None] & in_p[None, :]
         )  # (2)
@@ -135,20 +125,3 @@ def dot_parts(hi, mid, lo, x, y):
         x_hi, x_mid, x_lo = split3(x)
         return tl.dot(x_hi, y, acc=hi), tl.dot(x_mid, y, acc=mid), tl.dot(x_lo, y, acc=lo)
     return dot_onto(hi, x, y), mid, lo
-
-
-@triton.jit
-def store_outputs(y_t, tensors, strides, b, h, p, in_p, length, T: tl.constexpr, D_HEAD: tl.constexpr):
-    """Outputs (p, t) of a tile, with a skip per channel and the gate; zeros behind the real tokens."""
-    x, D, z, y = tensors
-    at_x, at_D, at_z, at_y = strides
-    t = tl.arange(0, 8)
-    col, here = t.to(tl.int64)[None, :], in_p[:, None] & (t < length)[None, :]
-    if D is not None and not D_HEAD:
-        skip = tl.load(D + h * at_D[0] + p * at_D[1], mask=in_p, other=0.0).to(tl.float32)
-        y_t += skip[:, None] * tl.load(x + h * at_x[2] + p[:, None] + col * at_x[1], mask=here, other=0.0).to(tl.float32)
-    if z is not None:
-        at_gate = z + b * at_z[0] + h * at_z[2] + p[:, None] + col * at_z[1]
-        y_t *= silu(tl.load(at_gate, mask=here, other=0.0).to(tl.float32))
-    at_token = y + b * at_y[0] + h * at_y[2] + p[:, None] + col * at_y[1]
-    tl.store(at_token, y_t.to(y.dtype.element_ty), mask=in_p[:, None] & (t < T)[None, :])

@@ -31,7 +31,7 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from .dots import dot_inputs, dot_left, dot_right
 from .functions import silu
 from .halves import check_halves
-from .launch import FLOATS, INDICES, d_strides, overlapped, strides
+from .launch import FLOATS, INDICES, overlapped, strides
 from .ssd_inputs import check_inputs, check_one_type, load_rows, step_size, weights, window_tile
 from .ssd_replay_chain import ssd_replay_chain_kernel, walk_tile
 from .ssd_replay_short import ssd_replay_short_kernel
@@ -111,14 +111,14 @@ def ssd_replay_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow, Unsupported, before anything is written.
     """
-    axes = check_inputs(
-        S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out,
+    given = check_inputs(
+        S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out,
         ("cache.x", cache.x, "s l h p", FLOATS), ("cache.dt", cache.dt, "s l h", FLOATS),
         ("cache.B", cache.B, "s l g n", FLOATS), ("cache.half", cache.half, "s", INDICES),
         ("advanced", advanced, "b", INDICES), ("path", path, "b k", INDICES), ("lengths", lengths, "b", INDICES),
         ("ancestors", ancestors, "b t j", (torch.bool,)),
     )  # fmt: skip
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    (b, t, h, p, n, g), axes = given.sizes, given.axes
     check_one_type(x=x, B=B, C=C, **{"cache.x": cache.x, "cache.B": cache.B})
     if cache.dt.dtype != dt.dtype:
         raise PrecisionError(f"cache.dt holds {cache.dt.dtype}, but dt came as {dt.dtype}; the cache keeps it as it comes")
@@ -129,55 +129,41 @@ def ssd_replay_scan(
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
     y = x.new_empty(x.shape) if out is None else out
+    steps = *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3), *given.scalars
+    constants = given.constants | {"T": t, "P": p, "N": n, "REPLAYED": replayed, "ENTRIES": entries}
     if x.dtype == torch.bfloat16 and n <= 128 and max(t, replayed) <= WALKED:
-        tiles = triton.cdiv(p, CHANNELS)
+        head = triton.cdiv(p, CHANNELS)
         run = triton.cdiv(program_p, CHANNELS) if program_p else run_of(b, h, h // g, p)
-        ssd_replay_short_kernel[(triton.cdiv(h // g * tiles, run), g, b)](
-            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path,
-            cache.x, cache.dt, cache.B, cache.half, y,
-            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-            *strides(ancestors, 3), *strides(path, 2), *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3),
-            *d_strides(D), *dt_limit, run,
-            T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1,
-            SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=8 if t <= 8 else 16,
-            HALF_N=max(16, triton.next_power_of_2(n) // 2), BLOCK_P=CHANNELS, TILES=tiles,
-            STAGES=stages or 3, EVICT=not many(b, h, p), num_warps=1,
-            **overlapped(S.device),
+        ssd_replay_short_kernel[(triton.cdiv(h // g * head, run), g, b)](
+            *given.tensors, lengths, ancestors, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
+            *strides(ancestors, 3), *strides(path, 2), *steps, run, **constants, D_HEAD=given.skip_per_head,
+            BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2), BLOCK_P=CHANNELS, TILES=head,
+            STAGES=stages or 3, EVICT=not many(b, h, p), num_warps=1, **overlapped(S.device),
         )  # fmt: skip
         return y
     if ancestors is None and max(t, replayed) <= WALKED:
         block, warps = walk_tile(p, t + replayed)
         block, warps, run = block_p or block, num_warps or warps, min(32, triton.next_power_of_2(n))
         ssd_replay_chain_kernel[(triton.cdiv(p, block), h, b)](
-            S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, advanced, path, cache.x, cache.dt, cache.B, cache.half, y,
-            *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-            *strides(path, 2), *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3), *d_strides(D), *dt_limit,
-            T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus,
-            LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=triton.next_power_of_2(t),
+            *given.tensors, lengths, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
+            *strides(path, 2), *steps, **constants, BLOCK_T=triton.next_power_of_2(t),
             BLOCK_K=triton.next_power_of_2(replayed), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n), RUN=run,
             num_warps=warps,
         )  # fmt: skip
         return y
-    given = block_p, program_p, num_warps, stages
-    block, program, warps, depth = (
-        mine or own
-        for mine, own in zip(given, window_tile(p, b * h, 32 if t <= 32 else 16, 4 if t <= 16 else 8), strict=True)
-    )
+    tiles = block_p, program_p, num_warps, stages
+    default = window_tile(p, b * h, 32 if t <= 32 else 16, 4 if t <= 16 else 8)
+    block, program, warps, depth = (mine or own for mine, own in zip(tiles, default, strict=True))
     each = triton.cdiv(program, block)
     if t > 32 and each == 1:
         if program_p:
             raise Unsupported(f"one tile of {block} channels a program, for {t} tokens: {ONE_TILE}")
         each = 2
     _ssd_replay_scan_kernel[(triton.cdiv(p, each * block), h, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path,
-        cache.x, cache.dt, cache.B, cache.half, y,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(ancestors, 3), *strides(path, 2), *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3),
-        *d_strides(D), *dt_limit,
-        T=t, P=p, N=n, REPLAYED=replayed, ENTRIES=entries, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1,
-        SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=max(16, triton.next_power_of_2(t)),
-        BLOCK_K=max(16, triton.next_power_of_2(replayed)), BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block,
-        TILES=each, STAGES=depth, num_warps=warps,
+        *given.tensors, lengths, ancestors, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
+        *strides(ancestors, 3), *strides(path, 2), *steps, **constants, D_HEAD=given.skip_per_head,
+        BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_K=max(16, triton.next_power_of_2(replayed)),
+        BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, STAGES=depth, num_warps=warps,
     )  # fmt: skip
     return y
 

@@ -16,9 +16,9 @@ import triton.language.extra.cuda  # griddepcontrol
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .fragments import permuted
-from .functions import silu
 from .ssd_inputs import load_rows, step_size
 from .ssd_tiles import held, load_half, store_half
+from .ssd_walk import load_head, store_outputs, weights
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -75,11 +75,7 @@ def ssd_replay_short_kernel(
         at_dt, at_past = dt + b * stride_dt_b + row_i * stride_dt_t, old_dt + at_old * stride_cache_dt_l
         raw_past = tl.load(at_past + h_0 * stride_cache_dt_h, mask=taken, other=0.0)
         raw = tl.load(at_dt + h_0 * stride_dt_h, mask=real, other=0.0)
-        decay, bias, skip_h = tl.load(A + h_0), 0.0, 0.0
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + h_0).to(tl.float32)
-        if D_HEAD:
-            skip_h = tl.load(D + h_0 * stride_D_h).to(tl.float32)
+        decay, bias, skip_h = load_head(A, D, dt_bias, h_0, None, stride_D_h, D_HEAD)
         at_S, at_x, old_x = S + slot * stride_S_s, x + b * stride_x_b, cache_x + slot * stride_cache_x_s
         old_B, at_B = cache_B + slot * stride_cache_B_s + g * stride_cache_B_g, B + b * stride_B_b + g * stride_B_g
         at_C = C + b * stride_C_b + g * stride_C_g
@@ -116,18 +112,12 @@ def ssd_replay_short_kernel(
                 weight, scale = tl.where(taken, tl.exp(total - G_k) * past, 0.0), tl.exp(total)
                 G_t = tl.sum(tl.where(sees, (step * decay)[:, None], 0.0), axis=0)
                 G_i = tl.sum(tl.where(diagonal, G_t[None, :], 0.0), axis=1)
-                W = tl.exp(tl.where(sees, G_t[None, :] - G_i[:, None], float("-inf"))) * (step[:, None] * scores)
-                if D_HEAD:
-                    W = tl.where(diagonal, W + skip_h, W)
+                W = weights(G_i, G_t, step, scores, sees, diagonal, skip_h, D_HEAD)
                 from_state = tl.exp(G_t)
                 ahead, more = h + 1, (index // TILES + 1) * TILES < end
                 raw_past = tl.load(at_past + ahead * stride_cache_dt_h, mask=taken & more, other=0.0)
                 raw = tl.load(at_dt + ahead * stride_dt_h, mask=real & more, other=0.0)
-                decay = tl.load(A + ahead, mask=more, other=0.0)
-                if dt_bias is not None:
-                    bias = tl.load(dt_bias + ahead, mask=more, other=0.0).to(tl.float32)
-                if D_HEAD:
-                    skip_h = tl.load(D + ahead * stride_D_h, mask=more, other=0.0).to(tl.float32)
+                decay, bias, skip_h = load_head(A, D, dt_bias, ahead, more, stride_D_h, D_HEAD)
             weighted = tl.trans(weight[:, None] * x_k.to(tl.float32))
             state = dot_onto(scale * held(left, HALF_N), weighted, B_left)  # (1)
             store_half(at_head, state, p_0, 0, stride_S_p, count > 0, P, N, HALF_N, EVICT)
@@ -136,15 +126,9 @@ def ssd_replay_short_kernel(
             store_half(at_head, state, p_0, HALF_N, stride_S_p, count > 0, P, N, HALF_N, EVICT)
             y_t = dot_onto(y_t, state, C_right)
             y_t = from_state[None, :] * y_t + dot_right(tl.trans(x_i), W)  # (2)
-            here = in_p[:, None] & real_t[None, :]
-            if D is not None and not D_HEAD:
-                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                at_skip = at_x + h * stride_x_h + p[:, None] + col_t[None, :] * stride_x_t
-                y_t += skip[:, None] * tl.load(at_skip, mask=here, other=0.0).to(tl.float32)
-            if z is not None:
-                at_z = z + b * stride_z_b + h * stride_z_h + p[:, None] + col_t[None, :] * stride_z_t
-                y_t *= silu(tl.load(at_z, mask=here, other=0.0).to(tl.float32))
-            at_y = y + b * stride_y_b + h * stride_y_h + p[:, None] + col_t[None, :] * stride_y_t
-            tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_p[:, None] & (t < T)[None, :])
+            store_outputs(
+                y_t, at_x, D, z, y, b, h, p, in_p, real_t, (stride_x_b, stride_x_t, stride_x_h), (stride_D_h, stride_D_p),
+                (stride_z_b, stride_z_t, stride_z_h), (stride_y_b, stride_y_t, stride_y_h), T, D_HEAD,
+            )  # fmt: skip
             new_x = old_x + h * stride_cache_x_h + at_new[:, None] * stride_cache_x_l + p[None, :]
             tl.store(new_x, x_i, mask=real[:, None] & in_p[None, :])  # (3)

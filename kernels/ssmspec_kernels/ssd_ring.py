@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor, float32
 
 from .dots import dot_onto
-from .launch import FLOATS, INDICES, Argument
+from .launch import FLOATS, INDICES, Argument, strides
 from .ssd_inputs import check_one_type, load_rows
 
 
@@ -37,6 +37,16 @@ class Ring:
     @property
     def capacity(self) -> int:
         return self.x.shape[1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order in which the kernels take them."""
+        return self.x, self.dt, self.B, self.origin, self.held
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Those of x, dt and B, three each."""
+        return *strides(self.x, 3), *strides(self.dt, 3), *strides(self.B, 3)
 
     def arguments(self) -> list[Argument]:
         """What `launch.sizes` checks."""

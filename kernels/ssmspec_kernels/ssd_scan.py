@@ -28,7 +28,7 @@ import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from .functions import silu
-from .launch import d_strides, overlapped, strides
+from .launch import overlapped, strides
 from .ssd_inputs import check_inputs, step_size
 
 
@@ -74,17 +74,15 @@ def ssd_scan(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     more = [("live", live, "b t", (torch.bool,))]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    b, t, h, p, n, _ = given.sizes
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
     grid = triton.cdiv(p, block), h, b
     ssd_scan_kernel[grid](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, None, None, y, None, None,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(None, 2), *strides(None, 3), *strides(None, 2), *d_strides(D), *dt_limit,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        *given.tensors, live, None, None, y, None, None, *given.strides(y), *strides(live, 2), *strides(None, 2),
+        *strides(None, 3), *strides(None, 2), *given.scalars, T=t, P=p, N=n, **given.constants,
         WRITE_STATE=write_state, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, enable_fp_fusion=fused,
         EARLY=t == 1 and grid[0] * h * b <= FEW, **overlapped(S.device),

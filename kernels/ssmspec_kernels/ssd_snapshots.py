@@ -16,7 +16,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .launch import AS_WRITTEN, FLOATS, INDICES, d_strides, overlapped, strides
+from .launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
 from .ssd_inputs import check_inputs
 from .ssd_scan import ssd_scan_kernel, tile
 from .ssd_scan import traffic_bytes as scan_bytes
@@ -61,17 +61,14 @@ def ssd_snapshots(
     """
     kept = S if pool is None else pool
     more = [("live", live, "b t", (torch.bool,)), ("places", places, "b t", INDICES), ("pool", kept, "kept h p n", FLOATS)]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    b, t, h, p, n, _ = given.sizes
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, places, kept, y, None, None,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(places, 2), *strides(kept, 3), *strides(None, 2), *d_strides(D),
-        *dt_limit,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")),
+        *given.tensors, live, places, kept, y, None, None, *given.strides(y), *strides(live, 2), *strides(places, 2),
+        *strides(kept, 3), *strides(None, 2), *given.scalars, T=t, P=p, N=n, **given.constants,
         WRITE_STATE=False, BLOCK_T=triton.next_power_of_2(t), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n),
         RUN=min(run, triton.next_power_of_2(n)), num_warps=warps, **AS_WRITTEN,
         **overlapped(S.device),

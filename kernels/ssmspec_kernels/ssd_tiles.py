@@ -15,7 +15,9 @@ from .fragments import memory_rows, permuted, to_memory
 
 MOST_TOKENS = 16
 CHANNELS = 16
-RESIDENT = 8 * 132
+SMS = 132
+"""Multiprocessors of an H200."""
+RESIDENT = 8 * SMS
 """Programs that an H200 holds at once: 8 an SM, by their registers."""
 LONGEST = 12
 
@@ -36,6 +38,13 @@ def run_of(b: int, h: int, of_group: int, p: int) -> int:
         return triton.cdiv(programs, RESIDENT) * (run + 1)
 
     return min(range(1, LONGEST + 1), key=time)
+
+
+def heads_of(rows: int, of_group: int, each: int, most: int) -> int:
+    """Heads of a program, at most `most`: few whole rounds of `each` programs an SM; a start costs two heads. `rows` counts
+    heads of rows."""
+    divisors = [k for k in range(1, most + 1) if of_group % k == 0]
+    return min(divisors, key=lambda k: triton.cdiv(rows // k, each * SMS) * (k + 2))
 
 
 @triton.jit

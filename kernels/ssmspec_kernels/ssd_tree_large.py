@@ -31,63 +31,43 @@ from ssmspec_ref.errors import ParameterError
 
 from .dots import dot_inputs, dot_right, split3
 from .fragments import permuted
-from .launch import d_strides, overlapped, strides
+from .launch import overlapped, strides
 from .pairs import chosen, from_pairs, held, load_pairs, places, row_channels, store_pairs, to_pairs
-from .ssd_inputs import check_heads, load_rows, step_size
+from .ssd_inputs import Inputs, check_heads, load_rows, step_size
+from .ssd_tiles import heads_of
 
-SMS = 132
 MILD = 40.0
 REST_HEADS = 4
 """Whose last 16 channels are a tile."""
 CHANNELS, STATES = (64, 80), 128
 
 
-def takes(axes: dict[str, int], S: Tensor, x: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None) -> bool:
+def takes(given: Inputs) -> bool:
     """Whether the kernel is made for such arguments, and for their device."""
-    other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
-    bf16 = all(v.dtype == torch.bfloat16 for v in (x, B, C)) and S.dtype == torch.float32
-    per_head = z is None and (D is None or D.dim() == 1)
-    return not other and bf16 and per_head and 32 < axes["t"] <= 64 and axes["p"] in CHANNELS and axes["n"] == STATES
+    _, t, _, p, n, _ = given.sizes
+    other = given.S.is_cuda and torch.cuda.get_device_capability(given.S.device) != (9, 0)
+    bf16 = all(v.dtype == torch.bfloat16 for v in (given.x, given.B, given.C)) and given.S.dtype == torch.float32
+    per_head = given.z is None and (given.D is None or given.skip_per_head)
+    return not other and bf16 and per_head and 32 < t <= 64 and p in CHANNELS and n == STATES
 
 
-def launch_large(
-    axes: dict[str, int],
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    ancestors: Tensor,
-    D: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
-    y: Tensor,
-    heads: int | None,
-) -> None:
+def launch_large(given: Inputs, ancestors: Tensor, y: Tensor, heads: int | None) -> None:
     """Raises: ParameterError for heads that do not divide those of a group, before anything is written."""
-    b, t, h, p, g = (axes[k] for k in "bthpg")
+    b, t, h, p, _, g = given.sizes
     rest = p - 64
-    run = heads or heads_of(b * h, h // g, REST_HEADS if rest else 20)
+    run = heads or heads_of(b * h, h // g, 2, REST_HEADS if rest else 20)
     check_heads(run, h // g)
     if rest and run > REST_HEADS:
         raise ParameterError(f"{run} heads a program; of heads of {p} channels a program takes up to {REST_HEADS} heads")
+    S, x, dt, A, B, C, D, _, dt_bias, slots = given.tensors
+    skip, _, *limits = given.scalars
     ssd_tree_large_kernel[(h // run, b)](
         S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(y, 3),
-        *strides(ancestors, 3), d_strides(D)[0], *dt_limit, h,
-        T=t, REST=rest, HEADS_PER_GROUP=h // g, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), HEADS=run,
+        *strides(ancestors, 3), skip, *limits, h, T=t, **given.constants, REST=rest, HEADS=run,
         BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1, num_warps=4,
-        **overlapped(S.device),
+        **overlapped(y.device),
     )  # fmt: skip
-
-
-def heads_of(rows: int, of_group: int, most: int) -> int:
-    """Heads of a program: few whole rounds of two programs an SM, of which a start costs two heads."""
-    divisors = [k for k in range(1, most + 1) if of_group % k == 0]
-    return min(divisors, key=lambda k: triton.cdiv(rows // k, 2 * SMS) * (k + 2))
 
 
 @triton.jit

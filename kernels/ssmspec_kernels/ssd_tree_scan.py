@@ -64,15 +64,13 @@ def ssd_tree_scan(
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
     more = [("ancestors", ancestors, "b t j", (torch.bool,))]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    if axes["j"] != axes["t"]:
-        raise ShapeMismatch(f"ancestors came with {axes['j']} columns for {axes['t']} nodes; give one for each node")
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    t, columns = given.axes["t"], given.axes["j"]
+    if columns != t:
+        raise ShapeMismatch(f"ancestors came with {columns} columns for {t} nodes; give one for each node")
     tiled = any(tile is not None for tile in (block_p, program_p, num_warps, stages))
-    if large and not tiled and takes(axes, S, x, B, C, D, z):
+    if large and not tiled and takes(given):
         y = torch.empty_like(x) if out is None else out
-        launch_large(axes, S, x, dt, A, B, C, ancestors, D, dt_bias, dt_softplus, dt_limit, slots, y, heads)
+        launch_large(given, ancestors, y, heads)
         return y
-    return launch(
-        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, None, ancestors, False, out,
-        (block_p, program_p, heads, num_warps, stages),
-    )  # fmt: skip
+    return launch(given, None, ancestors, False, out, (block_p, program_p, heads, num_warps, stages))

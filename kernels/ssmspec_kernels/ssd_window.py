@@ -37,14 +37,13 @@ from ssmspec_ref.errors import Unsupported
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .functions import silu
-from .launch import d_strides, overlapped, strides
-from .ssd_inputs import check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
-from .ssd_tiles import CHANNELS, many, run_of
+from .launch import overlapped, strides
+from .ssd_inputs import Inputs, check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
+from .ssd_tiles import CHANNELS, SMS, heads_of, many, run_of
 from .ssd_tiles import MOST_TOKENS as SHORT
 from .ssd_window_chain import ssd_window_chain_kernel
 
 MOST_TOKENS = 128
-SMS = 132
 WGMMA = (
     "tiles of {block} channels with {warps} warps, for {t} tokens: there, what Triton 3.6 compiled for an H200 gave wrong "
     "values or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
@@ -85,27 +84,12 @@ def ssd_window(
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported, before anything is written.
     """
     more = [("live", live, "b t", (torch.bool,))]
-    axes = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_limit, slots, out, *more)
-    return launch(
-        axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, live, None, write_state, out,
-        (block_p, program_p, heads, num_warps, stages),
-    )  # fmt: skip
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    return launch(given, live, None, write_state, out, (block_p, program_p, heads, num_warps, stages))
 
 
 def launch(
-    axes: dict[str, int],
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
+    given: Inputs,
     live: Tensor | None,
     ancestors: Tensor | None,
     write_state: bool,
@@ -113,72 +97,51 @@ def launch(
     tiles: tuple[int | None, ...],
     gate: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Run the kernel on arguments whose axes were checked; `gate` is a norm's weight, and where squares go (6).
+    """Run the kernel, a chain or, with `ancestors`, a tree; `gate` is a norm's weight, and where squares go (6).
 
     Raises: PrecisionError, Unsupported, before anything is written.
     """
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
-    check_one_type(x=x, B=B, C=C)
+    b, t, h, p, n, g = given.sizes
+    x = given.x
+    check_one_type(x=x, B=given.B, C=given.C)
     if t > MOST_TOKENS:
         raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
     y = torch.empty_like(x) if out is None else out
     if write_state and ancestors is None and x.dtype == torch.bfloat16 and t <= SHORT and n <= 128:
-        _launch_chain(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, live, y, tiles)
+        _launch_chain(given, live, y, tiles)
         return y
     products = not write_state and x.dtype == torch.bfloat16 and n <= 128
     p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
     default = window_tiles(b * h, t, h // g, p, products)
-    block, program, heads, warps, stages = (given or own for given, own in zip(tiles, default, strict=True))
+    block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
     check_heads(heads, h // g)
     if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:
         raise Unsupported(WGMMA.format(block=block, warps=warps, t=t))
     weight, squares = (None, None) if gate is None else gate
     each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
     ssd_window_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *strides(ancestors, 3), *strides(squares, 2), *d_strides(D), *dt_limit,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
-        LIMIT=dt_limit != (0.0, float("inf")), WRITE_STATE=write_state, P_FIRST=p_first,
-        BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n, HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each,
-        HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps, **overlapped(S.device),
+        *given.tensors, live, ancestors, y, weight, squares, *given.strides(y), *strides(live, 2), *strides(ancestors, 3),
+        *strides(squares, 2), *given.scalars, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head,
+        WRITE_STATE=write_state, P_FIRST=p_first, BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n,
+        HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each, HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)),
+        STAGES=stages, num_warps=warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
 
-def _launch_chain(
-    axes: dict[str, int],
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
-    live: Tensor | None,
-    y: Tensor,
-    tiles: tuple[int | None, ...],
-) -> None:
+def _launch_chain(given: Inputs, live: Tensor | None, y: Tensor, tiles: tuple[int | None, ...]) -> None:
     """Short chains that write a state, with bf16 activations and up to 128 states: tiles of 16 channels, one warp."""
-    b, t, h, p, n, g = (axes[k] for k in "bthpng")
+    b, t, h, p, n, g = given.sizes
     _, program, heads, _, stages = tiles
     check_heads(heads or 1, h // g)
     head = triton.cdiv(p, CHANNELS)
     run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else run_of(b, h, h // g, p)
     crowded = many(b, h, p)
     ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
-        S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(z, 3), *strides(y, 3),
-        *strides(live, 2), *d_strides(D), *dt_limit, run,
-        T=t, P=p, N=n, HEADS_PER_GROUP=h // g, D_HEAD=D is not None and D.dim() == 1, SOFTPLUS=dt_softplus,
-        LIMIT=dt_limit != (0.0, float("inf")), BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
+        *given.tensors, live, y, *given.strides(y), *strides(live, 2), *given.scalars, run, T=t, P=p, N=n, **given.constants,
+        D_HEAD=given.skip_per_head, BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
         BLOCK_P=CHANNELS, TILES=head, STAGES=stages or (3 if crowded else 2), MANY=crowded, num_warps=1,
-        **overlapped(S.device),
+        **overlapped(y.device),
     )  # fmt: skip
 
 
@@ -195,15 +158,9 @@ def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple
         block = 64 if t > 16 or p % 64 == 0 else 32
         return block, block, 1, 4, 1
     if t <= 16 and p % 64:
-        return 16, triton.cdiv(p, 16) * 16, _heads(rows, heads, 8, 8), 1, 3
+        return 16, triton.cdiv(p, 16) * 16, heads_of(rows, heads, 8, 8), 1, 3
     most = (20 if t > 8 or rows < 8192 else 8) if t <= 16 else 16 if p % 64 == 0 else 8
-    return 64, triton.cdiv(p, 64) * 64, _heads(rows, heads, 2, most), 4, 3 if t <= 16 else 2
-
-
-def _heads(rows: int, heads: int, each: int, most: int) -> int:
-    """Heads of a program, `most` before it spills: few whole rounds of `each` programs an SM; a start costs two heads."""
-    divisors = [k for k in range(1, most + 1) if heads % k == 0]
-    return min(divisors, key=lambda k: triton.cdiv(rows // k, each * SMS) * (k + 2))
+    return 64, triton.cdiv(p, 64) * 64, heads_of(rows, heads, 2, most), 4, 3 if t <= 16 else 2
 
 
 @triton.jit

@@ -18,9 +18,9 @@ import triton.language.extra.cuda  # griddepcontrol
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
 from .fragments import permuted
-from .functions import silu
 from .ssd_inputs import load_rows, step_size
 from .ssd_tiles import held, load_half, store_half
+from .ssd_walk import load_head, store_outputs, weights
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -56,11 +56,7 @@ def ssd_window_chain_kernel(
     last = tl.max(tl.where(real, e, -1), axis=0)
     at_dt = dt + b * stride_dt_b + row_e * stride_dt_t
     raw = tl.load(at_dt + h_0 * stride_dt_h, mask=real, other=0.0)
-    decay, bias, skip_h = tl.load(A + h_0), 0.0, 0.0
-    if dt_bias is not None:
-        bias = tl.load(dt_bias + h_0).to(tl.float32)
-    if D_HEAD:
-        skip_h = tl.load(D + h_0 * stride_D_h).to(tl.float32)
+    decay, bias, skip_h = load_head(A, D, dt_bias, h_0, None, stride_D_h, D_HEAD)
     at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
     B_n, B_m = load_rows(at_B, row_e * stride_B_t, n, real, n < N), load_rows(at_B, row_e * stride_B_t, m, real, m < N)
     C_n, C_m = load_rows(at_C, col_t * stride_C_t, n, real_t, n < N), load_rows(at_C, col_t * stride_C_t, m, real_t, m < N)
@@ -90,17 +86,11 @@ def ssd_window_chain_kernel(
                 G_e = tl.cumsum(step * decay, axis=0)  # (2)
                 G_t = tl.sum(tl.where(diagonal, G_e[:, None], 0.0), axis=0)
                 total = tl.sum(tl.where(e == last, G_e, 0.0), axis=0)
-                W = tl.exp(tl.where(sees, G_t[None, :] - G_e[:, None], float("-inf"))) * (step[:, None] * scores)  # (3)
-                if D_HEAD:
-                    W = tl.where(diagonal, W + skip_h, W)
+                W = weights(G_e, G_t, step, scores, sees, diagonal, skip_h, D_HEAD)  # (3)
                 weight, scale, from_state = tl.where(real, tl.exp(total - G_e) * step, 0.0), tl.exp(total), tl.exp(G_t)
                 ahead, more = h + 1, (index // TILES + 1) * TILES < end
                 raw = tl.load(at_dt + ahead * stride_dt_h, mask=real & more, other=0.0)
-                decay = tl.load(A + ahead, mask=more, other=0.0)
-                if dt_bias is not None:
-                    bias = tl.load(dt_bias + ahead, mask=more, other=0.0).to(tl.float32)
-                if D_HEAD:
-                    skip_h = tl.load(D + ahead * stride_D_h, mask=more, other=0.0).to(tl.float32)
+                decay, bias, skip_h = load_head(A, D, dt_bias, ahead, more, stride_D_h, D_HEAD)
             weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
             state = held(left, HALF_N)
             y_t = dot_left(state, C_left)
@@ -111,13 +101,7 @@ def ssd_window_chain_kernel(
             state = dot_onto(scale * state, weighted, B_right)  # (5)
             store_half(at_head, state, p_0, HALF_N, stride_S_p, True, P, N, HALF_N, not MANY)
             y_t = from_state[None, :] * y_t + dot_right(tl.trans(x_e), W)  # (4)
-            here = in_p[:, None] & real_t[None, :]
-            if D is not None and not D_HEAD:
-                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                at_skip = at_x + h * stride_x_h + p[:, None] + col_t[None, :] * stride_x_t
-                y_t += skip[:, None] * tl.load(at_skip, mask=here, other=0.0).to(tl.float32)
-            if z is not None:
-                at_z = z + b * stride_z_b + h * stride_z_h + p[:, None] + col_t[None, :] * stride_z_t
-                y_t *= silu(tl.load(at_z, mask=here, other=0.0).to(tl.float32))
-            at_y = y + b * stride_y_b + h * stride_y_h + p[:, None] + col_t[None, :] * stride_y_t
-            tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_p[:, None] & (t < T)[None, :])
+            store_outputs(
+                y_t, at_x, D, z, y, b, h, p, in_p, real_t, (stride_x_b, stride_x_t, stride_x_h), (stride_D_h, stride_D_p),
+                (stride_z_b, stride_z_t, stride_z_h), (stride_y_b, stride_y_t, stride_y_h), T, D_HEAD,
+            )  # fmt: skip

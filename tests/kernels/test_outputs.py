@@ -205,7 +205,7 @@ def test_the_output_of_long_rings_is_the_one_given_and_otherwise_made() -> None:
 
 FAULTS = [
     (delta_buffered_step, of_long_rings, "return o\n\n\ndef tile(", "return h\n\n\ndef tile("),
-    (ssd_buffered, ssd_ring, "return y\n\n\ndef launch(", "return z\n\n\ndef launch("),
+    (ssd_buffered, ssd_ring, "return y\n\n\ndef _launch(", "return z\n\n\ndef _launch("),
     (ssd_buffered_step, lambda: ssd_ring(1), "return y\n\n\ndef tile(", "return x\n\n\ndef tile("),
     (delta_buffered, delta_ring, "torch.empty_like(v)", "torch.empty_like(v, dtype=g.dtype)"),
     (selective_scan, selective, "torch.empty_like(x)", "x"),

@@ -347,7 +347,7 @@ def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_block
         check_flush(mutant, 18, 37)
 
 
-SHORT, OPEN, DUE = "ssd_buffered_short.py", "ssd_open_run.py", "ssd_due_run.py"
+SHORT, OPEN, DUE, WALK = "ssd_buffered_short.py", "ssd_open_run.py", "ssd_due_run.py", "ssd_walk.py"
 HALVES, FRAGMENTS = "ssd_tiles.py", "fragments.py"
 SHORT_FAULTS = [
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
@@ -376,8 +376,8 @@ SHORT_FAULTS = [
     ("rows_h.to(tl.int64), p, live, in_p)", "rows_h.to(tl.int64), p, new, in_p)", OPEN),
     ("scores += dot_inputs(", "scores = dot_inputs(", OPEN),
     ("step, mask=new & (p_0 == 0))", "step, mask=new)", OPEN),
-    ("G_t[None, :] - G_e[:, None]", "G_t[None, :]", OPEN),
-    ("(step[:, None] * scores)", "scores", OPEN),
+    ("G_j[None, :] - G_i[:, None]", "G_j[None, :]", WALK),
+    ("weights(G_e, G_t, step,", "weights(G_e, G_t, step * step,", OPEN),
     ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", OPEN),
     ("if (p_0 == 0) | (index == begin):", "if index == begin:", OPEN),
     ("ahead, more = h + 1,", "ahead, more = h,", OPEN),
@@ -386,7 +386,7 @@ SHORT_FAULTS = [
     ("held(right, HALF_N), C_right)", "held(left, HALF_N), C_right)", OPEN),
     ("(hi + (mid + lo))", "(hi + mid)", OPEN),
     ("return dot_onto(hi, x, y), mid, lo", "return hi, mid, lo", OPEN),
-    ("W + skip, W)", "W, W)", OPEN),
+    ("W + skip, W)", "W, W)", WALK),
     ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", OPEN),
     ("past, follows, new = e < count,", "past, follows, new = e < count - 1,", DUE),
     ("e + 1 < count", "e + 1 <= count", DUE),
@@ -404,7 +404,7 @@ SHORT_FAULTS = [
     ("scale * held(right,", "held(right,", DUE),
     ("state, p_0, HALF_N, at_S[2]", "state, p_0, 0, at_S[2]", DUE),
     ("growth[None, :] *", "1.0 *", DUE),
-    ("(own_step[:, None] * scores)", "scores", DUE),
+    ("weights(G_s, G_t, own_step,", "weights(G_s, G_t, own_step * own_step,", DUE),
     ("if begin == 0:", "if begin >= 0:", DUE),
     ("own_step, mask=new & (p_0 == 0))", "own_step, mask=new)", DUE),
     ("x_t, mask=new[:, None] & in_p[None, :]", "x_t, mask=in_p[None, :]", DUE),

@@ -159,7 +159,7 @@ MUTANTS = {
     ),
     "squares of another token": ("tl.cast(t, tl.int64) * stride_squares_t", "0 * stride_squares_t", "ssd_scan.py"),
     "squares of another row": ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_scan.py"),
-    "no gate": ("C, D, z, dt_bias, slots, None", "C, D, None, dt_bias, slots, None", "ssd_gated.py"),
+    "no gate": ("C, D, z, dt_bias,", "C, D, None, dt_bias,", "ssd_gated.py"),
     "the state unwritten": ("WRITE_STATE=True", "WRITE_STATE=False", "ssd_gated.py"),
 }
 

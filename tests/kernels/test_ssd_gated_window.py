@@ -153,8 +153,8 @@ MUTANTS = [
     ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_window.py"),
     ("t * stride_squares_t + part", "t % 2 + part", "ssd_window.py"),
     ("D, z, dt_bias, dt_softplus", "D, None, dt_bias, dt_softplus", "ssd_gated_window.py"),
-    ("slots, None, ancestors, False", "slots, None, ancestors, True", "ssd_gated_window.py"),
-    ("slots, None, ancestors, False", "slots, None, None, False", "ssd_gated_window.py"),
+    ("given, None, ancestors, False", "given, None, ancestors, True", "ssd_gated_window.py"),
+    ("given, None, ancestors, False", "given, None, None, False", "ssd_gated_window.py"),
 ]
 
 

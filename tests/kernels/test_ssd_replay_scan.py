@@ -452,7 +452,7 @@ SHORT_FAULTS = [
     ("ahead, more = h + 1,", "ahead, more = h,"),
     ("past = step_size(raw_past, taken, bias,", "past = step_size(raw_past, taken, 0.0,"),
     ("tl.exp(total - G_k) * past", "tl.exp(total - G_k)"),
-    ("(step[:, None] * scores)", "scores"),
+    ("weights(G_i, G_t, step,", "weights(G_i, G_t, step * step,"),
     ("state = dot_onto(scale * held(left", "state = dot_onto(held(left"),
     ("held(right, HALF_N), weighted, B_right)", "held(right, HALF_N), weighted, B_left)"),
     ("p_0, 0, stride_S_p, count > 0,", "p_0, 0, stride_S_p, count > 1,"),

@@ -168,7 +168,7 @@ def test_the_formula_counts_a_gate_where_there_is_one() -> None:
 
 
 FAULTS = [
-    ("slots, None, ancestors, False, out,", "slots, None, ancestors, True, out,", None),
+    ("given, None, ancestors, False, out", "given, None, ancestors, True, out", None),
     ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "ssd_window.py"),
     ("stride_anc_t + stride_anc_j), mask=in_t", "stride_anc_t), mask=in_t", "ssd_window.py"),
     ("at_anc + t[:, None] * stride_anc_t + t[None, :]", "at_anc + t[None, :] * stride_anc_t + t[:, None]", "ssd_window.py"),

@@ -238,13 +238,14 @@ FAULTS = [
     ("mask=in_p[:, None] & in_n[None, :],", "mask=in_n[None, :],", None),
     ("(step[None, :] * scores)", "(step[:, None] * scores)", None),
     ("mask=in_rows[:, None] & in_cols[None, :], other=0.0", "mask=in_cols[None, :], other=0.0", "ssd_inputs.py"),
+    ("limit = self.dt_limit != ", "limit = self.dt_limit == ", "ssd_inputs.py"),
     ("tl.dot(lo, y, out_dtype=tl.float32)\n        acc = tl.dot(mid, y, acc=acc", "tl.dot(lo, y", "dots.py"),
     ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
     ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")', "dots.py"),
 ]  # fmt: skip
 
 
-CHAIN, TILES = "ssd_window_chain.py", "ssd_tiles.py"
+CHAIN, TILES, WALK, INPUTS = "ssd_window_chain.py", "ssd_tiles.py", "ssd_walk.py", "ssd_inputs.py"
 
 CHAIN_FAULTS = [
     ("in_p, at_head = p < P, at_S", "in_p, at_head = p < P - 1, at_S", CHAIN),
@@ -264,16 +265,18 @@ CHAIN_FAULTS = [
     ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", CHAIN),
     ("ahead, more = h + 1,", "ahead, more = h,", CHAIN),
     ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", CHAIN),
-    ("W = tl.where(diagonal, W + skip_h, W)", "pass", CHAIN),
+    ("diagonal, skip_h, D_HEAD)", "diagonal, 0.0, D_HEAD)", CHAIN),
     ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", CHAIN),
-    ("(step[:, None] * scores)", "scores", CHAIN),
+    ("weights(G_e, G_t, step,", "weights(G_e, G_t, step * step,", CHAIN),
     ("y_t = dot_onto(y_t, state, C_right)", "y_t = dot_left(state, C_right)", CHAIN),
     ("dot_onto(scale * state, weighted, B_left)", "dot_onto(state, weighted, B_left)", CHAIN),
     ("dot_onto(scale * state, weighted, B_right)", "dot_onto(scale * state, weighted, B_left)", CHAIN),
     ("y_t = from_state[None, :] * y_t", "y_t = y_t", CHAIN),
-    ("y_t *= silu(", "y_t *= (", CHAIN),
-    ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", CHAIN),
-    ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real_t[None, :])", CHAIN),
+    ("y_t *= silu(", "y_t *= (", WALK),
+    ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", WALK),
+    ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real[None, :])", WALK),
+    ("_load(dt_bias + h, wanted)", "_load(dt_bias + h, wanted) * 0", WALK),
+    ("self.D is not None and self.D.dim() == 1", "self.D is not None", INPUTS),
     ("return permuted(half.to(tl.float32), half.shape[0], HALF_N)", "return half.to(tl.float32)", TILES),
     ("(n < N)[None, :] | WHOLE, other", "(n < N - 1)[None, :] | WHOLE, other", TILES),
     ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", TILES),
