@@ -60,13 +60,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of one request: how many tokens each of its windows emitted, and how many it drafted."""
+    """Of one request: how many tokens each of its windows emitted."""
 
     advanced: tuple[int, ...] = ()
-
-    @property
-    def tokens_per_window(self) -> float:
-        return sum(self.advanced) / len(self.advanced) if self.advanced else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Acceptance, attention and prompts on the device, as the suite sees them."""
+"""The acceptance kernels as the suite sees them: rows in slots out of order."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from ssmspec_ref.shapes import Array
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The rules over windows of a batch, rows in slots out of order."""
+    """The rules over windows of a batch."""
 
     device: str
 
