@@ -165,13 +165,15 @@ class Machine:
         return np.concatenate(outputs, axis=1), S
 
     def _decays(self, z: Any) -> tuple[Any, Any]:
-        """exp(cs_t) and exp(cs_t - cs_j), the mask before exp."""
-        cs = np.cumsum(z, axis=1, dtype=F32)
+        """exp(cs_t) and exp(cs_t - cs_j), the mask before exp; one variant has its sums in powers of two."""
+        scaled = self.contract.exp == "ex2" and self.variant == 1
+        exp = np.exp2 if scaled else self.exp
+        cs = np.cumsum(z, axis=1, dtype=F32) * (F32(np.log2(np.e)) if scaled else F32(1))
         seen = np.tri(z.shape[1], dtype=bool).reshape(1, z.shape[1], z.shape[1], *[1] * (z.ndim - 2))
-        L = np.where(seen, self.exp(np.where(seen, cs[:, :, None] - cs[:, None], 0)), F32(0))
+        L = np.where(seen, exp(np.where(seen, cs[:, :, None] - cs[:, None], 0)), F32(0))
         if self.fault == "decay skipped once":
-            cs = cs - z[:, :1]
-        return self.exp(cs), L
+            cs = cs - z[:, :1] * (F32(np.log2(np.e)) if scaled else F32(1))
+        return exp(cs), L
 
     # ------------------------------------------------------------------------------------------------- selective
 

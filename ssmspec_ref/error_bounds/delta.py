@@ -17,9 +17,15 @@ U^ solves (I + A + dA) U^ = R + dR, so that U^ - U = T (dR - dA U^) and
 
 e_U <= (I - |T| e_A)^-1 |T| (e_R + e_A |U|) + g |T| |I + A| |T| |R|                            (8)
 
-The inverse in front exists, since |T| e_A is strictly triangular. The last term, with g = (1 + 2 u_dot)^2 gamma_3n, holds
+The inverse in front exists, since |T| e_A is strictly triangular. The last term, 1 + g = (1 + u_dot)^4 (1 + gamma_3n), holds
 forward substitution (gamma_n |T| |I+A| |U|); an explicit inverse, columnwise or merged from blocks, times R (2 gamma_n); and
 the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not hold inverses by powers of A.
+
+A ring in a narrower format. It holds u_j + d_j, |d_j| half a unit of that format, and the tokens of later windows read that.
+With A = A_w + A_h, what is read within a window and from the ring, what is held is wrong by e where (I + A) e = (I + A_w) d,
+so that e = d - T A_h d, and wherever the windows end
+
+|e| <= |d| + |T| |A| |d|                                                                       (10)
 
 The state's own error. Passed on through the factors of M_t = (I - beta k^ k^^T) diag(exp g) one by one, in absolute values,
 it would grow without bound, though M_t is a contraction. So it is passed on through products of the M_t, whose absolute
@@ -154,7 +160,7 @@ def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
 
 
 def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
-    """(5) to (8) for one window; the state is the one after the last token of a chain."""
+    """(5) to (8) and (10) for one window; the state is the one after the last token of a chain."""
     c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
     i.k, strict = i.k.store(ring), ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
     i.decay, i.between = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
@@ -163,7 +169,8 @@ def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     terms = ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, i.decay, -i.k, i.S)
     R, size = sum_of_products(*terms, matmuls=1), absolute(*terms)  # (5)
     U, solve = _solve(A, R, size, c)  # (8)
-    U = U.store(ring)
+    d = U.store(ring).error - U.error
+    U = replace(U, error=U.error + d + solve @ (np.abs(A.value) @ d))  # (10)
     read = ("bthk, bthk, bhkv -> bthv", i.decay, i.q, i.S), ("bthk, btjhk, bjhk, bhjv -> bthv", i.q, i.between, i.k, U)
     o = sum_of_products(*read, matmuls=2)  # (6)
     last = ("bhk, bhkv -> bhkv", i.decay[:, -1], i.S), ("bjhk, bjhk, bhjv -> bhkv", i.between[:, -1], i.k, U)

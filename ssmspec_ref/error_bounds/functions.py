@@ -34,11 +34,12 @@ def softplus(x: Approx) -> Approx:
 
     exp wrong by r moves the result by r sigmoid(x); log1p, and the sum in max(x, 0) + log1p(exp(-|x|)), by r + u of it.
     Formed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u + r (lg2.approx: 2^-22).
-    Above the threshold the result is x, and log(1 + exp(-x)) <= exp(-x) is lost.
+    Where the computed x^ lies above the threshold the result is x^, and log(1 + exp(-x^)) of it is lost.
     """
     c, r = x.contract, relative_error(x.contract)
     carried = (x.error + _argument(x) + r) * functions.sigmoid(x.value + x.error)
-    carried = carried + np.where(x.size > c.softplus_threshold, np.exp(-np.abs(x.value)), 0.0)
+    lost = np.logaddexp(0.0, -np.maximum(x.value - x.error, c.softplus_threshold))
+    carried = carried + np.where(x.value + x.error > c.softplus_threshold, lost, 0.0)
     carried = carried + (unit(c) + r if c.softplus == "log" else 0.0)
     return charged(functions.softplus(x.value), carried, r + unit(c), c)
 

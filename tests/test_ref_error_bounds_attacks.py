@@ -1,0 +1,137 @@
+"""Attacks on the bounds: right implementations on the inputs that are worst for them, and wrong ones that once lay below."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ssmspec_ref import delta, error_bounds, ssd
+from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
+from ssmspec_ref.shapes import Array
+from tests.low_precision import F32, Machine, low, rounded, wide
+
+FP32 = NumericContract(function_ulp=3)  # NumPy's exp
+GRID = 2.0**-149  # of float32 below its normal range
+
+
+def used(got: Any, pair: error_bounds.Approx) -> float:
+    return error_bounds.compare(np.asarray(got), pair.value, pair.error).utilisation
+
+
+def pair_of(value: float, contract: NumericContract = FP32) -> error_bounds.Approx:
+    return error_bounds.exact(np.array([value]), contract)
+
+
+# ------------------------------------------------------------------------------------------------------- decays
+
+
+def test_running_sums_may_be_scaled_to_powers_of_two_before_they_are_subtracted() -> None:
+    """A strong decay, then a gentle one: cs_1 - cs_0 is small, and both cs were rounded once more by log2 e."""
+    declared, rng, worst = replace(FP32, exp="ex2", order="chunked"), np.random.default_rng(0), [0.0, 0.0]
+    one, params = np.ones((1, 2, 1, 1)), ssd.SSDParams(np.array([-1.0]), dt_softplus=False)
+    for _ in range(200):
+        dt = wide(np.array([rng.uniform(200, 2000), 10 ** rng.uniform(-4, 0)], F32)).reshape(1, 2, 1)
+        inputs = np.zeros((1, 1, 1, 1)), ssd.SSDWindow(one, dt, one, one), params
+        y, S = Machine(declared, variant=1).ssd(*inputs)
+        for i, contract in enumerate((declared, replace(declared, exp="libm"))):
+            y_bound, S_bound = error_bounds.ssd.scan(*inputs, contract)
+            worst[i] = max(worst[i], used(y, y_bound), used(S, S_bound))
+    assert 0.5 < worst[0] <= 1 < worst[1]
+
+
+# --------------------------------------------------------------------------------------------------------- ring
+
+
+def by_single_tokens(window: delta.DeltaWindow, ring: str) -> Array:
+    """The state of one row and head without decay, every key rounded as it is formed, every u as the ring holds it."""
+    keys, held = (rounded(low(window.k), ring)[0, :, 0], np.zeros(window.k.shape[-1], F32))
+    for k, v in zip(keys, low(window.v)[0, :, 0, 0], strict=True):
+        held = held + k * rounded(v - F32(held @ k), ring)
+    return wide(held)[None, None, :, None]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_what_a_ring_rounded_is_read_again_by_the_tokens_behind_it(share: float) -> None:
+    """u_2 is 0, so that what it is wrong by is what it read of u_1; it stands alone in the second row of the state."""
+    up = 1 + 2.0**-8  # halfway between two numbers of bf16, to be rounded down
+    k = np.array([[up, 0.0], [up, up * share]])
+    v = wide(low(np.array([up, k[0] @ k[1] * up])))
+    window = delta.DeltaWindow(k[None, :, None], k[None, :, None], v[None, :, None, None], *np.zeros((2, 1, 2, 1)))
+    window = replace(window, beta=np.ones((1, 2, 1)))
+    params, start = delta.DeltaParams(scale=1.0, l2_norm=False), np.zeros((1, 1, 2, 1))
+    declared = replace(FP32, order="output_only", ring="bf16")
+    _, S_bound = error_bounds.delta.scan(start, window, params, declared)
+    assert 0.9 < used(by_single_tokens(window, "bf16"), S_bound) <= 1
+    _, strict = error_bounds.delta.scan(start, window, params, replace(declared, ring=None))
+    assert used(by_single_tokens(window, "fp32"), strict) <= 1
+    assert used(by_single_tokens(window, "bf16"), strict) > 1
+
+
+# ---------------------------------------------------------------------------------------------- below the normal range
+
+
+@pytest.mark.parametrize("name", ["exp", "softplus"])
+def test_below_the_normal_range_the_ulp_of_a_function_are_steps_of_the_grid(name: str) -> None:
+    """exp(-100) is 27 steps; two beside it are 2 ulp. Zero is 27 ulp, but for arithmetic that flushes."""
+    function = getattr(error_bounds, name)
+    pair = function(pair_of(-100.0))
+    near = np.round(pair.value / GRID)
+    assert near == 27
+    assert used((near + 2) * GRID, pair) <= 1
+    assert used(np.zeros(1), pair) > 1
+    assert used(np.zeros(1), function(pair_of(-100.0, replace(FP32, ftz=True)))) <= 1
+
+
+def test_a_format_with_more_digits_and_a_smaller_range_rounds_too() -> None:
+    """bf16 has 8 digits and fp16 has 11, but below 2^-14 fp16 has fewer, and above 65504 none."""
+    x = wide(rounded(np.array([1e-7, 3e-6, 1.0], F32), "bf16"))
+    pair = error_bounds.exact(x, NumericContract(accumulate="bf16")).store("fp16")
+    assert 0 < used(rounded(low(x), "fp16"), pair) <= 1
+    assert np.isinf(pair_of(2.0**16, NumericContract(accumulate="bf16")).store("fp16").error)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def test_softplus_is_the_identity_above_the_threshold_and_not_0_below_its_negative() -> None:
+    assert used(np.array([25.0]), error_bounds.softplus(pair_of(25.0))) <= 1
+    below = error_bounds.softplus(pair_of(-25.0))
+    assert used(np.log1p(np.exp(np.array([-25.0], F32))), below) <= 1
+    assert used(np.zeros(1), below) > 1
+    early = error_bounds.softplus(error_bounds.exact(np.array([4.0]), replace(FP32, softplus_threshold=5.0), np.array([1.5])))
+    for x in (2.5, 4.0, 5.5):  # wherever x was computed, and above the threshold x itself
+        assert used(np.array([np.logaddexp(0.0, x) if x <= 5 else x]), early) <= 1
+
+
+# ---------------------------------------------------------------------------------------------------- matrix products
+
+
+def cut(x: float) -> float:
+    """A tf32 number, the other digits cut off."""
+    return float((np.array([x], F32).view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)[0])
+
+
+def test_two_halves_of_an_operand_that_are_cut_off_lose_four_times_what_rounded_ones_lose() -> None:
+    x = 1 + (2**13 - 1) * 2.0**-23  # what the first half leaves is as large as it can be
+    high, rest = cut(x), cut(x - cut(x))
+    contract = replace(FP32, dot="tf32x3")
+    got = np.array([F32(high * high) + F32(high * rest) + F32(rest * high)])
+    pair, strict = (
+        error_bounds.sum_of_products(("i, i -> i", pair_of(x, c), pair_of(x, c)), matmuls=1)
+        for c in (replace(contract, truncates=True), contract)
+    )
+    assert used(got, pair) <= 1 < used(got, strict)
+
+
+def test_the_three_products_of_a_term_of_tf32x3_may_cost_a_rounding_each() -> None:
+    """64 ones first, then 128 small products, each 0.47 of the sum's last place above a number that it can hold."""
+    contract, n = replace(FP32, dot="tf32x3"), 64
+    rest = 2.0**-12 + 2.0**-18 - 2.0**-22
+    operand = error_bounds.exact(np.full((1, n), 1 + rest), contract)
+    total = F32(n)
+    for _ in range(2 * n):
+        total = total + F32(rest)
+    pair = error_bounds.sum_of_products(("in, in -> i", operand, operand), matmuls=1)
+    assert 0.5 < used(np.array([total]), pair) <= 1
+    assert abs(total - pair.value[0]) > (n + 1) * UNIT_ROUNDOFF["fp32"] * pair.value[0]  # more than one rounding a term
