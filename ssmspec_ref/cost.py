@@ -29,7 +29,7 @@ def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> StepCost:
     """The least-squares fit of degree 1 (recurrent target) or 2 (hybrid).
 
     Raises: ParameterError (another degree, too few different sizes to determine it, or a time that is not finite).
-    Source: STree, section 4, equations 6 and 8.
+    Source: STree, section 4: the models of run time in equations 7 and 8.
     """
     if degree not in (1, 2) or len(set(tokens)) <= degree or len(tokens) != len(times):
         raise ParameterError(
