@@ -97,7 +97,7 @@ def _replay(engine: "Engine", policy: "Policy", rate: float, requests: int, toke
     """Prompts are compiled by a first batch, steps recorded for every size. Raises: ParameterError, LengthError."""
     import torch
 
-    from .engine import Settings
+    from .requests import Settings
     from .scheduler import Scheduler
     from .traffic import poisson, replay
 

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.refusal import REFUSED
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.scheduler import Clearing, Continuous, Scheduler
 from ssmspec_fast.traffic import VirtualClock, poisson, replay
 from ssmspec_fast.traffic_cli import app
