@@ -74,6 +74,13 @@ def test_a_step_emits_what_was_asked_for(subject: Subject) -> None:
     assert (sequences.length - CONTEXT - 1).tolist() == [subject.advanced] * subject.batch
 
 
+def test_more_tokens_than_a_path_has_are_refused() -> None:
+    model = random_model("tiny", torch.float32, "cpu")
+    for subject in (Subject("tiny", "replay", 3, advanced=4), Subject("tiny", "tree", 7, parents=tree_of(7), advanced=4)):
+        with pytest.raises(ParameterError, match="4 tokens were to be emitted"):
+            engine_of(subject, model, TorchOperations(), None)
+
+
 def test_plans_are_checked_and_name_each_step_once() -> None:
     subjects = papers()
     assert len(set(subjects)) == len(subjects)
