@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.adapters.sequences import PathDecoder
-from conformance.faults.sequences import Right
+from conformance.faults.decoders import Right
 from property_tests.hunt import Failure, reproducer
 from property_tests.ledger import Impossible
 from property_tests.session import Deviation, Session, replay
