@@ -91,7 +91,10 @@ def replay_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_
 def flush_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_bytes: int = 2) -> int:
     """Bytes of a buffered step that flushes: the checkpoint is written too, and the token is folded in, not appended.
 
-    Source: ReplaySSM, in words.
+    2 state p n + io h (p + n + 1) + io (p + 2 n + 1): checkpoint twice, ring, the token.
+
+    Source: ours; ReplaySSM says in words that a flush writes the state. Its algorithm 2 appends the token before it flushes,
+    its published kernel does not.
     """
     return 2 * state_bytes * p * n + io_bytes * (history * (p + n + 1) + p + 2 * n + 1)
 

@@ -263,12 +263,15 @@ class Machine:
             U = self.dot(T[:, :, :, None], (beta[..., None] * v).swapaxes(-1, -2)[:, :, None])
             return U - self.dot(W[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
         read = self.dot(kP[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
-        return self._solve(A, beta[..., None] * (v - read))
+        windows_of_one = self.sums == "backward"
+        return self._solve(A, beta[..., None] * (v - read), self.contract.ring or "fp32" if windows_of_one else "fp32")
 
-    def _solve(self, A: Any, right: Any) -> Any:
+    def _solve(self, A: Any, right: Any, held: str = "fp32") -> Any:
+        """Forward substitution; `held` is the format in which a token finds what those before it wrote."""
         U = np.zeros(right.shape, F32)
         for t in range(A.shape[-1]):
-            U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * U[:, :, :t].swapaxes(-1, -2))
+            past = rounded(U[:, :, :t], held)
+            U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * past.swapaxes(-1, -2))
         return U
 
     # ---------------------------------------------------------------------------------------------------- layers
