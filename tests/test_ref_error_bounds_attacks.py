@@ -1,6 +1,7 @@
 """Attacks on the bounds: right implementations on the inputs that are worst for them, and wrong ones that once lay below."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,34 @@ def test_softplus_is_the_identity_above_the_threshold_and_not_0_below_its_negati
     early = error_bounds.softplus(error_bounds.exact(np.array([4.0]), replace(FP32, softplus_threshold=5.0), np.array([1.5])))
     for x in (2.5, 4.0, 5.5):  # wherever x was computed, and above the threshold x itself
         assert used(np.array([np.logaddexp(0.0, x) if x <= 5 else x]), early) <= 1
+
+
+def wrong_exp(x: Array, signs: tuple[int, ...], r: float, contract: NumericContract) -> Array:
+    """exp with both roundings of 2^(x log2 e), and its own error r, in the given directions."""
+    u = UNIT_ROUNDOFF["fp32"]
+    return np.exp(x * (1 + signs[1] * u) ** 2 if contract.exp == "ex2" else x) * (1 + signs[0] * r)
+
+
+WORST: dict[str, Any] = {
+    "softplus": lambda x, e, s, r, u: (np.maximum(x, 0) + np.log1p(e(-np.abs(x))) * (1 + s[2] * r)) * (1 + s[3] * u),
+    "sigmoid": lambda x, e, s, r, u: (1 + s[3] * r) / ((1 + e(-x)) * (1 + s[2] * u)),
+    "silu": lambda x, e, s, r, u: x * (1 + s[3] * r) / ((1 + e(-x)) * (1 + s[2] * u)) * (1 + s[3] * u),
+}
+
+
+@pytest.mark.parametrize("name", WORST)
+@pytest.mark.parametrize("contract", [NumericContract(), NumericContract(exp="ex2")], ids=["libm", "ex2"])
+def test_a_function_whose_every_rounding_goes_the_same_way_reaches_its_bound_and_no_further(
+    name: str, contract: NumericContract
+) -> None:
+    u, r = UNIT_ROUNDOFF["fp32"], 2 * contract.function_ulp * UNIT_ROUNDOFF["fp32"]
+    # not at 1, by which silu multiplies exactly
+    x = np.concatenate([np.linspace(-80, 80, 800), np.linspace(-3, 3, 600), np.linspace(-1e-3, 1e-3, 40)])
+    pair, worst = getattr(error_bounds, name)(error_bounds.exact(x, contract)), 0.0
+    for signs in product((-1, 1), repeat=4):
+        got = WORST[name](x, lambda v, signs=signs: wrong_exp(v, signs, r, contract), signs, r, u)
+        worst = max(worst, used(got, pair))
+    assert 0.99 < worst <= 1 + 2.0**-29  # the float64 of this test rounds too, 2^-53 where u is 2^-24
 
 
 # ---------------------------------------------------------------------------------------------------- matrix products
