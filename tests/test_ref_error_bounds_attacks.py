@@ -133,6 +133,17 @@ def test_a_function_whose_every_rounding_goes_the_same_way_reaches_its_bound_and
     assert 0.99 < worst <= 1 + 2.0**-29  # the float64 of this test rounds too, 2^-53 where u is 2^-24
 
 
+def test_the_mean_of_a_norm_may_be_divided_as_badly_as_a_library_divides() -> None:
+    """One channel of three, so that squares, mean, root and quotient are each wrong as far as they may be."""
+    contract, u = NumericContract(), UNIT_ROUNDOFF["fp32"]
+    r = 2 * contract.function_ulp * u
+    for s in (-1, 1):
+        mean = 1.5**2 * (1 - s * u) / 3 * (1 - s * r) * (1 - s * u)  # the last: eps is added, and nothing but a rounding
+        got = 1.5 / (np.sqrt(mean) * (1 - s * r)) * (1 + s * r) * 1.25 * (1 + s * u)
+        pair = error_bounds.rms(error_bounds.exact(np.array([1.5, 0.0, 0.0]), contract), np.full(3, 1.25), 1e-30)
+        assert 0.9 < used(np.array([got, 0.0, 0.0]), pair) <= 1
+
+
 # ---------------------------------------------------------------------------------------------------- matrix products
 
 
