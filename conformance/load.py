@@ -1,4 +1,4 @@
-"""Adapters by name: one that ships (`transformers`), a package with a module `adapter`, a module with one with a function
+"""Adapters by name: one that ships (`transformers`), a package with a module `adapter`, a module with a function
 of that name, or `package.module:factory`."""
 
 import importlib

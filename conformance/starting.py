@@ -48,6 +48,9 @@ def init(
         why = "exists; name another file" if path.exists() else "names no module; give one such as my_adapter.py"
         Console(stderr=True).print(Text(f"{path} {why}", style="red"), soft_wrap=True)
         raise typer.Exit(REFUSED)
+    if not path.parent.is_dir():
+        Console(stderr=True).print(Text(f"{path.parent} is no folder; make it first", style="red"), soft_wrap=True)
+        raise typer.Exit(REFUSED)
     source = files("conformance.starters").joinpath(f"{level.value}.py").read_text(encoding="utf-8")
     path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
     folder = "" if path.parent == Path() else f"PYTHONPATH={path.parent} "

@@ -66,6 +66,9 @@ def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
         assert made.exit_code == REFUSED
         assert said in made.output
     assert (folder / "mine.py").read_text() == ""
+    nowhere = call("init", "not/there/mine.py")
+    assert nowhere.exit_code == REFUSED
+    assert "not/there is no folder" in nowhere.output
 
 
 def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
