@@ -51,7 +51,11 @@ def scratch(b: int, h: int, device: torch.device) -> Solved:
 
 
 def traffic_bytes(b: int, h: int) -> int:
-    """Bytes of (1) to (4), which this launch writes and the next reads. Units: bytes."""
+    """Bytes of (1) to (4) that this launch writes, whatever the number of tokens. Units: bytes.
+
+    The next one reads as many of 9 to 16 tokens. Of up to 8 it reads the first 8 rows and columns of PM and M, and 8 of each
+    factor; of a window that writes no state, neither to nor exp(G_T).
+    """
     return b * h * (2 * PARTS + 4 * (3 * LONGEST + 1))
 
 
