@@ -69,9 +69,8 @@ class Parts:
     def __post_init__(self) -> None:
         self.check_numbers()
         self.operations: Operations = choices.operations(self.mode, self.device, self.kernels)
-        self.rule = self.acceptance
-        if self.rule is None or isinstance(self.rule, str):
-            self.rule = choices.acceptance(self.rule, self.sampling, self.seed)
+        rule = self.acceptance
+        self.rule = choices.acceptance(rule, self.sampling, self.seed) if rule is None or isinstance(rule, str) else rule
         self.target = open_checkpoint(self.folder)
         self.draft = self.open_drafter()
         self.type = self.target.dtype() if self.dtype is None else type_of(self.dtype)
@@ -118,16 +117,13 @@ class Parts:
 
     def build(self, target: Model, draft: Model | None) -> Watched:
         """The engine on these models. Raises: Unsupported, ParameterError, RingOverflow."""
-        samples = self.rule is not None and not isinstance(self.rule, str) and self.rule.name in ("rejection", "multi_step")
         drafting = choices.Drafting(
-            self.drafts, self.rows, self.tree, samples, self.sampling, self.seed, self.slots, self.cache, self.texts
+            self.drafts, self.rows, self.tree, self.rule.divides, self.sampling, self.seed, self.slots, self.cache, self.texts
         )
         drafter = choices.drafter(self.drafter, target, draft, drafting, self.operations)
         method = self.method
         if method is None or isinstance(method, str):
             method = choices.method(method, drafter)
-        assert self.rule is not None
-        assert not isinstance(self.rule, str)
         choices.check_fit(drafter, self.rule, method)
         cache = self.cache + drafter.nodes - 1  # the last window may reach beyond the last token
         return self.engine(target, drafter, method, self.rule, operations=self.operations, slots=self.slots, cache=cache)
