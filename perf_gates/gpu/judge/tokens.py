@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
-from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
+from ssmspec_ref.accept import UniformDice, greedy, stop
+from ssmspec_ref.accept import sampled as by_law
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.draft import ngram
@@ -25,7 +26,6 @@ PROJECTIONS = {"in_proj": (2560, 10576), "out_proj": (5120, 2560)}
 MOST_ROWS = 128
 """What `linear_rows` takes; an engine with more rows uses a matrix product."""
 GRID = 2**24
-LAWS = ("iid", "without_replacement", "point_mass", "naive")
 
 
 def checks(plan: Plan) -> Iterator[Check]:
@@ -38,7 +38,7 @@ def checks(plan: Plan) -> Iterator[Check]:
         yield Check("ngram_drafts", "any", "PNG(6,2)", b, partial(ngrams, b=b, l=90 if plan.tiny else 2048))
         for t in {*plan.nodes[:1], *plan.windows[-2:]} if b <= 16 else ():
             for model, size in ({"tiny": 50} if plan.tiny else VOCABULARY).items():
-                for law in LAWS:
+                for law in by_law.LAWS:
                     run = partial(accept_sampled, b=b, t=t, size=size, law=law)
                     yield Check("accept_sampled", model, f"T={t} {law}", b, run)
         for model, (k, o) in ({"tiny": (70, 37)} if plan.tiny else PROJECTIONS).items():
@@ -169,11 +169,7 @@ def sampled(whole: DraftTree, law: str, p: Any, q: Any, coins: Array, picks: Arr
     """The reference's run in float64; no decision of random noise comes within a rounding of its edge."""
     dice = UniformDice([float(u) for u in coins], [float(u) for u in picks])
     p, q = ([row.tolist() for row in rows] for rows in (p, q))
-    if law == "naive":
-        return naive.naive(whole, p, dice)
-    laws = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-    drawn = laws[law](whole, q) if law in laws else proposals.point_masses(whole, len(p[0]))
-    return multi_step.multi_step(whole, p, drawn, dice)
+    return by_law.sampled(whole, law, p, q, dice)
 
 
 def commit(call: Call, b: int, t: int) -> float:
