@@ -144,6 +144,17 @@ def test_the_mean_of_a_norm_may_be_divided_as_badly_as_a_library_divides() -> No
         assert 0.9 < used(np.array([got, 0.0, 0.0]), pair) <= 1
 
 
+def test_attention_may_divide_its_weights_before_it_reads_the_values() -> None:
+    """Two equal weights, each exponential and each quotient wrong as far as it may be, read values that cancel."""
+    contract, u = NumericContract(), UNIT_ROUNDOFF["fp32"]
+    r = 2 * contract.function_ulp * u
+    q, k, v = np.zeros((1, 1, 1, 1)), np.ones((1, 2, 1, 1)), np.array([1.0, -1.0]).reshape(1, 2, 1, 1)
+    pair = error_bounds.attention(*(error_bounds.exact(x, contract) for x in (q, k, v)), np.ones((1, 1, 2), bool), 1.0)
+    p = np.array([1 + r, 1 - r])
+    weights = p / p.sum() * (1 + np.array([r, -r])) * (1 + np.array([u, -u]))
+    assert 0.5 < used((weights[0] - weights[1]).reshape(q.shape), pair) <= 1
+
+
 # ---------------------------------------------------------------------------------------------------- matrix products
 
 

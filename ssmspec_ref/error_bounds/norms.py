@@ -82,8 +82,8 @@ def attention(q: Approx, k: Approx, v: Approx, mask: Array, scale: float, blocks
 
     The maximum m cancels in (3) however wrong it is, but s - m rounds, by u of the range R of the scores, and 2^(x log2 e)
     forms s log2 e before it subtracts: 2 u |s| more. An online softmax over `blocks` blocks rescales the sums before it at
-    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. Where p is
-    divided by its sum before it reads v, every term is wrong by r more.
+    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. A plain one
+    rescales nothing; where it divides p by its sum before it reads v, every term is wrong by r instead.
 
     Raises: ParameterError where so many roundings leave no bound.
     Source: Dao et al., arXiv:2205.14135, algorithm 1 (online softmax).
