@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.diagnosis import diverges
+from conformance.diagnosis import Stepped, diverges
 from conformance.faults import acceptance, arithmetic, attention, histories, rules, speculation, windows
 from conformance.faults.single import single
 from conformance.judge import Judgement, Measured
@@ -15,7 +15,7 @@ from conformance.known import read_known
 from conformance.plan import Selection, plan
 from conformance.report import Diagnosis
 from conformance.run import Setting, run
-from ssmspec_ref import ssd
+from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
 from ssmspec_ref.records import prefix
 from ssmspec_ref.shapes import Array
@@ -105,6 +105,21 @@ class DecaysLast:
         return self.S
 
 
+class TakesTheLast(Stepped):
+    """The right rule in float32, of which every row takes the state behind the last draft, also one that took no part."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(lambda *given: arithmetic.rounded(*delta.scan(*given)), S, params)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        super().commit(np.full_like(advanced, path.shape[1]), path)
+
+
+def test_a_fault_is_known_where_the_right_answer_has_no_bound_and_both_round() -> None:
+    subject = Subject("x", {"delta.verify_snapshots": Capability(TakesTheLast, rules.FP32)})
+    assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsEveryDraft`")
+
+
 def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
     subject = Subject("x", {"delta.verify_snapshots": Capability(DecaysLast, rules.FP32)})
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith(
@@ -114,7 +129,9 @@ def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
 
 def test_a_fault_of_windows_is_known_however_they_are_verified() -> None:
     subject = windows.subject("verify_snapshots", windows.KeepsOneMore, "delta")
-    assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsOneMore`")
+    said = diagnosed(subject, "delta.verify_snapshots").looks_like
+    assert said.startswith("equals the planted fault `KeepsOneMore`")
+    assert said.endswith("bug class ACCEPT-IDX: The ring holds the first rejected token too."), "and no other fault"
 
 
 def test_faults_that_one_case_does_not_tell_apart_are_all_named() -> None:
