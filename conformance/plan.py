@@ -117,7 +117,7 @@ def check_limits(adapter: Adapter, subject: Subject) -> None:
                 f"{n}={'|'.join(values)}"
                 for s in SPECIFICATIONS
                 if s.operation == operation
-                for n, values in s.options.items()
+                for n, values in s.values.items()
             ]
             raise UnknownLimit(
                 f"{adapter.name}, {subject.name}, limits {', '.join(wrong)}, which no case has; "
@@ -129,7 +129,7 @@ def _options() -> dict[str, set[str]]:
     """Every option of every operation, with its values."""
     known: dict[str, set[str]] = {}
     for specification in SPECIFICATIONS:
-        for name, values in [*specification.options.items(), *((n, (v,)) for n, v in specification.fixed.items())]:
+        for name, values in [*specification.values.items(), *((n, (v,)) for n, v in specification.fixed.items())]:
             known.setdefault(name, set()).update(values)
     return known
 

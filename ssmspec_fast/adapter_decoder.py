@@ -176,6 +176,8 @@ class Bare:
 KINDS: dict[str, tuple[str, ...]] = {"kind": ("mamba2", "mamba1", "delta"), "inner_norm": ("off",)}
 NOT_THERE = "the engine has neither Kimi Delta Attention nor norms inside Mamba-1"
 STEPS: dict[str, tuple[str, ...]] = {"accept": ("all", "root")}
+TREES: dict[str, tuple[str, ...]] = {"between": ("trees",)}
+NO_CHAINS = f"{NOT_THERE}; its tree takes trees only, chains are activation replay's"
 
 
 def subjects(device: str, operations: Operations, contract: NumericContract) -> list[Subject]:
@@ -191,7 +193,7 @@ def subjects(device: str, operations: Operations, contract: NumericContract) -> 
     for name, (make, drafts) in adapter_methods.CHAINS.items():
         why = {"speculate": "chains only; trees are the tree's", **absent}
         made.append(Subject(name, {"speculate.chain": Capability(decoding(make, drafts), contract, limits)}, why))
-    tree = Capability(decoding(adapter_methods.tree), contract, limits)
+    tree = Capability(decoding(adapter_methods.tree), contract, Limits(options=KINDS | TREES, reason=NO_CHAINS))
     made.append(Subject("tree", {"speculate.tree": tree}, {"speculate": "a chain is activation replay's", **absent}))
     alone: dict[str, Make] = {
         "verify_snapshots": lambda t: Snapshots(),
@@ -199,7 +201,7 @@ def subjects(device: str, operations: Operations, contract: NumericContract) -> 
         "buffered_verify": lambda t: ReplayBuffer(),
         "buffered_step": lambda t: ReplayBuffer(5),
     }
-    by_head = Limits(options={"gate": ("head",)}, reason=NOT_THERE)
+    by_head = Limits(options={"gate": ("head",)} | TREES, reason=NO_CHAINS)
     for kind in ("ssd", "delta"):
         capabilities = {
             f"{kind}.{operation}": Capability(partial(Bare, decoding(make)), contract, by_head)

@@ -87,6 +87,7 @@ class Recurrence:
         options: Mapping[str, tuple[str, ...]],
         sources: Mapping[str, str],
         ok: Callable[[Sizes], bool] | None = None,
+        rare: Mapping[str, tuple[str, ...]] | None = None,
     ) -> tuple[Specification, ...]:
         """The four operations of the recurrence; `further` are the long runs, `tiles` what a tree takes of them."""
         name, axes = self.output
@@ -94,7 +95,8 @@ class Recurrence:
 
         def made(operation: str, **given: Any) -> Specification:
             shared: dict[str, Any] = {"base": base, "rows": rows, "further": further, "sources": sources, "run": pure}
-            shared |= {"families": ("gentle", "normal", "strong", "wide")} | ({} if ok is None else {"ok": ok})
+            shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": rare or {}}
+            shared |= {} if ok is None else {"ok": ok}
             every = {**options, **given.pop("more", {})}
             return Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
 
@@ -118,7 +120,7 @@ class Recurrence:
             made(
                 "verify_tree",
                 more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
-                further=(*tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle")),
+                further=(*tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
                 draw=self.draw_tree,
                 expect=expecting(self.along_paths, self.bound_tree, (y,), lambda a: [self.judged(tree.live(a[2]))]),
             ),
