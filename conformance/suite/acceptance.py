@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
-from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
+from ssmspec_ref.accept import UniformDice, greedy, stop
+from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
 
@@ -150,18 +151,9 @@ def expect_sampled(arguments: Arguments, contract: NumericContract, used: Any) -
     for b, row in enumerate(zip(tokens, parents, strict=True)):
         tree = unpadded(*row)
         dice = Measuring(*([Fraction(float(u)) for u in noise[b, : len(tree)]] for noise in (coins, picks)))
-        runs.append(exact_run(tree, law, fractions(p[b, : len(tree)]), fractions(q[b, : len(tree)]), dice))
+        runs.append(sampled(tree, law, fractions(p[b, : len(tree)]), fractions(q[b, : len(tree)]), dice))
         clear.append(dice.nearest > NEAR)
     return emitted(runs, tokens.shape[1], budget, eos, np.array(clear))
-
-
-def exact_run(tree: DraftTree, law: str, p: Any, q: Any, dice: UniformDice) -> Emitted:
-    """The rule of a law, in fractions."""
-    if law == "naive":
-        return naive.naive(tree, p, dice)
-    laws = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-    drawn = laws[law](tree, q) if law in laws else proposals.point_masses(tree, len(p[0]))
-    return multi_step.multi_step(tree, p, drawn, dice)
 
 
 def fractions(rows: Array) -> list[list[Fraction]]:
