@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.suite.ssd import RECURRENCE
 from ssmspec_ref import delta, error_bounds, ssd
 from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
@@ -39,6 +40,20 @@ def test_running_sums_may_be_scaled_to_powers_of_two_before_they_are_subtracted(
             y_bound, S_bound = error_bounds.ssd.scan(*inputs, contract)
             worst[i] = max(worst[i], used(y, y_bound), used(S, S_bound))
     assert 0.5 < worst[0] <= 1 < worst[1]
+
+
+def test_a_tree_that_is_stepped_may_be_wrong_by_the_error_of_each_decay() -> None:
+    """33 nodes below each other that all decay alike, so that the errors of their exponentials add up."""
+    nodes, worst = 33, [0.0, 0.0]
+    S, ones, mask = np.ones((1, 1, 1, 1)), np.ones((1, nodes, 1, 1)), np.tri(nodes, dtype=bool)[None]
+    params = ssd.SSDParams(np.array([-1.0]), dt_softplus=False)
+    for z in np.linspace(0.001, 0.2, 50):
+        window = ssd.SSDWindow(0 * ones, np.full((1, nodes, 1), float(F32(z))), ones, ones)
+        y, _ = Machine(FP32).ssd(S, window, params)
+        for i, order in enumerate(("sequential", "output_only")):
+            (bound,) = RECURRENCE.bound_tree(S, window, mask, params, replace(FP32, order=order))
+            worst[i] = max(worst[i], used(y, bound))
+    assert worst[0] <= 1 < worst[1]
 
 
 # --------------------------------------------------------------------------------------------------------- ring
