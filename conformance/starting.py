@@ -32,10 +32,15 @@ class Level(StrEnum):
     generator = "generator"
 
 
-def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
-    """What is to be opened. Modules of the working folder are found too, behind all that is installed."""
+def find_here() -> None:
+    """Find the modules of the working folder too, behind all that is installed."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
+
+
+def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
+    """What is to be opened; modules of the working folder are found."""
+    find_here()
     return (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
 
 

@@ -23,6 +23,7 @@ from .accept.naive import choices
 from .accept.processors import Sampling, past, process
 from .accept.walk import cut, walk
 from .adapter_tensors import apart, exact, nearest, pooled, wide
+from .device import check_device
 from .operations import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Taps
 from .operations.torch_ops import TorchOperations
 from .operations.torch_recurrences import Delta, DeltaTokens
@@ -248,7 +249,8 @@ def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The engine on a device."""
+    """The engine on a device. Raises: Unsupported for a GPU that is not there."""
+    check_device(device)
     subjects = []
     for storage, bitwise in FORMATS:
         contract = NumericContract(state=storage, io=storage)

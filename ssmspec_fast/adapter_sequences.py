@@ -21,6 +21,7 @@ from .adapter_methods import Make
 from .adapter_model import model_of
 from .adapter_poison import by_slot, poison
 from .decoder import Decoder
+from .device import check_device
 from .handover import Held, take_out
 from .model import Model
 from .operations import Emitted, Operations
@@ -142,7 +143,8 @@ def decodings(operations: Operations, device: str, contract: NumericContract, ho
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The engine on a device; over the kernels too where they run."""
+    """The engine on a device; over the kernels too where they run. Raises: Unsupported for a GPU that is not there."""
+    check_device(device)
     made = decodings(TorchOperations(bitwise=True), device, NumericContract(), "torch")
     if device != "cpu" or os.environ.get("TRITON_INTERPRET") == "1":
         made += over_kernels(device)
@@ -153,6 +155,7 @@ def kernels(device: str = "cuda") -> Adapter:
     """The engine over the kernels only. Raises: Unsupported for a device that kernels cannot run on."""
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
+    check_device(device)
     return Adapter("ssmspec_fast over the kernels", torch.__version__, decodings=over_kernels(device))
 
 

@@ -36,6 +36,8 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
+from .device import check_device
+
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
@@ -201,6 +203,7 @@ def adapter(device: str = "cuda") -> Adapter:
     """The kernels on a device. Raises: Unsupported for a device that kernels cannot run on."""
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
+    check_device(device)
     subjects = []
     for state, io in FORMATS if device != "cpu" else INTERPRETED:
         kernels = Kernels(device, DTYPES[state], DTYPES[io])

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ssmspec_ref.errors import ParameterError, Unsupported
+from ssmspec_ref.errors import ParameterError
 
 from . import choices
 from .accept import Acceptance
 from .accept.processors import Sampling
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
+from .device import check_device
 from .draft import Drafter
 from .errors import MemoryRefused
 from .families.source import Plan
@@ -86,8 +87,7 @@ class Parts:
         for name, value in (("slots", self.slots), ("cache", self.cache), ("drafts", self.drafts), ("rows", self.rows)):
             if value < 1:
                 raise ParameterError(f"{name} came as {value}; give 1 or more")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise Unsupported(f"device {self.device!r} was asked for, but torch sees no GPU here; use cpu")
+        check_device(self.device)
 
     def open_drafter(self) -> Checkpoint | None:
         """The drafter's checkpoint, where it is a folder; through its text where it has another tokenizer than the target.

@@ -129,7 +129,8 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     assert measured == list(TINY.subjects())
     assert CliRunner().invoke(app, command).exit_code == 0
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
-    for wrong in (["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
+    beside = [["--tiny", "--method", "joint"], ["--papers", "--model", "x"]]
+    for wrong in (*beside, ["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
         assert CliRunner().invoke(app, wrong).exit_code == REFUSED
 
 
