@@ -10,6 +10,7 @@ ConformanceError
 ├── ProgramError       a program that ended, or whose answer cannot be read
 ├── OtherWeights       a layer that says it used other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
+├── UnpackError        a peer's wheel that cannot be had, or lacks a part; a folder that holds another version
 └── ReportError        a report that is truncated, edited or of another version, or that cannot be written
 """
 
@@ -52,6 +53,10 @@ class OtherWeights(ConformanceError):
 
 class KnownListError(ConformanceError):
     """A list of known failures that cannot be read."""
+
+
+class UnpackError(ConformanceError):
+    """A package without an adapter here, a wheel that cannot be had or lacks a part, a folder that holds another version."""
 
 
 class ReportError(ConformanceError):
