@@ -116,7 +116,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `delta_tree.scan` with its bound, (5) to (8); at padding both are 0.
+    """The output at every node of `delta_tree.scan` with its bound, (5) to (8), in whatever order; at padding both are 0.
+
+    It does not hold paths that are taken token by token: `scan` along them does.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
