@@ -97,6 +97,22 @@ def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:
         (["--adapter", "conformance.report:python_command"], "return a ssmspec_ref.contract.Adapter"),
         (["--adapter", "reference", "--case", "ssd.scan/b1"], "is no case"),
         (["--adapter", "reference", "--subject", "nobody"], "nothing to run"),
+        (
+            ["--adapter", "docs.examples.my_kernels:adapter", "--operation", "ssd.stop"],
+            "the subjects are ssd; they have ssd.step",
+        ),
+        (
+            ["--adapter", "reference", "--case", "ssd.scan/q1/plain/gentle/s0"],
+            "ssd.scan has no axis q; its axes are b, t, g,",
+        ),
+        (
+            ["--adapter", "reference", "--case", "conv.step/b1/plain/gentle/s0"],
+            "no family gentle; its axes are b, c, w, its opt",
+        ),
+        (
+            ["--adapter", "reference", "--case", "ssd.step/g2,h3/plain/gentle/s0"],
+            "ssd.step has no case of these sizes together",
+        ),
     ],
 )
 def test_a_mistake_is_named_and_ends_with_two(tmp_path: Path, words: list[str], said: str) -> None:

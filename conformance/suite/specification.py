@@ -148,11 +148,17 @@ class Specification:
     def parse(self, identity: str) -> Case:
         """The case of an id. Raises: UnknownCase."""
         operation, sizes, options, family, seed = split(identity)
-        unknown = [axis for axis in sizes if axis not in self.base]
+        unknown = [f"axis {axis}" for axis in sizes if axis not in self.base]
         unknown += [f"{n}={v}" for n, v in options.items() if v not in self.values.get(n, (self.fixed.get(n),))]
-        unknown += [f"{name} is missing" for name in self.fixed if name not in options]
-        if operation != self.operation or unknown or family not in self.families or not self.ok({**self.base, **sizes}):
-            raise UnknownCase(f"{identity!r} names nothing that {self.operation} has: {unknown or [family, sizes]}")
+        unknown += [f"case without {name}" for name in self.fixed if name not in options]
+        unknown += [] if family in self.families else [f"family {family}"]
+        unknown += [] if self.ok({**self.base, **sizes}) else ["case of these sizes together"]
+        if operation != self.operation or unknown:
+            offered = [f"{n}={'|'.join(v)}" for n, v in self.values.items()] + [f"{n}={v}" for n, v in self.fixed.items()]
+            raise UnknownCase(
+                f"{identity!r}: {self.operation} has no {', no '.join(unknown)}; its axes are {', '.join(self.base)}, its "
+                f"options {', '.join(offered)}, its families {', '.join(self.families)}"
+            )
         return self.case(sizes, options, family, seed)
 
 
