@@ -144,7 +144,15 @@ def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> Non
     assert held["summary"]["requests"] == len(held["served"]) == 5
     assert held["summary"]["failed"] == 0
     assert all(len(one["tokens"]) == 3 and one["arrival"] <= one["start"] <= one["finish"] for one in held["served"])
-    for wrong in (["--policy", "best"], ["--rate", "0"], ["--tokens", "0"], ["--policy", "clearing", "--capacity", "9"]):
+    assert "5 requests at 200 a second take 0 s or more" in done.stderr
+    beside = [["--drafter", "ngram"], ["--method", "snapshots"]]
+    for wrong in (
+        *beside,
+        ["--policy", "best"],
+        ["--rate", "0"],
+        ["--tokens", "0"],
+        ["--policy", "clearing", "--capacity", "9"],
+    ):
         assert CliRunner().invoke(app, ["--tiny", *wrong]).exit_code == REFUSED
     assert CliRunner().invoke(app, []).exit_code == REFUSED
 
