@@ -84,6 +84,19 @@ def test_what_a_ring_rounded_is_read_again_by_the_tokens_behind_it(share: float)
     assert used(by_single_tokens(window, "bf16"), strict) > 1
 
 
+def test_tokens_before_the_first_value_have_bound_zero_also_where_writes_reflect() -> None:
+    """beta = 2: entries of A above 1, for which an inverse exchanges rows and lets later tokens leak into earlier ones."""
+    rng, tokens = np.random.default_rng(0), 12
+    k, v = rng.normal(size=(1, tokens, 1, 3)), rng.normal(size=(1, tokens, 1, 2))
+    k, v[:, :4] = k / np.linalg.norm(k, axis=3, keepdims=True), 0.0
+    window = delta.DeltaWindow(k[..., ::-1].copy(), k, v, np.zeros((1, tokens, 1)), np.full((1, tokens, 1), 2.0))
+    contract = replace(FP32, order="output_only")
+    o, _ = error_bounds.delta.scan(np.zeros((1, 1, 3, 2)), window, delta.DeltaParams(scale=1.0, l2_norm=False), contract)
+    assert not o.value[:, :4].any()
+    assert not o.error[:, :4].any()
+    assert np.all(o.error[:, 5:] > 0)
+
+
 # ---------------------------------------------------------------------------------------------- below the normal range
 
 

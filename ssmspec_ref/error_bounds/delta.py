@@ -184,13 +184,18 @@ def _solve(A: Approx, R: Approx, size: Array, c: NumericContract) -> tuple[Appro
     """U, and (I - |T| e_A)^-1 |T| (8); A, R and |R| (`size`) have the heads before the tokens."""
     tokens = A.value.shape[-1]
     full = np.eye(tokens) + A.value
-    T = np.linalg.inv(full)
+    T = _inverse(A)
     U, positive = T @ R.value, np.abs(T)
     g = gamma(np.array(3.0 * tokens), c, matmul=True)
     g = g + np.expm1(4 * np.log1p(operand_roundoff(c))) * (1 + g)
-    solve = np.linalg.solve(np.eye(tokens) - positive @ A.error, positive)
+    solve = np.tril(np.linalg.solve(np.eye(tokens) - positive @ A.error, positive))
     carried = solve @ (R.error + A.error @ np.abs(U))
     return Approx(U, carried + g * positive @ (np.abs(full) + A.error) @ positive @ size, c), solve
+
+
+def _inverse(A: Approx) -> Array:
+    """T = (I + A)^-1. A general inverse exchanges rows and leaves roundings above the diagonal, where T is 0."""
+    return np.tril(np.linalg.inv(np.eye(A.value.shape[-1]) + A.value))
 
 
 def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) -> tuple[Approx, Approx]:
@@ -198,7 +203,7 @@ def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) 
     absolute value of the whole linear map from S0 to them."""
     k, decay, between, E = i.k.value, i.decay.value, i.between.value, i.S.error
     into_u = einsum("bth, bthk, bthk -> bhtk", i.beta.value, decay, k)
-    T, scores = np.linalg.inv(np.eye(A.value.shape[-1]) + A.value), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
+    T, scores = _inverse(A), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
     write = einsum("bjhk, bjhk -> bhkj", between[:, -1], k)
     read = einsum("bthk, bthk -> bhtk", decay, i.q.value)
     keep = decay[:, -1, :, :, None] * np.eye(k.shape[-1])
