@@ -45,10 +45,8 @@ def bench(
             _check_alone("--tiny" if tiny else "--papers", context, tiny)
         subjects = _subjects(tiny, papers, model, method, windows, trees, batches, drafts)
         report, left = _run(subjects, "cpu" if tiny else device, out, seconds)
-    except SpecError as error:
-        raise refused(f"{type(error).__name__}: {error}") from error
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed; pip install 'ssmspec[torch]' brings it") from error
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error) from error
     console.print(report.table())
     for name, held in report.fits().items():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
