@@ -14,9 +14,10 @@ from .junit import junit
 from .known import read_known
 from .page import page
 from .refusal import FAILED, refused
-from .report import Report, Writer, read_report
+from .report import Report, Writer, file_of, opened, read_report, unwritable
 
-Path_ = Annotated[Path, typer.Argument(help="A report.jsonl.")]
+REPORT = "A report.jsonl, or its folder."
+Path_ = Annotated[Path, typer.Argument(help=REPORT)]
 
 
 def write(folder: Path, report: Report | None = None) -> list[Path]:
@@ -27,7 +28,10 @@ def write(folder: Path, report: Report | None = None) -> list[Path]:
     whole = report or read_report(folder / "report.jsonl")
     made = {"report.html": page(whole), "junit.xml": junit(whole), "badge.svg": badge(whole)}
     for name, text in made.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        try:
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(folder / name, error) from error
     return [folder / name for name in made]
 
 
@@ -41,7 +45,11 @@ def register(app: typer.Typer) -> None:
 def make(report: Path_) -> None:
     """Write the page, JUnit and the badge of a report beside it."""
     whole = _read(report)
-    for path in write(report.parent, whole):
+    try:
+        made = write(file_of(report).parent, whole)
+    except ConformanceError as error:
+        raise refused(error) from error
+    for path in made:
         Console().print(str(path), soft_wrap=True, highlight=False)
 
 
@@ -60,7 +68,7 @@ def compare(
 
 def merge(
     folder: Annotated[Path, typer.Argument(help="Folder for the whole report.")],
-    parts: Annotated[list[Path], typer.Argument(help="The report.jsonl of every shard.")],
+    parts: Annotated[list[Path], typer.Argument(help="The report.jsonl of every shard, or its folder.")],
     known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
 ) -> None:
     """Put the reports of shards together. Exits with 1 if a case failed or stayed unknown, or a known failure met no case."""
@@ -68,17 +76,16 @@ def merge(
     try:
         lists = {name: read_known(name, known) for report in reports for name in report.header.adapters}
         merged = merging.merge(reports, [str(part) for part in parts], lists)
+        with opened(folder) as stream:
+            writer = Writer(stream, merged.header)
+            for result in merged.results:
+                writer.add(result)
+            for diagnosis in merged.diagnoses:
+                writer.add(diagnosis)
+            footer = writer.close()
+        write(folder)
     except ConformanceError as error:
         raise refused(error) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
-        writer = Writer(stream, merged.header)
-        for result in merged.results:
-            writer.add(result)
-        for diagnosis in merged.diagnoses:
-            writer.add(diagnosis)
-        footer = writer.close()
-    write(folder)
     Console().print(f"{footer.verdicts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
     if any(footer.verdicts.get(word) for word in ("fail", "unknown")):
         raise typer.Exit(FAILED)

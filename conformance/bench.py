@@ -173,6 +173,6 @@ def tail(error: BaseException) -> str:
     """The error and the last two places that it passed through, without folders; of an error of the suite's, its words."""
     if isinstance(error, ConformanceError):
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename][-2:]
     places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
     return f"{type(error).__name__}: {str(error)[:500]} | " + " | ".join(places)

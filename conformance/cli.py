@@ -13,19 +13,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ssmspec_ref.contract import Adapter, Limits
+from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
 
 from . import artefacts, starting
-from .errors import ConformanceError
+from .errors import ConformanceError, UnknownCase
 from .judge import OTHER
 from .known import read_known
 from .matrix import show
-from .opening import Opening
+from .opening import DEFAULT, Opening
 from .plan import Job, Selection, plan
 from .pool import Pool
 from .process import TIMEOUT
-from .refusal import FAILED, refused
-from .report import Result, Writer, header, read_report
+from .refusal import FAILED, INTERRUPTED, refused
+from .report import Result, Writer, header, opened, read_report
 from .run import Alone, Judges, Setting
 from .run import run as run_plan
 from .starting import ADAPTER, DEVICE, PROGRAMS
@@ -35,6 +35,10 @@ from .suite.specification import TIERS
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, help="Judge an implementation against the float64 reference."
 )
+
+
+FOLDER, OF_A_CASE = Path("conformance-report"), "case"
+REPORT = f"Folder for the report; else {FOLDER}, of one case {FOLDER / OF_A_CASE}."
 
 
 def _tier(value: str) -> str:
@@ -58,7 +62,7 @@ def run(
     subject: Annotated[str, typer.Option(help="Only these subjects; a pattern.")] = "*",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern such as 'ssd.*'.")] = "*",
     case: Annotated[str | None, typer.Option(help="One case, by its id.")] = None,
-    report: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("conformance-report"),
+    report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
     known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Processes that judge, each with a worker for each adapter.")] = 1,
@@ -74,11 +78,15 @@ def run(
     console, progress = Console(), Console(stderr=True)
     part, parts = map(int, shard.split("/"))
     selection = Selection(tier, subject, operation, case, (part, parts))
+    report = report or (FOLDER / OF_A_CASE if case else FOLDER)
     try:
         opening = Opening(starting.names(adapter, program), device, not in_process, timeout)
         green = _judge(opening, selection, report, known, jobs, seed, console, progress)
     except ConformanceError as error:
         raise refused(error) from error
+    except KeyboardInterrupt as error:
+        progress.print(f"interrupted; the report in {report} is not whole", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(INTERRUPTED) from error
     if not green:
         raise typer.Exit(FAILED)
 
@@ -96,6 +104,7 @@ def _judge(
     def missing(error: ConformanceError) -> None:
         progress.print(f"[yellow]left out[/yellow]: {escape(str(error))}", soft_wrap=True)
 
+    progress.print(f"loading {', '.join(opening.names or DEFAULT)}", style="dim", highlight=False, markup=False)
     with opening.open(missing) as adapters:
         jobs, left_out = plan(adapters, selection)
         lists = {made.name: read_known(made.name, known) for made in adapters.values()}
@@ -118,18 +127,18 @@ def _written(
     console: Console,
     progress: Console,
 ) -> bool:
-    report.mkdir(parents=True, exist_ok=True)
     shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
     versions = {made.name: made.version for made in adapters.values()}
     head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only)
     whole = selection.whole and selection.tier == TIERS[-1]
-    with (report / "report.jsonl").open("w", encoding="utf-8") as stream, _bar(progress) as bar:
+    with opened(report) as stream, _bar(progress) as bar:
         writer = Writer(stream, head)
         outcome = run_plan(_watched(jobs, bar), left_out, setting, writer.add, whole, judges)
         writer.close()
     artefacts.write(report)
     show(console, head, outcome.results, outcome.diagnoses, f"{report / 'report.jsonl'}, page: {report / 'report.html'}")
-    return outcome.green
+    ran = bool(jobs) or bool(shard)  # a shard of few cases may have none
+    return outcome.green and ran
 
 
 def _drawn() -> int:
@@ -144,14 +153,16 @@ def list_cases(
 ) -> None:
     """List the cases of a tier, with what each is there for."""
     console = Console(soft_wrap=True, highlight=False)
-    for specification in SPECIFICATIONS:
-        if fnmatchcase(specification.operation, operation):
-            for case in specification.cases(tier, Limits()):
-                console.print(f"{specification.identify(case)}  [dim]{specification.source(case)}[/dim]")
+    found = [specification for specification in SPECIFICATIONS if fnmatchcase(specification.operation, operation)]
+    if not found:
+        raise refused(UnknownCase(f"no operation is {operation!r}; the operations are {', '.join(OPERATIONS)}"))
+    for specification in found:
+        for case in specification.cases(tier, Limits()):
+            console.print(f"{specification.identify(case)}  [dim]{specification.source(case)}[/dim]")
 
 
 @app.command(name="report")
-def show_report(path: Annotated[Path, typer.Argument(help="A report.jsonl.")]) -> None:
+def show_report(path: artefacts.Path_) -> None:
     """Show a report again; a report that was cut off or edited is refused."""
     try:
         read = read_report(path)

@@ -63,8 +63,9 @@ def compare(before: Report, after: Report, factor: float = FACTOR) -> Comparison
     broken += [c for c in changes if not c.before and c.after and c.after.verdict not in GREEN]
     fixed = [c for c in both if c.before.verdict not in GREEN and c.after.verdict in GREEN]  # type: ignore[union-attr]
     fixed += [c for c in both if (c.before.verdict, c.after.verdict) == ("known-failure", "pass")]  # type: ignore[union-attr]
-    more = [c for c in both if c.used[1] > factor * c.used[0] and c.used[1] > SMALL and c not in broken]
-    less = [c for c in both if c.used[0] > factor * c.used[1] and c.used[0] > SMALL and c not in fixed]
+    kept = [c for c in both if c.before.verdict in GREEN and c.after.verdict in GREEN]  # type: ignore[union-attr]
+    more = [c for c in kept if c.used[1] > factor * c.used[0] and c.used[1] > SMALL]
+    less = [c for c in kept if c.used[0] > factor * c.used[1] and c.used[0] > SMALL and c not in fixed]
     told = {c.key for part in (broken, fixed, more, less) for c in part}
     return Comparison(
         tuple(broken),

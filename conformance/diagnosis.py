@@ -1,22 +1,29 @@
 """What a failure looks like: where it is first apart from what must come, and which planted fault computes the same.
 
 A fault is named where its outputs are within twice the bound of the implementation's on every failing case that is tried,
-where it fails these cases as well, and where it passes what the implementation passes. Twice: both round.
+where it fails these cases as well, and where it passes what the implementation passes. Twice: both round. What must come bit
+for bit has the bound 0, and where it is computed instead both round too: there the largest bound of the case counts. Few and
+small cases may not tell two faults apart; then all are named.
 """
 
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ssmspec_ref.contract import Capability, Verdict
+from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from .bench import bench_of, placed
 from .cases import Case
 from .judge import Judgement, Measured, compare, expectation
+from .program import WINDOWS
 from .shrink import within
 from .suite.specification import Expected, Specification
 
@@ -35,6 +42,10 @@ PARTS = {
     "advanced": "the count of what is accepted",
     "ended": "the end of the run",
 }
+SEVERAL = tuple(way for way in WINDOWS if way != "buffered_step")
+"""Ways to verify windows of several tokens."""
+CLASS = re.compile(r" Bug class [^.]*\.")
+"""What a fault says of its class, which is told beside it."""
 BUFFER = "the state behind checkpoint and ring"
 AXES = {"b": "row", "t": "token", "h": "head", "l": "slot", "w": "tap", "n": "state", "g": "group"}
 
@@ -72,27 +83,42 @@ def looks_like(
     passing: Iterable[Case],
     faults: Iterable["Fault"],
 ) -> str:
-    """The planted fault whose outputs are those of an implementation, with its class and source; "" where none is."""
+    """The first planted fault whose outputs are those of an implementation, with its class and source, and the names of the
+    others; "" where none is."""
     tried = [*_observed(specification, capability, failing, FAILING, False)]
     if not tried:
         return ""
     tried += _observed(specification, capability, passing, PASSING, True)
+    equal: dict[str, Fault] = {}
     for fault in faults:
         own = _of(fault, specification.operation)
         if own is not None and all(_same(specification, own, *observed) for observed in tried):
-            failed = sum(not passes for *_, passes in tried)
-            agrees = f"{failed} failing and {len(tried) - failed} passing cases"
-            return f"equals the planted fault `{fault.name}` on {agrees}; bug class {fault.bug_class}: {fault.says}"
-    return ""
+            equal.setdefault(fault.name, fault)
+    if not equal:
+        return ""
+    (first, *others), failed = equal.values(), sum(not passes for *_, passes in tried)
+    agrees = f"{failed} failing and {len(tried) - failed} passing cases"
+    says = CLASS.sub("", first.says)
+    named = f"equals the planted fault `{first.name}` on {agrees}; bug class {first.bug_class}: {says}"
+    return named + (f" So do {', '.join(f'`{fault.name}`' for fault in others)}." if others else "")
 
 
 def _of(fault: "Fault", operation: str) -> Capability | None:
-    """What a fault does for an operation; a fault of a scan is one of a step too, over a window of one token."""
+    """What a fault does for an operation.
+
+    A fault of a scan is one of a step too, over a window of one token, and one of windows, whose states are kept; a fault of
+    windows verified in one way is one of those that are verified in another.
+    """
     rule, _, name = operation.partition(".")
-    found = fault.subject.capabilities.get(operation)
-    scan = fault.subject.capabilities.get(f"{rule}.scan")
-    if found is not None or scan is None or name != "step" or rule == "conv":
-        return found
+    had = fault.subject.capabilities
+    scan = had.get(f"{rule}.scan")
+    if operation in had or rule == "conv":
+        return had.get(operation)
+    if name in WINDOWS:
+        other = next((had[f"{rule}.{way}"] for way in SEVERAL if f"{rule}.{way}" in had), None)
+        return other or (scan and replace(scan, run=partial(Stepped, scan.run)))
+    if scan is None or name != "step":
+        return None
 
     def step(S: Array, token: Any, params: Any) -> Any:
         kind = getattr(sys.modules[type(token).__module__], type(token).__name__.replace("Token", "Window"))
@@ -100,6 +126,29 @@ def _of(fault: "Fault", operation: str) -> Capability | None:
         return came[0][:, 0], came[1]
 
     return replace(scan, run=step)
+
+
+class Stepped:
+    """Windows of chains, decoded by a scan of one token after the other; of the states one is restored."""
+
+    def __init__(self, scan: Callable[..., Any], S: Array, params: Any) -> None:
+        self.scan, self.S, self.params = scan, S, params
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        if parents is not None:
+            raise Unsupported("a scan reads chains; a tree has other faults")
+        outputs, self.kept = [], [self.S]
+        for t in range(next(iter(vars(window).values())).shape[1]):
+            output, S = self.scan(self.kept[-1], each(lambda a, t=t: a[:, t : t + 1], window), self.params)
+            outputs.append(output)
+            self.kept.append(S.astype(np.float64))
+        return np.concatenate(outputs, axis=1)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self.S = np.stack(self.kept)[advanced, np.arange(len(advanced))]
+
+    def state(self) -> Array:
+        return self.S
 
 
 def _observed(
@@ -142,13 +191,14 @@ def _same(
         return False
     if len(outputs) != len(came):
         return False
-    apart = False
+    apart, largest = False, max(np.max(want.bound, initial=0.0) for want in expected)
     for want, theirs, ours in zip(expected, outputs, came, strict=True):
         if not isinstance(theirs, np.ndarray) or theirs.shape != ours.shape:
             return False
         judged = np.broadcast_to(np.True_ if want.judged is None else want.judged, want.value.shape)
+        both_round = 2 * np.where(want.bound > 0, want.bound, largest)
         between = np.abs(theirs.astype(np.float64) - ours.astype(np.float64))
-        if not np.all((between <= 2 * want.bound)[judged]):
+        if not np.all((between <= both_round)[judged]):
             return False
         apart |= not np.all((np.abs(theirs.astype(np.float64) - want.value) <= want.bound)[judged])
     return apart is not passes

@@ -183,7 +183,9 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
     """Every output against its expectation; the first that is unfit decides, otherwise the worst utilisation."""
     if len(got) != len(expected):
         names = ", ".join(e.name for e in expected)
-        return Judgement(Verdict.FAIL, "outputs", f"{len(got)} outputs came, but {len(expected)} are needed: {names}")
+        told = f"{len(got)} outputs came, but {len(expected)} are needed: {names}"
+        one = f"; what came is a {got[0].kind}, return a tuple" if len(got) == 1 and isinstance(got[0], Foreign) else ""
+        return Judgement(Verdict.FAIL, "outputs", told + one)
     for want, came in zip(expected, got, strict=True):
         refusal = _unfit(want, came, contract)
         if refusal is not None:

@@ -1,15 +1,19 @@
-"""Adapters by name: one that ships (`transformers`), a package with a module `adapter`, or `package.module:factory`."""
+"""Adapters by name: one that ships (`transformers`), a package with a module `adapter`, a module with a function
+of that name, or `package.module:factory`."""
 
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from typing import Any
 
-from ssmspec_ref.contract import Adapter
+from ssmspec_ref.contract import Adapter, Capability, Decoding, Limits, NumericContract, Subject
 from ssmspec_ref.errors import Unsupported
 
 from . import adapters
-from .errors import AdapterUnavailable, UnknownAdapter
+from .bench import tail
+from .errors import AdapterUnavailable, ConformanceError, MalformedAdapter, UnknownAdapter
 
 PROGRAM = "program "
 """What stands before the command of a program that is judged through its standard input."""
@@ -30,8 +34,10 @@ def _home(name: str) -> str:
     """The module that holds the adapter of a name. Raises: UnknownAdapter."""
     if name in shipped():
         return f"{adapters.__name__}.{name}"
-    if name.isidentifier() and find_spec(name) and find_spec(f"{name}.adapter"):
-        return f"{name}.adapter"
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is not None:
+        inside = spec.submodule_search_locations and find_spec(f"{name}.adapter")
+        return f"{name}.adapter" if inside else name
     raise UnknownAdapter(
         f"no adapter {name!r} ships; give one of {', '.join(shipped())}, "
         "a package with a module `adapter`, or package.module:factory"
@@ -41,19 +47,26 @@ def _home(name: str) -> str:
 def load(name: str, device: str = "cpu") -> Adapter:
     """The adapter of a name, for a device.
 
-    Raises: UnknownAdapter, AdapterUnavailable.
+    Raises: UnknownAdapter, AdapterUnavailable, MalformedAdapter.
     """
     if name.startswith(PROGRAM):
         from .program import adapter
 
         return adapter(name.removeprefix(PROGRAM), device)
     module, _, factory = name.partition(":")
+    if module.endswith(".py"):
+        stem = module.removesuffix(".py").replace("\\", "/").rsplit("/", 1)[-1]
+        raise UnknownAdapter(
+            f"{module} names a file; name its module, {stem}:{factory or 'adapter'}, its folder on PYTHONPATH"
+        )
     if not factory:
         module, factory = _home(name), "adapter"
     try:
         make = getattr(importlib.import_module(module), factory, None)
         if make is None:
-            raise UnknownAdapter(f"{module} has no {factory}; name a function that returns an Adapter")
+            raise UnknownAdapter(
+                f"{module} has no {factory}; name a function that returns an Adapter, as package.module:factory"
+            )
         chooses = "device" in inspect.signature(make).parameters
         if device != "cpu" and not chooses:
             raise AdapterUnavailable(f"{name} computes on the cpu only, but --device came as {device}; leave it out")
@@ -68,9 +81,38 @@ def load(name: str, device: str = "cpu") -> Adapter:
         raise AdapterUnavailable(f"{name} is not installed here ({error}); to judge it: {how}") from error
     except Unsupported as error:
         raise AdapterUnavailable(f"{name}: {error}") from error
+    except ConformanceError:
+        raise
+    except Exception as error:  # whatever the module or its factory raises
+        raise AdapterUnavailable(f"{name} cannot be loaded: {tail(error)}") from error
     if not isinstance(made, Adapter):
         raise UnknownAdapter(f"{module}:{factory} returned a {type(made).__name__}; return a ssmspec_ref.contract.Adapter")
+    check_form(made)
     return made
+
+
+def check_form(made: Adapter) -> None:
+    """Raise MalformedAdapter where a part is of another type than the contract's, or where nothing is declared."""
+    _check(made, "subjects", made.subjects, tuple)
+    _check(made, "decodings", made.decodings, tuple)
+    for subject in made.subjects:
+        _check(made, "a subject", subject, Subject)
+        _check(made, f"the capabilities of {subject.name}", subject.capabilities, Mapping)
+        for operation, capability in subject.capabilities.items():
+            where = f"{subject.name}, {operation}"
+            _check(made, where, capability, Capability)
+            _check(made, f"{where}, contract", capability.contract, NumericContract)
+            _check(made, f"{where}, limits", capability.limits, Limits)
+            _check(made, f"{where}, run", capability.run, Callable)
+    for decoding in made.decodings:
+        _check(made, "a decoding", decoding, Decoding)
+    if not made.subjects and not made.decodings:
+        raise MalformedAdapter(f"{made.name} declares nothing; give it a Subject with its operations, or a Decoding")
+
+
+def _check(made: Adapter, where: str, came: Any, kind: Any) -> None:
+    if not isinstance(came, kind):
+        raise MalformedAdapter(f"{made.name}: {where} came as {type(came).__name__}; give a {kind.__name__}")
 
 
 def _installing(package: str) -> str:

@@ -135,6 +135,8 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         else "Nothing failed that is not listed."
         if known
         else "Nothing failed."
+        if any(r.case for r in results)
+        else "No case was run."
     )
     if known:
         said += f" {_cases(known)} failed as listed: deviations of the implementation, with their reasons above."

@@ -84,10 +84,12 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
                         else _left_out(adapter, subject, operation, bool(found))
                     )
     if not jobs and not left_out:
-        subjects = ", ".join(subject.name for adapter in adapters.values() for subject in adapter.subjects)
+        subjects = [subject for adapter in adapters.values() for subject in adapter.subjects]
+        called = dict.fromkeys(subject.name for subject in subjects)
+        had = dict.fromkeys(operation for subject in subjects for operation in subject.capabilities)
         raise UnknownCase(
             f"nothing to run: no subject {selection.subject!r} takes {selection.case or selection.operation!r}; "
-            f"the subjects are {subjects}; the operations are {', '.join(OPERATIONS)}"
+            f"the subjects are {', '.join(called)}; they have {', '.join(had) or 'no operation'}"
         )
     part, parts = selection.shard
     jobs = [job for job in jobs if crc32(job.identity.encode()) % parts == part - 1]
@@ -117,7 +119,7 @@ def check_limits(adapter: Adapter, subject: Subject) -> None:
                 f"{n}={'|'.join(values)}"
                 for s in SPECIFICATIONS
                 if s.operation == operation
-                for n, values in s.options.items()
+                for n, values in s.values.items()
             ]
             raise UnknownLimit(
                 f"{adapter.name}, {subject.name}, limits {', '.join(wrong)}, which no case has; "
@@ -129,7 +131,7 @@ def _options() -> dict[str, set[str]]:
     """Every option of every operation, with its values."""
     known: dict[str, set[str]] = {}
     for specification in SPECIFICATIONS:
-        for name, values in [*specification.options.items(), *((n, (v,)) for n, v in specification.fixed.items())]:
+        for name, values in [*specification.values.items(), *((n, (v,)) for n, v in specification.fixed.items())]:
             known.setdefault(name, set()).update(values)
     return known
 

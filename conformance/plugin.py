@@ -100,7 +100,7 @@ class Run:
         self.jobs: list[Job] = []
         self.results: list[Result] = []
         self.diagnoses: list[Diagnosis] = []
-        self.written: Path | None = None
+        self.written = ""
 
     def plan(self) -> None:
         """Load the adapters and list their cases; a mistake ends the session as a mistake of its usage."""
@@ -109,19 +109,25 @@ class Run:
         from .load import load
         from .plan import Selection, plan
         from .run import Setting
+        from .starting import names
         from .suite.specification import TIERS
 
         given = {name: getattr(self.config.option, f"ssmspec_{name}") for name in OPTIONS}
         if given["tier"] not in TIERS:
             raise pytest.UsageError(f"--ssmspec-tier came as {given['tier']!r}; give one of {', '.join(TIERS)}")
         try:
-            self.adapters = {name: load(name, given["device"]) for name in given["adapter"]}
+            self.adapters = {name: load(name, given["device"]) for name in names(given["adapter"], None)}
             selection = Selection(given["tier"], given["subject"], given["operation"])
             self.jobs, self.left_out = plan(self.adapters, selection)
             path = Path(given["known"]) if given["known"] else None
             self.setting = Setting({a.name: read_known(a.name, path) for a in self.adapters.values()}, given["device"])
         except ConformanceError as error:
             raise pytest.UsageError(f"{type(error).__name__}: {error}") from error
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """With pytest-xdist a mistake is told here: in a worker it would be an error of pytest's own."""
+        if not hasattr(self.config, "workerinput") and getattr(self.config.option, "dist", "no") != "no":
+            self.plan()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -146,13 +152,19 @@ class Run:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Where no other process is reported to: the smallest case of each way of failing, and the report."""
+        from .errors import ReportError
+
         if hasattr(self.config, "workerinput") or not self.results:
             return
         if not self.jobs:
             self.plan()
         self.diagnoses = self.diagnosed()
         if self.config.option.ssmspec_report:
-            self.written = self.write(Path(self.config.option.ssmspec_report))
+            try:
+                self.written = f"report: {self.write(Path(self.config.option.ssmspec_report))}"
+            except ReportError as error:
+                self.written = f"ReportError: {error}"
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def diagnosed(self) -> list[Diagnosis]:
         """The ways of failing: cases that failed are judged again, and made smaller."""
@@ -168,11 +180,10 @@ class Run:
         """The report of this session."""
         from .artefacts import write
         from .plan import Selection
-        from .report import Writer, header
+        from .report import Writer, header, opened
 
-        folder.mkdir(parents=True, exist_ok=True)
         option, versions = self.config.option, {a.name: a.version for a in self.adapters.values()}
-        with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
+        with opened(folder) as stream:
             chosen = Selection(option.ssmspec_tier, option.ssmspec_subject, option.ssmspec_operation)
             head = header(chosen.tier, versions, option.ssmspec_device, seeds=(self.setting.seed,), only=chosen.only)
             writer = Writer(stream, head)
@@ -202,7 +213,7 @@ class Run:
         terminalreporter.section("ssmspec conformance")
         terminalreporter.write_line(told.getvalue().rstrip())
         if self.written:
-            terminalreporter.write_line(f"report: {self.written}")
+            terminalreporter.write_line(self.written)
 
 
 def account(result: Result) -> str:

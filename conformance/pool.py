@@ -110,9 +110,12 @@ def main() -> None:
     given, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     opening, selection, setting = worker.receive(given)
-    with opening.open() as adapters:
-        jobs, _ = plan(adapters, selection)
-        serve(jobs, Alone(setting), given, answers)
+    try:
+        with opening.open() as adapters:
+            jobs, _ = plan(adapters, selection)
+            serve(jobs, Alone(setting), given, answers)
+    except KeyboardInterrupt:  # the process that asked was interrupted too, and tells it
+        return
 
 
 def serve(jobs: list[Job], alone: Alone, given: Any, answers: Any) -> None:

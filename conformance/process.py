@@ -62,6 +62,7 @@ class Process:
         self.adapter = self._placed(self._start())
 
     def _start(self) -> Adapter:
+        loading = max(LOADING, self.timeout)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         self.child = subprocess.Popen(
             [sys.executable, "-P", "-c", "from conformance.worker import main; main()"],
@@ -73,9 +74,9 @@ class Process:
         )
         try:
             self._send((self.name, self.device))
-            said = self._receive(LOADING)
+            said = self._receive(loading)
         except (EOFError, OSError) as error:
-            how = f"took more than {LOADING:g} s" if self.late else self._ended()
+            how = f"took more than {loading:g} s; --timeout gives more" if self.late else self._ended()
             self.close()
             raise AdapterUnavailable(f"{self.name}: the process that loads it {how}") from error
         if isinstance(said, ConformanceError):

@@ -78,7 +78,12 @@ class Program:
 
     def __init__(self, command: str) -> None:
         self.words = shlex.split(command)
-        self.tensors: Any = import_module("safetensors.numpy")
+        if not self.words:
+            raise AdapterUnavailable("the command of a program came empty; give what starts it, such as 'python program.py'")
+        try:
+            self.tensors: Any = import_module("safetensors.numpy")
+        except ImportError as error:
+            raise AdapterUnavailable(f"programs need safetensors ({error}): pip install 'ssmspec[program]'") from error
         self.folder = tempfile.TemporaryDirectory()
         self.child: subprocess.Popen[str] | None = None
 
@@ -214,7 +219,7 @@ def adapter(command: str, device: str = "cpu") -> Adapter:
     program = Program(command)
     try:
         said = program.ask({"do": "declare", "protocol": PROTOCOL})
-        subjects = tuple(_subject(program, subject) for subject in said["subjects"])
+        subjects = tuple(_subject(program, _object(subject, "a subject")) for subject in said["subjects"])
         return Adapter(str(said["name"]), str(said["version"]), subjects, str(said.get("homepage", "")))
     except (ProgramError, ParameterError, KeyError, TypeError, ValueError) as error:
         told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
@@ -223,18 +228,29 @@ def adapter(command: str, device: str = "cpu") -> Adapter:
 
 def _subject(program: Program, said: dict[str, Any]) -> Subject:
     name = str(said["name"])
-    found = {o: _capability(function(program, name, o), given) for o, given in said["operations"].items() if o in OPERATIONS}
-    unknown = [operation for operation in said["operations"] if operation not in OPERATIONS]
+    operations = _object(said["operations"], f"operations of {name}")
+    found = {
+        o: _capability(function(program, name, o), _object(given, o)) for o, given in operations.items() if o in OPERATIONS
+    }
+    unknown = [operation for operation in operations if operation not in OPERATIONS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is no operation; the operations are {', '.join(OPERATIONS)}")
-    return Subject(name, found, said.get("absent", {}))
+    return Subject(name, found, _object(said.get("absent", {}), f"absent of {name}"))
+
+
+def _object(said: Any, what: str) -> dict[str, Any]:
+    """What is said, where it is a JSON object. Raises: TypeError."""
+    if not isinstance(said, dict):
+        raise TypeError(f"{what} came as {json.dumps(said)[:SHOWN]}; a JSON object is needed")
+    return said
 
 
 def _capability(run: Callable[..., Any], said: dict[str, Any]) -> Capability:
-    limits = said.get("limits", {})
+    limits = _object(said.get("limits", {}), "limits")
     options = {name: tuple(values) for name, values in limits.get("options", {}).items()}
     sizes = {axis: (int(low), int(high)) for axis, (low, high) in limits.get("sizes", {}).items()}
     contract: dict[str, Any] = {
-        name: float(value) if value in ("inf", "-inf") else value for name, value in said.get("contract", {}).items()
+        name: float(value) if value in ("inf", "-inf") else value
+        for name, value in _object(said.get("contract", {}), "contract").items()
     }
     return Capability(run, NumericContract(**contract), Limits(options, sizes, limits.get("reason", Limits.reason)))

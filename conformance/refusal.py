@@ -4,8 +4,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-FAILED, REFUSED = 1, 2
-"""Exit codes: what was judged failed, stayed unknown or became worse; the command could not be carried out."""
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+"""Exit codes: what was judged failed, stayed unknown or became worse; the command could not be carried out, or was ended."""
 
 
 def refused(error: Exception) -> typer.Exit:

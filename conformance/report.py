@@ -10,6 +10,7 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from os import cpu_count
@@ -184,11 +185,31 @@ class Writer:
         self.stream.flush()
 
 
-def read_report(path: Path) -> Report:
-    """Read a report and hold it against its footer.
+@contextmanager
+def opened(folder: Path) -> Iterator[TextIO]:
+    """The report.jsonl of a folder, which is made where it is not there, for a Writer.
 
-    Raises: ReportError for a file that is no report, that was cut off, or whose counts or digest do not match.
+    Raises: ReportError where it cannot be opened, written or closed.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "report.jsonl").open("w", encoding="utf-8") as stream:
+            yield stream
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(path: Path | str, error: OSError) -> ReportError:
+    """What is said of a path that cannot be written."""
+    return ReportError(f"{path} cannot be written ({error.strerror}); name another folder, on a disk with space")
+
+
+def read_report(path: Path) -> Report:
+    """Read a report, given by its file or its folder, and hold it against its footer.
+
+    Raises: ReportError for a file that is no report, that was cut off, or whose counts or digest do not match; OSError.
+    """
+    path = file_of(path)
     text = path.read_bytes()
     try:
         lines = [_LINE.validate_json(line) for line in text.splitlines()]
@@ -210,6 +231,11 @@ def read_report(path: Path) -> Report:
     if hashlib.sha256(before).hexdigest() != lines[-1].digest:
         raise ReportError(f"{path.name} was edited: its lines do not have the digest that its footer holds; run it again")
     return Report(lines[0], results, [line for line in lines if isinstance(line, Diagnosis)], lines[-1])
+
+
+def file_of(path: Path) -> Path:
+    """The file of a report that is given by it or by its folder."""
+    return path / "report.jsonl" if path.is_dir() else path
 
 
 def python_command() -> str:

@@ -55,14 +55,14 @@ def within(specification: Specification, capability: Capability, case: Case) -> 
     ours = case.operation == specification.operation and case.sizes.keys() == specification.base.keys()
     options = all(value in limits.options.get(name, (value,)) for name, value in case.options.items())
     sizes = all(low <= case.sizes[axis] <= high for axis, (low, high) in limits.sizes.items() if axis in case.sizes)
-    return ours and options and sizes and case.options.keys() == {*specification.options, *specification.fixed}
+    return ours and options and sizes and case.options.keys() == {*specification.values, *specification.fixed}
 
 
 def candidates(specification: Specification, capability: Capability, case: Case) -> Iterator[Case]:
     """Cases one change smaller, within the limits, the boldest change of each part first."""
     limits = capability.limits
     for name, value in case.options.items():
-        offered = [v for v in specification.options.get(name, ()) if v in limits.options.get(name, (v,))]
+        offered = [v for v in specification.values.get(name, ()) if v in limits.options.get(name, (v,))]
         for simpler in offered[: offered.index(value)] if value in offered else ():
             yield replace(case, options={**case.options, name: simpler})
     for family in specification.families[: specification.families.index(case.family)]:

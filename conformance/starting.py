@@ -32,10 +32,15 @@ class Level(StrEnum):
     generator = "generator"
 
 
-def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
-    """What is to be opened. Modules of the working folder are found too, behind all that is installed."""
+def find_here() -> None:
+    """Find the modules of the working folder too, behind all that is installed."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
+
+
+def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
+    """What is to be opened; modules of the working folder are found."""
+    find_here()
     return (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
 
 
@@ -47,6 +52,9 @@ def init(
     if path.exists() or path.suffix != ".py" or not path.stem.isidentifier():
         why = "exists; name another file" if path.exists() else "names no module; give one such as my_adapter.py"
         Console(stderr=True).print(Text(f"{path} {why}", style="red"), soft_wrap=True)
+        raise typer.Exit(REFUSED)
+    if not path.parent.is_dir():
+        Console(stderr=True).print(Text(f"{path.parent} is no folder; make it first", style="red"), soft_wrap=True)
         raise typer.Exit(REFUSED)
     source = files("conformance.starters").joinpath(f"{level.value}.py").read_text(encoding="utf-8")
     path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .catalogue import meta
-from .gpu.steps import DELTA, SSD
+from .entry import meta
 from .measured import At, Missing
+from .shapes import DELTA, SSD
 
 PERIOD = 16
 LONG = 2048

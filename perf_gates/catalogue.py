@@ -1,77 +1,33 @@
-"""Every kernel of the package with example arguments at the shapes of models, and what may be said of its memory.
+"""Every kernel of the package at the shapes of models, and what it may write.
 
-An entry is a launcher, called as it stands (its own tiles) over meta tensors. `stores` names every argument of the kernels
-that they write, and no other may be written; `wide` those that must be read `width` bytes at a time, 16 where nothing else
-is said. What is registered here is compiled and held to its budget by `compiled`.
+What is listed here is compiled and held to its budget by `compiled`.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
 
-FP32, BF16, FP16, I32, I64, BOOL = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
+from .entry import (
+    BF16,
+    BOOL,
+    FP16,
+    FP32,
+    I32,
+    I64,
+    SSD,
+    Entry,
+    delta_entry,
+    entry,
+    meta,
+    selective_entry,
+    ssd_entry,
+)
+from .shapes import CONV, DELTA, SELECTIVE
 
-ARCHITECTURES = (80, 90, 100)
-SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-4b": (96, 80, 128, 8)}
-"""h, p, n, g."""
-DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}
-"""g, h, k, v."""
-CONV = {"mamba2-2.7b": 5376, "qwen3.5-4b": 8192}
-"""Channels; the width is 4."""
-SELECTIVE = {"mamba-2.8b": (5120, 16)}
-"""d, n."""
 ROUNDED: dict[str, Any] = {"products": "bf16"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One launch sequence at one shape; `quick` names the architectures for which the tests compile it, `on` all of them."""
-
-    kernel: str
-    variant: str
-    shape: str
-    call: Callable[[], object]
-    stores: frozenset[str]
-    wide: frozenset[str] = frozenset()
-    quick: tuple[int, ...] = ()
-    width: int = 16
-    on: tuple[int, ...] = ARCHITECTURES
-
-    @property
-    def name(self) -> str:
-        return f"{self.kernel} {self.variant} {self.shape}"
-
-
-def entry(
-    kernel: str,
-    variant: str,
-    shape: str,
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-    *,
-    stores: str,
-    wide: str = "",
-    quick: tuple[int, ...] = (),
-    module: str | None = None,
-    width: int = 16,
-    on: tuple[int, ...] = ARCHITECTURES,
-) -> Entry:
-    """An entry by names: kernels are reached by name only."""
-
-    def call() -> object:
-        return getattr(import_module(f"ssmspec_kernels.{module or kernel}"), kernel)(*args, **options)
-
-    return Entry(kernel, variant, shape, call, frozenset(stores.split()), frozenset(wide.split()), quick, width, on)
-
-
-def meta(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
-    """A tensor without data."""
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def entries() -> Iterator[Entry]:
@@ -81,7 +37,7 @@ def entries() -> Iterator[Entry]:
     for shape in DELTA:
         yield from delta(shape)
     yield from rings()
-    for shape in CONV:
+    for shape in ("mamba2-2.7b", "qwen3.5-4b"):
         yield from conv(shape)
     for shape in SELECTIVE:
         yield from selective(shape)
@@ -91,7 +47,7 @@ def entries() -> Iterator[Entry]:
 
 def ssd(shape: str) -> Iterator[Entry]:
     """SSD: in registers, through matrix products, a state for every token, trees."""
-    at = partial(_ssd, shape)
+    at = partial(ssd_entry, shape)
     yield at("ssd_scan", "T=1", 64, 1, stores="S y", quick=(90,))
     yield at("ssd_scan", "T=6", 64, 6, stores="S y")
     yield at("ssd_scan", "T=6 verify", 64, 6, stores="y", quick=(80, 90, 100), write_state=False)
@@ -117,36 +73,6 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y")
 
 
-def _ssd(
-    shape: str,
-    kernel: str,
-    variant: str,
-    b: int,
-    t: int,
-    *more: Tensor,
-    stores: str,
-    between: tuple[Any, ...] = (),
-    quick: tuple[int, ...] = (),
-    on: tuple[int, ...] = ARCHITECTURES,
-    **options: Any,
-) -> Entry:
-    h, p, n, g = SSD[shape]
-    window = meta(b, t, h, p), meta(b, t, h), meta(h, dtype=FP32), meta(b, t, g, n), meta(b, t, g, n)
-    given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
-    args = (meta(b, h, p, n, dtype=FP32), *between, *window, *more)
-    return entry(
-        kernel,
-        variant,
-        shape,
-        args,
-        given | options,
-        stores=stores,
-        wide="S",
-        quick=quick if shape == next(iter(SSD)) else (),
-        on=on,
-    )
-
-
 def ssd_prefill(shape: str) -> Iterator[Entry]:
     """A packed run of 4096 tokens."""
     (h, p, n, g), t = SSD[shape], 4096
@@ -162,7 +88,7 @@ def ssd_prefill(shape: str) -> Iterator[Entry]:
 
 def delta(shape: str) -> Iterator[Entry]:
     """The gated delta rule, the gates as projections."""
-    at = partial(_delta, shape)
+    at = partial(delta_entry, shape)
     yield at("delta_scan", "T=1", 64, 1, stores="S o", quick=(90,))
     yield at("delta_scan", "T=6", 64, 6, stores="S o")
     yield at("delta_scan", "T=6 verify", 64, 6, stores="o", write_state=False)
@@ -199,27 +125,6 @@ def delta(shape: str) -> Iterator[Entry]:
     yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o")
 
 
-def _delta(
-    shape: str,
-    kernel: str,
-    variant: str,
-    b: int,
-    t: int,
-    *more: Tensor,
-    stores: str,
-    between: tuple[Any, ...] = (),
-    quick: tuple[int, ...] = (),
-    width: int = 16,
-    on: tuple[int, ...] = ARCHITECTURES,
-    **options: Any,
-) -> Entry:
-    g, h, k, v = DELTA[shape]
-    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h), meta(b, t, h)
-    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
-    args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
-    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
-
-
 def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:
     """The cache of two windows of t tokens."""
     h, p, n, g = SSD[shape]
@@ -234,21 +139,19 @@ def rings() -> Iterator[Entry]:
     """
     L, b = 32, 64
     cursors = meta(b, dtype=I32), meta(b, dtype=I32)
+    ssd_ring, delta_ring = (import_module(f"ssmspec_kernels.{name}_ring").Ring for name in ("ssd", "delta"))
     for shape, (h, p, n, g) in SSD.items():
-        ring = import_module("ssmspec_kernels.ssd_ring").Ring(
-            meta(b, L, h, p), meta(b, L, h, dtype=FP32), meta(b, L, g, n), *cursors
-        )
-        at = partial(_ssd, shape, between=(ring,))
+        ring = ssd_ring(meta(b, L, h, p), meta(b, L, h, dtype=FP32), meta(b, L, g, n), *cursors)
+        at = partial(ssd_entry, shape, between=(ring,))
         quick = (90,) if shape == "mamba2-2.7b" else ()
         yield at("ssd_buffered", "T=6 L=32", b, 6, stores="S ring_x ring_dt ring_B y", quick=quick)
         yield at("ssd_buffered", "T=6 L=32 due apart", b, 6, stores="S ring_x ring_dt ring_B y", apart=True)
         yield at("ssd_buffered", "T=13 L=32", b, 13, stores="S ring_x ring_dt ring_B y")
         yield at("ssd_buffered_step", "L=32", b, 1, stores="S ring_x ring_dt ring_B y", quick=quick)
         yield at("ssd_buffered_step", "L=32 state", b, 1, stores="S ring_x ring_dt ring_B y", output_only=False)
-        short = import_module("ssmspec_kernels.ssd_ring").Ring(
-            meta(b, 16, h, p), meta(b, 16, h, dtype=FP32), meta(b, 16, g, n), *cursors
-        )
-        yield partial(_ssd, shape, between=(short,))("ssd_buffered_step", "L=16", b, 1, stores="S ring_x ring_dt ring_B y")
+        short = meta(b, 16, h, p), meta(b, 16, h, dtype=FP32), meta(b, 16, g, n)
+        at = partial(ssd_entry, shape, between=(ssd_ring(*short, *cursors),))
+        yield at("ssd_buffered_step", "L=16", b, 1, stores="S ring_x ring_dt ring_B y")
         flush = meta(b, h, p, n, dtype=FP32), ring, meta(h, dtype=FP32), b
         yield entry("ssd_flush", "L=32", shape, flush, {}, stores="S", wide="S", quick=quick)
         given = {"advanced": meta(b, dtype=I64), "dt_bias": meta(2, h, dtype=FP32), "slots": meta(b, dtype=I64)}
@@ -256,11 +159,11 @@ def rings() -> Iterator[Entry]:
         states = meta(2, b, h, p, n, dtype=FP32)
         yield entry("ssd_commit", "T=6", shape, (states, *inputs), given, stores="S", wide="S", quick=quick)
         stores = "S cache_x cache_dt cache_B y"
-        at = partial(_ssd, shape, between=(replay_cache(shape, b, 6), meta(b, dtype=I32)))
+        at = partial(ssd_entry, shape, between=(replay_cache(shape, b, 6), meta(b, dtype=I32)))
         yield at("ssd_replay_scan", "T=6", b, 6, stores=stores, quick=quick)
         for t in (13, 30):
             more: dict[str, Any] = {"ancestors": meta(b, t, t, dtype=BOOL), "path": meta(b, t, dtype=I32)}
-            at = partial(_ssd, shape, between=(replay_cache(shape, b, t), meta(b, dtype=I32)))
+            at = partial(ssd_entry, shape, between=(replay_cache(shape, b, t), meta(b, dtype=I32)))
             yield at("ssd_replay_scan", f"T={t} tree", b, t, stores=stores, **more)
         x, dt, B = meta(b, 6, h, p, dtype=FP16), meta(b, 6, h, dtype=FP16), meta(b, 6, g, n, dtype=FP16)
         state, cache = meta(b, h, p, n, dtype=FP32), replay_cache(shape, b, 6, FP16)
@@ -268,10 +171,8 @@ def rings() -> Iterator[Entry]:
         given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         yield entry("ssd_replay_scan", "T=6 in fp16", shape, walked, given, stores=stores, wide="S")
     for shape, (g, h, k, v) in DELTA.items():
-        ring = import_module("ssmspec_kernels.delta_ring").Ring(
-            meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors
-        )
-        at = partial(_delta, shape, between=(ring,))
+        ring = delta_ring(meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors)
+        at = partial(delta_entry, shape, between=(ring,))
         written = "S ring_u ring_k ring_g o"
         yield at("delta_buffered", "T=6 L=32", b, 6, stores=written, quick=(90,))
         yield at("delta_buffered", "T=6 L=32, any window", b, 6, stores=written, short=False)
@@ -337,31 +238,12 @@ def conv(shape: str) -> Iterator[Entry]:
 
 def selective(shape: str) -> Iterator[Entry]:
     """Mamba-1."""
-    at = partial(_selective, shape)
+    at = partial(selective_entry, shape)
     yield at("selective_scan", "T=1", 64, 1, stores="S y", quick=(90,))
     yield at("selective_scan", "T=6", 64, 6, stores="S y")
     yield at("selective_scan", "T=6 verify", 64, 6, stores="y", write_state=False)
     # 16 channels by 16 states are two a lane.
     yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y", width=8)
-
-
-def _selective(
-    shape: str,
-    kernel: str,
-    variant: str,
-    b: int,
-    t: int,
-    *more: Tensor,
-    stores: str,
-    quick: tuple[int, ...] = (),
-    width: int = 16,
-    **options: Any,
-) -> Entry:
-    d, n = SELECTIVE[shape]
-    window = meta(b, t, d), meta(b, t, d), meta(d, n, dtype=FP32), meta(b, t, n), meta(b, t, n)
-    given = {"D": meta(d, dtype=FP32), "z": meta(b, t, d), "dt_bias": meta(d, dtype=FP32), "slots": meta(b, dtype=I32)}
-    args = (meta(b, d, n, dtype=FP32), *window, *more)
-    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width)
 
 
 def layers() -> Iterator[Entry]:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance.refusal import FAILED, refused
+from ssmspec_ref.errors import ParameterError
+
 if TYPE_CHECKING:
     from .verdict import Judged
 
 app = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True, help="Performance gates: bytes, registers, ratios.")
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path("docs/performance.md")
-FAILED, REFUSED = 1, 2
-"""Exit codes: a gate fails; the command could not be carried out."""
 CHECKS = {
     "counted": ("perf_gates.counted",),
     "occupancy": ("perf_gates.occupancy",),
@@ -36,8 +37,7 @@ def check(
 
     names = only.split(",")
     if unknown := [name for name in names if name not in CHECKS]:
-        typer.echo(f"check came as {unknown[0]!r}; give some of {', '.join(CHECKS)}", err=True)
-        raise typer.Exit(REFUSED)
+        raise refused(ParameterError(f"check came as {unknown[0]!r}; give some of {', '.join(CHECKS)}"))
     need_kernels()
     gates, failed = load(), []
     typer.echo(f"gates.toml: {len(gates.tables)} tables, {sum(len(t.cells) for t in gates.tables)} cells, no fault")
@@ -51,8 +51,8 @@ def check(
 def need_kernels() -> None:
     """Refuse where what the kernels need is not installed: to compile and interpret them, and to know which of them stand."""
     if find_spec("triton") is None:
-        typer.echo("triton is not installed here; for kernels and their gates: pip install 'ssmspec[kernels]'", err=True)
-        raise typer.Exit(REFUSED)
+        reason = "triton is not installed here; for kernels and their gates: pip install 'ssmspec[kernels]'"
+        raise refused(ModuleNotFoundError(reason))
 
 
 def process(command: tuple[str, ...]) -> int:
@@ -116,8 +116,7 @@ def keep(results: Folder = RESULTS) -> None:
         run, earlier = run_of(Results(results)), runs()
         slower = list(regressions(earlier, run, limits)) if earlier else []
     except NotComparableError as error:
-        typer.echo(f"not comparable: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        raise refused(error) from None
     for change in slower:
         typer.echo(f"FAIL: {change.name}: {change.before:.2f} -> {change.after:.2f} us, {change.ratio:.3f}, p {change.p:.1g}")
     typer.echo(f"{run.name}: {'kept' if kept(run) else 'was kept already'}, {len(slower)} regressions")
@@ -136,8 +135,7 @@ def compare(before: Folder, after: Folder) -> None:
         a, b = run_of(Results(before)), run_of(Results(after))
         changes = compared(a, b)
     except NotComparableError as error:
-        typer.echo(f"not comparable: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        raise refused(error) from None
     typer.echo("\n".join(table(changes, load().limits.significance)))
     for name in lost(a, b):
         typer.echo(f"only before: {name}")
@@ -158,8 +156,7 @@ def traces(
     try:
         replayed = [replay(trace, length, drafts) for trace in read(folder, tokens)]
     except TraceError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(REFUSED) from None
+        raise refused(error) from None
     typer.echo("\n".join(table(replayed, Results(results), length, drafts)))
 
 

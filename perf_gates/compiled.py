@@ -35,10 +35,9 @@ from triton import knobs
 
 from . import catalogue, ptx
 from .capture import Built, Launch, build, launches_of
-from .catalogue import Entry
+from .entry import Entry
 
 BUDGETS, SPILLS = (Path(__file__).parent / f"{name}.toml" for name in ("budgets", "spills"))
-CAPABILITIES = catalogue.ARCHITECTURES
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory a block may have, opted in: CUDA C++ Programming Guide, technical specifications."""
 REWRITE = "python -m perf_gates.compiled --write"
@@ -77,7 +76,7 @@ def rows(entry: Entry, capability: int) -> list[Row]:
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
         cost = _cost(built, log, sass)
         faults = [*_too_large(cost, capability, entry.name in reasons()), *_narrow(accesses, entry, sass)]
-        result.append(Row(f"{entry.name} {i}:{launch.name} sm_{capability}", cost, tuple(faults)))
+        result.append(Row(row_name(entry, i, launch, capability), cost, tuple(faults)))
         everything += accesses
     last = result[-1]
     return [*result[:-1], Row(last.name, last.cost, (*last.faults, *_undeclared(entry, everything)))]
@@ -165,11 +164,16 @@ def _narrow(accesses: list[ptx.Access], entry: Entry, sass: Counter[str]) -> Ite
         yield f"has {ptx.wide_loads(sass, entry.width)} wide loads in the machine code and {len(loads)} in the PTX"
 
 
-def names() -> Iterator[str]:
-    """The names of all rows of the catalogue, without compiling any."""
+def launched() -> Iterator[tuple[str, Launch, int]]:
+    """Every row of the catalogue, without compiling any: its name, its launch, its architecture."""
     for entry in catalogue.entries():
         for i, launch in enumerate(launches_of(entry.call)):
-            yield from (f"{entry.name} {i}:{launch.name} sm_{capability}" for capability in entry.on)
+            yield from ((row_name(entry, i, launch, capability), launch, capability) for capability in entry.on)
+
+
+def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
+    """The name of launch i of an entry on an architecture, as the budgets have it."""
+    return f"{entry.name} {i}:{launch.name} sm_{capability}"
 
 
 def budgets() -> tuple[str, dict[str, Cost]]:
@@ -239,7 +243,8 @@ def main(argv: list[str] | None = None) -> int:
     work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
     if not work:
         parser.error(f"no entry's name holds {options.only!r}")
-    width = max(len(name) for name in names())
+    names = [name for name, _, _ in launched()]
+    width = max(map(len, names))
     print(head(width))
     found = []
     for row in measured(work, options.jobs):
@@ -249,10 +254,10 @@ def main(argv: list[str] | None = None) -> int:
     version, budget = budgets()
     if options.write:
         everything = budget | costs
-        BUDGETS.write_text(written({name: everything[name] for name in names() if name in everything}))
+        BUDGETS.write_text(written({name: everything[name] for name in names if name in everything}))
         version, budget = budgets()
     wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, version, budget)
-    stale = sorted(set(budget) - set(names()))
+    stale = sorted(set(budget) - set(names))
     wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in stale]
     wrong += idle(reasons(), budget)
     print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")

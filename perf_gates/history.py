@@ -65,6 +65,10 @@ class Change:
 def run_of(results: Results) -> Run:
     """Raises: NotComparableError for parts of several machines, versions or kernels, or for none."""
     parts = {part: found for part, found in results.parts.items() if "timings" in found}
+    if not parts:
+        raise NotComparableError(
+            f"{results.folder} holds no part with times; give the folder of a run, such as perf_gates/results"
+        )
     now = kernels_hash()
 
     def made_with(part: str, machine: dict[str, Any]) -> tuple[Any, ...]:

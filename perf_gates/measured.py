@@ -53,6 +53,7 @@ class Results:
     """What the folder of a run holds, by part."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         files = {part: folder / f"{part}.json" for part in (*PARTS, *FURTHER)}
         self.parts: dict[str, dict[str, Any]] = {p: json.loads(f.read_text()) for p, f in files.items() if f.exists()}
         self.timings = {

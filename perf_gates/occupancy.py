@@ -10,12 +10,9 @@ Registers of a warp are given in steps of 256, shared memory with 1 KiB of the s
 import argparse
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
-from . import catalogue
-from .capture import launches_of
-from .compiled import Cost, budgets
+from .compiled import Cost, budgets, launched
 
 FLOORS = Path(__file__).parent / "occupancy.toml"
 REWRITE = "python -m perf_gates.occupancy --write"
@@ -34,18 +31,13 @@ def resident(cost: Cost, warps: int, capability: int) -> int:
     return min(by_registers, by_shared, WARPS // warps, BLOCKS) * warps
 
 
-def launched() -> Iterator[tuple[str, int, int]]:
-    """The name of every row of the budgets, the warps of its blocks, and its architecture."""
-    for entry in catalogue.entries():
-        for i, launch in enumerate(launches_of(entry.call)):
-            warps = int(launch.kwargs.get("num_warps", DEFAULT_WARPS))
-            yield from ((f"{entry.name} {i}:{launch.name} sm_{c}", warps, c) for c in entry.on)
-
-
 def found() -> dict[str, int]:
     """The warps that are resident, by row. Raises: KeyError for a kernel without a budget."""
     _, costs = budgets()
-    return {row: resident(costs[row], warps, c) for row, warps, c in launched()}
+    return {
+        name: resident(costs[name], int(launch.kwargs.get("num_warps", DEFAULT_WARPS)), capability)
+        for name, launch, capability in launched()
+    }
 
 
 def floors() -> dict[str, int]:

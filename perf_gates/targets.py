@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from .measured import At, Figure, Floor, FloorOfCopy, OfCopy, OverFloor, Ratio
+from .shapes import BATCHES, DELTA, SSD
 
-SSD, DELTA = ("mamba2-2.7b", "nemotron-3-nano-4b"), ("qwen3.5-4b",)
+MAMBA2, NEMOTRON = SSD
 SHAPES = (*SSD, *DELTA)
-BATCHES = (1, 4, 16, 64, 256)
 ROUTES = ("in registers", "by products")
 """Two kernels compute a fused scan; the faster counts."""
 PREFILL = (
@@ -111,7 +111,7 @@ def verification(shape: str) -> Iterator[Cell]:
                 name = f"verify 6, {advanced} advanced, L={L}, {phase}"
                 window, one = At(part, shape, name, b), At(part, shape, "step", b)
                 ours, floor = Ratio((window,), (one,)), Floor(window, one)
-                best = seen.get(b, "") if advanced == 4 and shape != SSD[1] else ""
+                best = seen.get(b, "") if advanced == 4 and shape != NEMOTRON else ""
                 peer = "ReplaySSM, published" if best else ""
                 what = f"verification of 6, {advanced} advanced, L = {L}, {phase}: over a step"
                 yield Cell("verification", what, shape, b, ours, limits[b], floor=floor, peer=peer, best=best)
@@ -144,7 +144,7 @@ def unrolled() -> Iterator[Cell]:
 
 def linears() -> Iterator[Cell]:
     """All linear layers for a token; that the bits of a row are its own is demanded before anything is timed."""
-    shape, row = SSD[0], "linear_rows"
+    shape, row = MAMBA2, "linear_rows"
     for b in (1, 2, 6, 13, 16):
         ours, theirs = (OfCopy(At("linear", shape, name, b)) for name in (row, "cuBLAS"))
         yield Cell(row, f"{row}, bytes / time in copy", shape, b, ours, 0.80, True, "0.92", "cuBLAS", theirs)

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.accept import UniformDice, multi_step, naive, proposals
+from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept.draft_tree import DraftTree
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import Capability
 
 from .distributions import Round
@@ -55,11 +56,7 @@ def exact(round_: Round) -> tuple[Emitted, bool]:
     tree = DraftTree(round_.tree.tokens[:size], round_.tree.parents[:size])
     p, q = round_.p[:size], round_.q[:size]
     dice = Exact(round_.coins, round_.picks, tree)
-    if round_.law == "naive":
-        return naive.naive(tree, p, dice), dice.clear
-    laws: dict[str, Any] = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-    drawn = laws[round_.law](tree, q) if round_.law in laws else proposals.point_masses(tree, len(p[0]))
-    return multi_step.multi_step(tree, p, drawn, dice), dice.clear
+    return sampled(tree, round_.law, p, q, dice), dice.clear
 
 
 def judge(capability: Capability, round_: Round) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis import Phase
 from hypothesis.database import ExampleDatabase
 
+from conformance.errors import MalformedAdapter
 from conformance.load import load
 from ssmspec_ref.contract import Adapter, Decoding
 
@@ -71,8 +72,16 @@ class Campaign:
     def run(
         self, minutes: float, most: int | None = None, shown: Callable[[int, Totals], None] | None = None
     ) -> Failure | None:
-        """Part after part until the time is over, or until `most` parts are done. Raises: ConformanceError."""
+        """Part after part until the time is over, or until `most` parts are done.
+
+        Raises: ConformanceError; OSError for a folder that cannot be.
+        """
         adapter = load(self.named, "cpu" if self.device == "interpreter" else self.device)
+        if not adapter.decodings:
+            raise MalformedAdapter(
+                f"{adapter.name} has no decodings, so no sequence to draw; `ssmspec conform run` judges it"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
         until = self.clock() + 60 * minutes
         for finished, number in enumerate(self.numbers()):
             if self.clock() >= until or finished == most:
@@ -96,7 +105,6 @@ class Campaign:
         failure = hunt(made, how, self.seed * 2**20 + number, f"{self.named} {self.profile} {self.device}".encode())
         line = {"head": self.head, "number": number, "seconds": self.clock() - begun, **totals.words()}
         line["failure"] = None if failure is None else {"message": failure.message, "at": failure.examples}
-        self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / PARTS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
         return failure

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from conformance.refusal import FAILED, REFUSED, refused
+from conformance.starting import find_here
 
 if TYPE_CHECKING:
     from .totals import Totals
@@ -38,7 +39,7 @@ def fuzz(
     profile: Annotated[str, typer.Option(help="ci, gpu or campaign: how large examples are.")] = "campaign",
     device: Annotated[str, typer.Option(help="cpu, cuda, interpreter (Triton's).")] = "cpu",
     seed: Annotated[int, typer.Option(help="The same seed gives the same examples.")] = 0,
-    shard: Annotated[str, typer.Option(help="i/n: this worker's share of the parts.")] = "0/1",
+    shard: Annotated[str, typer.Option(help="i/n: the share of worker i of n, counted from 0.")] = "0/1",
     folder: Annotated[Path, typer.Option(help="Parts and failures; an unfinished campaign there goes on.")] = Path(
         "fuzz-report"
     ),
@@ -65,6 +66,7 @@ def fuzz(
         raise typer.Exit(REFUSED) from error
     if profile not in PROFILES:
         raise typer.BadParameter(f"{profile!r} is no profile; give one of {', '.join(PROFILES)}")
+    find_here()
     try:
         shared = open_database(database or str(folder / "examples"))
         campaign = Campaign(adapter, folder, profile, device, seed, shard_of(shard), examples, shared)
@@ -72,7 +74,7 @@ def fuzz(
         with placed(device), tracing as branches, bar(progress) as shown:
             failure = campaign.run(minutes, parts, Watch(shown, campaign.done()))
         report = {**read([folder]), "branches": branches}
-    except (ConformanceError, DatabaseUnavailable, ValueError) as error:
+    except (ConformanceError, DatabaseUnavailable, ValueError, OSError) as error:
         raise refused(error) from error
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     show(console, report)
@@ -116,6 +118,7 @@ def hold_laws(
 
     from .judge import judged
 
+    find_here()
     asked = broken = 0
     try:
         with placed(device) as place:

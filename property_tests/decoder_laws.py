@@ -2,7 +2,7 @@
 
 A law takes a `Case`, a decoding of any adapter with a model and tokens, walks through it in two ways that must come to the
 same, and raises `Broken` where they do not. `DECODER_LAWS` lists them with the faults that each one finds
-(`conformance.faults.sequences`, `.drafts`). Numbers are those of the relations in docs/fuzzing.md.
+(`conformance.faults.sequences`, `.drafts`, `.meanwhile`). Numbers are those of the relations in docs/fuzzing.md.
 """
 
 from collections.abc import Callable, Iterator
@@ -118,14 +118,47 @@ def ragged(case: Case) -> None:
 
 def company(case: Case) -> None:
     """8. A sequence decodes alone as it does beside others, in any order of rows, whatever each of them accepts."""
-    prompts, drafts = ([1, 2], [0, 1, 2], [2]), [case.tokens(2, which) for which in range(3)]
-    one, two = case.walk(*prompts), case.walk(*prompts)
-    for order in ((2, 0, 1), (1, 2, 0)):
+    prompts, drafts = ([1, 2], [0, 1, 2], [2], [3, 1]), [case.tokens(2, which) for which in range(4)]
+    one, two = (case.walk(*prompts, slots=range(4)) for _ in range(2))
+    for order in ((3, 0, 1, 2), (2, 3, 0, 1)):
         one.draft({slot: drafts[slot] for slot in order})
-        one.settle({slot: list(range(slot + 1)) for slot in order}, 1)
-        for slot in range(3):
-            two.accept(slot, drafts[slot], slot, 1)
+        one.settle({slot: list(range(slot % 3 + 1)) for slot in order}, 1)
+        for slot in range(4):
+            two.accept(slot, drafts[slot], slot % 3, 1)
     case.agree(one, two)
+
+
+def padding_alone(case: Case) -> None:
+    """7. A window of padding alone changes nothing."""
+    one, two = case.walk([1, 2], [3]), case.walk([1, 2], [3])
+    drafts = case.tokens(2)
+    for which in range(2):
+        two.draft({-1: drafts})
+        two.settle({}, 0)
+        for walk in (one, two):
+            walk.accept(0, case.tokens(2, which), 1, 1)
+            walk.accept(1, drafts, which, 2)
+    case.agree(one, two)
+
+
+def meanwhile(case: Case) -> None:
+    """8. What becomes of other sequences between a window and its verdict is nothing to it, nor to them."""
+    *drafts, root = case.tokens(3)
+    walks = [case.walk([1, 2], [3, 0]) for _ in range(3)]
+    one, two, three = walks
+    for walk in walks:
+        walk.accept(1, drafts, 1, 2)
+        walk.draft({0: drafts})
+        if walk is two:
+            walk.fork(0, 1, 2)
+        if walk is three:
+            walk.preempt(0, 1)
+        walk.settle({0: [0, 1, 2]}, root)
+    three.resume(0, 0, 3)
+    for walk, other in ((one, 1), (two, 2), (three, 3)):
+        walk.accept(0, [1], 1, 2)
+        walk.accept(other, drafts, 2, 1)
+    case.agree(*walks)
 
 
 def slots_renamed(case: Case) -> None:
@@ -204,12 +237,13 @@ def prompt_in_parts(case: Case) -> None:
 
 def flushed(case: Case) -> None:
     """16. It does not matter when the buffer is flushed."""
-    one, two = case.walk([1, 2]), case.walk([1, 2])
+    one, two = case.walk([1, 2], [3]), case.walk([1, 2], [3])
     for which in range(4):
         for walk in (one, two):
             walk.accept(0, case.tokens(2, which), which % 3, 1)
+            walk.accept(1, case.tokens(2, which), 1, 2)
         if which != 2:
-            two.flush(0, [0])
+            two.flush(0, [0, 1])
     case.agree(one, two)
 
 
@@ -272,14 +306,16 @@ DECODER_LAWS = (
     DecoderLaw(cut, ANY, ("IgnoresTheCut", "CutsBeforeTheRoot")),
     DecoderLaw(repeated, ANY, ("SettlesWhenRead", "CountsItsWindows")),
     DecoderLaw(ragged, ANY, ("RaggedAsUniform", "PaddingShiftsTheRows", "RowForSlot")),
-    DecoderLaw(company, ANY, ("OneCursor", "RowForSlot", "StaleOrder")),
+    DecoderLaw(company, ANY, ("OneCursor", "RowForSlot", "StaleOrder", "ThreeRowsAtMost")),
+    DecoderLaw(padding_alone, ANY, ("PaddingAloneIsSlotZero",)),
+    DecoderLaw(meanwhile, ANY, ("ForkSpoilsTheWindow", "ReleaseSpoilsTheWindow")),
     DecoderLaw(slots_renamed, ANY, ("RowForSlot", "ReusesTheState", "PaddingTakesTheLastSlot", "PaddingShiftsTheRows")),
     DecoderLaw(siblings_permuted, TREES, ("PathAsPrefix",)),
     DecoderLaw(chain_as_tree, BOTH, ("ChainsAtOnce", "KeepsConvWindow")),
     DecoderLaw(path_as_chain, TREES, ("PathAsPrefix", "LastChild")),
     DecoderLaw(twins, TREES, ("LooksAhead",)),
     DecoderLaw(prompt_in_parts, ANY, ("LosesLastToken", "RingOfOneWindow")),
-    DecoderLaw(flushed, ANY, ("FlushLosesTheLast", "RingOfOneWindow")),
+    DecoderLaw(flushed, ANY, ("FlushLosesTheLast", "FlushesTheFirst", "RingOfOneWindow")),
     DecoderLaw(preempted, ANY, ("PreemptForgetsTheLast", "RingOfOneWindow")),
     DecoderLaw(forked, ANY, ("ForkAliases", "PreemptForgetsTheLast")),
     DecoderLaw(greedy_is_plain, ANY, ("TrustsDrafts", "ChainsAtOnce")),

@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept.processors import Sampling, process
+from ssmspec_ref.accept.sampled import LAWS
 
 from .samplings import sampling_settings
 from .token_trees import TokenTree, token_trees
@@ -21,7 +22,6 @@ from .token_trees import TokenTree, token_trees
 GRID = 2**24
 KINDS = ("equal", "disjoint", "near", "dyadic", "processed", "any")
 """p = q; no token of both; p, q one step apart; p / q on the grid; both out of one request's processors; unrelated."""
-LAWS = ("iid", "without_replacement", "point_mass", "naive")
 Law = tuple[Fraction, ...]
 
 

@@ -41,7 +41,7 @@ def of_window(window: TokenWindow) -> Iterator[str]:
         yield "padding between rows"
     if window.drafts > 1:
         yield "several rows of a sequence"
-    counts = sizes(window)
+    counts = [size(window, row) for row, slot in enumerate(slots) if slot >= 0]
     if len(set(counts)) > 1:
         yield "rows of unequal length"
     if 1 in counts:
@@ -64,31 +64,22 @@ def of_tree(window: TokenWindow, row: int) -> Iterator[str]:
         yield "padding nodes"
 
 
-def sizes(window: TokenWindow) -> list[int]:
-    """The real tokens of each row that is no padding."""
-    rows = [row for row, slot in enumerate(window.slots.tolist()) if slot >= 0]
+def size(window: TokenWindow, row: int) -> int:
+    """The real tokens of a row."""
     if window.parents is not None:
-        return [int((window.parents[row] >= -1).sum()) for row in rows]
-    if window.lengths is None:
-        return [window.tokens.shape[1]] * len(rows)
-    return [int(window.lengths[row]) for row in rows]
+        return int((window.parents[row] >= -1).sum())
+    return window.tokens.shape[1] if window.lengths is None else int(window.lengths[row])
 
 
 def of_commit(window: TokenWindow, row: int, path: list[int], kept: int) -> Iterator[str]:
     drafts = len(path) - 1
-    real = window.parents[row] >= -1 if window.parents is not None else None
-    most = int(real.sum()) - 1 if real is not None else sizes_of(window, row) - 1
-    if most:
+    if most := size(window, row) - 1:
         leaf = drafts == most or (window.parents is not None and path[-1] not in window.parents[row].tolist())
         yield f"accepted {'none of the drafts' if drafts == 0 else 'all drafts' if leaf else 'some of the drafts'}"
     if path != list(range(len(path))):
         yield "accepted a path that is no prefix"
     if kept < len(path):
         yield "a run cut behind its acceptance"
-
-
-def sizes_of(window: TokenWindow, row: int) -> int:
-    return window.tokens.shape[1] if window.lengths is None else int(window.lengths[row])
 
 
 def classes(reached: Counter[str]) -> dict[str, int]:

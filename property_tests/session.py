@@ -58,6 +58,9 @@ class Session(Ledger):
     the widest bound that one was held to.
     """
 
+    deviation: type[AssertionError] = Deviation
+    """What is raised where the memory of a slot changes that took no part."""
+
     def __init__(
         self,
         adapter: str | Adapter,
@@ -235,7 +238,7 @@ class Session(Ledger):
         """(3)."""
         now = self.decoders[place[0]].memory(place[1])
         if [a.tobytes() for a in before] != [a.tobytes() for a in now]:
-            raise Deviation(f"{self.decodings[place[0]].name}: slot {place[1]} took no part, but its memory changed")
+            raise self.deviation(f"{self.decodings[place[0]].name}: slot {place[1]} took no part, but its memory changed")
 
     @property
     def utilisation(self) -> float:

@@ -14,7 +14,7 @@ from ssmspec_ref.contract import Adapter, Decoding
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
-from .ledger import Place, Prefix, longest
+from .ledger import Prefix, longest
 from .models import KINDS, Spec
 from .relations import Broken, equal, near
 from .session import Session
@@ -26,6 +26,8 @@ Said = tuple[str, Prefix]
 class Walk(Session):
     """`said` holds, for each kind of value and prefix, all that came, in order."""
 
+    deviation = Broken
+
     def __init__(self, *given: Any, **more: Any) -> None:
         self.said: dict[Said, list[tuple[Array, ...]]] = {}
         super().__init__(*given, **more)
@@ -35,11 +37,6 @@ class Walk(Session):
 
     def same_bits(self, d: int, what: str, prefix: Prefix, *came: Array) -> None:
         self.said.setdefault((what, prefix), []).append(tuple(np.array(a) for a in came))
-
-    def unchanged(self, place: Place, before: Sequence[Array]) -> None:
-        now = self.decoders[place[0]].memory(place[1])
-        if [a.tobytes() for a in before] != [a.tobytes() for a in now]:
-            raise Broken(f"slot {place[1]} took no part, but its memory changed")
 
     def draft(self, drafted: dict[int, list[int]], parents: dict[int, list[int]] | None = None) -> None:
         """Drafts of each slot, in that order, a negative slot being padding; `parents` of root and drafts make trees.

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .accept.processors import Sampling
     from .api import Completion, Generation, Generator, Piece, load
-    from .engine import Settings
+    from .requests import Settings
 
 __all__ = ["Completion", "Generation", "Generator", "Piece", "Sampling", "Settings", "load"]
-HOMES = {"Settings": "engine", "Sampling": "accept.processors"}
+HOMES = {"Settings": "requests", "Sampling": "accept.processors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,8 @@ from .accept.multi_step import judge
 from .accept.naive import choices
 from .accept.processors import Sampling, past, process
 from .accept.walk import cut, walk
-from .adapter_shapes import Wide, nearest
+from .adapter_tensors import apart, exact, nearest, pooled, wide
+from .device import check_device
 from .operations import DeltaInputs, DeltaParams, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Taps
 from .operations.torch_ops import TorchOperations
 from .operations.torch_recurrences import Delta, DeltaTokens
@@ -64,20 +65,11 @@ class Plain:
 
     def exact(self, array: Array | None) -> Any:
         """Parameters, masks and indices as they are; floats in fp32."""
-        if array is None:
-            return None
-        tensor = torch.tensor(array, device=self.device)
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def slots(self, rows: Array) -> Tensor:
-        return torch.arange(2 * (len(rows) - 1), -1, -2, device=self.device)
+        return exact(array, self.device)
 
     def held(self, rows: Array) -> tuple[Tensor, Tensor]:
         """A pool that holds these rows in descending slots, and the slot of each; slot 0 is live."""
-        slots = self.slots(rows)
-        pool = torch.full((2 * len(rows), *rows.shape[1:]), float("nan"), dtype=self.dtype, device=self.device)
-        pool[slots] = self.given(rows)
-        return pool, slots
+        return pooled(rows, self.device, self.dtype)
 
     def back(self, x: Tensor) -> Array:
         return x.double().cpu().numpy()
@@ -139,7 +131,7 @@ class Plain:
 
     def step(self, kind: str) -> Callable[..., tuple[Array, Array]]:
         def run(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-            y, S_next = self.scan(kind)(S, Wide(token), params)
+            y, S_next = self.scan(kind)(S, wide(token), params)
             return y[:, 0], S_next
 
         return run
@@ -179,9 +171,7 @@ class Plain:
         return self.back(keys[slots]), self.back(values[slots])
 
     def lengths(self, length: Array) -> Tensor:
-        by_slot = torch.zeros(2 * len(length), dtype=torch.int64, device=self.device)
-        by_slot[self.slots(length)] = self.exact(length)
-        return by_slot
+        return pooled(length, self.device, torch.int64, 0)[0]
 
 
 @dataclass(frozen=True)
@@ -192,10 +182,10 @@ class Rules:
 
     def sequences(self, budget: Array, eos: tuple[int, ...]) -> tuple[Sequences, Tensor]:
         """Budgets in descending slots; what lies between would end no run."""
-        made, slots = new_sequences(2 * len(budget), 1, eos, (), self.device), torch.arange(2 * len(budget) - 1, 0, -2)
+        made, slots = new_sequences(2 * len(budget), 1, eos, (), self.device), apart(len(budget), self.device, 1)
         made.ended[:], made.budget[:] = False, 999
         made.budget[slots] = torch.tensor(budget, device=self.device)
-        return made, slots.to(self.device)
+        return made, slots
 
     def greedy(self, tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> tuple[Array, ...]:
         sequences, slots = self.sequences(budget, eos)
@@ -259,7 +249,8 @@ def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The engine on a device."""
+    """The engine on a device. Raises: Unsupported for a GPU that is not there."""
+    check_device(device)
     subjects = []
     for storage, bitwise in FORMATS:
         contract = NumericContract(state=storage, io=storage)

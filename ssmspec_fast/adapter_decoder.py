@@ -1,13 +1,12 @@
 """The methods as the suite sees them: what lies between a layer's projections, decoded window after window by a `Decoder`.
 
-The decoder gets a model of one layer, whose projections hand on what the suite gives: a token is a number that is looked up.
-Everything between is the engine's: feed, recur, commit, settle, fork, release. Sequences lie in slots out of order, a row of
-padding in every batch; pools begin as NaN, and so does what the number of no token names.
+The decoder gets a model of one layer whose projections hand on what the suite gives (`adapter_layer`). Everything between is
+the engine's: feed, recur, commit, settle, fork, release. Sequences lie in slots out of order, a row of padding in every
+batch; pools begin as NaN.
 """
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,156 +17,21 @@ from torch import Tensor
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .config import BlockConfig, Branch, DeltaConfig, Mamba1Config, Mamba2Config, ModelConfig, NormConfig
+from . import adapter_methods
+from .adapter_layer import LONGEST, Tokens, layer_of, model_of, parts
+from .adapter_methods import Make
+from .adapter_tensors import apart
 from .decoder import Decoder
 from .handover import Held
-from .layers.delta import Delta
-from .layers.delta import Gates as DeltaGates
-from .layers.linear import Linear, Product
-from .layers.mamba1 import Mamba1
-from .layers.mamba2 import Gates as SSDGates
-from .layers.mamba2 import Mamba2
-from .methods import Method
 from .methods.activation_replay import ActivationReplay
 from .methods.joint import Joint
-from .methods.plain import Plain
 from .methods.replay_buffer import ReplayBuffer
 from .methods.snapshots import Snapshots
 from .methods.tree import Tree
-from .model import Block, Model, Recurrent
-from .operations import DeltaParams, Emitted, Operations, SelectiveParams, SSDParams, Taps
+from .operations import Emitted, Operations
 from .sequences import new_sequences
 from .state import Pools, tensors
 from .window import Verdict, Window
-
-LONGEST = 512
-"""Tokens of a sequence."""
-
-
-class Tokens:
-    """What the projections would make of each token: `pre` and the gates, by number; number 0 is no token."""
-
-    def __init__(self, rows: int, device: str) -> None:
-        self.rows, self.device = rows, device
-        self.held: list[Tensor | None] = []
-        self.count = 0
-
-    def add(self, *parts: Array | None) -> Tensor:
-        """The numbers (b, t) of the tokens of a window."""
-        new = [None if part is None else torch.tensor(part, device=self.device).float() for part in parts]
-        if not self.held:
-            self.held = [None if x is None else x.new_full((1, *x.shape[2:]), float("nan")) for x in new]
-        for i, x in enumerate(new):
-            held = self.held[i]
-            self.held[i] = None if x is None or held is None else torch.cat([held, x.flatten(0, 1)])
-        b, t = parts[0].shape[:2]  # type: ignore[union-attr]
-        first, self.count = 1 + self.count, self.count + b * t
-        return torch.arange(first, first + b * t, device=self.device).view(b, t)
-
-    def at(self, u: Tensor) -> list[Tensor | None]:
-        return [None if x is None else x[u[..., 0].long()] for x in self.held]
-
-
-class Given:
-    """A mixer whose projection hands on what is given: its room is filled from there."""
-
-    config: Any
-    tokens: Any
-
-    @property
-    def projection(self) -> Linear:
-        return Linear(torch.empty((self.config.conv.channels, 0), device=self.tokens.device))
-
-    @property
-    def reads(self) -> slice:
-        return slice(0, self.config.conv.channels)
-
-    def given(self, u: Tensor, room: Tensor | None) -> list[Any]:
-        """`pre`, in its room, and the gates."""
-        pre, *gates = self.tokens.at(u)
-        return [pre if room is None else room.copy_(pre), *gates]
-
-
-@dataclass(frozen=True)
-class GivenSSD(Given, Mamba2):
-    """Mamba-2 between its projections."""
-
-    tokens: Any = None
-
-    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
-        pre, dt, z = self.given(u, room)
-        return pre, SSDGates(dt, z)
-
-    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
-        return Product(None, y.flatten(2))
-
-
-@dataclass(frozen=True)
-class GivenDelta(Given, Delta):
-    """Gated DeltaNet between its projections."""
-
-    tokens: Any = None
-
-    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
-        pre, g, beta = self.given(u, room)
-        return pre, DeltaGates(g, beta, g)
-
-    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
-        return Product(None, y.flatten(2))
-
-
-@dataclass(frozen=True)
-class GivenSelective(Given, Mamba1):
-    """Mamba-1 between its projections."""
-
-    tokens: Any = None
-
-    def inputs(self, u: Any, operations: Operations, room: Tensor | None = None) -> Any:
-        pre, z = self.given(u, room)
-        return pre, z
-
-    def output(self, y: Any, gates: Any, operations: Operations) -> Product:
-        return Product(None, y)
-
-
-def parts(inputs: Any) -> tuple[Array | None, ...]:
-    """`pre` and the gates of a window, in the order in which the layers above read them."""
-    gates = inputs.gates
-    if hasattr(gates, "beta"):
-        return inputs.pre, gates.g, gates.beta
-    return (inputs.pre, gates.dt, gates.z) if hasattr(gates, "dt") else (inputs.pre, gates.z)
-
-
-def layer_of(mixer: Any, gated: bool, tokens: Tokens) -> Recurrent:
-    """The engine's layer of a record of the reference; `gated` where z gates y inside."""
-
-    def tensor(array: Any) -> Any:
-        return None if array is None else torch.tensor(array, device=tokens.device).float()
-
-    none, width, p = Linear(torch.empty(0)), mixer.conv.weight.shape[1], mixer.params
-    taps = Taps(tensor(mixer.conv.weight), tensor(mixer.conv.bias), mixer.conv.activation)
-    if hasattr(mixer, "key_heads"):
-        sizes = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
-        unread = torch.zeros(mixer.value_heads, device=tokens.device)
-        rule = DeltaParams(unread, unread, p.l2_norm, p.scale, p.eps)
-        return GivenDelta(DeltaConfig(*sizes, width, p.eps), none, none, none, none, taps, rule, unread, none, tokens)
-    fixed = tensor(p.A), tensor(p.D), tensor(p.dt_bias), p.dt_softplus
-    if hasattr(mixer, "x_proj"):
-        inner = Mamba1Config(p.A.shape[0], p.A.shape[1], mixer.dt_proj.shape[1], width)
-        products = Linear(tensor(mixer.x_proj)), Linear(tensor(mixer.dt_proj))
-        return GivenSelective(inner, none, taps, *products, SelectiveParams(*fixed), none, tokens)
-    groups = mixer.groups, width, mixer.x_groups, mixer.B_groups
-    config = Mamba2Config(p.A.shape[0], mixer.channels, mixer.state, *groups)
-    norm = None if gated else torch.empty(0)  # with a norm behind it, the recurrence does not gate
-    return GivenSSD(config, none, taps, SSDParams(*fixed, p.dt_limit), none, norm, tokens=tokens)
-
-
-def model_of(layer: Recurrent, outputs: int, device: str) -> Model:
-    """One layer whose tokens pass embedding, norms and head as they are."""
-    config = ModelConfig("given", LONGEST, 1, (BlockConfig((Branch(layer.config),)),), NormConfig(0.0))
-    numbers = torch.arange(2**16, device=device, dtype=torch.float32)[:, None]
-    same: Any = lambda x, operations, residual=None: x  # noqa: E731
-    return Model(config, numbers, (Block((layer,), same),), same, torch.eye(outputs, device=device))
 
 
 class Decoding:
@@ -176,13 +40,11 @@ class Decoding:
     With two drafts, every sequence has a second row, of the same root, that is not accepted.
     """
 
-    def __init__(
-        self, make: Callable[[int], Method], operations: Operations, device: str, drafts: int, mixer: Any, state: Any
-    ) -> None:
+    def __init__(self, make: Make, operations: Operations, device: str, drafts: int, mixer: Any, state: Any) -> None:
         self.make, self.operations, self.device, self.drafts = make, operations, device, drafts
         self.mixer, self.begin, self.rows = mixer, state, len(state.M)
-        self.tokens = Tokens(self.rows, device)
-        self.slots = torch.arange(2 * (self.rows - 1), -1, -2, device=device)
+        self.tokens = Tokens(device)
+        self.slots = apart(self.rows, device)
         self.decoder: Decoder | None = None
 
     def start(self, inputs: Any, trees: bool) -> Decoder:
@@ -313,42 +175,33 @@ class Bare:
 
 KINDS: dict[str, tuple[str, ...]] = {"kind": ("mamba2", "mamba1", "delta"), "inner_norm": ("off",)}
 NOT_THERE = "the engine has neither Kimi Delta Attention nor norms inside Mamba-1"
-CHAINS: dict[str, tuple[Callable[[int], Method], int]] = {
-    "snapshots": (lambda t: Snapshots(), 1),
-    "snapshots, eager": (lambda t: Snapshots(eager=True), 1),
-    "snapshots, two drafts": (lambda t: Snapshots(2), 2),
-    "joint": (lambda t: Joint(), 1),
-    "joint, two drafts": (lambda t: Joint(2), 2),
-    "activation replay": (lambda t: ActivationReplay(), 1),
-    "activation replay, two drafts": (lambda t: ActivationReplay(2), 2),
-    "replay buffer": (lambda t: ReplayBuffer(), 1),
-    "replay buffer of two windows": (lambda t: ReplayBuffer(2 * t), 1),
-}
 STEPS: dict[str, tuple[str, ...]] = {"accept": ("all", "root")}
+TREES: dict[str, tuple[str, ...]] = {"between": ("trees",)}
+NO_CHAINS = f"{NOT_THERE}; its tree takes trees only, chains are activation replay's"
 
 
 def subjects(device: str, operations: Operations, contract: NumericContract) -> list[Subject]:
     """Every method on chains, the tree on trees, and each recurrence alone under the method that has the operation's name."""
 
-    def decoding(make: Callable[[int], Method], drafts: int = 1) -> Callable[..., Decoding]:
+    def decoding(make: Make, drafts: int = 1) -> Callable[..., Decoding]:
         return partial(Decoding, make, operations, device, drafts)
 
     limits, absent = Limits(options=KINDS, reason=NOT_THERE), {"": "another part of the engine"}
     one = Limits(options=KINDS | STEPS, sizes={"t": (1, 1)}, reason="plain decoding takes single tokens, none is rejected")
-    plain = Capability(decoding(lambda t: Plain()), contract, one)
+    plain = Capability(decoding(adapter_methods.plain), contract, one)
     made = [Subject("plain", {"speculate.chain": plain}, {"speculate": "windows of one token", **absent})]
-    for name, (make, drafts) in CHAINS.items():
+    for name, (make, drafts) in adapter_methods.CHAINS.items():
         why = {"speculate": "chains only; trees are the tree's", **absent}
         made.append(Subject(name, {"speculate.chain": Capability(decoding(make, drafts), contract, limits)}, why))
-    tree = Capability(decoding(lambda t: Tree()), contract, limits)
+    tree = Capability(decoding(adapter_methods.tree), contract, Limits(options=KINDS | TREES, reason=NO_CHAINS))
     made.append(Subject("tree", {"speculate.tree": tree}, {"speculate": "a chain is activation replay's", **absent}))
-    alone: dict[str, Callable[[int], Method]] = {
+    alone: dict[str, Make] = {
         "verify_snapshots": lambda t: Snapshots(),
-        "verify_replay": lambda t: Tree(),
+        "verify_replay": adapter_methods.tree,
         "buffered_verify": lambda t: ReplayBuffer(),
         "buffered_step": lambda t: ReplayBuffer(5),
     }
-    by_head = Limits(options={"gate": ("head",)}, reason=NOT_THERE)
+    by_head = Limits(options={"gate": ("head",)} | TREES, reason=NO_CHAINS)
     for kind in ("ssd", "delta"):
         capabilities = {
             f"{kind}.{operation}": Capability(partial(Bare, decoding(make)), contract, by_head)

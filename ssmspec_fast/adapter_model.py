@@ -5,10 +5,9 @@ Records are read by their fields (`ssmspec_ref.model`, `.layer`, `.attention_lay
 
 from typing import Any
 
-import torch
-
 from ssmspec_ref.errors import Unsupported
 
+from .adapter_tensors import exact
 from .config import (
     AttentionConfig,
     BlockConfig,
@@ -50,7 +49,7 @@ class Reader:
         self.device = device
 
     def tensor(self, array: Any) -> Any:
-        return None if array is None else torch.tensor(array, device=self.device).float()
+        return exact(array, self.device)
 
     def linear(self, x: Any) -> Linear:
         if x.down is not None:

@@ -6,7 +6,7 @@ kernels too, in the bitwise and in the fast mode. Pools begin as NaN.
 
 import copy
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,17 +16,13 @@ from ssmspec_ref.contract import Adapter, Decoding, Limits, NumericContract, Tok
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
+from . import adapter_methods
+from .adapter_methods import Make
 from .adapter_model import model_of
 from .adapter_poison import by_slot, poison
 from .decoder import Decoder
+from .device import check_device
 from .handover import Held, take_out
-from .methods import Method
-from .methods.activation_replay import ActivationReplay
-from .methods.joint import Joint, JointByLag
-from .methods.plain import Plain
-from .methods.replay_buffer import ReplayBuffer
-from .methods.snapshots import Snapshots
-from .methods.tree import Tree
 from .model import Model
 from .operations import Emitted, Operations
 from .operations.torch_ops import TorchOperations
@@ -41,7 +37,7 @@ class SlotDecoder:
 
     def __init__(
         self,
-        make: Callable[[int], Method],
+        make: Make,
         operations: Operations,
         device: str,
         model: Any,
@@ -131,36 +127,24 @@ class SlotDecoder:
         poison(self.decoder, set(range(self.decoder.slots)) - self.live, self.live)
 
 
-METHODS: dict[str, tuple[Callable[[int], Method], dict[str, Any]]] = {
-    "plain": (lambda t: Plain(), {"limits": {"t": (1, 1)}}),
-    "snapshots": (lambda t: Snapshots(), {}),
-    "snapshots, eager": (lambda t: Snapshots(eager=True), {}),
-    "snapshots, two drafts": (lambda t: Snapshots(2), {"drafts": 2}),
-    "joint": (lambda t: Joint(), {}),
-    "joint, two drafts": (lambda t: Joint(2), {"drafts": 2}),
-    "joint by lag": (lambda t: JointByLag(), {}),
-    "activation replay": (lambda t: ActivationReplay(), {}),
-    "activation replay, two drafts": (lambda t: ActivationReplay(2), {"drafts": 2}),
-    "replay buffer": (lambda t: ReplayBuffer(), {}),
-    "replay buffer of two windows": (lambda t: ReplayBuffer(2 * t), {}),
-    "tree": (lambda t: Tree(), {"chains": False, "trees": True}),
-}
-
-
 def decodings(operations: Operations, device: str, contract: NumericContract, how: str) -> tuple[Decoding, ...]:
     """Every method over some operations; `how` names them, and stands behind each method's name."""
-    made = []
-    for name, (make, given) in METHODS.items():
-        limits = Limits(sizes=given.get("limits", {}), reason="plain decoding takes single tokens")
-        shape = {key: value for key, value in given.items() if key != "limits"}
+
+    def made(name: str, make: Make, **shape: Any) -> Decoding:
         start = partial(SlotDecoder, make, operations, device)
-        bits = how if operations.bitwise else ""
-        made.append(Decoding(f"{name}; {how}", start, contract, bits=bits, limits=limits, **shape))
-    return tuple(made)
+        return Decoding(f"{name}; {how}", start, contract, bits=how if operations.bitwise else "", **shape)
+
+    one = Limits(sizes={"t": (1, 1)}, reason="plain decoding takes single tokens")
+    return (
+        made("plain", adapter_methods.plain, limits=one),
+        *(made(name, make, drafts=drafts) for name, (make, drafts) in adapter_methods.CHAINS.items()),
+        made("tree", adapter_methods.tree, chains=False, trees=True),
+    )
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The engine on a device; over the kernels too where they run."""
+    """The engine on a device; over the kernels too where they run. Raises: Unsupported for a GPU that is not there."""
+    check_device(device)
     made = decodings(TorchOperations(bitwise=True), device, NumericContract(), "torch")
     if device != "cpu" or os.environ.get("TRITON_INTERPRET") == "1":
         made += over_kernels(device)
@@ -171,6 +155,7 @@ def kernels(device: str = "cuda") -> Adapter:
     """The engine over the kernels only. Raises: Unsupported for a device that kernels cannot run on."""
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
+    check_device(device)
     return Adapter("ssmspec_fast over the kernels", torch.__version__, decodings=over_kernels(device))
 
 

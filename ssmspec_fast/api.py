@@ -18,9 +18,9 @@ from ssmspec_ref.errors import ParameterError
 from .accept import Acceptance
 from .accept.processors import Sampling
 from .draft import Drafter
-from .engine import Finish, Settings
 from .methods import Method
 from .parts import Parts
+from .requests import Finish, Settings
 from .tokenizer import Stream, Tokenizer
 from .watch import Counts, Seen, Watched, count
 

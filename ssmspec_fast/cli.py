@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
-from .refusal import REFUSED
+from .refusal import refused
 
 if TYPE_CHECKING:
     from .accept.processors import Sampling
@@ -92,13 +92,8 @@ def _one_line(progress: Console, out: Path | None) -> Iterator[None]:
     """What goes wrong by a named error, in a line."""
     try:
         yield
-    except SpecError as error:
-        progress.print(f"[red]{type(error).__name__}[/red]:", end=" ")
-        progress.print(str(error), markup=False)
-        raise typer.Exit(REFUSED) from error
-    except ModuleNotFoundError as error:
-        progress.print(f"[red]{error.name}[/red] is not installed; pip install 'ssmspec\\[transformers]' brings it")
-        raise typer.Exit(REFUSED) from error
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error, "transformers") from error
     except KeyboardInterrupt as error:
         progress.print("interrupted" if out is None else f"interrupted; {out} was not written", markup=False)
         raise typer.Exit(INTERRUPTED) from error

@@ -12,14 +12,12 @@ launched: a sequence that has ended is padding until then.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import product
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ssmspec_ref.errors import BudgetError, EmptyWindow, LengthError, ParameterError, SlotError
+from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SlotError
 
 from .accept import Acceptance
 from .accept.greedy import Greedy
@@ -33,64 +31,10 @@ from .model import Model
 from .operations import Operations
 from .operations.slots import sent
 from .operations.torch_ops import TorchOperations
+from .requests import Request, Result, Settings, finish
 from .rounds import Round, launched
 from .sequences import Sequences, new_sequences
 from .window import Proposal, Verdict
-
-Finish = Literal["eos", "stop", "length", "failed"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """When a request ends. Units: `budget` is emitted tokens.
-
-    Raises: BudgetError (negative), ParameterError (a stop sequence without tokens).
-    """
-
-    budget: int
-    eos: tuple[int, ...] = ()
-    stop: tuple[tuple[int, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise BudgetError(f"budget came as {self.budget} tokens; give 0 or more")
-        if any(not sequence for sequence in self.stop):
-            raise ParameterError("a stop sequence came without tokens, which every output ends with; give at least one token")
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Of one request: how many tokens each of its windows emitted, and how many it drafted."""
-
-    advanced: tuple[int, ...] = ()
-
-    @property
-    def tokens_per_window(self) -> float:
-        return sum(self.advanced) / len(self.advanced) if self.advanced else 0.0
-
-
-@dataclass(frozen=True)
-class Result:
-    """One request: its tokens, why it ended, its statistics."""
-
-    tokens: tuple[int, ...]
-    finish: Finish
-    statistics: Statistics
-
-
-@dataclass
-class Request:
-    """`number` is the prompt's place among those given; `key` names the request's noise."""
-
-    number: int
-    key: int
-    prompt: list[int]
-    advanced: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics(tuple(self.advanced))
 
 
 class Engine:
@@ -307,12 +251,3 @@ class Engine:
                     f"prompt {number} with {len(prompt)} tokens and a budget of {settings.budget} needs {needed} places, "
                     f"but a slot holds {self.cache}; build the engine with cache={needed}"
                 )
-
-
-def finish(output: tuple[int, ...], settings: Settings) -> Finish:
-    """Why an output ended; a stop before the budget where both fall on one token."""
-    if output and output[-1] in settings.eos:
-        return "eos"
-    if any(output[len(output) - len(stop) :] == tuple(stop) for stop in settings.stop):
-        return "stop"
-    return "length"

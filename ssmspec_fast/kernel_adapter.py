@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from ssmspec_fast import kernel_acceptance, kernel_attention, kernel_windows
-from ssmspec_fast.adapter_shapes import Wide, nearest
+from ssmspec_fast.adapter_tensors import exact, mapped, nearest, pooled, wide
 from ssmspec_kernels.contract import CONTRACT, of_products
 from ssmspec_kernels.conv_commit import conv_commit
 from ssmspec_kernels.conv_step import conv_step
@@ -36,6 +36,8 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
+from .device import check_device
+
 DTYPES: dict[Storage, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FORMATS: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16"))
 """Storage of the state, storage of the activations."""
@@ -54,21 +56,15 @@ class Kernels:
 
     def held(self, S: Array) -> tuple[Tensor, Tensor]:
         """A pool that holds the rows of S in descending slots, and the slot of each row; slot 0 is live, NaN lies between."""
-        rows = len(S)
-        slots = torch.arange(2 * (rows - 1), -1, -2, device=self.device, dtype=torch.int32)
-        pool = torch.full((2 * rows, *S.shape[1:]), float("nan"), dtype=self.state, device=self.device)
-        pool[slots.long()] = torch.tensor(S, device=self.device).to(self.state)
-        return pool, slots
+        pool, slots = pooled(S, self.device, self.state)
+        return pool, slots.int()
 
     def given(self, *arrays: Array | None) -> list[Tensor | None]:
         return [None if a is None else torch.tensor(a, device=self.device).to(self.io) for a in arrays]
 
     def exact(self, array: Array | None) -> Any:
         """Parameters, masks and indices as they are; floats in fp32."""
-        if array is None:
-            return None
-        tensor = torch.tensor(array, device=self.device)
-        return tensor.float() if tensor.is_floating_point() else tensor
+        return exact(array, self.device)
 
     def back(self, y: Tensor, pool: Tensor, slots: Tensor) -> tuple[Array, Array]:
         return y.double().cpu().numpy(), pool[slots.long()].double().cpu().numpy()
@@ -145,7 +141,7 @@ class Kernels:
 
         def scan(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
             pool, slots = self.held(S)
-            tokens = _One(run)
+            tokens = mapped(lambda a: a[0], run)
             inputs, rest = (
                 (self.ssd_inputs(tokens, params), self.ssd_rest(tokens, params))
                 if rule == "ssd"
@@ -195,17 +191,9 @@ class Kernels:
         return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
-class _One:
-    """A record of one row, each array without it."""
-
-    def __init__(self, run: Any) -> None:
-        for name, array in vars(run).items():
-            setattr(self, name, None if array is None else array[0])
-
-
 def _step(scan: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
     def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, Wide(token), params)
+        y, S_next = scan(S, wide(token), params)
         return y[:, 0], S_next
 
     return step
@@ -215,6 +203,7 @@ def adapter(device: str = "cuda") -> Adapter:
     """The kernels on a device. Raises: Unsupported for a device that kernels cannot run on."""
     if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise Unsupported("kernels do not run on a cpu; give --device cuda, or --device interpreter")
+    check_device(device)
     subjects = []
     for state, io in FORMATS if device != "cpu" else INTERPRETED:
         kernels = Kernels(device, DTYPES[state], DTYPES[io])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ssmspec_fast.adapter_tensors import mapped
 from ssmspec_kernels import delta_ring, ssd_ring
 from ssmspec_kernels.cursors import commit_flush, commit_step, commit_window
 from ssmspec_kernels.delta_buffered import delta_buffered
@@ -201,7 +202,8 @@ class Replay(Decoding):
         assert cache is not None
         try:
             self.pool, copy = held.clone(), Cache(cache.x.clone(), cache.dt.clone(), cache.B.clone(), cache.half.clone())
-            self.run(ssd_replay_scan, _first(self.last), copy, self.accepted["advanced"], **self.path())
+            first = mapped(lambda a: a[:, :1], self.last)
+            self.run(ssd_replay_scan, first, copy, self.accepted["advanced"], **self.path())
             return super().state()
         finally:
             self.pool = held
@@ -211,11 +213,6 @@ class Replay(Decoding):
         sizes = ((slots, 2 * REPLAYED, *a.shape[2:]) for a in (window.x, window.dt, window.B))
         x, dt, B = (torch.full(size, float("nan"), dtype=io, device=device) for size in sizes)
         return Cache(x, dt, B, torch.arange(slots, device=device).int() % 2)
-
-
-def _first(window: Any) -> Any:
-    """The first token of a window, as a window."""
-    return type(window)(**{name: None if a is None else a[:, :1] for name, a in vars(window).items()})
 
 
 def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ssmspec_ref.errors import ParameterError, Unsupported
+from ssmspec_ref.errors import ParameterError
 
 from . import choices
 from .accept import Acceptance
 from .accept.processors import Sampling
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
+from .device import check_device
 from .draft import Drafter
 from .errors import MemoryRefused
 from .families.source import Plan
@@ -69,9 +70,8 @@ class Parts:
     def __post_init__(self) -> None:
         self.check_numbers()
         self.operations: Operations = choices.operations(self.mode, self.device, self.kernels)
-        self.rule = self.acceptance
-        if self.rule is None or isinstance(self.rule, str):
-            self.rule = choices.acceptance(self.rule, self.sampling, self.seed)
+        rule = self.acceptance
+        self.rule = choices.acceptance(rule, self.sampling, self.seed) if rule is None or isinstance(rule, str) else rule
         self.target = open_checkpoint(self.folder)
         self.draft = self.open_drafter()
         self.type = self.target.dtype() if self.dtype is None else type_of(self.dtype)
@@ -87,8 +87,7 @@ class Parts:
         for name, value in (("slots", self.slots), ("cache", self.cache), ("drafts", self.drafts), ("rows", self.rows)):
             if value < 1:
                 raise ParameterError(f"{name} came as {value}; give 1 or more")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise Unsupported(f"device {self.device!r} was asked for, but torch sees no GPU here; use cpu")
+        check_device(self.device)
 
     def open_drafter(self) -> Checkpoint | None:
         """The drafter's checkpoint, where it is a folder; through its text where it has another tokenizer than the target.
@@ -118,16 +117,13 @@ class Parts:
 
     def build(self, target: Model, draft: Model | None) -> Watched:
         """The engine on these models. Raises: Unsupported, ParameterError, RingOverflow."""
-        samples = self.rule is not None and not isinstance(self.rule, str) and self.rule.name in ("rejection", "multi_step")
         drafting = choices.Drafting(
-            self.drafts, self.rows, self.tree, samples, self.sampling, self.seed, self.slots, self.cache, self.texts
+            self.drafts, self.rows, self.tree, self.rule.divides, self.sampling, self.seed, self.slots, self.cache, self.texts
         )
         drafter = choices.drafter(self.drafter, target, draft, drafting, self.operations)
         method = self.method
         if method is None or isinstance(method, str):
             method = choices.method(method, drafter)
-        assert self.rule is not None
-        assert not isinstance(self.rule, str)
         choices.check_fit(drafter, self.rule, method)
         cache = self.cache + drafter.nodes - 1  # the last window may reach beyond the last token
         return self.engine(target, drafter, method, self.rule, operations=self.operations, slots=self.slots, cache=cache)

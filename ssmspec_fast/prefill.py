@@ -14,6 +14,7 @@ from .layers.attention import Attention
 from .layers.linear import Product
 from .layers.rotary import Positions
 from .methods import Method
+from .methods.windows import recurrence
 from .model import Mixer, Model, through
 from .operations import Operations, Rows
 from .state import Pools, RecurrentState
@@ -100,8 +101,7 @@ def feed(model: Model, pools: Pools, method: Method, run: Run, operations: Opera
         c = operations.conv_packed(state.M, pre, mixer.taps, run.bounds, slots=run.slots, fresh=run.fresh)
         places = method.places(pools, run.slots)
         inputs = mixer.project(c, gates, operations)  # type: ignore[arg-type]
-        recurrence = getattr(operations, mixer.kind)
-        y = recurrence.packed(state.S, inputs, mixer.params, run.bounds, slots=places, fresh=run.fresh)
+        y = recurrence(operations, mixer).packed(state.S, inputs, mixer.params, run.bounds, slots=places, fresh=run.fresh)
         return mixer.output(y, gates, operations)  # type: ignore[arg-type]
 
     through(model, run.tokens, mixed, operations)

@@ -19,8 +19,9 @@ import torch
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
-from .engine import Engine, Finish, Request, Result, Settings
+from .engine import Engine
 from .errors import MemoryRefused
+from .requests import Finish, Request, Result, Settings
 
 Ending = Finish | Literal["cancelled"]
 

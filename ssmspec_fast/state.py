@@ -87,16 +87,14 @@ def new_pools(
     cache: int,
     *,
     places: int | None = None,
-    state: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Pools:
     """Zeros for `slots` sequences of at most `cache` tokens; `places` states in each recurrence (None: one for each slot).
 
-    `state` is the storage of the recurrences' states (None: exact). On the device "meta" nothing is taken, so that the
-    bytes can be counted.
+    On the device "meta" nothing is taken, so that the bytes can be counted.
     """
     where = model.device if device is None else torch.device(device)
-    kind, held = model.exact if state is None else state, slots if places is None else places
+    held = slots if places is None else places
 
     alike: dict[RecurrentConfig, list[int]] = {}
     for number, config in enumerate(model.config.mixers):
@@ -107,7 +105,7 @@ def new_pools(
             tuple(numbers),
             torch.zeros((len(numbers), slots, config.conv.channels, config.conv.width), dtype=model.exact, device=where),
             torch.arange(0, len(numbers) * slots, slots, device=where)[:, None],
-            torch.zeros((len(numbers), held, *state_shape(config)), dtype=kind, device=where),
+            torch.zeros((len(numbers), held, *state_shape(config)), dtype=model.exact, device=where),
         )
         for config, numbers in alike.items()
     )

@@ -21,6 +21,8 @@ class Tokenizer:
         from transformers import PreTrainedTokenizerFast
 
         file = Path(folder) / FILE
+        if not file.parent.is_dir():
+            raise BrokenFile(f"{folder} is no folder; give one with config.json, safetensors and {FILE}")
         if not file.is_file():
             raise BrokenFile(f"{file} is missing; give prompts as tokens, or a folder with a {FILE}")
         try:

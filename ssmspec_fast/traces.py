@@ -16,12 +16,12 @@ from .accept import Acceptance
 from .checkpoint import load, weight_files
 from .decoder import Decoder
 from .draft import Drafter
-from .engine import Request, Result, Settings
 from .graphs import CUDARecorder, Recorder
 from .methods.plain import Plain
 from .operations import Operations
 from .operations.torch_ops import TorchOperations
 from .parts import Parts
+from .requests import Request, Result, Settings
 from .sequences import Sequences, new_sequences
 from .tokenizer import Tokenizer
 from .watch import Counts, Seen, Watched, count, windows

@@ -43,9 +43,11 @@ def traffic(
         if tokens < 1 or length < 1:
             raise ParameterError(f"tokens and length came as {tokens} and {length}; give 1 or more")
         engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
+        if rate > 0:
+            typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
         found = _replay(engine, _policy(policy, capacity, wait), rate, requests, tokens, length, seed)
-    except SpecError as error:
-        raise refused(f"{type(error).__name__}: {error}") from error
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error) from error
     held = summary(found)
     for name, value in held.items():
         typer.echo(f"{name}: {value}")
@@ -75,6 +77,10 @@ def _engine(
 ) -> "Engine":
     """Over graphs on a GPU. Raises: ParameterError, and what loading raises."""
     if tiny:
+        beside = {"checkpoint": checkpoint, "drafter": drafter, "method": method}
+        given = [f"--{name}" for name, value in beside.items() if value is not None]
+        if given:
+            raise ParameterError(f"--tiny decodes plainly, but {', '.join(given)} came beside it; leave one out")
         import torch
 
         from .bench.models import random_model
@@ -97,7 +103,7 @@ def _replay(engine: "Engine", policy: "Policy", rate: float, requests: int, toke
     """Prompts are compiled by a first batch, steps recorded for every size. Raises: ParameterError, LengthError."""
     import torch
 
-    from .engine import Settings
+    from .requests import Settings
     from .scheduler import Scheduler
     from .traffic import poisson, replay
 

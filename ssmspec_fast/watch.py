@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from .draft import Drafter
 from .draft.around import Around
-from .engine import Engine, Request
+from .engine import Engine
+from .requests import Request
 from .sequences import Sequences
 from .window import Proposal, Verdict
 

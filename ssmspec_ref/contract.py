@@ -105,8 +105,10 @@ class NumericContract:
     approximate division of the CUDA C++ Programming Guide, appendix on mathematical functions (2 ulp from the correctly
     rounded result, so 2.5 from the true one; log1pf has 1); ex2.approx and div.approx (2 ulp), rsqrt.approx (2^-22.9) and
     sqrt.approx (2^-23) of the PTX manual; and Sleef's u10 functions (1), which PyTorch calls on a CPU. NumPy's float32 exp
-    needs 3 (2.52 is documented).
-    `exp` is "ex2" where e^x is formed as 2^(x log2 e): both the constant and the product are rounded, 2 u |x| more.
+    needs 3 (2.52 is documented). A function that is put together from others, as log1p from a logarithm and a quotient,
+    counts as one, with the errors of its parts added up.
+    `exp` is "ex2" where e^x is formed as 2^(x log2 e): both the constant and the product are rounded, 2 u |x| more. Running
+    sums of log decays may be multiplied by log2 e before they are subtracted: u of each more.
     `softplus` is "log" where it is formed as log(1 + e^x), so that the sum drops what e^x has below u, an absolute error;
     "log1p" keeps it. Above `softplus_threshold` softplus(x) is taken as x.
 

@@ -29,7 +29,7 @@ def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> StepCost:
     """The least-squares fit of degree 1 (recurrent target) or 2 (hybrid).
 
     Raises: ParameterError (another degree, too few different sizes to determine it, or a time that is not finite).
-    Source: STree, section 4, equations 6 and 8.
+    Source: STree, section 4: the models of run time in equations 7 and 8.
     """
     if degree not in (1, 2) or len(set(tokens)) <= degree or len(tokens) != len(times):
         raise ParameterError(
@@ -91,7 +91,10 @@ def replay_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_
 def flush_traffic_bytes(p: int, n: int, history: int, state_bytes: int = 4, io_bytes: int = 2) -> int:
     """Bytes of a buffered step that flushes: the checkpoint is written too, and the token is folded in, not appended.
 
-    Source: ReplaySSM, in words.
+    2 state p n + io h (p + n + 1) + io (p + 2 n + 1): checkpoint twice, ring, the token.
+
+    Source: ours; ReplaySSM says in words that a flush writes the state. Its algorithm 2 appends the token before it flushes,
+    its published kernel does not.
     """
     return 2 * state_bytes * p * n + io_bytes * (history * (p + n + 1) + p + 2 * n + 1)
 

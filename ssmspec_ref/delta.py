@@ -6,8 +6,8 @@ u  = beta (v - S-^T k^)                       the correction             (3)
 S' = S- + k^ u^T                              write it under its key     (4)
 o  = S'^T q^                                  read                       (5)
 
-S is (k, v): keys index its rows. g <= 0 is a log decay, one per value head, or one per value head and key channel. Several
-value heads may share a key head: value head h reads key head h // (h_v / h_k).
+S is (k, v): keys index its rows. g <= 0 is a finite log decay, one per value head, or one per value head and key channel.
+Several value heads may share a key head: value head h reads key head h // (h_v / h_k).
 """
 
 from dataclasses import dataclass
@@ -86,11 +86,14 @@ def gates(a: PerHead, b: PerHead, A: HeadParam, dt_bias: HeadParam) -> tuple[Per
     Also for a window, since heads are the last axis. For Kimi Delta Attention a and dt_bias are per head and key channel, and
     A is (h, 1).
 
-    Raises: ParameterError for A > 0 or NaN.
+    Raises: ParameterError for A > 0, NaN or infinite: a log decay of -inf is a decay of 0, but the closed forms subtract it.
     Source: arXiv:2412.06464, section 3.4; A = -exp(A_log) in the published checkpoints. Kimi Linear, section 4.
     """
-    if not np.all(A <= 0):
-        raise ParameterError(f"A came as {A.max()}, but the gate must not grow the state; give A = -exp(A_log)")
+    if not np.all(np.isfinite(A) & (A <= 0)):
+        raise ParameterError(
+            f"A came with entries in {A.min()} .. {A.max()}, but a positive one lets the state grow; "
+            "give a finite A = -exp(A_log)"
+        )
     return A * softplus(a + dt_bias), sigmoid(b)
 
 

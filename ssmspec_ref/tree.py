@@ -171,7 +171,8 @@ def decays(ancestors: Ancestors, log_a: Array) -> tuple[Array, Array]:
     large as a whole path's decay, so that exp overflows, and the 0 of the mask times inf is NaN. The input of the node itself
     has exponent 0: it is not decayed.
 
-    Units: log_a is a natural logarithm. Beside strong decays the difference (3) keeps about u |At| of its size, u = 2^-53.
+    Units: log_a is a finite natural logarithm. Beside strong decays the difference (3) is wrong by about u |At|, u = 2^-53,
+    however small it is.
 
     Source: STree, section 3, equation 6 and the two lines below it.
     """

@@ -27,7 +27,7 @@ from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import TREE_A, branches, chain
 from ssmspec_fast.draft.text import TextDrafter
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint
@@ -37,6 +37,7 @@ from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences
 from ssmspec_fast.window import Proposal, Verdict
 

@@ -46,9 +46,10 @@ def logits(model: Any, prompt: list[int], operations: Any, at: int) -> Any:
 def judge(name: str, device: str, budget: int, nodes: int, chosen: list[str]) -> dict[str, Any]:
     import torch
 
-    from ssmspec_fast.engine import Engine, Settings
+    from ssmspec_fast.engine import Engine
     from ssmspec_fast.operations.torch_ops import TorchOperations
     from ssmspec_fast.operations.triton_ops import TritonOperations
+    from ssmspec_fast.requests import Settings
     from tests.fast_drafters import CHAINS, Skilled
     from tests.fast_models import drawn, prompts, to_device
 
@@ -79,10 +80,11 @@ def settled(name: str, device: str, nodes: int, method: str) -> dict[str, Any]:
 
     from ssmspec_fast.accept.greedy import Greedy
     from ssmspec_fast.decoder import Decoder
-    from ssmspec_fast.engine import Engine, Settings
+    from ssmspec_fast.engine import Engine
     from ssmspec_fast.methods.plain import Plain
     from ssmspec_fast.operations.torch_ops import TorchOperations
     from ssmspec_fast.operations.triton_ops import TritonOperations
+    from ssmspec_fast.requests import Settings
     from ssmspec_fast.sequences import new_sequences
     from tests.fast_drafters import CHAINS, Skilled
     from tests.fast_models import drawn, prompts, to_device

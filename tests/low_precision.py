@@ -165,13 +165,15 @@ class Machine:
         return np.concatenate(outputs, axis=1), S
 
     def _decays(self, z: Any) -> tuple[Any, Any]:
-        """exp(cs_t) and exp(cs_t - cs_j), the mask before exp."""
-        cs = np.cumsum(z, axis=1, dtype=F32)
+        """exp(cs_t) and exp(cs_t - cs_j), the mask before exp; one variant has its sums in powers of two."""
+        scaled = self.contract.exp == "ex2" and self.variant == 1
+        exp = np.exp2 if scaled else self.exp
+        cs = np.cumsum(z, axis=1, dtype=F32) * (F32(np.log2(np.e)) if scaled else F32(1))
         seen = np.tri(z.shape[1], dtype=bool).reshape(1, z.shape[1], z.shape[1], *[1] * (z.ndim - 2))
-        L = np.where(seen, self.exp(np.where(seen, cs[:, :, None] - cs[:, None], 0)), F32(0))
+        L = np.where(seen, exp(np.where(seen, cs[:, :, None] - cs[:, None], 0)), F32(0))
         if self.fault == "decay skipped once":
-            cs = cs - z[:, :1]
-        return self.exp(cs), L
+            cs = cs - z[:, :1] * (F32(np.log2(np.e)) if scaled else F32(1))
+        return exp(cs), L
 
     # ------------------------------------------------------------------------------------------------- selective
 
@@ -261,12 +263,15 @@ class Machine:
             U = self.dot(T[:, :, :, None], (beta[..., None] * v).swapaxes(-1, -2)[:, :, None])
             return U - self.dot(W[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
         read = self.dot(kP[:, :, :, None], S.swapaxes(-1, -2)[:, :, None])
-        return self._solve(A, beta[..., None] * (v - read))
+        windows_of_one = self.sums == "backward"
+        return self._solve(A, beta[..., None] * (v - read), self.contract.ring or "fp32" if windows_of_one else "fp32")
 
-    def _solve(self, A: Any, right: Any) -> Any:
+    def _solve(self, A: Any, right: Any, held: str = "fp32") -> Any:
+        """Forward substitution; `held` is the format in which a token finds what those before it wrote."""
         U = np.zeros(right.shape, F32)
         for t in range(A.shape[-1]):
-            U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * U[:, :, :t].swapaxes(-1, -2))
+            past = rounded(U[:, :, :t], held)
+            U[:, :, t] = right[:, :, t] - self.sum(A[:, :, t, None, :t] * past.swapaxes(-1, -2))
         return U
 
     # ---------------------------------------------------------------------------------------------------- layers

@@ -15,7 +15,7 @@ from conformance.grid import groups
 from conformance.junit import junit
 from conformance.merge import merge
 from conformance.refusal import FAILED, REFUSED
-from conformance.report import Report, read_report
+from conformance.report import Diagnosis, Report, Result, read_report
 from tests.reports import diagnosis, inapplicable, made, result, write
 
 ALL = [
@@ -120,11 +120,18 @@ def test_compare_ends_with_what_it_found(tmp_path: Path) -> None:
     assert call("compare", same, tmp_path / "none")[0] == REFUSED
 
 
+def test_a_case_that_broke_is_no_case_that_uses_less_of_its_bound(tmp_path: Path) -> None:
+    found = compare(made(tmp_path / "a", [result(0)]), made(tmp_path / "b", [result(0, "fail", outputs=())]))
+    assert (len(found.broken), found.less) == (1, ())
+
+
 def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
-    failing = [result(1, "fail", 3.0), diagnosis()]
+    failing: list[Result | Diagnosis] = [result(1, "fail", 3.0), diagnosis()]
     parts = [write(tmp_path / "1", [inapplicable(), result(0), *failing], "1/2")]
     longer = diagnosis(failures=1, smallest="ssd.scan/b1,t17,g1,h1,p1,n1/plain/gentle/s0")
     parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2/2"))
+    code, said = call("merge", parts[0], *parts)
+    assert (code, "ReportError" in said) == (REFUSED, True), "a folder that cannot be"
     code, said = call("merge", tmp_path / "whole", *parts)
     assert code == FAILED, said
     whole = read_report(tmp_path / "whole" / "report.jsonl")
@@ -195,7 +202,7 @@ def test_parts_that_make_no_whole_are_refused(
 
 def test_the_files_are_made_again_from_a_report(tmp_path: Path) -> None:
     path = write(tmp_path / "report.jsonl", ALL)
-    code, said = call("page", path)
-    assert code == 0
+    code, said = call("page", path.parent)
+    assert code == 0, said
     assert {p.name for p in tmp_path.iterdir()} == {"report.jsonl", "report.html", "junit.xml", "badge.svg"}
     assert "report.html" in said

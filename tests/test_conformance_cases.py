@@ -49,6 +49,43 @@ def test_smoke_has_every_family_and_every_value_of_every_option_in_few_cases(spe
     assert len(smoke) <= 7
 
 
+@every
+def test_rare_values_are_in_the_standard_tier_and_not_in_smoke(specification: Specification) -> None:
+    tiers = {tier: list(specification.cases(tier, Limits())) for tier in ("smoke", "standard")}
+    met = {(name, case.options[name]) for case in tiers["standard"] for name in specification.rare}
+    assert met >= {(name, value) for name, values in specification.rare.items() for value in values}
+    assert all(specification.common(case) for case in tiers["smoke"])
+
+
+@every
+def test_a_rare_value_changes_the_inputs_and_a_limit_leaves_it_out(specification: Specification) -> None:
+    for name, values in specification.rare.items():
+        rare = [value for value in values if value != specification.defaults[name]]
+        limits = Limits({name: tuple(value for value in specification.values[name] if value not in rare)})
+        assert not any(case.options[name] in rare for case in specification.cases("standard", limits))
+        for value in rare:
+            case = next(c for c in specification.cases("standard", Limits()) if c.options[name] == value)
+            plain = replace(case, options={**case.options, name: specification.defaults[name]})
+            one, other = (fingerprint(specification.draw(c, NumericContract())) for c in (case, plain))
+            assert one != other, f"{name}={value} changes nothing"
+
+
+@pytest.mark.parametrize("longest", [4, 5, 8, 17])
+@pytest.mark.parametrize("operation", ["ssd.buffered_verify", "speculate.chain"])
+def test_a_ring_of_any_size_is_filled_exactly_and_overrun_by_one(operation: str, longest: int) -> None:
+    """Whatever the size, to 64 entries: some window ends with the last entry, and some would end one behind it."""
+    specification = next(s for s in SPECIFICATIONS if s.operation == operation)
+    cases = specification.cases("standard", Limits(sizes={"t": (1, longest)}))
+    case = next(c for c in cases if c.options["accept"] == "stairs")
+    rounds = specification.draw(case, NumericContract())[2]
+    accepted = np.cumsum([np.zeros(case.sizes["b"]), *(each.advanced for each in rounds)], axis=0)
+    for entries in range(longest, 65):
+        filled = any(np.any(accepted[n + 1] == entries) for n in range(len(rounds)))
+        overrun = any(np.any(accepted[n] + each.path.shape[1] == entries + 1) for n, each in enumerate(rounds))
+        assert filled, entries
+        assert overrun, entries
+
+
 def test_smoke_covers_what_the_limits_of_an_adapter_admit() -> None:
     scan = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
     limits = Limits(options={"D": ("channel", "off"), "z": ("on",)}, sizes={"g": (1, 1)})

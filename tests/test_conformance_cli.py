@@ -1,8 +1,10 @@
 """The command: what it runs, what it prints, how it ends."""
 
 import os
+import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,16 @@ from conformance import main
 from conformance.cli import app
 from conformance.errors import AdapterUnavailable, UnknownAdapter
 from conformance.load import load, shipped
-from conformance.refusal import FAILED, REFUSED
+from conformance.opening import Opening
+from conformance.plan import Selection
+from conformance.pool import Member
+from conformance.refusal import FAILED, INTERRUPTED, REFUSED
 from conformance.report import read_report
+from conformance.run import Setting
 from ssmspec_ref.contract import Adapter
 
 ROOT = Path(__file__).parent.parent
+ONE = ("--adapter", "reference", "--case", "conv.step/b1,c1,w2/plain/normal/s0")
 CASE = "ssd.scan/b1,t3,g2,h4,p2,n3/D=channel,z=on/gentle/s5"
 
 
@@ -90,6 +97,22 @@ def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:
         (["--adapter", "conformance.report:python_command"], "return a ssmspec_ref.contract.Adapter"),
         (["--adapter", "reference", "--case", "ssd.scan/b1"], "is no case"),
         (["--adapter", "reference", "--subject", "nobody"], "nothing to run"),
+        (
+            ["--adapter", "docs.examples.my_kernels:adapter", "--operation", "ssd.stop"],
+            "the subjects are ssd; they have ssd.step",
+        ),
+        (
+            ["--adapter", "reference", "--case", "ssd.scan/q1/plain/gentle/s0"],
+            "ssd.scan has no axis q; its axes are b, t, g,",
+        ),
+        (
+            ["--adapter", "reference", "--case", "conv.step/b1/plain/gentle/s0"],
+            "no family gentle; its axes are b, c, w, its opt",
+        ),
+        (
+            ["--adapter", "reference", "--case", "ssd.step/g2,h3/plain/gentle/s0"],
+            "ssd.step has no case of these sizes together",
+        ),
     ],
 )
 def test_a_mistake_is_named_and_ends_with_two(tmp_path: Path, words: list[str], said: str) -> None:
@@ -108,6 +131,59 @@ def test_the_cases_are_listed_with_what_they_are_there_for() -> None:
     assert made.exit_code == 0
     assert "ssd.scan/b2,t7,g2,h6,p5,n4/plain/gentle/s0  arXiv:2405.21060, section 3" in made.output
     assert "huggingface/transformers#48989" in made.output
+
+
+def test_cases_of_an_operation_that_does_not_exist_are_refused() -> None:
+    made = call("list", "--operation", "ssd.stop")
+    assert made.exit_code == REFUSED
+    assert "UnknownCase: no operation is 'ssd.stop'" in made.output
+
+
+def test_one_case_leaves_the_report_of_the_whole_run_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = call("run", *ONE, "--in-process")
+    assert made.exit_code == 0, made.output
+    assert read_report(Path("conformance-report/case")).header.only.startswith("case conv.step")
+    assert not Path("conformance-report/report.jsonl").exists()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["no folder", "full disk"])
+def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path, full: bool) -> None:
+    folder = tmp_path / "report"
+    if full:
+        folder.mkdir()
+        (folder / "report.jsonl").symlink_to("/dev/full")
+    else:
+        folder.write_text("a file")
+    made = call("run", *ONE, "--in-process", "--report", str(folder), env={"COLUMNS": "400"})
+    assert made.exit_code == REFUSED
+    assert f"ReportError: {folder}" in made.output
+    assert ("No space left" if full else "File exists") in made.output
+
+
+def test_an_interrupted_run_says_so_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("conformance.cli.run_plan", interrupted)
+    made = call("run", *ONE, "--in-process", "--report", str(tmp_path), env={"COLUMNS": "400"})
+    assert made.exit_code == INTERRUPTED
+    assert f"interrupted; the report in {tmp_path} is not whole" in made.output
+
+
+def test_a_process_that_judges_ends_without_a_word_when_it_is_interrupted(capfd: pytest.CaptureFixture[str]) -> None:
+    member = Member(Opening(("reference",), isolated=False), Selection(case=ONE[-1]), Setting({}, "cpu"))
+    member.ask("judge", [])
+    member.child.send_signal(signal.SIGINT)
+    assert member.child.wait() == 0
+    member.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_the_command_tells_its_version() -> None:
+    made = CliRunner().invoke(main.build(), ["--version"])
+    assert made.exit_code == 0
+    assert made.output == f"ssmspec {version('ssmspec')}\n"
 
 
 def test_adapters_are_found_by_name() -> None:
@@ -182,7 +258,8 @@ def test_a_case_outside_the_limits_is_inapplicable_with_the_reason(tmp_path: Pat
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
     case = "ssd.step/b1,g1,h1,p1,n1/plain/gentle/s0"
     made = call("run", "--adapter", "my_kernels:adapter", "--case", case, "--report", str(tmp_path))
-    assert made.exit_code == 0, made.output
+    assert made.exit_code == FAILED, "nothing was run, which proves nothing"
+    assert "No case was run." in made.output
     (result,) = read_report(tmp_path / "report.jsonl").results
     assert result.verdict == "inapplicable"
     assert "no such option" in result.reason

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.diagnosis import diverges
-from conformance.faults import acceptance, arithmetic, attention, speculation, windows
+from conformance.diagnosis import Stepped, diverges
+from conformance.faults import acceptance, arithmetic, attention, histories, rules, speculation, windows
 from conformance.faults.single import single
 from conformance.judge import Judgement, Measured
 from conformance.known import read_known
 from conformance.plan import Selection, plan
 from conformance.report import Diagnosis
 from conformance.run import Setting, run
-from ssmspec_ref import ssd
+from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.records import prefix
 from ssmspec_ref.shapes import Array
 
 
@@ -83,6 +84,63 @@ def test_a_fault_of_a_scan_is_known_in_a_step_too() -> None:
 
     found = diagnosed(Subject("x", {"ssd.step": Capability(step, arithmetic.FP32)}), "ssd.step")
     assert found.looks_like.startswith("equals the planted fault `exp2_constant`")
+
+
+class DecaysLast:
+    """Windows of a delta rule that decays behind the write."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        self.S, self.params = S, params
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        tokens = range(1, window.v.shape[1] + 1)
+        y = [rules.decay_after_the_write(self.S, prefix(window, t), self.params) for t in tokens]
+        self.after = np.stack([self.S, *(S for _, S in y)])
+        return y[-1][0]
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self.S = self.after[advanced, np.arange(len(advanced))].astype(np.float64)
+
+    def state(self) -> Array:
+        return self.S
+
+
+class TakesTheLast(Stepped):
+    """The right rule in float32, of which every row takes the state behind the last draft, also one that took no part."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(lambda *given: arithmetic.rounded(*delta.scan(*given)), S, params)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        super().commit(np.full_like(advanced, path.shape[1]), path)
+
+
+def test_a_fault_is_known_where_the_right_answer_has_no_bound_and_both_round() -> None:
+    subject = Subject("x", {"delta.verify_snapshots": Capability(TakesTheLast, rules.FP32)})
+    assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsEveryDraft`")
+
+
+def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
+    subject = Subject("x", {"delta.verify_snapshots": Capability(DecaysLast, rules.FP32)})
+    assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith(
+        "equals the planted fault `decay_after_the_write`"
+    )
+
+
+def test_a_fault_of_windows_is_known_however_they_are_verified() -> None:
+    subject = windows.subject("verify_snapshots", windows.KeepsOneMore, "delta")
+    said = diagnosed(subject, "delta.verify_snapshots").looks_like
+    assert said.startswith("equals the planted fault `KeepsOneMore`")
+    assert said.endswith("bug class ACCEPT-IDX: The ring holds the first rejected token too."), "and no other fault"
+
+
+def test_faults_that_one_case_does_not_tell_apart_are_all_named() -> None:
+    subject = single("delta.verify_snapshots", histories.KeepsEveryDraft)
+    case = "delta.verify_snapshots/b1,t1,g1,h1,k1,v1,j2/plain/gentle/s0"
+    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(case=case))
+    (found,) = run(jobs, [], Setting({"x": read_known("x")})).diagnoses
+    assert "`KeepsEveryDraft`" in found.looks_like
+    assert found.looks_like.count("`") > 2
 
 
 def third_root(S: Array, window: Any, params: Any) -> tuple[Array, Array]:

@@ -29,13 +29,17 @@ def adapter():
 KNOWN = '[[known]]\ncase = "*"\nreason = "keeps a draft"\nlink = "https://example.org/1"\nexpires = 2999-01-01\n'
 
 
-def session(folder: Path, *words: str, wrong: int = 0) -> subprocess.CompletedProcess[str]:
+def session(folder: Path, *words: str, wrong: int = 0, path: bool = True) -> subprocess.CompletedProcess[str]:
     """pytest in another project, with the plugin and nothing else of ours."""
     (folder / "my_kernels.py").write_text(KERNELS.format(wrong=wrong))
     (folder / "test_own.py").write_text("def test_own():\n    pass\n")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
-    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "kernels")])
-    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    folders = [*([str(folder)] if path else []), str(ROOT), str(ROOT / "kernels")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(folders),
+        "COLUMNS": "120",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the kernels change within a second, and keep their size
     command = [sys.executable, "-m", "pytest", "-p", "conformance.plugin", "-p", "xdist.plugin", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
@@ -101,6 +105,21 @@ def test_a_mistake_is_one_of_usage(tmp_path: Path, words: tuple[str, ...], said:
     done = session(tmp_path, *words)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
+
+
+def test_a_mistake_is_one_of_usage_with_workers_too(tmp_path: Path) -> None:
+    done = session(tmp_path, "-n", "1", "--ssmspec-adapter", "no_such")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert "no adapter 'no_such' ships" in done.stdout + done.stderr
+
+
+def test_a_module_of_the_working_folder_is_found_and_a_folder_that_is_none_told(tmp_path: Path) -> None:
+    words = ("--ssmspec-adapter", "mine_here:adapter", "--ssmspec-report", "test_own.py")
+    (tmp_path / "mine_here.py").write_text(KERNELS.format(wrong=0))
+    done = session(tmp_path, *words, path=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert "ReportError: test_own.py cannot be written" in done.stdout
+    assert "passed" in done.stdout
 
 
 def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.errors import AdapterUnavailable, ProgramError
 from conformance.judge import Judgement, judge
-from conformance.load import PROGRAM
+from conformance.load import PROGRAM, load
 from conformance.plan import Selection, plan
 from conformance.process import Process
 from conformance.program import METHODS, Program, arguments_of, opened, plain
@@ -85,6 +85,7 @@ def test_a_program_that_hangs_is_ended_with_its_worker(tmp_path: Path) -> None:
         ('"function_ulp": 3', '"speed": 3', "unexpected keyword argument 'speed'"),
         ('{"ssd.step": HAS', '{"ssd.stop": HAS', r"ssd\.stop is no operation"),
         ('    "version": "0.1",\n', "", "'version' is missing"),
+        ('"ssd.step": HAS', '"ssd.step": []', r"ssd\.step came as \[\]; a JSON object is needed"),
     ],
 )
 def test_what_a_program_declares_wrongly_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -95,6 +96,14 @@ def test_what_a_program_declares_wrongly_is_refused(tmp_path: Path, old: str, ne
 def test_a_program_that_is_not_there_is_refused() -> None:
     with pytest.raises(AdapterUnavailable, match="no_such_program cannot be started"):
         Process(f"{PROGRAM}no_such_program")
+
+
+def test_an_empty_command_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AdapterUnavailable, match="came empty"):
+        load(PROGRAM)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(AdapterUnavailable, match=r"pip install 'ssmspec\[program\]'"):
+        load(f"{PROGRAM}true")
 
 
 def test_every_operation_can_be_put_into_lines() -> None:

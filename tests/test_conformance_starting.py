@@ -66,6 +66,9 @@ def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
         assert made.exit_code == REFUSED
         assert said in made.output
     assert (folder / "mine.py").read_text() == ""
+    nowhere = call("init", "not/there/mine.py")
+    assert nowhere.exit_code == REFUSED
+    assert "not/there is no folder" in nowhere.output
 
 
 def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
@@ -93,6 +96,7 @@ def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
         (3, "return y, S\n", "return y[0], S\n", "it has another shape"),
         (4, "return y, S\n", "return y.tolist(), S\n", "an output has another type: y came as list, but a NumPy array"),
         (5, "    return y, S\n", "    import os; os._exit(9)\n", "its process ended: the process ended with exit code 9"),
+        (6, "return y, S\n", "return [y, S]\n", "2 are needed: y, S; what came is a list, return a tuple"),
     ],
 )  # fmt: skip
 def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
@@ -113,6 +117,14 @@ def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
         ('"D": ("off",)', '"d": ("off",)', "limits d, which no case has; ssd.step has D=head|channel|off"),
         ('"D": ("off",)', '"D": ("none",)', "limits D=none, which no case has"),
         ('state="fp32"', 'state="float32"', "ParameterError: state came as 'float32'"),
+        ("Capability(step, CONTRACT, LIMITS)", "step", "MalformedAdapter: my kernels: ssd, ssd.step came as function; give"),
+        ("(step, CONTRACT, ", '(step, "fp32", ', "MalformedAdapter: my kernels: ssd, ssd.step, contract came as str; give"),
+        ("CONTRACT, LIMITS)", "CONTRACT, {})", "MalformedAdapter: my kernels: ssd, ssd.step, limits came as dict; give"),
+        ("(step, CONTRACT", "(None, CONTRACT", "MalformedAdapter: my kernels: ssd, ssd.step, run came as NoneType; give"),
+        ("(subject,)", "subject", "MalformedAdapter: my kernels: subjects came as Subject; give a tuple"),
+        ("(subject,)", "()", "MalformedAdapter: my kernels declares nothing"),
+        ("import numpy as np", 'raise OSError("no licence")', '.py:7 raise OSError("no licence")'),
+        ("import numpy as np", "import numpy as", "cannot be loaded: SyntaxError: invalid syntax (mine_"),
     ],
 )  # fmt: skip
 def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, folder: Path) -> None:
@@ -121,6 +133,14 @@ def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, fold
     made = call("smoke", "--adapter", f"{name}:adapter")
     assert made.exit_code == REFUSED
     assert said in made.output
+
+
+def test_an_adapter_is_named_by_its_module_alone_and_not_by_its_file(folder: Path) -> None:
+    (folder / "mine_alone.py").write_text(SOURCES["operations"])
+    assert call("smoke", "--adapter", "mine_alone").exit_code == 0
+    by_file = call("smoke", "--adapter", "mine_alone.py:adapter")
+    assert by_file.exit_code == REFUSED
+    assert "name its module, mine_alone:adapter" in by_file.output
 
 
 def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:

@@ -21,11 +21,10 @@ from ssmspec_fast.accept.walk import cut, walk
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal, Window
-from ssmspec_ref.accept import UniformDice, proposals
-from ssmspec_ref.accept import multi_step as oracle
-from ssmspec_ref.accept import naive as oracle_naive
+from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept.distribution import normalised
 from ssmspec_ref.accept.draft_tree import DraftTree
+from ssmspec_ref.accept.sampled import LAWS, sampled
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 if "triton" not in sys.modules:
@@ -109,7 +108,7 @@ def test_every_decision_is_the_oracles(case: tuple[Any, ...]) -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(
-    st.integers(0, 10**6), st.sampled_from(cases.LAWS), st.sampled_from(SHAPES), st.integers(1, 9), st.integers(2, 9),
+    st.integers(0, 10**6), st.sampled_from(LAWS), st.sampled_from(SHAPES), st.integers(1, 9), st.integers(2, 9),
     st.floats(0.05, 3.0),
 )  # fmt: skip
 def test_decisions_on_softmax_laws_are_those_of_exact_arithmetic(
@@ -126,16 +125,10 @@ def test_decisions_on_softmax_laws_are_those_of_exact_arithmetic(
     dice = UniformDice(*([Fraction(float(x)) for x in u] for u in (coins, picks)))
     given_q = q[None] if law in ("iid", "without_replacement") else None
     arguments = (torch.from_numpy(tokens)[None], torch.from_numpy(parents)[None], p[None])
+    wanted = sampled(tree, law, p_rows, q_rows, dice)
     if law == "naive":
-        wanted = oracle_naive.naive(tree, p_rows, dice)
         emitted, path = walk(*arguments[:2], choices(arguments[2], picks[None]))
     else:
-        laws = {
-            "iid": lambda: proposals.iid(tree, q_rows),
-            "without_replacement": lambda: proposals.without_replacement(tree, q_rows),
-            "point_mass": lambda: proposals.point_masses(tree, vocabulary),
-        }[law]()
-        wanted = oracle.multi_step(tree, p_rows, laws, dice)
         emitted, path = judge(*arguments, given_q, coins[None], picks[None], law)
     count = len(wanted.path)
     assert path[0, :count].tolist() == list(wanted.path)

@@ -18,12 +18,13 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling, past, process
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft import Drafter
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.families import find
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal, Window
 from ssmspec_ref import model as reference

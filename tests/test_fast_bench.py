@@ -74,6 +74,13 @@ def test_a_step_emits_what_was_asked_for(subject: Subject) -> None:
     assert (sequences.length - CONTEXT - 1).tolist() == [subject.advanced] * subject.batch
 
 
+def test_more_tokens_than_a_path_has_are_refused() -> None:
+    model = random_model("tiny", torch.float32, "cpu")
+    for subject in (Subject("tiny", "replay", 3, advanced=4), Subject("tiny", "tree", 7, parents=tree_of(7), advanced=4)):
+        with pytest.raises(ParameterError, match="4 tokens were to be emitted"):
+            engine_of(subject, model, TorchOperations(), None)
+
+
 def test_plans_are_checked_and_name_each_step_once() -> None:
     subjects = papers()
     assert len(set(subjects)) == len(subjects)
@@ -122,7 +129,8 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     assert measured == list(TINY.subjects())
     assert CliRunner().invoke(app, command).exit_code == 0
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
-    for wrong in (["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
+    beside = [["--tiny", "--method", "joint"], ["--papers", "--model", "x"]]
+    for wrong in (*beside, ["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
         assert CliRunner().invoke(app, wrong).exit_code == REFUSED
 
 

@@ -8,10 +8,11 @@ from ssmspec_fast.chooser import Budgeted, Chooser, Costs, measured
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import chain
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_ref import traffic
 from ssmspec_ref.errors import ParameterError
 

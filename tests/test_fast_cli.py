@@ -281,7 +281,8 @@ def test_penalties_are_heeded_also_by_greedy_choices(more: list[str], trained: P
     [
         ([], "ParameterError: no checkpoint was given"),
         (["--checkpoint", "no/such"], "ParameterError: a prompt is missing"),
-        (["--checkpoint", "no/such", "--prompt", "x"], "BrokenFile: no/such/tokenizer.json is missing"),
+        (["--checkpoint", "no/such", "--prompt", "x"], "BrokenFile: no/such is no folder"),
+        (["--checkpoint", "{pair}", "--prompt", "x"], "BrokenFile: {pair}/tokenizer.json is missing"),
         (["--prompt", "x", "--temperature", "-1"], "ParameterError: temperature came as -1.0"),
         (["--prompt", "x", "--temperature", "nan"], "ParameterError: temperature came as nan"),
         (["--prompt", "x", "--repetition", "0"], "ParameterError: repetition came as 0.0"),
@@ -300,7 +301,7 @@ def test_a_mistake_is_one_line_with_its_name_and_ends_with_two(words: list[str],
     made = call(*(word.format(pair=trained) for word in words))
     assert made.exit_code == REFUSED
     last = made.stderr.splitlines()[-1]
-    assert last.startswith(said)
+    assert last.startswith(said.format(pair=trained))
     assert "Traceback" not in made.output
     assert made.stdout == ""
 

@@ -12,7 +12,7 @@ from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.heads import HeadDrafter
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint
@@ -21,6 +21,7 @@ from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.model import Model, head
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import new_sequences
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 

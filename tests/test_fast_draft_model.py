@@ -18,13 +18,14 @@ from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter, largest
 from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.errors import MemoryRefused, TokenizerMismatch
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.window import Proposal
 from ssmspec_ref.accept import UniformDice, draws, processors

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.draft.text import TextDrafter, retokenised
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_ref.draft import text as oracle
 from ssmspec_ref.errors import ParameterError
 

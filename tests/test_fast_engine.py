@@ -6,12 +6,13 @@ import torch
 
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations.arithmetic import Arithmetic
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Pools, RecurrentState, tensors
 from ssmspec_ref import decode

@@ -14,11 +14,12 @@ from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import branches, chain
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 
 from .fast_drafters import CHAINS, NODES, Skilled
 from .fast_models import drawn, prompts

@@ -10,11 +10,12 @@ from ssmspec_fast.bench.models import random_model
 from ssmspec_fast.bench.steps import stepping
 from ssmspec_fast.bench.subjects import CONTEXT, Subject, engine_of
 from ssmspec_fast.draft.ngram import NGram
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.graphs import Recorder
 from ssmspec_fast.methods.joint import LAG, Joint, JointByLag
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences
 from ssmspec_fast.state import Pools
 from ssmspec_fast.window import Feed, Window

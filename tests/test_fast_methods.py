@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.decoder import Decoder
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods import Method, activation_replay, replay_buffer, snapshots
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.cached import along
@@ -22,6 +22,7 @@ from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences, new_sequences
 from ssmspec_fast.state import Cache, Pools, tensors
 from ssmspec_ref.errors import EmptyWindow, LengthError, RingOverflow, SlotError, Unsupported

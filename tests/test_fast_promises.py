@@ -9,10 +9,11 @@ from torch import Tensor
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.ngram import PromptLookup
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import Sequences
 from ssmspec_fast.window import Proposal
 

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.refusal import REFUSED
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.scheduler import Clearing, Continuous, Scheduler
 from ssmspec_fast.traffic import VirtualClock, poisson, replay
 from ssmspec_fast.traffic_cli import app
@@ -143,7 +144,15 @@ def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> Non
     assert held["summary"]["requests"] == len(held["served"]) == 5
     assert held["summary"]["failed"] == 0
     assert all(len(one["tokens"]) == 3 and one["arrival"] <= one["start"] <= one["finish"] for one in held["served"])
-    for wrong in (["--policy", "best"], ["--rate", "0"], ["--tokens", "0"], ["--policy", "clearing", "--capacity", "9"]):
+    assert "5 requests at 200 a second take 0 s or more" in done.stderr
+    beside = [["--drafter", "ngram"], ["--method", "snapshots"]]
+    for wrong in (
+        *beside,
+        ["--policy", "best"],
+        ["--rate", "0"],
+        ["--tokens", "0"],
+        ["--policy", "clearing", "--capacity", "9"],
+    ):
         assert CliRunner().invoke(app, ["--tiny", *wrong]).exit_code == REFUSED
     assert CliRunner().invoke(app, []).exit_code == REFUSED
 

@@ -22,11 +22,12 @@ from safetensors.numpy import load_file
 from ssmspec_fast.checkpoint import load
 from ssmspec_fast.decoder import Decoder
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine import Engine, Settings
+from ssmspec_fast.engine import Engine
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.model import Model
 from ssmspec_fast.operations import Emitted
 from ssmspec_fast.operations.torch_ops import TorchOperations
+from ssmspec_fast.requests import Settings
 from ssmspec_fast.sequences import new_sequences
 from ssmspec_fast.window import Verdict
 

@@ -8,6 +8,7 @@ import pytest
 
 from perf_gates import gates, history
 from perf_gates.history import Change, NotComparableError, Run, Time
+from perf_gates.measured import Results
 
 LIMITS = gates.load().limits
 MACHINE = {"gpu": "G", "torch": "2", "triton": "3", "kernels": "k" * 16, "commit": "c" * 40}
@@ -23,6 +24,11 @@ def test_a_run_comes_back_as_it_was_kept_and_is_not_kept_twice(tmp_path: Path) -
     assert [history.keep(r, file) for r in (one, two, one)] == [True, True, False]
     assert history.runs(file) == [one, two]
     assert history.runs(tmp_path / "none") == []
+
+
+def test_a_folder_without_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(NotComparableError, match="nowhere holds no part with times"):
+        history.run_of(Results(tmp_path / "nowhere"))
 
 
 def test_holm_orders_and_multiplies() -> None:

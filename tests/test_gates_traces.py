@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from conformance.refusal import REFUSED
 from perf_gates import cli
 from perf_gates.measured import Results
 from perf_gates.traces import Replayed, Trace, TraceError, accepted, read, replay, table, tokens_of
@@ -75,4 +76,4 @@ def test_the_command_prints_the_table_and_refuses_a_folder_without_traces(tmp_pa
     found = run.invoke(cli.app, ["traces", "--traces", str(tmp_path), "--tokens", "byte"])
     assert found.exit_code == 0
     assert "| all |" in found.output
-    assert run.invoke(cli.app, ["traces", "--traces", str(tmp_path / "none")]).exit_code == cli.REFUSED
+    assert run.invoke(cli.app, ["traces", "--traces", str(tmp_path / "none")]).exit_code == REFUSED

@@ -16,6 +16,7 @@ from ssmspec_ref.accept.exact_law import rational_model
 from ssmspec_ref.accept.multi_step import multi_step
 from ssmspec_ref.accept.naive import naive
 from ssmspec_ref.accept.rejection import rejection
+from ssmspec_ref.accept.sampled import LAWS, sampled
 from ssmspec_ref.errors import (
     EmptyWindow,
     LengthError,
@@ -331,6 +332,19 @@ def test_the_last_row_is_checked_before_the_first_coin_is_thrown():
         multi_step(TREE, bad, proposals.iid(TREE, GOOD), NoDice())
     with pytest.raises(ProbabilityError, match=r"p_target\[2\]\[1\] came as nan"):
         naive(TREE, bad, NoDice())
+
+
+def test_the_name_of_a_law_says_how_a_tree_is_judged_and_another_is_refused():
+    """The first sibling has no mass in p. The second, by r / q: 2/3 i.i.d., 1/3 without replacement; 1/2 as a point mass."""
+    tree, picks = DraftTree((0, 1, 2), (-1, 0, 0)), [Fraction(9, 10)] * 3
+    p, q = ([[Fraction(n, 8) for n in row]] * 3 for row in ((0, 0, 4, 4), (0, 4, 3, 1)))
+    turns = {"iid": Fraction(2, 3), "without_replacement": Fraction(1, 3), "point_mass": Fraction(1, 2), "naive": Fraction(0)}
+    for law in LAWS:
+        for coin in (Fraction(1, 4), Fraction(5, 12), Fraction(7, 12), Fraction(3, 4)):
+            run = sampled(tree, law, p, q, UniformDice([Fraction(0), Fraction(1, 2), coin], picks))
+            assert (run.path == (0, 2)) == (coin < turns[law])
+    with pytest.raises(ParameterError, match="law came as 'drawn'; give one of iid, without_replacement, point_mass, naive"):
+        sampled(tree, "drawn", p, q, UniformDice(picks, picks))
 
 
 def test_rows_of_another_number_size_or_type_are_refused():

@@ -142,7 +142,7 @@ TREES = {
     "A": (static_tree.TREE_A, 3, 4, 13),
     "B": (static_tree.TREE_B, 16, 3, 29),
     "C": (static_tree.TREE_C, 6, 3, 16),
-    "D": (static_tree.TREE_D, 4, 3, 13),
+    "D": (static_tree.TREE_D, 4, 4, 13),
     "E": (static_tree.TREE_E, 3, 5, 16),
 }
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ssmspec_ref import conv, conv_filter, delta, delta_chunked, records, selective, selective_chunked, ssd, ssd_chunked
 from ssmspec_ref import mixer as layers
+from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 from tests import families
 from tests.families import FAMILIES, TOLERANCE, Sizes, deviation, same_bits
@@ -326,6 +327,13 @@ def test_delta_gates_are_those_of_the_published_checkpoints() -> None:
     for i in np.ndindex(2, 5, 6):
         assert abs(g[i] + math.exp(A_log[i[2]]) * math.log(1 + math.exp(a[i] + bias[i[2]]))) <= 1e-14
         assert abs(beta[i] - 1 / (1 + math.exp(-b[i]))) <= 1e-15
+
+
+@pytest.mark.parametrize("wrong", [0.5, math.nan, -math.inf])
+def test_a_rate_that_grows_the_state_or_is_not_finite_makes_no_gate(wrong: float) -> None:
+    a = np.zeros((2, 3))
+    with pytest.raises(ParameterError, match="finite A"):
+        delta.gates(a, a, np.array([-1.0, wrong, -2.0]), np.zeros(3))
 
 
 # ------------------------------------------------------------------------------------------------------------ the no-op

@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
+from ssmspec_ref.accept import UniformDice, greedy, stop
 from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import FLOAT64, Capability, Subject
 from ssmspec_ref.shapes import Array
 
@@ -37,12 +38,7 @@ def accept_sampled(
         tree = unpadded(*row)
         dice = UniformDice(coins[b].tolist(), picks[b].tolist())
         p_rows, q_rows = (x[b, : len(tree)].tolist() for x in (p, q))
-        if law == "naive":
-            runs.append(naive.naive(tree, p_rows, dice))
-        else:
-            laws: dict[str, Any] = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-            drawn = laws[law](tree, q_rows) if law in laws else proposals.point_masses(tree, p.shape[2])
-            runs.append(multi_step.multi_step(tree, p_rows, drawn, dice))
+        runs.append(sampled(tree, law, p_rows, q_rows, dice))
     return padded(runs, tokens.shape[1], budget, eos)
 
 

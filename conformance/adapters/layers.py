@@ -5,8 +5,7 @@ from typing import Any
 
 from ssmspec_ref.shapes import Array
 
-from .peers import Tensors
-from .pools import Run
+from .peers import Tensors, joined
 
 
 class Layers(ABC):
@@ -23,7 +22,7 @@ class Layers(ABC):
 
     def ssd_chunks(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
         b, t = window.dt.shape[:2]
-        y, S_next = self.chunked(self.tensor(S), Run(window), [t * i for i in range(b + 1)], params)
+        y, S_next = self.chunked(self.tensor(S), joined(window), [t * i for i in range(b + 1)], params)
         return self.tensor.back(y.unflatten(0, (b, t)), S_next)
 
     def ssd_packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
@@ -31,7 +30,7 @@ class Layers(ABC):
         states = self.tensor(S)
         states[self.tensor(fresh)] = 0
         full = [i for i in range(len(S)) if bounds[i] < bounds[i + 1]]
-        y, after = self.chunked(states[full], Run(run), [0, *(int(bounds[i + 1]) for i in full)], params)
+        y, after = self.chunked(states[full], joined(run), [0, *(int(bounds[i + 1]) for i in full)], params)
         states[full] = after
         return self.tensor.back(y[None], states)
 

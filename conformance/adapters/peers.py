@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from math import prod
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,15 +100,25 @@ def one(scan: Callable[..., Any]) -> Callable[..., Any]:
     """A step from a scan: a token is a window of one."""
 
     def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, Window(token), params)
+        y, S_next = scan(S, mapped(lambda a: a[:, None], token), params)
         return y[:, 0], S_next
 
     return step
 
 
-class Window:
-    """A token's record with an axis of one token in each array."""
+def mapped(function: Callable[[Array], Array], record: Any) -> Any:
+    """What a record holds, with a function applied to each array: of other axes, so that it is no such record any more."""
+    return SimpleNamespace(**{name: None if a is None else function(a) for name, a in vars(record).items()})
 
-    def __init__(self, token: Any) -> None:
-        for name, array in vars(token).items():
-            setattr(self, name, None if array is None else array[:, None])
+
+def joined(window: Any) -> Any:
+    """A record of windows as one run of tokens."""
+    return mapped(lambda a: a.reshape(-1, *a.shape[2:]), window)
+
+
+def importable(*homes: str) -> None:
+    """Make packages importable without running an `__init__` on the way to them. Raises: ImportError."""
+    for home in homes:
+        parts = home.split(".")
+        for depth in range(1, len(parts) + 1):
+            bare(".".join(parts[:depth]))

@@ -80,11 +80,3 @@ def _joined(left: Any, right: Any) -> Any:
     import torch
 
     return torch.cat([left, right], dim=-1)
-
-
-class Run:
-    """A record of windows as one run of tokens."""
-
-    def __init__(self, window: Any) -> None:
-        for name, array in vars(window).items():
-            setattr(self, name, None if array is None else array.reshape(-1, *array.shape[2:]))

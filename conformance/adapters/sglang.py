@@ -17,7 +17,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from . import sglang_rings, sglang_windows, standins
 from .layers import Layers
-from .peers import Tensors, bare, module, one, placed, version_of
+from .peers import Tensors, importable, module, one, placed, version_of
 from .pools import Pool, by_head, turned, with_oldest
 
 OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
@@ -213,10 +213,7 @@ def stand_in(device: str) -> None:
     """The packages around the kernels, and what these read of the rest."""
     import torch
 
-    for home in (f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE, LINEAR):
-        parts = home.split(".")
-        for depth in range(1, len(parts) + 1):
-            bare(".".join(parts[:depth]))
+    importable(f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE, LINEAR)
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     hopper = standins.capability(device)[0] >= 9
     for package in ("sglang.kernels.jit", "sglang.srt"):

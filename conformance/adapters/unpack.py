@@ -20,6 +20,9 @@ from zipfile import ZipFile
 
 import typer
 
+from conformance.errors import UnpackError
+from conformance.refusal import refused
+
 PARTS = {
     "vllm": ("vllm/model_executor/layers/mamba/ops/*", "vllm/third_party/flash_linear_attention/*"),
     "sglang": (
@@ -34,22 +37,18 @@ RECORD = ("*.dist-info/METADATA", "*.dist-info/licenses/*")
 """What says which version it is, and on which terms."""
 
 
-class CannotUnpackError(Exception):
-    """A package without an adapter here, a wheel that cannot be had or lacks a part, a folder that holds another version."""
-
-
 def unpack(requirement: str, into: Path) -> list[str]:
     """Take the parts of `name==version` out of its wheel; none where the folder has them already.
 
-    Returns: the names of the files written. Raises: CannotUnpackError.
+    Returns: the names of the files written. Raises: UnpackError.
     """
     name, _, version = requirement.partition("==")
     if name not in PARTS or not version:
-        raise CannotUnpackError(f"{requirement!r} came; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
+        raise UnpackError(f"{requirement!r} came; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
     there = [record.parent.name for record in into.glob("*.dist-info/METADATA")]
     wanted = f"{name.replace('-', '_')}-{version}.dist-info"
     if there and there != [wanted]:
-        raise CannotUnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
+        raise UnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
     files = [path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()]
     if there and all(any(fnmatchcase(file, part) for file in files) for part in PARTS[name]):
         return []
@@ -58,27 +57,27 @@ def unpack(requirement: str, into: Path) -> list[str]:
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """The wheel of a requirement, by pip. Raises: CannotUnpackError with pip's last line."""
+    """The wheel of a requirement, by pip. Raises: UnpackError with pip's last line."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     done = subprocess.run([*pip, requirement], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         said = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
-        raise CannotUnpackError(f"pip cannot download {requirement}: {said}")
+        raise UnpackError(f"pip cannot download {requirement}: {said}")
     return wheels[0]
 
 
 def extract(wheel: Path, patterns: Sequence[str], into: Path) -> list[str]:
     """Write what the patterns name; the record of the version last, so that a folder that has it is whole.
 
-    Raises: CannotUnpackError for a part that the wheel does not have.
+    Raises: UnpackError for a part that the wheel does not have.
     """
     with ZipFile(wheel) as archive:
         files = [name for name in archive.namelist() if not name.endswith("/")]
         found = {pattern: [name for name in files if fnmatchcase(name, pattern)] for pattern in patterns}
         for pattern, names in found.items():
             if not names and pattern not in RECORD[1:]:
-                raise CannotUnpackError(f"{wheel.name} has no {pattern}; its adapter was written for another version")
+                raise UnpackError(f"{wheel.name} has no {pattern}; its adapter was written for another version")
         chosen = sorted(
             {name for names in found.values() for name in names}, key=lambda name: (name.endswith("METADATA"), name)
         )
@@ -94,9 +93,8 @@ def main(
     """Take the sources of a peer's kernels out of its wheel."""
     try:
         written = unpack(requirement, into)
-    except CannotUnpackError as error:
-        typer.echo(f"CannotUnpackError: {error}", err=True)
-        raise typer.Exit(2) from error
+    except UnpackError as error:
+        raise refused(error) from None
     typer.echo(f"{requirement}: {len(written)} files written to {into}" if written else f"{requirement}: already in {into}")
 
 

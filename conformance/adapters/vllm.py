@@ -18,8 +18,8 @@ from ssmspec_ref.shapes import Array
 
 from . import standins, vllm_windows
 from .layers import Layers
-from .peers import Tensors, bare, module, one, placed, version_of
-from .pools import Pool, Run, by_head, ends, flat, turned, with_oldest
+from .peers import Tensors, importable, joined, module, one, placed, version_of
+from .pools import Pool, by_head, ends, flat, turned, with_oldest
 
 OPS, RULE = "vllm.model_executor.layers.mamba.ops", "vllm.third_party.flash_linear_attention.ops"
 PADDING = 0
@@ -83,7 +83,7 @@ class Kernels(Layers):
 
     def ssd_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
         b, t = window.dt.shape[:2]
-        given = self.ssd(Run(window), params)
+        given = self.ssd(joined(window), params)
         out = self.tensor.torch.full_like(given["x"], float("nan"))
         places = {"state_batch_indices": pool.table, "num_accepted_tokens": accepted, "cu_seqlens": ends(self.tensor, b, t)}
         self.update(pool.states, **given, out=out, **places)
@@ -224,10 +224,7 @@ def stand_in(device: str) -> None:
     import triton.language as tl
     from triton.language.extra import libdevice
 
-    for home in (OPS, RULE):
-        parts = home.split(".")
-        for depth in range(1, len(parts) + 1):
-            bare(".".join(parts[:depth]))
+    importable(OPS, RULE)
     major, minor = standins.capability(device)
     platform = SimpleNamespace(
         **dict.fromkeys(("is_cpu", "is_rocm", "is_xpu"), lambda: False),

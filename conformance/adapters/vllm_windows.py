@@ -10,6 +10,7 @@ import numpy as np
 from ssmspec_ref.mixer import SSDMixer
 from ssmspec_ref.shapes import Array
 
+from .peers import mapped
 from .pools import Pool, ends, flat, turned, widened
 
 
@@ -99,7 +100,7 @@ class Ring:
         self.pool: Pool | None = None
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
-        token = Token(window)
+        token = mapped(lambda a: a[:, 0], window)
         if self.pool is None:
             self.start(token)
         y: Array = self.kernels.tensor.back(self.launch(self.held, self.kernels.ssd(token, self.params), self.position))[0]
@@ -140,11 +141,3 @@ class Ring:
         self.launch(copies, given, self.position, flush=True)
         y: Array = self.kernels.tensor.back(copies["state"][self.pool.slots[:, 0]])[0]
         return y
-
-
-class Token:
-    """A window of one token as a token."""
-
-    def __init__(self, window: Any) -> None:
-        for name, array in vars(window).items():
-            setattr(self, name, None if array is None else array[:, 0])

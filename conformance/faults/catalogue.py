@@ -17,6 +17,7 @@ from . import (
     commits,
     conduct,
     edges,
+    extremes,
     histories,
     layers,
     packed,
@@ -27,6 +28,8 @@ from . import (
     rules,
     sampling,
     speculation,
+    tiles,
+    turns,
     windows,
 )
 from .single import single
@@ -77,8 +80,10 @@ def _faults() -> Iterator[Fault]:
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
             yield fault(bug_class, operation, made(operation, run))
-    for run, operation, bug_class, contract in edges.FAULTS:
+    for run, operation, bug_class, contract in (*edges.FAULTS, *tiles.FAULTS, *extremes.FAULTS):
         yield fault(bug_class, operation, single(operation, run, contract))
+    for run, operation, bug_class, contract, limits in turns.FAULTS:
+        yield fault(bug_class, operation, single(operation, run, contract, limits))
     for run, bug_class in processors.FAULTS:
         yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
     yield from _classed_below()

@@ -5,7 +5,7 @@ import numpy as np
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding, TokenWindow
 from ssmspec_ref.shapes import Array
 
-from .sequences import Right
+from .decoders import Right
 
 
 class LooksAhead(Right):

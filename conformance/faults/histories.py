@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.backtrack import Accepted
+from ssmspec_ref.backtrack import Accepted, snapshots
 from ssmspec_ref.contract import Adapter
 from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
+from ..adapters.windows import Bare
 from .single import single
 from .speculation import Snapshots
 from .windows import prefix
@@ -97,6 +98,16 @@ class SharesTheLayer(Snapshots):
         super().commit(*prefix(np.full_like(advanced, advanced.max()), path))
 
 
+class KeepsEveryDraft(Bare):
+    """What was accepted is not asked: the state goes on from the last draft. huggingface/transformers#49036."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(*prefix(np.full_like(advanced, path.shape[1]), path))
+
+
 FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (FirstColumnOfStates, "speculate.chain", "ACCEPT-IDX"),
     (AdoptsTheUnwritten, "speculate.chain", "COMMIT"),
@@ -105,6 +116,8 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (AcceptanceOfTheWindowBefore, "speculate.chain", "SCHED"),
     (StepsAreVerified, "speculate.chain", "CLASSIFY"),
     (SharesTheLayer, "speculate.chain", "SLOT-SCOPE"),
+    (KeepsEveryDraft, "ssd.verify_snapshots", "ROLLBACK"),
+    (KeepsEveryDraft, "delta.verify_snapshots", "ROLLBACK"),
 )
 """Each with its operation and its bug class."""
 

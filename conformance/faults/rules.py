@@ -52,13 +52,23 @@ def ignores_the_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]
 
 def error_before_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """The correction is taken from the state before its decay. The converse of flash-linear-attention#885."""
+    return before_decay(S, window, params, lambda S, decay, write: decay * S + write)
+
+
+def decay_after_the_write(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The decay comes last: the correction is taken from the state before it, and is decayed with it. Bug class RULE."""
+    return before_decay(S, window, params, lambda S, decay, write: decay * (S + write))
+
+
+def before_decay(S: Array, window: Any, params: Any, moved: Callable[[Array, Array, Array], Array]) -> tuple[Array, Array]:
+    """The delta rule, its correction taken from the state before the decay; `moved` is the state behind a token."""
     outputs = []
     for t in range(window.v.shape[1]):
         token = window.token(t)
         q, k = delta.keys_and_queries(token.q, token.k, token.v.shape[1], params)
         decay = np.exp(token.g if token.g.ndim == 3 else token.g[..., None])[..., None]
         u = token.beta[..., None] * (token.v - np.einsum("bhkv, bhk -> bhv", S, k))
-        S = decay * S + k[..., None] * u[:, :, None]
+        S = moved(S, decay, k[..., None] * u[:, :, None])
         outputs.append(np.einsum("bhkv, bhk -> bhv", S, q))
     return rounded(np.stack(outputs, axis=1), S)
 
@@ -105,7 +115,12 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (overflowing_softplus, "NUMERIC"),
         (ignores_the_state, "INIT-DROP"),
     ),
-    "delta.scan": ((error_before_decay, "RULE"), (transposed_delta, "TRANSPOSE"), (beta_twice, "RULE")),
+    "delta.scan": (
+        (error_before_decay, "RULE"),
+        (decay_after_the_write, "RULE"),
+        (transposed_delta, "TRANSPOSE"),
+        (beta_twice, "RULE"),
+    ),
     "ssd.scan_packed": ((from_the_chunk, "CHUNK"), (grid_of_each, "CHUNK")),
 }
 """The operation of each, and its bug class."""

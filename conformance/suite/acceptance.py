@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
-from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
+from ssmspec_ref.accept import UniformDice, greedy, stop
+from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
 
@@ -28,25 +29,32 @@ OUTPUTS = (("tokens", "b t"), ("path", "b t"), ("advanced", "b"), ("ended", "b")
 
 
 def draw_rows(draw: Draw) -> tuple[Array, Array, Array, tuple[int, ...]]:
-    """Trees of tokens, budgets of which every third ends the run or is spent, and the tokens that end a sequence."""
+    """Trees of tokens, budgets of which every third ends the run or is spent, or any, and the tokens that end a sequence."""
     rng, (b, t, i) = draw.rng("rows"), draw.shape("b t i")
     parents = draw.parents()
     budget = np.where(np.arange(b) % 3 == 1, rng.integers(0, 3, b), t + 1)
-    eos = {"none": (), "some": (0, i // 2)}[draw.options["eos"]]
-    return rng.integers(0, i, (b, t)), parents, budget, eos
+    eos = {"none": (), "some": (0, i // 2), "many": tuple(range(1, i, 2))}[draw.options["eos"]]
+    tokens = rng.integers(0, i, (b, t))
+    return tokens, parents, rng.integers(0, t + 2, b) if draw.options["budget"] == "any" else budget, eos
 
 
 def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
-    """Choices that agree with some child at two nodes in three; in every fourth row at all of them."""
+    """Choices that agree with some child at two nodes in three; in every fourth row at all of them. With `ids=far` numbers of
+    tokens are up to 2^17, and choices that differ from a child are 2^8 or 2^16 above it."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng = draw.rng("choice")
+    far = draw.rng("far").choice([2**8, 2**16], (2, *tokens.shape))
+    if draw.options["ids"] == "far":
+        tokens = tokens + far[0]
     choice = rng.integers(0, draw.sizes["i"], tokens.shape)
     agree = (rng.random(tokens.shape) < 0.67) | (np.arange(len(tokens)) % 4 == 3)[:, None]
     for b, row in enumerate(parents):
         for node, parent in enumerate(row):
             if parent >= 0 and agree[b, node]:
                 choice[b, parent] = tokens[b, node]
+            elif parent >= 0 and draw.options["ids"] == "far":
+                choice[b, parent] = tokens[b, node] + far[1, b, node]
     return tokens, parents, choice, budget, eos
 
 
@@ -68,6 +76,10 @@ def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
                     left[tokens[b, 1:node][row[1:node] == row[node]]] *= 0.5 if kinds[b] == Kind.TWINS else 1e-6
                 tokens[b, node] = rng.choice(shape[2], p=left / left.sum())
     coins, picks = (rng.integers(0, GRID, tokens.shape) / GRID for _ in range(2))
+    if draw.options["noise"] == "ends":
+        p = np.where(draw.rng("cut").random((*tokens.shape, 1)) < 0.5, cut(p), p)
+        ends = draw.rng("ends").choice([0.0, 1 - 1 / GRID, np.nan], (2, *tokens.shape))
+        coins, picks = (np.where(np.isnan(end), u, end) for end, u in zip(ends, (coins, picks), strict=True))
     for b, kind in enumerate(kinds):
         for child, parent in first_children(parents[b]):
             x = tokens[b, child]
@@ -110,7 +122,8 @@ def on_grid(weight: Array) -> Array:
 
 
 class Measuring(UniformDice):
-    """Dice that note how near a decision came to where it turns."""
+    """Dice that note how near a decision came to where it turns. What has no weight is no turn: at either end of the noise
+    it is never drawn."""
 
     nearest = Fraction(1)
 
@@ -119,8 +132,9 @@ class Measuring(UniformDice):
         return super().bern(p, node)
 
     def pick(self, weights: Any, node: int) -> int:
-        edges = np.cumsum([Fraction(w) for w in weights])[:-1]
-        self.nearest = min([self.nearest, *(abs(edge - Fraction(self.picks[node])) for edge in edges)])
+        *edges, total = np.cumsum([Fraction(w) for w in weights])
+        turns = (edge for edge in edges if 0 < edge < total)
+        self.nearest = min([self.nearest, *(abs(edge - Fraction(self.picks[node])) for edge in turns)])
         return super().pick(weights, node)
 
 
@@ -137,18 +151,9 @@ def expect_sampled(arguments: Arguments, contract: NumericContract, used: Any) -
     for b, row in enumerate(zip(tokens, parents, strict=True)):
         tree = unpadded(*row)
         dice = Measuring(*([Fraction(float(u)) for u in noise[b, : len(tree)]] for noise in (coins, picks)))
-        runs.append(exact_run(tree, law, fractions(p[b, : len(tree)]), fractions(q[b, : len(tree)]), dice))
+        runs.append(sampled(tree, law, fractions(p[b, : len(tree)]), fractions(q[b, : len(tree)]), dice))
         clear.append(dice.nearest > NEAR)
     return emitted(runs, tokens.shape[1], budget, eos, np.array(clear))
-
-
-def exact_run(tree: DraftTree, law: str, p: Any, q: Any, dice: UniformDice) -> Emitted:
-    """The rule of a law, in fractions."""
-    if law == "naive":
-        return naive.naive(tree, p, dice)
-    laws = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-    drawn = laws[law](tree, q) if law in laws else proposals.point_masses(tree, len(p[0]))
-    return multi_step.multi_step(tree, p, drawn, dice)
 
 
 def fractions(rows: Array) -> list[list[Fraction]]:
@@ -188,6 +193,7 @@ SOURCES = {
 }
 
 
+RARE = {"eos": ("many",), "budget": ("some", "any")}
 LAWS = ("without_replacement", "iid", "point_mass", "naive")
 SIBLINGS = tuple(
     ({"b": 60, "t": t, "i": i}, {"tree": "star", "ragged": "off", "law": law}, "normal")
@@ -197,12 +203,38 @@ SIBLINGS = tuple(
 """Many rejections with siblings behind them, over few tokens: what one takes from the next is large."""
 
 
-DEEP: tuple[Further, ...] = (({"b": 4, "t": 24, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),)
-"""A path of 24 nodes that stands to its end."""
+DEEP: tuple[Further, ...] = (
+    ({"b": 4, "t": 24, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
+    ({"b": 4, "t": 70, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
+)
+"""Paths of 24 and 70 nodes that stand to their ends."""
 BRANCHES: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 3}, {"ragged": "off"}, "normal"),)
 """Twins at every depth, with children and without."""
 ENDS: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 4}, {"tree": "chain", "ragged": "off", "eos": "some"}, "normal"),)
 """Half of all tokens end a sequence, often before a budget that the run meets as well."""
+CUTS: tuple[Further, ...] = (
+    ({"b": 60, "t": 12, "i": 3}, {"tree": "vine", "ragged": "off", "budget": "any"}, "normal"),
+    ({"b": 60, "i": 12}, {"tree": "chain", "ragged": "off", "eos": "many", "budget": "any"}, "normal"),
+)
+"""Budgets of every size; several tokens that end a sequence."""
+WIDE: tuple[Further, ...] = (
+    ({"b": 8, "t": 70, "i": 300}, {"tree": "star", "ragged": "off"}, "normal"),
+    ({"b": 130, "t": 4}, {}, "normal"),
+    ({"b": 30, "i": 5}, {"ids": "far"}, "normal"),
+)
+"""Many children; many rows; tokens that a narrow integer takes for each other."""
+MANY: tuple[Further, ...] = (
+    ({"b": 12, "t": 40, "i": 6}, {"tree": "star", "ragged": "off", "law": "point_mass"}, "normal"),
+    ({"b": 2, "t": 4, "i": 4000}, {"ragged": "off"}, "normal"),
+    ({"b": 130, "t": 4}, {}, "normal"),
+)
+"""Many children, a larger vocabulary, many rows."""
+EDGES: tuple[Further, ...] = tuple(
+    ({"b": 60, "t": t, "i": 5}, {"tree": tree, "ragged": "off", "law": law, "noise": "ends"}, "normal")
+    for law in LAWS
+    for t, tree in ((6, "star"), (4, "chain"))
+)
+"""Noise of 0 and of 1 - 2^-24, where the first and the last tokens often have no weight."""
 
 
 def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
@@ -218,6 +250,19 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
 
 
 SPECIFICATIONS = (
-    _specification("greedy", draw_greedy, expect_greedy, further=(*BRANCHES, *ENDS, *DEEP)),
-    _specification("sampled", draw_sampled, expect_sampled, options={**OPTIONS, "law": LAWS}, further=(*SIBLINGS, *DEEP)),
+    _specification(
+        "greedy",
+        draw_greedy,
+        expect_greedy,
+        further=(*BRANCHES, *ENDS, *DEEP, *CUTS, *WIDE),
+        rare=RARE | {"ids": ("near", "far")},
+    ),
+    _specification(
+        "sampled",
+        draw_sampled,
+        expect_sampled,
+        options={**OPTIONS, "law": LAWS},
+        further=(*SIBLINGS, *DEEP, *ENDS, *CUTS, *MANY, *EDGES),
+        rare=RARE | {"noise": ("inside", "ends")},
+    ),
 )

@@ -17,7 +17,7 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
-from ..draw import POISON, Draw, poisoned
+from ..draw import POISON, Draw, poisoned, stored
 from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
 from .speculate import accepted
 
@@ -42,8 +42,12 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
     ancestors = tree.ancestors(draw.parents(resting=True))
     size = {"gentle": 1.0, "sharp": 4.0}[case.family]
     q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
-    q, k, v = (poisoned(x, tree.live(ancestors)) for x in (q, k, v))
     scale = None if draw.options["scale"] == "default" else 0.375
+    if draw.options["level"] == "far":
+        K[~dead, :, 0] = k[..., 0] = 1.0
+        sign = np.where(np.arange(len(q)) % 2, -1.0, 1.0)[:, None, None]
+        q[..., 0] = stored(sign * LEVEL / (scale or q.shape[3] ** -0.5), contract.io)
+    q, k, v = (poisoned(x, tree.live(ancestors)) for x in (q, k, v))
     return K, V, length, q, k, v, ancestors, scale
 
 
@@ -106,10 +110,24 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 1, "l": 64, "t": 3}, {}, "gentle"),
     ({"b": 1, "h": 16, "g": 1, "t": 3}, {}, "gentle"),
     ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"),
+    ({"b": 1, "l": 20, "t": 3, "h": 2, "g": 1, "e": 256}, {}, "gentle"),
+    ({"b": 1, "l": 600, "t": 3, "h": 2, "g": 1, "e": 4}, {}, "gentle"),
+    ({"b": 1, "t": 3, "h": 8, "g": 8}, {}, "gentle"),
+    ({"b": 65, "t": 2, "l": 3, "h": 2, "g": 1, "e": 4}, {}, "gentle"),
+    ({"b": 6, "t": 9}, {}, "gentle"),
+    ({"b": 4}, {"level": "far"}, "gentle"),
 )
-"""A block of the cache that is full; more than one tile of query heads to a key head; paths past 16 and 32 nodes."""
-MOVES: tuple[Further, ...] = (({"b": 4, "t": 65}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),)
-"""Paths past 8 and 16 nodes."""
+"""A block of the cache that is full; more than one tile of query heads to a key head, of channels, of slots, key heads and
+rows; paths past 16 and 32 nodes; many trees that differ; scores of which no exponential exists in single precision."""
+MOVES: tuple[Further, ...] = (
+    ({"b": 4, "t": 65}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
+    ({"b": 8, "g": 1, "e": 256}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
+    ({"b": 8, "l": 300, "g": 1, "e": 4}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
+    ({"b": 65, "t": 3, "l": 3, "g": 1, "e": 2}, {}, "gentle"),
+)
+"""Paths past 8 and 16 nodes; more than one tile of channels, slots and rows."""
+LEVEL = 128.0
+"""How far from zero all scores of a row lie, above or below: beyond 104 exp is 0 or infinite in single precision."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 SOURCES = {"": "STree, section 3; arXiv:2205.14135, algorithm 1", "tree": "SpecInfer (arXiv:2305.09781), section 4.2"}
 
@@ -126,6 +144,7 @@ SPECIFICATIONS = (
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
         further=FURTHER,
+        rare={"level": ("near", "far")},
         sources=SOURCES,
         draw=draw_verify,
         expect=expect_verify,

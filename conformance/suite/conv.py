@@ -15,11 +15,17 @@ from .specification import Arguments, Expected, Further, Specification, expectin
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
-TILES: tuple[Further, ...] = (({"c": 130, "t": 2}, {}, "normal"), ({"b": 17, "t": 2}, {}, "normal"))
-"""More than one tile of channels and rows."""
+TILES: tuple[Further, ...] = (
+    ({"c": 130, "t": 2}, {}, "normal"),
+    ({"c": 260, "t": 2}, {}, "normal"),
+    ({"b": 17, "t": 2}, {}, "normal"),
+    ({"b": 65, "t": 2, "c": 2}, {}, "normal"),
+)
+"""More than one tile of channels and rows, the largest too."""
 SHORT: tuple[Further, ...] = tuple(({"t": t}, {}, "normal") for t in (3, 4, 5))
 """As many tokens as the window has columns, one fewer and one more."""
-FURTHER = (*TILES, *SHORT, ({"b": 1, "t": 130}, {}, "normal"), ({"b": 1, "t": 256}, {}, "normal"))
+RUNS: tuple[Further, ...] = tuple(({"b": 1, **sizes}, {}, "normal") for sizes in ({"t": 130}, {"t": 256}, {"t": 520, "c": 2}))
+FURTHER = (*TILES, *SHORT, *RUNS)
 """And of tokens; tiles of tokens that are full."""
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
 """The only row takes no part."""
@@ -143,7 +149,8 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
-DEEP = (*TILES, *SHORT, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"))
+DEEP = (*TILES, *SHORT, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
+"""Long paths, and more than four rows of trees that differ."""
 
 
 def _specification(name: str, **fields: Any) -> Specification:

@@ -25,11 +25,18 @@ TILES: tuple[Further, ...] = (
     ({"b": 17, "t": 2}, {}, "gentle"),
     ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),
     ({"k": 16, "v": 9}, {}, "wide"),
+    ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 1, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
+    ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
+    ({}, {"sparse": "on"}, "gentle"),
 )
-"""More than one tile of channels, rows and heads; a square state, whose transpose has its shape; and small keys in
-more than one channel."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"))
+"""More than one tile of channels, rows and heads, the largest too; a square state, whose transpose has its shape; small
+keys in more than one channel; and tokens that write nothing, or before which nothing decays."""
+LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle")
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG)
 """And of tokens; tiles of tokens that are full."""
+RARE = {"sparse": ("off", "on")}
+"""Of three tokens one has a log decay of 0, one a beta of 0: neither is padding."""
 OPTIONS = {"gate": ("head", "channel"), "l2_norm": ("on", "off"), "scale": ("default", "given"), "beta": ("one", "two")}
 SOURCES = {
     "": "arXiv:2412.06464, equation 10",
@@ -54,6 +61,10 @@ def window(draw: Draw) -> DeltaWindow:
         k = stored(k / np.maximum(1.0, np.linalg.norm(k, axis=-1, keepdims=True)), draw.contract.io)
     gate = draw.normal("gate", "b t h" if draw.options["gate"] == "head" else "b t h k")
     beta = 1 / (1 + np.exp(-draw.normal("beta", "b t h")))
+    g, beta = -GATE[draw.case.family] * np.abs(gate), (2 if draw.options["beta"] == "two" else 1) * beta
+    if draw.options.get("sparse") == "on":
+        turn = np.arange(g.shape[1]) % 3
+        g[:, turn == 0], beta[:, turn == 1] = 0.0, 0.0
     q = draw.normal("q", "b t g k")
     if draw.case.family == "wide":
         q, k = small(draw, "q", q), small(draw, "k", k)
@@ -61,8 +72,8 @@ def window(draw: Draw) -> DeltaWindow:
         q=q,
         k=k,
         v=draw.normal("v", "b t h v"),
-        g=stored(-GATE[draw.case.family] * np.abs(gate), draw.contract.io),
-        beta=stored((2 if draw.options["beta"] == "two" else 1) * beta, draw.contract.io),
+        g=stored(g, draw.contract.io),
+        beta=stored(beta, draw.contract.io),
     )
 
 
@@ -74,4 +85,4 @@ def small(draw: Draw, name: str, a: Array) -> Array:
 
 
 RECURRENCE = Recurrence("delta", delta, error_bounds.delta, window, params, "b h k v", ("o", "b t h v"))
-SPECIFICATIONS = RECURRENCE.specifications(BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, divides("h", "g"))
+SPECIFICATIONS = RECURRENCE.specifications(BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, divides("h", "g"), RARE)

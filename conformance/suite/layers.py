@@ -2,8 +2,9 @@
 
 A script is a list of windows that the layer is fed one after the other, with the mask of real tokens and, before a window,
 how many tokens are undone first. The oracle runs the real tokens in one go; what the layer holds is compared after the first
-window (but for `continue`: reading it may settle what must be settled without) and at the end. Sizes: t tokens in the
-prompt, j after it (for rollback: twice j, all and half of them rejected, then two more).
+window (but for `continue`: reading it may settle what must be settled without) and at the end. With `beside=another` a second
+layer of the same weights is fed other tokens in turn with the first. Sizes: t tokens in the prompt, j after it (for rollback:
+twice j, all and half of them rejected, then two more).
 """
 
 from collections.abc import Callable
@@ -36,13 +37,14 @@ class Window:
 @dataclass(frozen=True)
 class Script:
     """The tokens of all windows in a row; which of them are real; which the oracle counts; whether the state is read behind
-    the prompt as well as at the end."""
+    the prompt as well as at the end; whether another layer is run beside."""
 
     windows: tuple[Window, ...]
     u: Residual
     live: Array
     counted: Array
     looks: bool = True
+    beside: bool = False
 
 
 def one_by_one(begin: int, end: int) -> tuple[Window, ...]:
@@ -60,12 +62,16 @@ def step(draw: Draw) -> Script:
 
 
 def resume(draw: Draw) -> Script:
+    """With `calls=three` the tokens behind the prompt come in two parts."""
     t, j = draw.sizes["t"], draw.sizes["j"]
-    return replace(_script(draw, (Window(0, t), Window(t, t + j)), t + j), looks=False)
+    middle = t + j // 2
+    behind = (Window(t, middle), Window(middle, t + j)) if draw.options["calls"] == "three" else (Window(t, t + j),)
+    return replace(_script(draw, (Window(0, t), *behind), t + j), looks=False)
 
 
 def left_pad(draw: Draw) -> Script:
-    """Rows lose none, one, five, six .. of their first tokens to padding: less than a window of the convolution, and more."""
+    """Rows lose none, one, five, six .. of their first tokens to padding: less than a window of the convolution, and more.
+    With `pads=many` the first row has one token, the last all, those between in between."""
     return _padded(draw, lambda real, t: np.arange(t) >= t - real[:, None])
 
 
@@ -92,7 +98,8 @@ def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
     t, j = draw.sizes["t"], draw.sizes["j"]
     script = _script(draw, (Window(0, t), *one_by_one(t, t + j)), t + j)
     row = np.arange(draw.sizes["b"])
-    lengths = np.maximum(1, t - row - 3 * (row > 1) - (len(row) == 1))
+    few, many = t - row - 3 * (row > 1) - (len(row) == 1), 1 + (t - 1) * row // max(len(row) - 1, 1)
+    lengths = np.maximum(1, many if draw.options["pads"] == "many" else few)
     for mask in (script.live, script.counted):
         mask[:, :t] = real(lengths, t)
     return replace(script, u=np.where(script.live[:, :, None], script.u, POISON))
@@ -100,8 +107,8 @@ def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
 
 def _script(draw: Draw, windows: tuple[Window, ...], tokens: int) -> Script:
     rows = draw.sizes["b"]
-    u = draw.array("u", (rows, tokens, layer_weights.residual(draw)))
-    return Script(windows, u, np.ones((rows, tokens), dtype=bool), np.ones((rows, tokens), dtype=bool))
+    u, beside = draw.array("u", (rows, tokens, layer_weights.residual(draw))), draw.options.get("beside") == "another"
+    return Script(windows, u, np.ones((rows, tokens), dtype=bool), np.ones((rows, tokens), dtype=bool), beside=beside)
 
 
 def drawing(script: Callable[[Draw], Script]) -> Callable[[Case, NumericContract], Arguments]:
@@ -116,6 +123,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     """Take a fresh layer through a script: its outputs at all tokens, M and S after the prompt, M and S at the end."""
     record, script = arguments
     subject = capability.run(record, script.u.shape[0])
+    another = capability.run(record, script.u.shape[0]) if script.beside else None
     outputs, kept = [], []
     for window in script.windows:
         if window.undo:
@@ -123,6 +131,8 @@ def run(capability: Capability, arguments: Arguments) -> Came:
         live = script.live[:, window.begin : window.end]
         cut = script.u[:, window.begin : window.end]
         outputs.append(np.array(subject.forward(cut, None if live.all() else live)))
+        if another is not None:
+            another.forward(-cut)
         looks = window is script.windows[-1] or (script.looks and window is script.windows[0])
         kept.append(tuple(map(copied, subject.state())) if looks else ())
     states = (*kept[0], *kept[-1]) if len(kept) > 1 else kept[0]
@@ -206,6 +216,23 @@ PROMPTS: tuple[Further, ...] = tuple(({"b": 1, "t": t}, {}, "gentle") for t in (
 
 EVEN: tuple[Further, ...] = tuple(({"j": j}, {}, "gentle") for j in (2, 4))
 """An even number of tokens from the cache, and as many as the window has columns."""
+ON: tuple[Further, ...] = (
+    ({"b": 1, "j": 70}, {}, "gentle"),
+    ({"j": 6}, {"calls": "three"}, "gentle"),
+    ({}, {"beside": "another"}, "gentle"),
+)
+"""More than a chunk of 64 tokens from the cache; a cache that is gone on from twice; two layers in turn."""
+MANY: tuple[Further, ...] = (({"b": 1, "j": 40}, {}, "gentle"), ({}, {"beside": "another"}, "gentle"))
+"""Forty single tokens; two layers in turn."""
+PADS: tuple[Further, ...] = (({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),)
+BESIDE: dict[str, tuple[str, ...]] = {"beside": ("none", "another")}
+BEHIND: dict[str, tuple[tuple[Further, ...], dict[str, tuple[str, ...]]]] = {
+    "step": ((*PROMPTS, *MANY), BESIDE),
+    "continue": ((*EVEN, *ON), {"calls": ("two", "three"), **BESIDE}),
+    "left_pad": (PADS, {"pads": ("few", "many")}),
+    "right_pad": (PADS, {"pads": ("few", "many")}),
+}
+"""What a script has behind its table, and the options that only this has."""
 
 
 def specifications() -> list[Specification]:
@@ -215,12 +242,12 @@ def specifications() -> list[Specification]:
         for kind in layer_weights.KINDS:
             base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
             rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
-            further = (*FURTHER, *{"step": PROMPTS, "continue": EVEN}.get(name, ()))
+            more, rare = BEHIND.get(name, ((), {}))
             found.append(
                 Specification(
-                    operation=f"layer.{name}", base=base, rows=rows, further=further, options=kind.options,
+                    operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *more), options=kind.options,
                     families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
-                    expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name},
+                    expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name}, rare=rare,
                 )
             )  # fmt: skip
     return found

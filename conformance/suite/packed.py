@@ -3,7 +3,8 @@
 `scan_packed(S, run, bounds, fresh, params) -> y, S`: the run has one row, and sequence b the tokens bounds[b] ..
 bounds[b + 1] - 1 of it; it starts from S[b], or from zeros where `fresh`. An empty sequence keeps its state.
 
-Sizes: b sequences, of t tokens, 1, about t / 2, none, and so on in turn.
+Sizes: b sequences, of t tokens, 1, about t / 2, none, and so on in turn; with `lengths=gaps` none, t, none, none, 1, about
+t / 2, none; with `lengths=whole` all of t tokens.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,11 @@ from .recurrence import Recurrence
 from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
 
 
-def lengths(sequences: int, tokens: int) -> Array:
-    """The tokens of each sequence; they depend on sizes only."""
-    return np.array([(tokens, 1, tokens // 2 + 1, 0)[b % 4] for b in range(sequences)])
+def lengths(sequences: int, tokens: int, way: str = "turns") -> Array:
+    """The tokens of each sequence; they depend on sizes and on the way only."""
+    some = tokens // 2 + 1
+    turns = {"turns": (tokens, 1, some, 0), "gaps": (0, tokens, 0, 0, 1, some, 0), "whole": (tokens,)}[way]
+    return np.array([turns[b % len(turns)] for b in range(sequences)])
 
 
 class Packed:
@@ -36,9 +39,11 @@ class Packed:
 
     def draw(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
-        counts = lengths(*draw.shape("b t"))
+        way = draw.options["lengths"]
+        counts = lengths(draw.sizes["b"], draw.sizes["t"], way)
         S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
-        fresh = (np.arange(len(counts)) % 3 == 1) & (counts > 0) & (draw.options["fresh"] == "some")
+        every_third = np.arange(len(counts)) % 3 == (0 if way == "whole" else 1)
+        fresh = every_third & (counts > 0) & (draw.options["fresh"] == "some")
         run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
         return S, run, bounds, fresh, self.of.params(draw)
 
@@ -66,6 +71,7 @@ class Packed:
             base={**base, "b": 5},
             rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *rows),
             options={"fresh": ("some", "none"), **options},
+            rare={"lengths": ("turns", "gaps", "whole")},
             families=("gentle", "normal", "strong"),
             sources={**sources, "fresh": "bug class SLOT-SCOPE"},
             draw=self.draw,
@@ -87,8 +93,13 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 2, "t": 150}, {}, "gentle"),
     ({"b": 17, "t": 9}, {}, "gentle"),
     ({"b": 1, "t": 256}, {}, "gentle"),
+    ({"b": 3, "t": 64}, {"lengths": "whole"}, "gentle"),
+    ({"b": 2, "t": 256}, {"lengths": "whole"}, "gentle"),
+    ({"b": 7, "t": 9}, {"lengths": "gaps"}, "gentle"),
+    ({"b": 70, "t": 2}, {}, "gentle"),
 )
-"""More than two chunks; many sequences; chunks that are full."""
+"""More than two chunks; many sequences; chunks that are full, in the middle of a run too; sequences without tokens first,
+last and side by side."""
 SPECIFICATIONS = (
     Packed(ssd.RECURRENCE).specification(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
     Packed(delta.RECURRENCE).specification(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),

@@ -50,12 +50,20 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "minimum": {"off": {}, "reached": {"min_tokens": 2}, "ahead": {"min_tokens": 10**6}},
 }
 OPTIONS = {name: tuple(values) for name, values in SETTINGS.items()}
+EXTREMES: dict[str, dict[str, dict[str, Any]]] = {
+    "temperature": {"cold": {"temperature": 0.05}},
+    "top_k": {"hundred": {"top_k": 100}},
+    "top_p": {"least": {"top_p": 0.05}},
+}
+RARE = {"level": ("near", "far")} | {name: tuple(values) for name, values in EXTREMES.items()}
+LEVEL = 128.0
+"""How far from zero all logits of a row lie, above or below: beyond 104 exp is 0 or infinite in single precision."""
 
 
 def setting(case: Case) -> Sampling:
     chosen = Sampling(eos=frozenset((0, case.sizes["i"] // 2)))
     for name, values in SETTINGS.items():
-        chosen = replace(chosen, **values[case.options[name]])
+        chosen = replace(chosen, **(values | EXTREMES.get(name, {}))[case.options[name]])
     return chosen
 
 
@@ -73,6 +81,8 @@ def draw_rows(case: Case, contract: NumericContract) -> Arguments:
     for row in range(EVEN - 1, b, EVEN):
         alike = draw.rng(f"even {row}").permutation(i)[:EVEN]
         logits[row] = np.where(np.isin(np.arange(i), alike), 1.5, -np.inf)
+    if draw.options["level"] == "far":
+        logits += np.where(np.arange(b) % 2, -LEVEL, LEVEL)[:, None]
     prompt, output = (rng.integers(0, max(1, i // 2), draw.shape(axes)) for axes in ("b l", "b t"))
     for tokens in (prompt, output):
         counts = rng.integers(0, tokens.shape[1] + 1, b)
@@ -166,8 +176,19 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 8}, {"top_p": "half", "penalty": "off"}, "masked"),
     ({"b": 8}, {"temperature": "low", "top_p": "most", "penalty": "all"}, "normal"),
     ({"b": 4, "i": 2000}, {"top_p": "most"}, "normal"),
+    ({"b": 2, "i": 5000}, {}, "normal"),
+    ({"b": 8}, {"level": "far"}, "normal"),
+    ({"b": 8}, {"temperature": "cold"}, "normal"),
+    ({"b": 3, "i": 300}, {"temperature": "high", "top_k": "hundred"}, "normal"),
+    ({"b": 8, "i": 300}, {"top_p": "least", "temperature": "high"}, "normal"),
+    ({"b": 3, "i": 300, "l": 200, "t": 2}, {"penalty": "repetition"}, "normal"),
+    ({"b": 3, "i": 300, "l": 2, "t": 200}, {"penalty": "all"}, "normal"),
+    ({"b": 2, "i": 5, "l": 2, "t": 600}, {"penalty": "counts"}, "normal"),
+    ({"b": 65}, {"penalty": "all"}, "normal"),
 )
-"""Top-p of what top-k has left; shares that are met exactly; all at once; a larger vocabulary."""
+"""Top-p of what top-k has left; shares that are met exactly; all at once; larger vocabularies; logits of which no
+exponential exists in single precision; low temperatures, many and few tokens left; long histories, counts past 255; many
+rows."""
 SPECIFICATIONS = (
     Specification(
         operation="acceptance.process",
@@ -184,5 +205,6 @@ SPECIFICATIONS = (
         expect=expect,
         run=pure,
         further=FURTHER,
+        rare=RARE,
     ),
 )

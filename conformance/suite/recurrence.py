@@ -1,18 +1,20 @@
 """What the three recurrences have in common as operations: one token, a run, a run with no-ops, a tree."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import tree, tree_paths
 from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.records import along, rows
 from ssmspec_ref.shapes import Ancestors, Array, Mask
 
 from ..cases import Case
 from ..draw import Draw, poisoned
 from .specification import Arguments, Further, Specification, expecting, pure, without_tokens, without_tokens_of
+from .speculate import ends, paths
 
 Sizes = Mapping[str, int]
 
@@ -66,7 +68,16 @@ class Recurrence:
         return y[:, 0], S_next
 
     def bound_tree(self, S: Array, window: Any, ancestors: Ancestors, params: Any, contract: NumericContract) -> Any:
-        return (self.bounds.tree(S, window, ancestors, params, contract),)
+        """The bound of the closed form; under a sequential contract also that of every path taken token by token, since a
+        product of decays is wrong by the error of each."""
+        closed = self.bounds.tree(S, window, ancestors, params, contract)
+        if contract.order != "sequential":
+            return (closed,)
+        nodes = ancestors.shape[1]
+        row, path = paths(ancestors, nodes)
+        run, live = along(rows(window, row), path), path >= 0
+        stepped, _ = self.bounds.scan(S[row], run, params, contract, live)
+        return (replace(closed, error=np.maximum(closed.error, ends(stepped.error, live, nodes))),)
 
     def one_token(self, token: Any) -> Any:
         """A token as a window: the record of that name, each array with an axis of one token."""
@@ -87,6 +98,7 @@ class Recurrence:
         options: Mapping[str, tuple[str, ...]],
         sources: Mapping[str, str],
         ok: Callable[[Sizes], bool] | None = None,
+        rare: Mapping[str, tuple[str, ...]] | None = None,
     ) -> tuple[Specification, ...]:
         """The four operations of the recurrence; `further` are the long runs, `tiles` what a tree takes of them."""
         name, axes = self.output
@@ -94,7 +106,8 @@ class Recurrence:
 
         def made(operation: str, **given: Any) -> Specification:
             shared: dict[str, Any] = {"base": base, "rows": rows, "further": further, "sources": sources, "run": pure}
-            shared |= {"families": ("gentle", "normal", "strong", "wide")} | ({} if ok is None else {"ok": ok})
+            shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": rare or {}}
+            shared |= {} if ok is None else {"ok": ok}
             every = {**options, **given.pop("more", {})}
             return Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
 
@@ -118,7 +131,7 @@ class Recurrence:
             made(
                 "verify_tree",
                 more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
-                further=(*tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle")),
+                further=(*tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
                 draw=self.draw_tree,
                 expect=expecting(self.along_paths, self.bound_tree, (y,), lambda a: [self.judged(tree.live(a[2]))]),
             ),

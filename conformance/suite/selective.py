@@ -14,9 +14,13 @@ TILES: tuple[Further, ...] = (
     ({"b": 17, "t": 2}, {}, "gentle"),
     ({"d": 8, "n": 8}, {}, "gentle"),
     ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
+    ({"b": 1, "d": 260, "n": 2, "t": 2}, {}, "gentle"),
+    ({"b": 65, "d": 2, "n": 2, "t": 2}, {}, "gentle"),
 )
-"""More than one tile of channels, states, tokens and rows; and a square state, whose transpose has its shape."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), ({}, {"z": "on"}, "wide"))
+"""More than one tile of channels, states, tokens and rows, the largest too; and a square state, whose transpose has its
+shape."""
+LONG: Further = ({"b": 1, "d": 2, "n": 2, "t": 520}, {}, "gentle")
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG, ({}, {"z": "on"}, "wide"))
 """And of tokens; tiles of tokens that are full; gates at both ends of their activation."""
 OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
 SOURCES = {

@@ -56,7 +56,8 @@ class Specification:
     must come out; `run(capability, arguments)` calls the implementation. `rows` are sizes that differ from `base`; `ok`
     refuses sizes that make no sense (groups that do not divide the heads). `sources` says what a case is there for. `fixed`
     are options with one value, which tell two specifications of one operation apart. `further` are cases of the standard tier
-    by sizes, options and family: sizes beyond one tile, and pairs that a change of one thing cannot reach.
+    by sizes, options and family: sizes beyond one tile, and pairs that a change of one thing cannot reach. `rare` are values
+    of options that only such cases have; of an option that the table does not have, the first is the default.
     """
 
     operation: str
@@ -71,10 +72,17 @@ class Specification:
     ok: Callable[[Mapping[str, int]], bool] = lambda sizes: True
     fixed: Mapping[str, str] = field(default_factory=dict)
     further: tuple["Further", ...] = ()
+    rare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def defaults(self) -> dict[str, str]:
-        return {name: values[0] for name, values in self.options.items()}
+        return {name: values[0] for name, values in self.values.items()}
+
+    @property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """Every value of every option, the rare ones last."""
+        names = [*self.options, *(name for name in self.rare if name not in self.options)]
+        return {name: (*self.options.get(name, ()), *self.rare.get(name, ())) for name in names}
 
     def case(self, sizes: Mapping[str, int], options: Mapping[str, str], family: str, seed: int) -> Case:
         return Case(self.operation, {**self.base, **sizes}, {**self.defaults, **self.fixed, **options}, family, seed)
@@ -90,13 +98,18 @@ class Specification:
         return "; ".join(dict.fromkeys(part for part in found if part))
 
     def cases(self, tier: str, limits: Limits) -> Iterator[Case]:
-        """The cases of a tier within the limits, without repetition. Smoke is a part of standard (`cover`)."""
+        """The cases of a tier within the limits, without repetition. Smoke is a part of standard (`cover`), without rare
+        values."""
         every = self._every(limits)
-        return iter(cover(list(every))) if tier == "smoke" else every
+        return iter(cover([case for case in every if self.common(case)])) if tier == "smoke" else every
+
+    def common(self, case: Case) -> bool:
+        """Whether no option has a rare value."""
+        return all(v in self.options.get(name, (self.defaults.get(name, v),)) for name, v in case.options.items())
 
     def _every(self, limits: Limits) -> Iterator[Case]:
         seen = set()
-        for case in self._table(self._offered(limits)):
+        for case in self._table(limits):
             sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
             case = Case(case.operation, sizes, case.options, case.family, case.seed)
             if self.ok(sizes) and self.identify(case) not in seen:
@@ -108,7 +121,8 @@ class Specification:
             name: tuple(v for v in values if v in limits.options.get(name, values)) for name, values in self.options.items()
         }
 
-    def _table(self, offered: Mapping[str, tuple[str, ...]]) -> Iterator[Case]:
+    def _table(self, limits: Limits) -> Iterator[Case]:
+        offered = self._offered(limits)
         first = {name: values[0] for name, values in offered.items() if values}
         for family in self.families:
             yield self.case({}, first, family, 0)
@@ -123,23 +137,28 @@ class Specification:
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
             yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
         for sizes, chosen, family in self.further:
-            if all(value in offered.get(name, (value,)) for name, value in chosen.items()):
+            if all(value in limits.options.get(name, (value,)) for name, value in chosen.items()):
                 yield self.case(sizes, {**first, **chosen}, family, 0)
 
     def excluded(self, limits: Limits) -> list[str]:
         """Options and sizes that the limits leave out, in words."""
-        offered = self._offered(limits)
-        out = [f"{n}={v}" for n, values in self.options.items() for v in values if v not in offered[n]]
+        out = [f"{n}={v}" for n, values in self.values.items() for v in values if v not in limits.options.get(n, values)]
         return out + [f"{axis} outside {low}..{high}" for axis, (low, high) in limits.sizes.items() if axis in self.base]
 
     def parse(self, identity: str) -> Case:
         """The case of an id. Raises: UnknownCase."""
         operation, sizes, options, family, seed = split(identity)
-        unknown = [axis for axis in sizes if axis not in self.base]
-        unknown += [f"{n}={v}" for n, v in options.items() if v not in self.options.get(n, (self.fixed.get(n),))]
-        unknown += [f"{name} is missing" for name in self.fixed if name not in options]
-        if operation != self.operation or unknown or family not in self.families or not self.ok({**self.base, **sizes}):
-            raise UnknownCase(f"{identity!r} names nothing that {self.operation} has: {unknown or [family, sizes]}")
+        unknown = [f"axis {axis}" for axis in sizes if axis not in self.base]
+        unknown += [f"{n}={v}" for n, v in options.items() if v not in self.values.get(n, (self.fixed.get(n),))]
+        unknown += [f"case without {name}" for name in self.fixed if name not in options]
+        unknown += [] if family in self.families else [f"family {family}"]
+        unknown += [] if self.ok({**self.base, **sizes}) else ["case of these sizes together"]
+        if operation != self.operation or unknown:
+            offered = [f"{n}={'|'.join(v)}" for n, v in self.values.items()] + [f"{n}={v}" for n, v in self.fixed.items()]
+            raise UnknownCase(
+                f"{identity!r}: {self.operation} has no {', no '.join(unknown)}; its axes are {', '.join(self.base)}, its "
+                f"options {', '.join(offered)}, its families {', '.join(self.families)}"
+            )
         return self.case(sizes, options, family, seed)
 
 

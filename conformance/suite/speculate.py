@@ -6,7 +6,8 @@ tree from their end. Sizes: t tokens of a window, the root included, or nodes of
 
 With `read=last` nobody looks at the state before the end: what reading it would settle must be settled without. With
 `lengths=varied` every third window holds one token, a step without drafts. With `widened=on` x and B leave the convolution
-with fewer heads and groups than the recurrence reads.
+with fewer heads and groups than the recurrence reads. With `beside=another` a second subject, from another state, takes the
+windows in reverse, in turn with the first. With `between=chains` every other window of a run of trees is a chain.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,8 @@ def draw_case(case: Case, contract: NumericContract) -> Arguments:
     M = stored(draw.rng("M").standard_normal(zero.M.shape), contract.io)
     scale = {"gentle": 10.0, "normal": 1.0}[case.family]
     state = MixerState(M, stored(scale * draw.rng("S").standard_normal(zero.S.shape), contract.state))
-    return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"]))
+    others = (MixerState(-state.M, -state.S),) if draw.options["beside"] == "another" else ()
+    return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"])), *others
 
 
 def _widened(draw: Draw, layer: Mixer) -> Mixer:
@@ -64,15 +66,25 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
     draw = Draw(draw.case, draw.contract, t=1) if varied else draw
     count, tokens = draw.shape("b t")
     pre = draw.array(f"pre {number}", (count, tokens, layer.conv.weight.shape[0]))
-    parents = draw.parents(f"parents {number}", resting=True) if "tree" in draw.options else None
+    trees = "tree" in draw.options and not chain_between(draw, number)
+    parents = draw.parents(f"parents {number}", resting=True) if trees else None
     advanced, path = accepted(draw, f"accept {number}", number, parents)
     read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
     return Round(MixerInputs(pre, _gates(draw, number)), parents, advanced, path, read)
 
 
+def chain_between(draw: Draw, number: int) -> bool:
+    """Whether a window is one of the chains between trees."""
+    return draw.options.get("between") == "chains" and number % 2 == 1
+
+
 def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> tuple[Lengths, Path]:
     """What is accepted of a window: how many tokens of each row, and which; of a tree, the path to a node of a draw, and of
-    one that is padding throughout nothing."""
+    one that is padding throughout nothing.
+
+    With `accept=stairs` row r accepts 1 + r mod t tokens of the first window, then all: after some window, in some row, any
+    number of tokens has been accepted.
+    """
     count, tokens = draw.sizes["b"], draw.sizes.get("t", 1) if parents is None else parents.shape[1]
     rng, full = draw.rng(stream), [np.arange(tokens)] * count
     if parents is not None:
@@ -82,8 +94,10 @@ def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> t
     most = np.array([len(way) for way in full])
     part = np.minimum(rng.integers(1, np.maximum(most, 1) + 1), most)
     ways = {"part": part, "none": np.zeros_like(most), "all": most, "root": np.minimum(most, 1)}
-    turn = (number + np.arange(count)) % 4 if number < 3 else rng.integers(0, 4, count)
+    row = np.arange(count)
+    turn = (number + row) % 4 if number < 3 else rng.integers(0, 4, count)
     mixed = np.choose(turn, list(ways.values()))
+    ways["stairs"] = 1 + row % tokens if number == 0 else most
     advanced = ways.get(draw.options.get("accept", "all"), mixed)
     path = np.full((count, tokens), -1, dtype=np.int64)
     for b, length in enumerate(advanced):
@@ -108,18 +122,23 @@ def _gates(draw: Draw, number: int) -> SSDGates | DeltaGates | SelectiveGates:
 
 def run(capability: Capability, arguments: Arguments) -> Came:
     """Outputs of every window, then M and S after every commit; copies, since an engine may reuse its buffers."""
-    layer, state, rounds = arguments
+    layer, state, rounds, *others = arguments
     subject, came = capability.run(layer, state), []
-    for each in rounds:
+    beside = [capability.run(layer, other) for other in others]
+    for each, turned in zip(rounds, rounds[::-1], strict=True):
         came.append(copied(subject.verify(each.inputs, each.parents)))
+        for other in beside:
+            other.verify(turned.inputs, turned.parents)
         subject.commit(each.advanced, each.path)
+        for other in beside:
+            other.commit(turned.advanced, turned.path)
         came += map(copied, subject.state() if each.read else ())
     return Came(tuple(came))
 
 
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
     """Plain decoding from the first state: of the accepted tokens, and of each path behind them."""
-    layer, state, rounds = arguments
+    layer, state, rounds, *_ = arguments
     seen, counted = rounds[0].inputs, np.zeros((state.M.shape[0], 0), dtype=bool)
     found: list[Expected] = []
     for number, each in enumerate(rounds):
@@ -216,6 +235,14 @@ FURTHER: tuple[Further, ...] = (
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts; more
 than one tile of rows."""
+STAIRS: Further = ({"b": 4, "t": 4, "j": 17}, {"accept": "stairs", "read": "last"}, "gentle")
+"""Every number of tokens up to 64, so that every ring of so many is met by a window that fits exactly, and by one that is
+larger by one."""
+BESIDE: Further = ({}, {"beside": "another", "lengths": "varied"}, "gentle")
+"""Two subjects in turn."""
+BETWEEN: Further = ({"j": 5}, {"between": "chains", "accept": "all"}, "gentle")
+"""Trees and chains in turn."""
+RARE = {"accept": ("stairs",), "beside": ("none", "another")}
 ALONE: Further = ({"b": 1, "j": 2, "t": 6}, {}, "gentle")
 """A batch of one row that takes no part."""
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
@@ -236,11 +263,13 @@ def _specification(kind: layer_weights.Kind, shape: str) -> Specification:
     kept = {name: kind.options[name] for name in (*READ[kind.name], "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | INSIDE.get(kind.name, {})
-    further = (*FURTHER, *((TALL, ALONE) if shape == "tree" else ()), *((WIDER,) if kind.name == "mamba2" else ()))
+    own = (TALL, ALONE, BETWEEN) if shape == "tree" else (STAIRS,)
+    further = (*FURTHER, *own, BESIDE, *((WIDER,) if kind.name == "mamba2" else ()))
+    rare = {"between": ("trees", "chains"), "beside": RARE["beside"]} if shape == "tree" else RARE
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,
-        fixed={"kind": kind.name},
+        fixed={"kind": kind.name}, rare=rare,
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@
 
 What is judged: the outputs at every token or node of every window, and the state behind each commit, against plain decoding
 of what was accepted, as in `speculate`, but without the convolution. To read the state is to replay, or to flush by hand;
-with `read=last` nothing does so before the end. Sizes: t tokens of a window, or nodes of a tree; j windows.
+with `read=last` nothing does so before the end. `beside` and `between` are as in `speculate`. Sizes: t tokens of a window, or
+nodes of a tree; j windows.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from ..draw import Draw, poisoned
 from . import delta, ssd
 from .recurrence import Recurrence
 from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, divides, oracles, orders
-from .speculate import ACCEPT, ALONE, RUN, accepted, behind, ends, paths
+from .speculate import ACCEPT, ALONE, BESIDE, BETWEEN, RARE, RUN, STAIRS, accepted, behind, chain_between, ends, paths
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,14 @@ class Windows:
     def draw(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
         rounds = tuple(self.round(draw, number) for number in range(case.sizes["j"]))
-        return draw.state("S", self.of.state), self.of.params(draw), rounds
+        S = draw.state("S", self.of.state)
+        return S, self.of.params(draw), rounds, *((-S,) if draw.options["beside"] == "another" else ())
 
     def round(self, draw: Draw, number: int) -> Round:
         short = draw.options.get("lengths") == "varied" and number % 3 == 1
         draw = Numbered(draw, number, t=1 if short else draw.sizes.get("t", 1))
-        parents = draw.parents(resting=True) if draw.options.get("tree", "none") != "none" else None
+        trees = draw.options.get("tree", "none") != "none" and not chain_between(draw, number)
+        parents = draw.parents(resting=True) if trees else None
         advanced, path = accepted(draw, "accept", number, parents)
         window = self.of.window(draw)
         if parents is not None:
@@ -75,7 +78,7 @@ class Windows:
 
     def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         """Plain decoding from the first state: of the accepted tokens, and of each path behind them."""
-        S, params, rounds = arguments
+        S, params, rounds, *_ = arguments
         seen, counted = rounds[0].window, np.zeros((len(S), 0), dtype=bool)
         found: list[Expected] = []
         for number, each in enumerate(rounds):
@@ -137,11 +140,16 @@ class Windows:
         def made(operation: str, **given: Any) -> Specification:
             return Specification(operation=f"{self.of.name}.{operation}", **{"base": sizes, "rows": table} | shared | given)
 
-        chain = {**ACCEPT, **RUN, **options}
+        chain, beside = {**ACCEPT, **RUN, **options}, {"beside": RARE["beside"]}
         return (
-            made("verify_snapshots", options=chain, further=FURTHER),
-            made("verify_replay", options={**TREE, **chain}, further=(*CHAINS, *FURTHER, TALL, ALONE)),
-            made("buffered_verify", options=chain, further=(*FURTHER, LONG)),
+            made("verify_snapshots", options=chain, further=(*FURTHER, BESIDE), rare=beside),
+            made(
+                "verify_replay",
+                options={**TREE, **chain},
+                further=(*CHAINS, *FURTHER, TALL, ALONE, BESIDE, BETWEEN),
+                rare=beside | {"between": ("trees", "chains")},
+            ),
+            made("buffered_verify", options=chain, further=(*FURTHER, LONG, STAIRS, BESIDE), rare=RARE),
             made(
                 "buffered_step",
                 base=single,
@@ -150,19 +158,26 @@ class Windows:
                     ({"b": 3, "j": 40}, {}, "gentle"),
                     ({"b": 1, "j": 150}, {"read": "last"}, "gentle"),
                     ({"b": 17, "j": 2, "g": 1, "h": 1}, {}, "gentle"),
+                    ({}, {"beside": "another"}, "gentle"),
                 ),
                 options={"read": RUN["read"], **options},
+                rare=beside,
             ),
         )
 
 
 def run(capability: Capability, arguments: Arguments) -> Came:
     """Outputs of every window, and S after every commit that it is read behind; copies, since buffers may be used again."""
-    S, params, rounds = arguments
+    S, params, rounds, *others = arguments
     subject, came = capability.run(S, params), []
-    for each in rounds:
+    beside = [capability.run(other, params) for other in others]
+    for each, turned in zip(rounds, rounds[::-1], strict=True):
         came.append(copied(subject.verify(each.window, each.parents)))
+        for other in beside:
+            other.verify(turned.window, turned.parents)
         subject.commit(each.advanced, each.path)
+        for other in beside:
+            other.commit(turned.advanced, turned.path)
         came += [copied(subject.state())] if each.read else []
     return Came(tuple(came))
 

@@ -55,7 +55,8 @@ def arguments_of(operation: str, count: int) -> tuple[str, ...]:
 
 def candidates(specification: Specification) -> list[Case]:
     """Cases that are not large, the plain ones first (`early`): 14, or 5 where they are not small."""
-    found = [case for case in specification.cases("standard", Limits()) if case.size() <= LARGEST]
+    standard = filter(specification.common, specification.cases("standard", Limits()))
+    found = [case for case in standard if case.size() <= LARGEST]
     few = 14 if specification.case({}, {}, specification.families[0], 0).size() <= SMALL else 5
     return sorted(found, key=lambda case: not early(specification, case))[:few]
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling, layers_of
-from perf_gates.gpu.steps import BATCHES, SSD, Timing, bf16, kernel, timed
+from perf_gates.gpu.steps import Timing, bf16, kernel, timed
+from perf_gates.shapes import BATCHES, SSD
 
 LAYERS = {"mamba2-2.7b": 64, "nemotron-3-nano-4b": 21}
 

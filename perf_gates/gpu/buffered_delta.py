@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.shapes import BATCHES, DELTA
 
-from .steps import BATCHES, DELTA, Timing, bf16, kernel
+from .steps import Timing, bf16, kernel
 
 LAYERS = 24
 """Layers of one model that share their cursors (Qwen3.5-4B)."""

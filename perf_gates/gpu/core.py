@@ -13,9 +13,10 @@ from torch import Tensor
 from perf_gates.clock import L2_BYTES, copies_for, event_us
 from perf_gates.gates import Core
 from perf_gates.pairs import Side, WrongOutputError
+from perf_gates.shapes import DELTA, SSD
 
 from .prefill import ROUNDING, _delta_float64, _ssd_float64
-from .steps import DELTA, SSD, bf16, kernel, ladder
+from .steps import bf16, kernel, ladder
 
 LEAST = 50
 """Launches of a graph at least, so that a delay of 8 % is a whole number of them."""

@@ -75,7 +75,7 @@ def built(step: Step, device: str, operations: Any, recorder: Any) -> Any:
     found = engine("engine", "Engine")(
         model, drafter, method_of(step), forced, operations=operations, graphs=recorder, **sizes
     )
-    sequences = found.begin(engine("engine", "Settings")(ROOM))
+    sequences = found.begin(engine("requests", "Settings")(ROOM))
     slots = torch.arange(step.batch, device=model.device)
     prompt = [i % 61 for i in range(step.context + 1)]
     for slot in range(step.batch):

@@ -76,7 +76,7 @@ def results(model: Any, method: str, drafter: Any, tokens: int, device: str) -> 
     made = engine("bench.subjects", "METHODS")[method](1)
     sizes = {"slots": ROWS, "cache": PROMPT + tokens + NODES}
     given = engine("engine", "Engine")(model, drafter, made, operations=operations, graphs=recorder, **sizes)
-    return given.generate(prompts(), engine("engine", "Settings")(tokens))
+    return given.generate(prompts(), engine("requests", "Settings")(tokens))
 
 
 def depth(parents: tuple[int, ...]) -> int:

@@ -26,7 +26,7 @@ from perf_gates.machine import fingerprint, kernel_hash
 from perf_gates.report import NOT_RUN, conformance
 from perf_gates.workers import Failed, spread
 
-FAMILIES = ("ssd", "delta", "inputs", "attention", "tokens")
+FAMILIES = ("ssd", "delta", "inputs", "attention", "tokens", "projections")
 GUARD = 1024
 """Elements of NaN on both sides of every tensor."""
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.shapes import DELTA, SSD
 
 from . import buffered, buffered_delta
-from .steps import DELTA, SSD, Timing, bf16, kernel
+from .steps import Timing, bf16, kernel
 
-MODELS = ("mamba2-2.7b", "nemotron-3-nano-4b", "qwen3.5-4b")
+MODELS = (*SSD, *DELTA)
 WINDOWS = (2, 4, 6, 8)
 RINGS, ROWS = (4, 8, 32), (8, 32, 128, 512)
 

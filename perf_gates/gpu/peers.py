@@ -28,8 +28,9 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.errors import OutOfResources
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.shapes import BATCHES, DELTA, SSD
 
-from .steps import BATCHES, DELTA, SCANS, SSD, Timing, bf16, kernel
+from .steps import SCANS, Timing, bf16, kernel
 
 NAMES = {
     "vllm": "vllm.model_executor.layers.mamba.ops.mamba_ssm",

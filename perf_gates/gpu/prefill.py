@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from perf_gates.clock import graph_us, is_compiling
+from perf_gates.shapes import DELTA, SSD
 
 from .peers import Peers, compiled_apart, peers, same
-from .steps import DELTA, SSD, Timing, bf16, kernel
+from .steps import Timing, bf16, kernel
 
 TOKENS = 4096
 CHUNK = {"mamba2-2.7b": 256, "nemotron-3-nano-4b": 128}

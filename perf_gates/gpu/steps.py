@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.shapes import BATCHES, DELTA, SSD
 
-BATCHES = (1, 4, 16, 64, 256)
-SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-3-nano-4b": (96, 80, 128, 8)}  # heads, channels, state, groups
-DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}  # key heads, value heads, key and value channels
 SCANS, WINDOW, TREES = (5, 10), 5, (13, 15, 63)
 
 

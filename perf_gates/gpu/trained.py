@@ -69,7 +69,7 @@ def timings(name: str, device: str = "cuda", tokens: int = TOKENS) -> list[Timin
     made = functools.partial(engine("watch", "Watched"), graphs=recorder)
     room = {"slots": 1, "cache": max(map(len, prompts)) + tokens, "mode": "fast", "device": device}
     engine_ = engine("parts", "Parts")(folder / TARGET, engine=made, **room, **given).load().engine
-    settings = engine("engine", "Settings")(8 if short else tokens)
+    settings = engine("requests", "Settings")(8 if short else tokens)
     results = list(engine_.generate(prompts, settings))
     if short:
         return []

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.shapes import SSD
 
-from .steps import SSD, Timing, bf16, kernel, ladder
+from .steps import Timing, bf16, kernel, ladder
 
 BATCHES = (1, 4, 16, 64)
 NODES = 63

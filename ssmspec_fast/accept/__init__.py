@@ -14,6 +14,8 @@ class Acceptance(ABC):
     """Sees the logits at every node, what was proposed and by which law, and the row's own tokens."""
 
     name: str
+    divides = False
+    """Whether it divides by the law of the drafts, so that a drafter is to draw them from it."""
 
     @abstractmethod
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict: ...

@@ -40,6 +40,7 @@ class MultiStep(Sampled):
 
     name = "multi_step"
     laws = LAWS
+    divides = True
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
         self.check_proposal(proposal)

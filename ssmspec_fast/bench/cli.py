@@ -23,6 +23,7 @@ FAILED, UNFINISHED = 1, 3
 
 @app.callback(invoke_without_command=True)
 def bench(
+    context: typer.Context,
     tiny: Annotated[
         bool, typer.Option("--tiny", help="Small models on the CPU: a rehearsal, its times mean nothing.")
     ] = False,
@@ -40,12 +41,12 @@ def bench(
     """Measure steps with random weights. The table goes to standard output."""
     console = Console(width=190)
     try:
+        if tiny or papers:
+            _check_alone("--tiny" if tiny else "--papers", context, tiny)
         subjects = _subjects(tiny, papers, model, method, windows, trees, batches, drafts)
         report, left = _run(subjects, "cpu" if tiny else device, out, seconds)
-    except SpecError as error:
-        raise refused(f"{type(error).__name__}: {error}") from error
-    except ModuleNotFoundError as error:
-        raise refused(f"{error.name} is not installed; pip install 'ssmspec[torch]' brings it") from error
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error) from error
     console.print(report.table())
     for name, held in report.fits().items():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
@@ -56,6 +57,14 @@ def bench(
     if left:
         console.print(f"{left} steps are left; run the command again with the same --out")
         raise typer.Exit(UNFINISHED)
+
+
+def _check_alone(plan: str, context: typer.Context, tiny: bool) -> None:
+    """Raises: ParameterError for an option beside a plan that names its own."""
+    named = ("model", "method", "windows", "trees", "batches", "drafts", *(("papers", "device") if tiny else ()))
+    given = [name for name in named if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        raise ParameterError(f"{plan} is a plan of its own, but beside it came --{', --'.join(given)}; leave one out")
 
 
 def _subjects(
@@ -85,17 +94,15 @@ def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds
     """The report, which is written behind every step, and how many steps are left. Raises: Unsupported, ParameterError."""
     import torch
 
-    from ssmspec_ref.errors import Unsupported
-
     from ..cli import write_whole
+    from ..device import check_device
     from .clock import copy_bytes_per_us
     from .models import random_model, weight_bytes
     from .plan import grouped
     from .report import Report, machine_of, read
     from .steps import measure
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise Unsupported(f"device {device!r} was asked for, but torch sees no GPU here; use --tiny, or --device cpu")
+    check_device(device)
     where, began = torch.device(device), time.monotonic()
     machine = machine_of(where)
     report = read(out, machine) if out is not None and out.exists() else Report(machine)

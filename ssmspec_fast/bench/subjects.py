@@ -11,21 +11,20 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ssmspec_ref.errors import ParameterError
+
+from .. import choices
 from ..accept import Acceptance
 from ..accept.fused import greedy
 from ..accept.walk import best, broken, cut, walk
 from ..draft import Drafter
 from ..draft.shapes import TREE_A, chain
-from ..engine import Engine, Settings
+from ..engine import Engine
+from ..graphs import Recorder
 from ..methods import Method
-from ..methods.activation_replay import ActivationReplay
-from ..methods.joint import Joint, JointByLag
-from ..methods.plain import Plain
-from ..methods.replay_buffer import ReplayBuffer
-from ..methods.snapshots import Snapshots
-from ..methods.tree import Tree
 from ..model import Model
 from ..operations import Operations
+from ..requests import Settings
 from ..sequences import Sequences
 from ..window import Proposal, Verdict, Window
 
@@ -34,15 +33,9 @@ CONTEXT = 512
 ROOM = 1024
 """Tokens that a sequence may get while it is timed."""
 
-METHODS: dict[str, Callable[[int], Method]] = {
-    "plain": lambda drafts: Plain(),
-    "snapshots": Snapshots,
-    "joint": Joint,
-    "joint-by-lag": JointByLag,
-    "replay": ActivationReplay,
-    "buffer": lambda drafts: ReplayBuffer(),
-    "tree": lambda drafts: Tree(),
-}
+SHORT = {"activation-replay": "replay", "replay-buffer": "buffer"}
+METHODS: dict[str, Callable[[int], Method]] = {SHORT.get(name, name): make for name, make in choices.METHODS.items()}
+"""By the drafts of a sequence; under the names that results are committed with."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +82,23 @@ class Neighbours(Drafter):
 
 
 class Forced(Acceptance):
-    """Greedy acceptance of `advanced` tokens, whatever the logits say; they are read as greedy acceptance reads them."""
+    """Greedy acceptance of `advanced` tokens, whatever the logits say; they are read as greedy acceptance reads them.
+
+    They stand on the path of first children or, where that is shorter, of last children.
+    Raises: ParameterError for more tokens than either has.
+    """
 
     name = "forced"
 
     def __init__(self, subject: Subject, model: Model) -> None:
         parents = list(subject.parents or range(-1, subject.window - 1))
-        below = [next((i for i, p in enumerate(parents) if p == node), 0) for node in range(len(parents))]
-        for first in (True, False):  # the first child, or the last: whichever path is longer
-            if not first:
-                below = [max((i for i, p in enumerate(parents) if p == n), default=0) for n in range(len(parents))]
-            path = [0]
-            while below[path[-1]] and len(path) < subject.advanced:
-                path.append(below[path[-1]])
-            if len(path) >= subject.advanced:
-                break
-        self.reached = len(path)
+        paths = [followed(parents, child, subject.advanced) for child in (min, max)]
+        path = next((path for path in paths if len(path) == subject.advanced), None)
+        if path is None:
+            raise ParameterError(
+                f"{subject.advanced} tokens were to be emitted by a window whose outer paths have {len(paths[0])} and "
+                f"{len(paths[1])} nodes; give from 1 to the longer of them"
+            )
         shift = [-1] * len(parents)
         for node, child in pairwise(path):
             shift[node] = child
@@ -120,7 +114,15 @@ class Forced(Acceptance):
         return greedy(rule, window, logits, sequences, lambda choice: torch.where(self.shift >= 0, said, choice))
 
 
-def engine_of(subject: Subject, model: Model, operations: Operations, recorder: object | None) -> Engine:
+def followed(parents: list[int], child: Callable[..., int], most: int) -> list[int]:
+    """The path from the root to the least or the greatest child of each node, of `most` nodes or down to a leaf."""
+    path = [0]
+    while len(path) < most and (below := [i for i, parent in enumerate(parents) if parent == path[-1]]):
+        path.append(child(below))
+    return path
+
+
+def engine_of(subject: Subject, model: Model, operations: Operations, recorder: Recorder | None) -> Engine:
     """An engine for one shape, its sequences begun; nothing is prefilled: the states are zeros."""
     engine = Engine(
         model,
@@ -130,7 +132,7 @@ def engine_of(subject: Subject, model: Model, operations: Operations, recorder: 
         operations=operations,
         slots=subject.batch,
         cache=CONTEXT + ROOM,
-        graphs=recorder,  # type: ignore[arg-type]
+        graphs=recorder,
     )
     sequences = engine.begin(Settings(ROOM))
     begin(engine, sequences, range(subject.batch))

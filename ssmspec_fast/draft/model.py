@@ -157,10 +157,8 @@ class ModelDrafter(Drafter):
         beside = self.rows.beside(slots, self.rows.width)
         for level, held in zip(self.constants[shape].levels, shape.levels, strict=True):
             logits = self.forward(level, tokens, sequences, slots, beside)
-            plain = (
-                self.choose == "top" and not self.sampling.remembers
-            )  # the most probable tokens are those of the highest logits
-            law = logits if plain else process(logits, self.sampling, self.past(sequences, slots, tokens, level))
+            ranked = self.choose == "top" and not self.sampling.remembers  # the order of the laws is that of the logits
+            law = logits if ranked else process(logits, self.sampling, self.past(sequences, slots, tokens, level))
             if q is not None:
                 q.index_copy_(1, level.nodes, law)
             if self.choose == "top":

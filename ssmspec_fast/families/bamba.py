@@ -12,7 +12,7 @@ from ..config import (
     ModelConfig,
     NormConfig,
 )
-from ..model import Block, Mixer, Model
+from ..model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -53,21 +53,14 @@ def _attention(f: Fields, width: int, part: float) -> AttentionConfig:
 
 
 def _model(f: Fields, width: int, blocks: tuple[BlockConfig, ...], eps: float) -> ModelConfig:
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
+    return f.model(
         width,
         blocks,
         NormConfig(eps),
-        tied=f.flag("tie_word_embeddings", False),
+        length=262144,
         embedding_multiplier=f.number("embedding_multiplier", 1.0),
         head_multiplier=f.number("lm_head_multiplier", 1.0),
-        length=f.count("max_position_embeddings", 262144),
-        eos=f.eos(),
-        storage=f.storage(),
     )
-    f.finish()
-    return config
 
 
 def read_bamba(f: Fields) -> ModelConfig:
@@ -120,22 +113,5 @@ def read_falcon_h1(f: Fields) -> ModelConfig:
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors of both: `model.layers.i` with `mamba`, `self_attn` and `feed_forward`."""
-    eps, blocks = config.norm.eps, []
-    for i, block in enumerate(config.blocks):
-        name, mixers = f"model.layers.{i}", list[Mixer]()
-        for branch in block.branches:
-            if isinstance(branch.mixer, Mamba2Config):
-                mixers.append(parts.mamba2(source, f"{name}.mamba", config.width, branch.mixer))
-            elif isinstance(branch.mixer, AttentionConfig):
-                mixers.append(parts.attention(source, f"{name}.self_attn", config.width, branch.mixer))
-        assert block.mlp is not None
-        blocks.append(
-            Block(
-                tuple(mixers),
-                parts.rms(source, f"{name}.input_layernorm", config.width, eps),
-                parts.mlp(source, f"{name}.feed_forward", config.width, block.mlp),
-                parts.rms(source, f"{name}.pre_ff_layernorm", config.width, eps),
-            )
-        )
-    norm = parts.rms(source, "model.final_layernorm", config.width, eps)
-    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))
+    blocks = parts.blocks(source, config, "feed_forward", "pre_ff_layernorm")
+    return parts.model(source, config, "model.embed_tokens", "model.final_layernorm", "lm_head", blocks)

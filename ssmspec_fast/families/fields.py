@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import Rotary
+from ..config import BlockConfig, ModelConfig, NormConfig, Rotary
 from ..errors import ConfigRefused
 
 INERT = {
@@ -105,6 +105,35 @@ class Fields:
         if turned % 2 or not theta > 0:
             raise ConfigRefused(f"{self.family}: rotary channels {turned}, theta {theta}; give an even number and theta > 0")
         return Rotary(turned, theta, kind, tuple(float(given[name]) for name in names))
+
+    def model(
+        self,
+        width: int,
+        blocks: tuple[BlockConfig, ...],
+        norm: NormConfig,
+        *,
+        tied: bool = False,
+        length: int | None = None,
+        **more: Any,
+    ) -> ModelConfig:
+        """The model of these blocks, with the fields that all families read alike; `tied` and `length` where none says so.
+
+        Raises: ConfigRefused, also for the fields that nobody read.
+        """
+        config = ModelConfig(
+            self.family,
+            self.count("vocab_size"),
+            width,
+            blocks,
+            norm,
+            tied=self.flag("tie_word_embeddings", tied),
+            length=None if length is None else self.count("max_position_embeddings", length),
+            eos=self.eos(),
+            storage=self.storage(),
+            **more,
+        )
+        self.finish()
+        return config
 
     def finish(self) -> None:
         """Raises: ConfigRefused for the fields that nobody read."""

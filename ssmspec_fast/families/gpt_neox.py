@@ -4,7 +4,6 @@ from ..config import AttentionConfig, BlockConfig, Branch, MLPConfig, ModelConfi
 from ..layers.attention import Attention
 from ..layers.linear import Linear
 from ..layers.mlp import MLP
-from ..layers.norm import Norm
 from ..model import Block, Model
 from . import parts
 from .fields import Fields
@@ -19,23 +18,8 @@ def read(f: Fields) -> ModelConfig:
     attention = AttentionConfig(heads, heads, channels, f.rotary(channels, 0.25), bias, bias)
     mlp = MLPConfig(f.count("intermediate_size"), "gelu", gated=False, bias=True)
     block = BlockConfig((Branch(attention),), mlp, f.flag("use_parallel_residual", True))
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
-        width,
-        (block,) * f.count("num_hidden_layers"),
-        NormConfig(f.number("layer_norm_eps", 1e-5), centred=True),
-        tied=f.flag("tie_word_embeddings", False),
-        length=f.count("max_position_embeddings", 2048),
-        eos=f.eos(),
-        storage=f.storage(),
-    )
-    f.finish()
-    return config
-
-
-def _norm(source: Source, name: str, width: int, eps: float) -> Norm:
-    return Norm(source.exact(f"{name}.weight", width), eps, source.exact(f"{name}.bias", width))
+    norm = NormConfig(f.number("layer_norm_eps", 1e-5), centred=True)
+    return f.model(width, (block,) * f.count("num_hidden_layers"), norm, length=2048)
 
 
 def _attention(source: Source, name: str, width: int, c: AttentionConfig) -> Attention:
@@ -49,7 +33,7 @@ def _attention(source: Source, name: str, width: int, c: AttentionConfig) -> Att
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors: `gpt_neox.layers.i` with `attention` and `mlp`, and `embed_out`."""
-    eps, width, blocks = config.norm.eps, config.width, []
+    width, blocks = config.width, []
     source.ignore(".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
     for i, block in enumerate(config.blocks):
         name, attention, mlp = f"gpt_neox.layers.{i}", block.branches[0].mixer, block.mlp
@@ -60,10 +44,9 @@ def assemble(config: ModelConfig, source: Source) -> Model:
         blocks.append(
             Block(
                 (_attention(source, f"{name}.attention", width, attention),),
-                _norm(source, f"{name}.input_layernorm", width, eps),
+                parts.norm(source, f"{name}.input_layernorm", width, config.norm),
                 MLP(mlp, up, down),
-                _norm(source, f"{name}.post_attention_layernorm", width, eps),
+                parts.norm(source, f"{name}.post_attention_layernorm", width, config.norm),
             )
         )
-    norm = _norm(source, "gpt_neox.final_layer_norm", width, eps)
-    return parts.model(source, config, "gpt_neox.embed_in", norm, "embed_out", tuple(blocks))
+    return parts.model(source, config, "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", tuple(blocks))

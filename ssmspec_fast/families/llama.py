@@ -20,7 +20,7 @@ from ..config import (
     NormConfig,
 )
 from ..errors import ConfigRefused
-from ..model import Block, Mixer, Model
+from ..model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -35,19 +35,8 @@ def read(f: Fields) -> ModelConfig:
     f.must("sliding_window", None)
     attention = AttentionConfig(heads, f.count("num_key_value_heads", heads), channels, f.rotary(channels), bias, bias)
     mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
-        width,
-        (BlockConfig((Branch(attention),), mlp),) * f.count("num_hidden_layers"),
-        NormConfig(eps),
-        tied=f.flag("tie_word_embeddings", False),
-        length=f.count("max_position_embeddings", 2048),
-        eos=f.eos(),
-        storage=f.storage(),
-    )
-    f.finish()
-    return config
+    blocks = (BlockConfig((Branch(attention),), mlp),) * f.count("num_hidden_layers")
+    return f.model(width, blocks, NormConfig(eps), length=2048)
 
 
 def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
@@ -108,22 +97,5 @@ def _mamba2(g: Fields, width: int) -> Mamba2Config:
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors: `model.layers.i` with `self_attn` or `mamba`, and `mlp`."""
-    eps, blocks = config.norm.eps, []
-    for i, block in enumerate(config.blocks):
-        name, config_of, mixer = f"model.layers.{i}", block.branches[0].mixer, list[Mixer]()
-        if isinstance(config_of, Mamba2Config):
-            mixer.append(parts.mamba2(source, f"{name}.mamba", config.width, config_of))
-        elif isinstance(config_of, AttentionConfig):
-            mixer.append(parts.attention(source, f"{name}.self_attn", config.width, config_of))
-        assert block.mlp is not None
-        blocks.append(
-            Block(
-                tuple(mixer),
-                parts.rms(source, f"{name}.input_layernorm", config.width, eps),
-                parts.mlp(source, f"{name}.mlp", config.width, block.mlp),
-                parts.rms(source, f"{name}.post_attention_layernorm", config.width, eps),
-            )
-        )
     source.ignore("rotary_emb.inv_freq")
-    norm = parts.rms(source, "model.norm", config.width, eps)
-    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))
+    return parts.model(source, config, "model.embed_tokens", "model.norm", "lm_head", parts.blocks(source, config))

@@ -12,19 +12,13 @@ from .source import Source
 def _common(f: Fields, mixer: Mamba1Config | Mamba2Config, tied: bool) -> ModelConfig:
     f.must("hidden_act", "silu")
     layers = f.count("num_hidden_layers")
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
+    return f.model(
         f.count("hidden_size"),
         (BlockConfig((Branch(mixer),)),) * layers,
         NormConfig(f.number("layer_norm_epsilon", 1e-5)),
-        tied=f.flag("tie_word_embeddings", tied),
+        tied=tied,
         residual_fp32=f.flag("residual_in_fp32", True),
-        eos=f.eos(),
-        storage=f.storage(),
     )
-    f.finish()
-    return config
 
 
 def read_mamba(f: Fields) -> ModelConfig:
@@ -66,13 +60,9 @@ def read_mamba2(f: Fields) -> ModelConfig:
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors of both: `backbone.layers.i.mixer`."""
-    eps, blocks = config.norm.eps, []
+    blocks = []
     for i, mixer in enumerate(config.mixers):
         name = f"backbone.layers.{i}"
-        if isinstance(mixer, Mamba1Config):
-            layer = parts.mamba1(source, f"{name}.mixer", config.width, mixer)
-        else:
-            layer = parts.mamba2(source, f"{name}.mixer", config.width, mixer)  # type: ignore[arg-type, assignment]
-        blocks.append(Block((layer,), parts.rms(source, f"{name}.norm", config.width, eps)))
-    norm = parts.rms(source, "backbone.norm_f", config.width, eps)
-    return parts.model(source, config, "backbone.embeddings", norm, "lm_head", tuple(blocks))
+        layer = parts.mixer(source, f"{name}.mixer", config.width, mixer)
+        blocks.append(Block((layer,), parts.norm(source, f"{name}.norm", config.width, config.norm)))
+    return parts.model(source, config, "backbone.embeddings", "backbone.norm_f", "lm_head", tuple(blocks))

@@ -44,20 +44,7 @@ def read(f: Fields) -> ModelConfig:
         f.count("intermediate_size"), f.must("mlp_hidden_act", "relu2", "silu"), gated=False, bias=f.flag("mlp_bias", False)
     )
     blocks = tuple(BlockConfig((), mlp) if kind == "mlp" else BlockConfig((Branch(mixers[kind]),)) for kind in _kinds(f))
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
-        width,
-        blocks,
-        NormConfig(eps),
-        tied=f.flag("tie_word_embeddings", False),
-        residual_fp32=f.flag("residual_in_fp32", False),
-        length=f.count("max_position_embeddings", 4096),
-        eos=f.eos(),
-        storage=f.storage(),
-    )
-    f.finish()
-    return config
+    return f.model(width, blocks, NormConfig(eps), length=4096, residual_fp32=f.flag("residual_in_fp32", False))
 
 
 def _kinds(f: Fields) -> list[str]:
@@ -99,17 +86,13 @@ def _attention(f: Fields, width: int) -> AttentionConfig:
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors: `backbone.layers.i.mixer`, whatever it is."""
-    eps, blocks = config.norm.eps, []
+    blocks = []
     for i, block in enumerate(config.blocks):
         name = f"backbone.layers.{i}"
-        norm = parts.rms(source, f"{name}.norm", config.width, eps)
+        norm = parts.norm(source, f"{name}.norm", config.width, config.norm)
         if block.mlp is not None:
             blocks.append(Block(mlp=parts.mlp(source, f"{name}.mixer", config.width, block.mlp), mlp_norm=norm))
-            continue
-        mixer = block.branches[0].mixer
-        if isinstance(mixer, Mamba2Config):
-            blocks.append(Block((parts.mamba2(source, f"{name}.mixer", config.width, mixer),), norm))
-        elif isinstance(mixer, AttentionConfig):
-            blocks.append(Block((parts.attention(source, f"{name}.mixer", config.width, mixer),), norm))
-    norm = parts.rms(source, "backbone.norm_f", config.width, eps)
-    return parts.model(source, config, "backbone.embeddings", norm, "lm_head", tuple(blocks))
+        else:
+            mixer = parts.mixer(source, f"{name}.mixer", config.width, block.branches[0].mixer)
+            blocks.append(Block((mixer,), norm))
+    return parts.model(source, config, "backbone.embeddings", "backbone.norm_f", "lm_head", tuple(blocks))

@@ -1,9 +1,21 @@
 """The layers that several families store under the same names."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from ..config import AttentionConfig, ConvSizes, DeltaConfig, Mamba1Config, Mamba2Config, MLPConfig, ModelConfig
+from ..config import (
+    AttentionConfig,
+    ConvSizes,
+    DeltaConfig,
+    Mamba1Config,
+    Mamba2Config,
+    MixerConfig,
+    MLPConfig,
+    ModelConfig,
+    NormConfig,
+)
 from ..layers.attention import Attention
 from ..layers.delta import Delta
 from ..layers.linear import Linear, joined
@@ -12,7 +24,7 @@ from ..layers.mamba2 import Mamba2
 from ..layers.mlp import MLP
 from ..layers.norm import Norm
 from ..layers.rotary import frequencies
-from ..model import Block, Model
+from ..model import Block, Mixer, Model
 from ..operations import DeltaParams, SelectiveParams, SSDParams, Taps
 from .source import Source
 
@@ -22,10 +34,11 @@ def linear(source: Source, name: str, outputs: int, inputs: int, bias: bool = Fa
     return Linear(weight, source.weight(f"{name}.bias", outputs) if bias else None)
 
 
-def rms(source: Source, name: str, channels: int, eps: float, offset: float = 0.0) -> Norm:
-    """An RMS norm; what is stored is its weight less `offset`."""
+def norm(source: Source, name: str, channels: int, c: NormConfig) -> Norm:
+    """What is stored is the weight less `offset`, and of a centred norm a bias."""
     weight = source.exact(f"{name}.weight", channels)
-    return Norm(weight + offset if offset else weight, eps)
+    bias = source.exact(f"{name}.bias", channels) if c.centred else None
+    return Norm(weight + c.offset if c.offset else weight, c.eps, bias)
 
 
 def taps(source: Source, name: str, sizes: ConvSizes) -> Taps:
@@ -111,10 +124,26 @@ def attention(source: Source, prefix: str, width: int, c: AttentionConfig, offse
     q_proj = linear(source, f"{prefix}.q_proj", queries * (2 if c.gated else 1), width, c.bias)
     k_proj, v_proj = (linear(source, f"{prefix}.{name}_proj", keys, width, c.bias) for name in "kv")
     out_proj = linear(source, f"{prefix}.o_proj", width, queries, c.out_bias)
-    norms = [None, None]
-    if c.qk_norm is not None:
-        norms = [rms(source, f"{prefix}.{name}_norm", c.channels, c.qk_norm, offset) for name in "qk"]  # type: ignore[misc]
-    return Attention(c, joined(q_proj, k_proj, v_proj), out_proj, turning(source, c), *norms)
+    made = Attention(c, joined(q_proj, k_proj, v_proj), out_proj, turning(source, c))
+    if c.qk_norm is None:
+        return made
+    q_norm, k_norm = (
+        norm(source, f"{prefix}.{name}_norm", c.channels, NormConfig(c.qk_norm, offset=offset)) for name in "qk"
+    )
+    return replace(made, q_norm=q_norm, k_norm=k_norm)
+
+
+def mixer(source: Source, prefix: str, width: int, c: MixerConfig, offset: float = 0.0) -> Mixer:
+    """The mixer of a config; `offset` as in the norms of q and k."""
+    match c:
+        case Mamba1Config():
+            return mamba1(source, prefix, width, c)
+        case Mamba2Config():
+            return mamba2(source, prefix, width, c)
+        case DeltaConfig():
+            return delta(source, prefix, width, c)
+        case AttentionConfig():
+            return attention(source, prefix, width, c, offset)
 
 
 def mlp(source: Source, prefix: str, width: int, c: MLPConfig) -> MLP:
@@ -123,10 +152,32 @@ def mlp(source: Source, prefix: str, width: int, c: MLPConfig) -> MLP:
     return MLP(c, up, linear(source, f"{prefix}.down_proj", width, c.inner, c.bias), gate)
 
 
-def model(source: Source, config: ModelConfig, embedding: str, norm: Norm, head: str, blocks: tuple[Block, ...]) -> Model:
-    """The whole, the head tied to the embedding where the config says so."""
+HOMES: dict[type, str] = {Mamba2Config: "mamba", DeltaConfig: "linear_attn", AttentionConfig: "self_attn"}
+
+
+def blocks(
+    source: Source, config: ModelConfig, mlp_name: str = "mlp", mlp_norm: str = "post_attention_layernorm"
+) -> tuple[Block, ...]:
+    """Blocks `model.layers.i` of mixers by their `HOMES` and an MLP, each behind a norm."""
+    width, found = config.width, []
+    for i, block in enumerate(config.blocks):
+        name = f"model.layers.{i}"
+        mixers = [
+            mixer(source, f"{name}.{HOMES[type(branch.mixer)]}", width, branch.mixer, config.norm.offset)
+            for branch in block.branches
+        ]
+        first = norm(source, f"{name}.input_layernorm", width, config.norm)
+        assert block.mlp is not None
+        made = mlp(source, f"{name}.{mlp_name}", width, block.mlp)
+        found.append(Block(tuple(mixers), first, made, norm(source, f"{name}.{mlp_norm}", width, config.norm)))
+    return tuple(found)
+
+
+def model(source: Source, config: ModelConfig, embedding: str, last: str, head: str, blocks: tuple[Block, ...]) -> Model:
+    """The whole, `last` the norm before the head, which is tied to the embedding where the config says so."""
+    final = norm(source, last, config.width, config.norm)
     table = source.weight(f"{embedding}.weight", config.vocabulary, config.width)
     if config.tied:
         source.ignore(f"{head}.weight")
-        return Model(config, table, blocks, norm, table)
-    return Model(config, table, blocks, norm, source.weight(f"{head}.weight", config.vocabulary, config.width))
+        return Model(config, table, blocks, final, table)
+    return Model(config, table, blocks, final, source.weight(f"{head}.weight", config.vocabulary, config.width))

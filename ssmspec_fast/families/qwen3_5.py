@@ -2,7 +2,7 @@
 
 from ..config import AttentionConfig, BlockConfig, Branch, DeltaConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
 from ..errors import ConfigRefused
-from ..model import Block, Mixer, Model
+from ..model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -38,19 +38,7 @@ def read(f: Fields) -> ModelConfig:
     mlp = MLPConfig(f.count("intermediate_size"))
     blocks = tuple(BlockConfig((Branch(mixers[kind]),), mlp) for kind in _kinds(f))
     f.ignore("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
-    config = ModelConfig(
-        f.family,
-        f.count("vocab_size"),
-        width,
-        blocks,
-        NormConfig(eps, offset=OFFSET),
-        tied=f.flag("tie_word_embeddings", False),
-        length=f.count("max_position_embeddings", 32768),
-        eos=f.eos(),
-        storage=f.storage(),
-    )
-    f.finish()
-    return config
+    return f.model(width, blocks, NormConfig(eps, offset=OFFSET), length=32768)
 
 
 def _kinds(f: Fields) -> list[str]:
@@ -68,21 +56,4 @@ def _kinds(f: Fields) -> list[str]:
 
 def assemble(config: ModelConfig, source: Source) -> Model:
     """The tensors: `model.layers.i` with `linear_attn` or `self_attn`, and `mlp`."""
-    eps, blocks = config.norm.eps, []
-    for i, block in enumerate(config.blocks):
-        name, config_of, mixer = f"model.layers.{i}", block.branches[0].mixer, list[Mixer]()
-        if isinstance(config_of, DeltaConfig):
-            mixer.append(parts.delta(source, f"{name}.linear_attn", config.width, config_of))
-        elif isinstance(config_of, AttentionConfig):
-            mixer.append(parts.attention(source, f"{name}.self_attn", config.width, config_of, OFFSET))
-        assert block.mlp is not None
-        blocks.append(
-            Block(
-                tuple(mixer),
-                parts.rms(source, f"{name}.input_layernorm", config.width, eps, OFFSET),
-                parts.mlp(source, f"{name}.mlp", config.width, block.mlp),
-                parts.rms(source, f"{name}.post_attention_layernorm", config.width, eps, OFFSET),
-            )
-        )
-    norm = parts.rms(source, "model.norm", config.width, eps, OFFSET)
-    return parts.model(source, config, "model.embed_tokens", norm, "lm_head", tuple(blocks))
+    return parts.model(source, config, "model.embed_tokens", "model.norm", "lm_head", parts.blocks(source, config))

@@ -1,17 +1,9 @@
 """Where a family takes its tensors from."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-
-class Name(NamedTuple):
-    """A tensor of a checkpoint, and its shape there."""
-
-    name: str
-    shape: tuple[int, ...]
 
 
 class Source:
@@ -62,4 +54,4 @@ class Plan(Source):
         self.suffixes += suffixes
 
     def ignores(self, name: str) -> bool:
-        return name.endswith(self.suffixes) if self.suffixes else False
+        return name.endswith(self.suffixes)

@@ -104,10 +104,6 @@ class Joint(Plain):
 
     room = staticmethod(room)
 
-    @staticmethod
-    def inside(places: Tensor, sequences: Sequences) -> Tensor:
-        return places.clamp_max(sequences.tokens.shape[1] - 1)
-
     def recur(
         self, pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations
     ) -> Rows:

@@ -77,15 +77,13 @@ def convolutions_on(
     """The windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
     for number, (inputs, mixer) in pools.kept.pop(INPUTS, {}).items():
         group, u = pools.convolutions[number], inputs[..., mixer.reads]
-        M = group.M
         u = u if drafts == 1 else u[:, verdict.row]
-        k = len(u)
+        M, u, layers = group.M.flatten(0, 1), u.flatten(0, 1), len(group.layers)
         places = torch.where(verdict.slots >= 0, verdict.slots + group.first, verdict.slots).flatten()
-        if path is None:
-            count = None if advanced is None else advanced.repeat(k)
-            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), advanced=count, slots=places)
-        else:
-            operations.conv_commit(M.flatten(0, 1), u.flatten(0, 1), path=path.repeat(k, 1), slots=places)
+        if path is not None:
+            operations.conv_commit(M, u, path=path.repeat(layers, 1), slots=places)
+        elif advanced is not None:
+            operations.conv_commit(M, u, advanced=advanced.repeat(layers), slots=places)
 
 
 def together(operations: Operations, mixer: Recurrent) -> bool:

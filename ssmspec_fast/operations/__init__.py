@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-Keep: TypeAlias = Literal["final", "committed", "none"]
+Keep: TypeAlias = Literal["final", "none"]
+"""What M holds behind a window: its last inputs, or what it held."""
 
 
 class SSDInputs(NamedTuple):
@@ -66,10 +67,6 @@ class SelectiveParams(NamedTuple):
     D: Tensor | None = None
     dt_bias: Tensor | None = None
     dt_softplus: bool = True
-
-
-Inputs: TypeAlias = SSDInputs | DeltaInputs | SelectiveInputs
-Params: TypeAlias = SSDParams | DeltaParams | SelectiveParams
 
 
 class Taps(NamedTuple):
@@ -237,18 +234,10 @@ class Operations(OneLaunch, Protocol):
         *,
         slots: Tensor,
         live: Tensor | None = None,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
-        """The convolution over a window (b, t, c), after the replay of what was accepted of the previous one.
-
-        Accepted are the first `advanced` (b) of the inputs `previous` (b, j, c), or those on `path` (b, j), padded with -1.
-        M[slots] then holds the last inputs of all ("final"), of the accepted ones only ("committed"), or stays ("none").
-        The outputs go into `out` where it is given.
-        """
+        """The convolution over the live tokens of a window (b, t, c), 0 where not live; into `out` where it is given."""
         ...
 
     def conv_packed(
@@ -258,26 +247,15 @@ class Operations(OneLaunch, Protocol):
         ...
 
     def conv_tree(
-        self,
-        M: Tensor,
-        u: Tensor,
-        taps: Taps,
-        parents: Tensor,
-        *,
-        slots: Tensor,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
-        keep: Keep = "none",
-        out: Tensor | None = None,
+        self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        """Each node of a tree reads the last inputs on its own path; the rest as in `conv_window`."""
+        """Each node of a tree (b, t, c) reads the last inputs on its own path, 0 at padding; M is only read."""
         ...
 
     def conv_commit(
         self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
     ) -> None:
-        """Advance M[slots] by the first `advanced` inputs of a window, or by those on a path."""
+        """Advance M[slots] by the first `advanced` (b) inputs of a window, or by those on a path (b, j), padded with -1."""
         ...
 
     def attention(

@@ -5,8 +5,6 @@ y_r = act(bias + sum_i weight_i ext_{r + 1 + i})                  (2)
 M'  = ext[n : n + w], n the inputs that were accepted             (3)
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -37,34 +35,20 @@ class Convolution:
         *,
         slots: Tensor,
         live: Tensor | None = None,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
-        if out is not None:
-            replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
-            return out.copy_(self.window(M, u, taps, slots=slots, live=live, keep=keep, **replay))
-        held, w = self.replayed(M, slots, previous, advanced, path), M.shape[-1]
-        if live is None:
-            ext = torch.cat([held, u.transpose(1, 2).to(exact(u))], dim=2)
-            if keep != "none":
-                put(M, slots, ext[..., -w:] if keep == "final" else held)
-            return self.read(ext.unfold(2, w, 1)[:, :, 1:].transpose(1, 2), taps, u.dtype)
-        every = live
-        order = torch.argsort((~every).long(), dim=1, stable=True)  # live inputs first
-        moved = torch.gather(u, 1, order[..., None].expand_as(u))
-        moved = torch.where(torch.gather(every, 1, order)[..., None], moved, moved.new_zeros(()))
-        ext = torch.cat([held, moved.transpose(1, 2).to(exact(u))], dim=2)  # (1)
-        rank = (every.long().cumsum(1) - 1).clamp_min(0)
+        w = M.shape[-1]
+        inputs = u if live is None else first(u, live)
+        ext = extended(take(M, slots), inputs)  # (1)
         y = self.read(ext.unfold(2, w, 1)[:, :, 1:].transpose(1, 2), taps, u.dtype)  # (2)
-        y = torch.gather(y, 1, rank[..., None].expand_as(y))
+        if live is not None:
+            rank = (live.long().cumsum(1) - 1).clamp_min(0)
+            y = torch.gather(y, 1, rank[..., None].expand_as(y))
+            y = torch.where(live[..., None], y, y.new_zeros(()))
         if keep == "final":
-            put(M, slots, after(ext, every.sum(1), w))  # (3)
-        if keep == "committed":
-            put(M, slots, held)
-        return torch.where(every[..., None], y, y.new_zeros(()))
+            put(M, slots, ext[..., -w:] if live is None else after(ext, live.sum(1), w))  # (3)
+        return y if out is None else out.copy_(y)
 
     def packed(
         self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
@@ -73,49 +57,38 @@ class Convolution:
         rows, live = unpack(u, bounds)
         return repack(self.window(M, rows, taps, slots=slots, live=live), live, u)
 
-    def tree(
-        self,
-        M: Tensor,
-        u: Tensor,
-        taps: Taps,
-        parents: Tensor,
-        *,
-        slots: Tensor,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
-        keep: Keep = "none",
-        out: Tensor | None = None,
-    ) -> Tensor:
+    def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None) -> Tensor:
         """Each node's window is that of its parent, moved on by its own input."""
-        windows = [self.replayed(M, slots, previous, advanced, path)]
+        held = take(M, slots)
+        windows = [held.to(exact(held))]
         rows = torch.arange(len(slots), device=M.device)
         for t in range(u.shape[1]):
             before = torch.stack(windows, dim=1)[rows, parents[:, t].clamp_min(-1).long() + 1]
             windows.append(torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1))
-        if keep == "committed":
-            put(M, slots, windows[0])
         y = self.read(torch.stack(windows[1:], dim=1), taps, u.dtype)
         y = torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
         return y if out is None else out.copy_(y)
 
-    def commit(
-        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
-    ) -> None:
-        put(M, slots, self.replayed(M, slots, u, advanced, path))
-
     @staticmethod
-    def replayed(M: Tensor, slots: Tensor, previous: Tensor | None, advanced: Tensor | None, path: Tensor | None) -> Tensor:
-        """M[slots], moved on by the accepted ones of the inputs (3), in the order of the path."""
-        held = take(M, slots)
-        if previous is None:
-            return held.to(torch.promote_types(M.dtype, torch.float32))
+    def commit(M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor) -> None:
+        """By the accepted inputs (3), in the order of the path."""
         if path is not None:
-            previous = torch.gather(previous, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, previous.shape[2]))
+            u = torch.gather(u, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, u.shape[2]))
             advanced = (path >= 0).sum(1)
         assert advanced is not None
-        ext = torch.cat([held.to(exact(previous)), previous.transpose(1, 2).to(exact(previous))], dim=2)
-        return after(ext, advanced, M.shape[-1])
+        put(M, slots, after(extended(take(M, slots), u), advanced, M.shape[-1]))
+
+
+def first(u: Tensor, live: Tensor) -> Tensor:
+    """The live inputs of each row, in their order; zeros behind them."""
+    order = torch.argsort((~live).long(), dim=1, stable=True)
+    moved = torch.gather(u, 1, order[..., None].expand_as(u))
+    return torch.where(torch.gather(live, 1, order)[..., None], moved, moved.new_zeros(()))
+
+
+def extended(held: Tensor, u: Tensor) -> Tensor:
+    """Windows (b, c, w) and inputs (b, t, c) behind them, oldest first (1)."""
+    return torch.cat([held.to(exact(u)), u.transpose(1, 2).to(exact(u))], dim=2)
 
 
 def after(ext: Tensor, count: Tensor, w: int) -> Tensor:

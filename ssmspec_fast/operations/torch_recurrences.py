@@ -5,6 +5,7 @@ The state is carried in fp32 (float64 in a float64 model) and rounded to its sto
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -33,30 +34,37 @@ class Sequential(Recurrence, ABC):
     def finish(self, y: Tensor, inputs: Any, params: Any) -> Tensor:
         """What follows token by token, and the rounding to the type of the inputs."""
 
-    def scan(
-        self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
-    ) -> Tensor:
-        state, outputs = take(S, slots).to(exact(inputs[0])), []
-        tokens = self.prepare(inputs, params)
+    def walk(
+        self,
+        S: Tensor,
+        inputs: Any,
+        params: Any,
+        slots: Tensor,
+        live: Tensor | None,
+        behind: Callable[[int, Tensor], None] = lambda t, state: None,
+    ) -> tuple[Tensor, Tensor]:
+        """Token by token from S[slots]: the outputs, and the last state; `behind` is shown the state after each token."""
+        state, tokens, outputs = take(S, slots).to(exact(inputs[0])), self.prepare(inputs, params), []
         for t in range(inputs[0].shape[1]):
             y, after = self.step(state, at(tokens, t))
             state = after if live is None else torch.where(expand(live[:, t], state), after, state)
+            behind(t, state)
             outputs.append(y)
+        return self._outputs(outputs, inputs, params, live), state
+
+    def scan(
+        self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
+    ) -> Tensor:
+        y, state = self.walk(S, inputs, params, slots, live)
         if write_state:
             put(S, slots, state)
-        return self._outputs(outputs, inputs, params, live)
+        return y
 
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        state, outputs = take(S, slots).to(exact(inputs[0])), []
-        tokens = self.prepare(inputs, params)
-        for t in range(inputs[0].shape[1]):
-            y, after = self.step(state, at(tokens, t))
-            state = after if live is None else torch.where(expand(live[:, t], state), after, state)
-            put(S, torch.where(slots >= 0, places[:, t], -1), state)
-            outputs.append(y)
-        return self._outputs(outputs, inputs, params, live)
+        to = torch.where((slots >= 0)[:, None], places, -1)
+        return self.walk(S, inputs, params, slots, live, lambda t, state: put(S, to[:, t], state))[0]
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None

@@ -5,7 +5,7 @@ a token's bits would depend on how many came with it.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ class TritonOperations(OneLaunch):
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
         self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
         self.commit_window, self.ngram_drafts = commit_window, ngram_drafts
+        self.conv_commit, self.kv_compact, self.tree_mask, self.gated_norm = conv_commit, kv_compact, tree_mask, gated_norm
 
     def rotate(self, q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return rotary(q, k, *turn)
@@ -149,11 +150,6 @@ class TritonOperations(OneLaunch):
             return norm(x, weight, residual=residual, eps=eps)
         return norm(x.reshape(-1, x.shape[-1]), weight, eps=eps).view(x.shape)
 
-    def gated_norm(
-        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
-    ) -> Tensor:
-        return gated_norm(y, z, weight, groups=groups, eps=eps, norm_first=norm_first)
-
     def conv_window(
         self,
         M: Tensor,
@@ -162,16 +158,12 @@ class TritonOperations(OneLaunch):
         *,
         slots: Tensor,
         live: Tensor | None = None,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
-        replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
         if keep == "none" and live is None and u.shape[0] <= NARROW and 1 < u.shape[1] <= LONGEST:
-            return conv_tree(M, u, None, **filters(taps), slots=slots, out=out, **replay)
-        return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, out=out, **replay)
+            return conv_tree(M, u, None, **filters(taps), slots=slots, out=out)
+        return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, out=out)
 
     def conv_packed(
         self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
@@ -179,27 +171,9 @@ class TritonOperations(OneLaunch):
         return conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
 
     def conv_tree(
-        self,
-        M: Tensor,
-        u: Tensor,
-        taps: Taps,
-        parents: Tensor,
-        *,
-        slots: Tensor,
-        previous: Tensor | None = None,
-        advanced: Tensor | None = None,
-        path: Tensor | None = None,
-        keep: Keep = "none",
-        out: Tensor | None = None,
+        self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        replay: dict[str, Any] = {"previous": previous, "advanced": advanced, "path": path}
-        kept: Literal["committed", "none"] = "committed" if keep == "committed" else "none"
-        return conv_tree(M, u, parents, **filters(taps), slots=slots, keep=kept, out=out, **replay)
-
-    def conv_commit(
-        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
-    ) -> None:
-        conv_commit(M, u, advanced=advanced, path=path, slots=slots)
+        return conv_tree(M, u, parents, **filters(taps), slots=slots, out=out)
 
     def attention(
         self,
@@ -226,12 +200,6 @@ class TritonOperations(OneLaunch):
         if self.bitwise:
             return self.ordered_packed(q, K, V, bounds, length=length, scale=scale, slots=slots)
         return causal_attention(q[0], K, V, bounds, length=length, scale=scale, slots=slots)[None]
-
-    def kv_compact(self, K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
-        kv_compact(K, V, path, length, slots=slots)
-
-    def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
-        return tree_mask(parents)
 
 
 def gated(inputs: SSDInputs, params: SSDParams, gate: Gate) -> dict[str, Any]:

@@ -4,6 +4,7 @@ greedy      a chain, a tree, a batch of trees on a device
 rejection   a sampled chain
 multi_step  a sampled or deterministic tree; `proposals` says by what law its nodes were drawn, `draws` draws them
 naive       any tree, without q
+sampled     multi_step or naive, by the name of the law of the drafts
 drafts      several drafts for one sequence
 processors  from logits to distributions, alike for target and draft
 stop        the cut at an end of sequence, a stop sequence, or the budget

@@ -23,8 +23,8 @@ published kernel has one draft and writes it first. The entries are the same, an
 
 The convolution needs no ring: its window after each commit is w inputs, less than a ring would hold, and is kept as such.
 
-Standard decode is the same buffer with a window of one token that is accepted already: the flush takes it along, so that the
-L-th token empties the ring and none is written to the L-th entry.
+Standard decode is the same buffer with a window of one token that is accepted already: it is appended first, and the token
+that fills the ring is folded with the others. The published kernel folds it as it comes and never writes the L-th entry.
 
 Source: ReplaySSM, algorithms 2, 4, 6 and 8, and the paragraphs on early flush and the ring.
 """

@@ -49,7 +49,7 @@ def tree_from_branches(branches: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 TREE_B = tree_from_branches([[4], [2, 2, 2, 2], [2, 2, 2, 2, 2, 2, 2, 2]])  # width 16, depth 3, 29 nodes; ours
 TREE_C = tree_from_branches([[4], [2, 1, 1, 1], [2, 1, 1, 1, 1]])  # width 6, depth 3, 16 nodes; ours
-TREE_D = tree_from_branches([[4], [2, 1, 1, 0], [2, 1, 1, 0]])  # width 4, depth 3, 13 nodes; ours
+TREE_D = tree_from_branches([[4], [2, 1, 0, 0], [2, 1, 0], [1, 1, 0]])  # width 4, depth 4, 13 nodes; ours
 TREE_E = tree_from_branches([[3], [2, 1, 0], [2, 1, 0], [2, 1, 0], [2, 1, 0]])  # width 3, depth 5, 16 nodes; ours
 
 

@@ -7,8 +7,9 @@ the result falls below the normal range. With |a^ - a| <= e_a and |b^ - b| <= e_
     |fl(a^ b^) - a b|       <= e + u (|a b| + e) + tiny   e = |a| e_b + e_a |b| + e_a e_b          (2)
     |fl(a^ / b^) - a / b|   <= e + r (|a/b| + e) + tiny   e = (e_a + |a/b| e_b) / (|b| - e_b)      (3)
 
-r the relative error of a library function. A fused multiply-add rounds once where (2) and (1) charge twice. A sum of products
-in which every term passes through at most K roundings, in whatever order and association, obeys
+r the relative error of a library function, whose ulp below the normal range are steps of the grid. A fused multiply-add
+rounds once where (2) and (1) charge twice. A sum of products in which every term passes through at most K roundings, in
+whatever order and association, obeys
 
     |fl(sum) - sum| <= e + g sum |terms|,   g = K u / (1 - K u)                                    (4)
 
@@ -100,7 +101,8 @@ class Approx:
 
         The error is inf where the value may exceed the format's range.
         """
-        if UNIT_ROUNDOFF[form] <= UNIT_ROUNDOFF[self.contract.accumulate]:
+        computed = self.contract.accumulate
+        if UNIT_ROUNDOFF[form] <= UNIT_ROUNDOFF[computed] and LARGEST[form] >= LARGEST[computed]:
             return self
         grid = UNIT_ROUNDOFF[form] * SMALLEST_NORMAL[form]
         error = self.error + np.where(_exactly(self, 0), 0.0, UNIT_ROUNDOFF[form] * self.size + grid)
@@ -140,7 +142,8 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
     """A sum of terms, each `(subscripts, operand, operand ..)` as of einsum, in any order and association (4).
 
     Every term passes through at most K = (products of a term - 1) + (non-zero terms of the sum - 1) roundings, and the
-    operands of `matmuls` matrix products in a row are rounded to the contract's `dot` format before each.
+    operands of `matmuls` matrix products in a row are rounded to the contract's `dot` format before each; tf32x3 adds up
+    three products for each term. That an operand may exceed the range of fp16 is not charged.
 
     Raises: ParameterError where K u >= 1, so that no bound exists.
     """
@@ -155,7 +158,8 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
             if x.error.any():
                 carried = carried + _einsum(subscripts, *sizes[:i], x.error, *(np.abs(v) for v in values[i + 1 :]))
     products = max(len(operands) for _, *operands in terms) - 1
-    g = gamma(np.where(count > 0, products + count - 1, 0.0), contract, matmuls > 0)
+    passes = 3 if matmuls and contract.dot == "tf32x3" else 1
+    g = gamma(np.where(count > 0, products + passes * count - 1, 0.0), contract, matmuls > 0)
     if matmuls:
         g = np.where(count > 0, g + np.expm1(2 * matmuls * np.log1p(operand_roundoff(contract))) * (1 + g), 0.0)
     reach = max(float(np.prod([max(1.0, x.size.max(initial=0.0)) for x in operands])) for _, *operands in terms)
@@ -203,21 +207,25 @@ def operand_roundoff(contract: NumericContract) -> float:
     """The relative error of one operand of a matrix product, rounded to the contract's `dot` format.
 
     tf32x3 writes an operand as two tf32 numbers, which leaves 2^-22 of it, and drops the product of the two small halves,
-    2^-22 of the product: 1.5 2^-22 for each operand.
+    2^-22 of the product: 1.5 2^-22 for each operand. Where rounding cuts off, u is twice as large, and u^2 four times.
     """
-    u = {"ieee": 0.0, "tf32x3": 1.5 * UNIT_ROUNDOFF["tf32"] ** 2}.get(contract.dot, UNIT_ROUNDOFF.get(contract.dot, 0.0))
-    return u * (2 if contract.truncates else 1)
+    if contract.dot == "ieee":
+        return 0.0
+    u = UNIT_ROUNDOFF[contract.dot.removesuffix("x3")] * (2 if contract.truncates else 1)
+    return 1.5 * u**2 if contract.dot == "tf32x3" else u
 
 
 def _operand_grid(contract: NumericContract) -> float:
     """What rounding an operand of a matrix product may change below the format's normal range."""
     form = {"ieee": None, "fp16": "fp16"}.get(contract.dot, "bf16")
-    return 0.0 if form is None else SMALLEST_NORMAL[form] * (1.0 if contract.ftz else UNIT_ROUNDOFF[form])
+    grid = 0.0 if form is None else UNIT_ROUNDOFF[form] * (2 if contract.truncates else 1)
+    return 0.0 if form is None else SMALLEST_NORMAL[form] * (1.0 if contract.ftz else grid)
 
 
 def charged(value: Array, carried: Array, relative: float, contract: NumericContract) -> Approx:
-    """A library function's result: the error carried in, and the function's own."""
-    return Approx(value, carried + relative * (np.abs(value) + carried) + tiny(contract), contract)
+    """A library function's result: the error carried in, and the function's own; its ulp never lie closer than the grid."""
+    below = max(tiny(contract), relative * SMALLEST_NORMAL[contract.accumulate])
+    return Approx(value, carried + relative * (np.abs(value) + carried) + below, contract)
 
 
 def _rounded(value: Array, carried: Array, contract: NumericContract, exact: Array, below: float) -> Approx:

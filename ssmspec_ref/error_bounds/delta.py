@@ -17,9 +17,15 @@ U^ solves (I + A + dA) U^ = R + dR, so that U^ - U = T (dR - dA U^) and
 
 e_U <= (I - |T| e_A)^-1 |T| (e_R + e_A |U|) + g |T| |I + A| |T| |R|                            (8)
 
-The inverse in front exists, since |T| e_A is strictly triangular. The last term, with g = (1 + 2 u_dot)^2 gamma_3n, holds
+The inverse in front exists, since |T| e_A is strictly triangular. The last term, 1 + g = (1 + u_dot)^4 (1 + gamma_3n), holds
 forward substitution (gamma_n |T| |I+A| |U|); an explicit inverse, columnwise or merged from blocks, times R (2 gamma_n); and
 the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not hold inverses by powers of A.
+
+A ring in a narrower format. It holds u_j + d_j, |d_j| half a unit of that format, and the tokens of later windows read that.
+With A = A_w + A_h, what is read within a window and from the ring, what is held is wrong by e where (I + A) e = (I + A_w) d,
+so that e = d - T A_h d, and wherever the windows end
+
+|e| <= |d| + |T| |A| |d|                                                                       (10)
 
 The state's own error. Passed on through the factors of M_t = (I - beta k^ k^^T) diag(exp g) one by one, in absolute values,
 it would grow without bound, though M_t is a contraction. So it is passed on through products of the M_t, whose absolute
@@ -110,7 +116,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `delta_tree.scan` with its bound, (5) to (8); at padding both are 0.
+    """The output at every node of `delta_tree.scan` with its bound, (5) to (8), in whatever order; at padding both are 0.
+
+    It does not hold paths that are taken token by token: `scan` along them does.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -154,7 +162,7 @@ def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
 
 
 def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
-    """(5) to (8) for one window; the state is the one after the last token of a chain."""
+    """(5) to (8) and (10) for one window; the state is the one after the last token of a chain."""
     c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
     i.k, strict = i.k.store(ring), ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
     i.decay, i.between = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
@@ -163,7 +171,8 @@ def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     terms = ("bth, bthv -> bhtv", i.beta, i.v), ("bth, bthk, bthk, bhkv -> bhtv", i.beta, i.decay, -i.k, i.S)
     R, size = sum_of_products(*terms, matmuls=1), absolute(*terms)  # (5)
     U, solve = _solve(A, R, size, c)  # (8)
-    U = U.store(ring)
+    d = U.store(ring).error - U.error
+    U = replace(U, error=U.error + d + solve @ (np.abs(A.value) @ d))  # (10)
     read = ("bthk, bthk, bhkv -> bthv", i.decay, i.q, i.S), ("bthk, btjhk, bjhk, bhjv -> bthv", i.q, i.between, i.k, U)
     o = sum_of_products(*read, matmuls=2)  # (6)
     last = ("bhk, bhkv -> bhkv", i.decay[:, -1], i.S), ("bjhk, bjhk, bhjv -> bhkv", i.between[:, -1], i.k, U)
@@ -175,13 +184,18 @@ def _solve(A: Approx, R: Approx, size: Array, c: NumericContract) -> tuple[Appro
     """U, and (I - |T| e_A)^-1 |T| (8); A, R and |R| (`size`) have the heads before the tokens."""
     tokens = A.value.shape[-1]
     full = np.eye(tokens) + A.value
-    T = np.linalg.inv(full)
+    T = _inverse(A)
     U, positive = T @ R.value, np.abs(T)
     g = gamma(np.array(3.0 * tokens), c, matmul=True)
     g = g + np.expm1(4 * np.log1p(operand_roundoff(c))) * (1 + g)
-    solve = np.linalg.solve(np.eye(tokens) - positive @ A.error, positive)
+    solve = np.tril(np.linalg.solve(np.eye(tokens) - positive @ A.error, positive))
     carried = solve @ (R.error + A.error @ np.abs(U))
     return Approx(U, carried + g * positive @ (np.abs(full) + A.error) @ positive @ size, c), solve
+
+
+def _inverse(A: Approx) -> Array:
+    """T = (I + A)^-1. A general inverse exchanges rows and leaves roundings above the diagonal, where T is 0."""
+    return np.tril(np.linalg.inv(np.eye(A.value.shape[-1]) + A.value))
 
 
 def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) -> tuple[Approx, Approx]:
@@ -189,7 +203,7 @@ def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) 
     absolute value of the whole linear map from S0 to them."""
     k, decay, between, E = i.k.value, i.decay.value, i.between.value, i.S.error
     into_u = einsum("bth, bthk, bthk -> bhtk", i.beta.value, decay, k)
-    T, scores = np.linalg.inv(np.eye(A.value.shape[-1]) + A.value), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
+    T, scores = _inverse(A), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
     write = einsum("bjhk, bjhk -> bhkj", between[:, -1], k)
     read = einsum("bthk, bthk -> bhtk", decay, i.q.value)
     keep = decay[:, -1, :, :, None] * np.eye(k.shape[-1])

@@ -92,11 +92,7 @@ def _mlp(x: Approx, mlp: MLP) -> Approx:
 def _attention(
     layer: AttentionLayer, state: KVState, wrong: Errors, u: Approx, live: Mask
 ) -> tuple[Approx, dict[str, Approx]]:
-    """Attention over the committed slots and the window, and the cache with the window's slots.
-
-    The reference scales the queries before the product, and divides by the sum before it reads the values: one rounding
-    of each term, r sum p |v| / sum p.
-    """
+    """Attention over the committed slots and the window, and the cache with the window's slots."""
     c, tokens = u.contract, u.value.shape[1]
     q, k, v = (
         _by_heads(linear(u, projection), heads)
@@ -110,8 +106,6 @@ def _attention(
     causal = np.tile(np.tri(tokens, dtype=bool), (len(held), 1, 1))
     seen = np.concatenate([np.repeat(held[:, None], tokens, axis=1), causal], axis=2)
     y = attention(q * scale, K, V, seen, 1.0)
-    sizes = attention(q * scale, K, replace(V, value=V.size), seen, 1.0).value
-    y = replace(y, error=y.error + relative_error(c) * sizes)
     real = np.concatenate([held, live], axis=1)
     cache = {name: x.map(lambda a: _packed(a, real)) for name, x in (("K", K), ("V", V))}
     return linear(y.map(lambda a: a.reshape(*a.shape[:2], -1)), layer.out_proj), cache

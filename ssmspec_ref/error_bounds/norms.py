@@ -35,12 +35,15 @@ def l2_norm(x: Approx, eps: float) -> Approx:
 def rms(x: Approx, weight: Scale, eps: float, groups: int = 1) -> Approx:
     """weight x / sqrt(mean x^2 + eps) over each of `groups` equal parts of the last axis.
 
-    The normed value is charged with being stored as outputs are, before the weight: many layers cast there.
+    The mean is the sum divided by the channels, or multiplied by their inverse, whichever is wrong by more. The normed value
+    is charged with being stored as outputs are, before the weight: many layers cast there.
     """
     shape = x.value.shape
     parts = x.map(lambda a: a.reshape(*shape[:-1], groups, -1))
     channels = parts.value.shape[-1]
-    mean = sum_of_products(("...i, ...i -> ...", parts, parts)) * constant(1 / channels, x.contract)
+    squares = sum_of_products(("...i, ...i -> ...", parts, parts))
+    mean, divided = squares * constant(1 / channels, x.contract), squares / constant(channels, x.contract)
+    mean = replace(mean, error=np.maximum(mean.error, divided.error))
     normed = _divided_by_root(parts, mean + eps, channels**0.5).map(lambda a: a.reshape(shape))
     return normed.store(x.contract.io) * constant(weight, x.contract)
 
@@ -79,8 +82,8 @@ def attention(q: Approx, k: Approx, v: Approx, mask: Array, scale: float, blocks
 
     The maximum m cancels in (3) however wrong it is, but s - m rounds, by u of the range R of the scores, and 2^(x log2 e)
     forms s log2 e before it subtracts: 2 u |s| more. An online softmax over `blocks` blocks rescales the sums before it at
-    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. Where p is
-    divided by its sum before it reads v, every term is wrong by r more.
+    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. A plain one
+    rescales nothing; where it divides p by its sum before it reads v, every term is wrong by r instead.
 
     Raises: ParameterError where so many roundings leave no bound.
     Source: Dao et al., arXiv:2205.14135, algorithm 1 (online softmax).

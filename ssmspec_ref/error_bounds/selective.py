@@ -87,7 +87,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `selective_tree.scan` with its bound (5); at padding both are 0.
+    """The output at every node of `selective_tree.scan` with its bound (5), in whatever order; at padding both are 0.
+
+    It does not hold states that are stored after every token: `scan` along the paths does.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """

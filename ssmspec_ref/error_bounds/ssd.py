@@ -95,7 +95,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `ssd_tree.scan` with its bound (5); at padding both are 0.
+    """The output at every node of `ssd_tree.scan` with its bound (5), in whatever order; at padding both are 0.
+
+    It does not hold paths that are taken token by token, whose decays are products: `scan` along them does.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """

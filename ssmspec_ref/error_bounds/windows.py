@@ -26,6 +26,7 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
 
     cs_t = sum over the path of z                                    wrong by gamma_K sum |z|, K additions       (1)
     cs_t - cs_j: the errors of z between j and t, both roundings (1), and one of the difference                  (2)
+    where exp is 2^(x log2 e), the sums may be multiplied by log2 e before they are subtracted: u |cs| more for each   (3)
 
     However wrong they are, computed log decays are at most 0: so are their sums, and the differences but for (2).
 
@@ -41,6 +42,8 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
     cs = Approx(value, np.einsum("btj, bj... -> bt...", path, z.error) + rounding, c)  # (1)
     between = (ancestors[:, :, None, :] & ~ancestors[:, None, :, :]).astype(float)  # r after j, up to t
     difference = np.einsum("btjr, br... -> btj...", between, z.value)
+    if c.exp == "ex2":
+        rounding = rounding + unit(c) * cs.size  # (3)
     carried, both = np.einsum("btjr, br... -> btj...", between, z.error), rounding[:, :, None] + rounding[:, None]
     carried = carried + both + unit(c) * (np.abs(difference) + carried + both)  # (2)
     seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))

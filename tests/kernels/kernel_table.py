@@ -200,10 +200,10 @@ def budgets() -> dict[str, Any]:
 
 def costs(module: str) -> tuple[list[int], int]:
     """(3): the most registers on each architecture, and the most bytes spilled."""
-    from perf_gates.compiled import CAPABILITIES
+    from perf_gates.entry import ARCHITECTURES
 
     own = {name: c for name, c in budgets().items() if MODULES.get(name.split()[0], name.split()[0]) == module}
-    registers = [max((c.registers for n, c in own.items() if n.endswith(f"sm_{a}")), default=0) for a in CAPABILITIES]
+    registers = [max((c.registers for n, c in own.items() if n.endswith(f"sm_{a}")), default=0) for a in ARCHITECTURES]
     return registers, max((c.spills for c in own.values()), default=-1)
 
 

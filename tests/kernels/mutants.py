@@ -18,6 +18,8 @@ def mutated(module: ModuleType, old: str, new: str, *, file: str | None = None) 
     """The module, loaded from a copy of its package in which `old` became `new`, in its own source or in `file`'s.
 
     `old` must stand there exactly once, so that a change of the kernel cannot turn the mutant into the original.
+
+    Raises: LookupError where it does not: an AssertionError would pass for the rejection of a fault that was never planted.
     """
     source = Path(str(module.__file__))
     name = f"ssmspec_mutant_{next(_count)}"
@@ -27,7 +29,7 @@ def mutated(module: ModuleType, old: str, new: str, *, file: str | None = None) 
     text = target.read_text()
     found = text.count(old)
     if found != 1:
-        raise AssertionError(f"{old!r} stands {found} times in {target.name}; name a place that is there once")
+        raise LookupError(f"{old!r} stands {found} times in {target.name}; name a place that is there once")
     target.write_text(text.replace(old, new))
     sys.path.insert(0, _root.name)
     try:

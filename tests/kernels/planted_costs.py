@@ -15,8 +15,8 @@ from triton.runtime.jit import JITFunction
 import ssmspec_kernels
 from perf_gates import catalogue
 from perf_gates.capture import launches_of
-from perf_gates.catalogue import Entry, meta
 from perf_gates.compiled import rows
+from perf_gates.entry import Entry, meta
 
 
 @triton.jit

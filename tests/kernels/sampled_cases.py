@@ -15,20 +15,18 @@ import numpy as np
 import torch
 
 from ssmspec_kernels.accept_greedy import Emitted as Tensors
-from ssmspec_ref.accept import UniformDice, proposals
-from ssmspec_ref.accept import multi_step as tree_rule
-from ssmspec_ref.accept import naive as naive_rule
+from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept import rejection as chain_rule
 from ssmspec_ref.accept.distribution import acceptance, point_mass, residual, without
 from ssmspec_ref.accept.draft_tree import DraftTree
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import LAWS, sampled
 from tests.trees import packed, parents_of
 
 from . import accept_cases as cases
 
 I32, I64 = torch.int32, torch.int64
 GRID = 2**24
-LAWS = ("iid", "without_replacement", "point_mass", "naive")
 U = Fraction(1, 2**53)
 CASES = [
     (law, seed, nodes, vocabulary, block_i, eos, slots, index)
@@ -144,20 +142,10 @@ class Case:
         """What the oracle emits, row by row, before the cut."""
         return [None if tree is None else self.run(b, tree) for b, tree in enumerate(self.rows.trees)]
 
-    def laws(self, tree: DraftTree, q: list[list[Fraction]]) -> list[Any]:
-        match self.law:
-            case "iid":
-                return proposals.iid(tree, q)
-            case "without_replacement":
-                return proposals.without_replacement(tree, q)
-        return proposals.point_masses(tree, self.p.shape[2])
-
     def run(self, b: int, tree: DraftTree) -> Emitted:
         p, q = exact(self.p[b, : len(tree)]), exact(self.q[b, : len(tree)])
         dice = UniformDice(exact([self.coins[b]])[0], exact([self.picks[b]])[0])
-        if self.law == "naive":
-            return naive_rule.naive(tree, p, dice)
-        run = tree_rule.multi_step(tree, p, self.laws(tree, q), dice)
+        run = sampled(tree, self.law, p, q, dice)
         if self.law == "iid" and tree.parents == tuple(range(-1, len(tree) - 1)):
             assert run == chain_rule.rejection(tree.tokens[1:], p, q[:-1], dice)
         return run

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from perf_gates.capture import build, launches_of
-from perf_gates.catalogue import meta
+from perf_gates.entry import meta
 from ssmspec_kernels.selective_scan import selective_scan
 from ssmspec_kernels.ssd_scan import ssd_scan
 from ssmspec_kernels.ssd_snapshots import ssd_snapshots

@@ -58,12 +58,15 @@ def blank(form: str, *shape: int) -> Tensor:
 
 
 def far(tensor: Tensor, axis: int) -> Tensor:
-    """The tensor with a stride on one axis that puts its last entries beyond 2^31 elements; few pages of it are touched."""
+    """The tensor with a stride on one axis that puts its last entries beyond 2^31 elements; few pages of it are touched.
+
+    As much room lies in front of it: an offset that was cut to 32 bits leads there, and not out of the memory of the test.
+    """
     one = [1 if k == axis else n for k, n in enumerate(tensor.shape)]
     stride = [*torch.empty(one).stride()]
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
-    room = torch.empty((tensor.shape[axis] - 1) * stride[axis] + tensor.numel(), dtype=tensor.dtype)
-    return room.as_strided(tensor.shape, stride).copy_(tensor)
+    room = torch.empty(2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel(), dtype=tensor.dtype)
+    return room.as_strided(tensor.shape, stride, 2**31).copy_(tensor)
 
 
 def doubles(tensor: Tensor) -> Array:

@@ -14,10 +14,11 @@ from ssmspec_kernels.accept_greedy import Emitted, new_emitted
 from ssmspec_ref.accept import UniformDice, proposals
 from ssmspec_ref.accept import multi_step as tree_rule
 from ssmspec_ref.accept.draft_tree import DraftTree
+from ssmspec_ref.accept.sampled import LAWS
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 
 from .mutants import caught, mutated
-from .sampled_cases import CASES, GRID, I32, I64, LAWS, close, drawn_case, exact, judge
+from .sampled_cases import CASES, GRID, I32, I64, close, drawn_case, exact, judge
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c[:5])))

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import triton
 
-from perf_gates import catalogue, compiled, ptx
+from perf_gates import compiled, ptx
 from perf_gates.capture import launches_of
 from perf_gates.compiled import Cost
+from perf_gates.entry import ARCHITECTURES, Entry
 
 pytestmark = pytest.mark.interpreter
 
@@ -43,7 +44,7 @@ def test_the_kernels_keep_their_budgets_and_none_of_these_spills() -> None:
     done = run("-m", "perf_gates.compiled", "--quick", "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 faults" in done.stdout
-    assert all(f"ssd_scan_kernel sm_{capability}" in done.stdout for capability in compiled.CAPABILITIES)
+    assert all(f"ssd_scan_kernel sm_{capability}" in done.stdout for capability in ARCHITECTURES)
 
 
 def test_every_kernel_of_the_package_is_in_the_catalogue(probe: dict[str, Any]) -> None:
@@ -149,7 +150,7 @@ def test_a_pointer_that_went_through_shared_memory_is_one_of_those_put_there() -
 
 def test_a_store_of_unknown_origin_is_a_fault() -> None:
     accesses = [ptx.Access("store", 4, frozenset({"y"})), ptx.Access("store", 4, frozenset())]
-    entry = catalogue.Entry("k", "v", "s", lambda: None, frozenset({"y"}), frozenset({"S"}))
+    entry = Entry("k", "v", "s", lambda: None, frozenset({"y"}), frozenset({"S"}))
     assert list(compiled._undeclared(entry, accesses)) == [
         "writes through 1 addresses of unknown origin",
         "does not read ['S'], declared wide",

@@ -102,12 +102,18 @@ def test_every_launcher_with_such_a_default_is_listed() -> None:
 FAULTS = [
     (SelectiveParams, selective_tree, "dt_softplus: bool = True", "dt_softplus: bool = False"),
     (DeltaParams, delta_chunked, "eps: float = 1e-6", "eps: float = 2e-6"),
-    (SSDParams, ssd_scan, "write_state: bool = True", "write_state: bool = False"),
-    (SSDParams, ssd_window, '= (0.0, float("inf")),', "= (0.0, 1.0),"),
+    (SSDParams, ssd_scan, "write_state: bool = True,\n", "write_state: bool = False,\n"),
+    (
+        SSDParams,
+        ssd_window,
+        'dt_limit: tuple[float, float] = (0.0, float("inf"))',
+        "dt_limit: tuple[float, float] = (0.0, 1.0)",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("record", "module", "old", "new"), FAULTS, ids=[new for *_, new in FAULTS])
 def test_a_planted_default_is_caught(record: type, module: ModuleType, old: str, new: str) -> None:
+    mutant = mutated(module, old, new)
     with pytest.raises(AssertionError):
-        check(record, mutated(module, old, new))
+        check(record, mutant)

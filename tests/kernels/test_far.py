@@ -4,28 +4,33 @@ Slots, rows, tokens, heads and channels each reach their place by a product that
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.conv_tree import conv_tree
-from ssmspec_kernels.conv_window import conv_window
-from ssmspec_kernels.delta_chunked import delta_chunked
-from ssmspec_kernels.delta_scan import delta_scan
-from ssmspec_kernels.delta_tree import delta_tree
-from ssmspec_kernels.ssd_buffered import ssd_buffered
-from ssmspec_kernels.ssd_gated import ssd_gated
-from ssmspec_kernels.ssd_gated_window import ssd_gated_window
-from ssmspec_kernels.ssd_replay_scan import Cache, ssd_replay_scan
+from ssmspec_kernels import (
+    conv_tree,
+    conv_window,
+    delta_chunked,
+    delta_scan,
+    delta_tree,
+    ssd_buffered,
+    ssd_gated,
+    ssd_gated_window,
+    ssd_replay_scan,
+    ssd_scan,
+    ssd_snapshots,
+    ssd_tree_scan,
+    ssd_window,
+)
+from ssmspec_kernels.ssd_replay_scan import Cache
 from ssmspec_kernels.ssd_ring import Ring
-from ssmspec_kernels.ssd_scan import ssd_scan
-from ssmspec_kernels.ssd_snapshots import ssd_snapshots
-from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
-from ssmspec_kernels.ssd_window import ssd_window
 from tests.kernels import conv_cases, delta_cases, ssd_cases
 from tests.kernels.delta_cases import untouched
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import far
 
 pytestmark = pytest.mark.interpreter  # where memory that nobody touches takes none
@@ -38,14 +43,29 @@ SSD = {"S": "shpn", "x": "bthp", "dt": "bth", "B": "btgn", "C": "btgn", "z": "bt
 HISTORY = {"hist_x": "slhp", "hist_dt": "slh", "hist_B": "slgn"}
 DELTA = {"S": "shkv", "q": "btgk", "k": "btgk", "v": "bthv", "g": "bth", "beta": "bth", "out": "bthv"}
 CONV = {"M": "scw", "u": "btc", "out": "btc"}
-TREE = torch.ones(3, 3, 3, dtype=torch.bool).tril()
+
+
+def tree(nodes: int = 3) -> Tensor:
+    """Chains, as trees."""
+    return torch.ones(3, nodes, nodes, dtype=torch.bool).tril()
 
 
 def ssd(kernel: Any, io: str = "bf16", **given: Any) -> Made:
     """A case of three rows, tokens, heads and groups; slots in 32 bits, the last of them taken."""
-    o = ssd_cases.Options(h=3, g=3, p=5, n=6, io=io, state="bf16", z=True, spare=0, seed=1)
+    return drawn(kernel, ssd_cases.Options(h=3, g=3, p=5, n=6, io=io, state="bf16", z=True, spare=0, seed=1), **given)
+
+
+def large(kernel: Any) -> Made:
+    """The least tree that the kernel of large trees takes."""
+    o = ssd_cases.Options(t=33, h=3, g=3, p=80, n=128, io="bf16", spare=0, seed=1)
+    return drawn(kernel, o, ancestors=tree(33))
+
+
+def drawn(kernel: Any, o: ssd_cases.Options, **given: Any) -> Made:
     case = ssd_cases.draw(o, padding=False)
-    tensors = {name: getattr(case, name) for name in ("S", *ssd_cases.TOKENS, "out")} | {"z": case.extra["z"]}
+    tensors = {name: getattr(case, name) for name in ("S", *ssd_cases.TOKENS, "out")}
+    if o.z:
+        tensors["z"] = case.extra["z"]
     return SSD, tensors, lambda made: case.call(kernel, **given, **made)
 
 
@@ -57,33 +77,36 @@ def marked(kernel: Any) -> Made:
     """With marks of the real tokens and, where states are kept, places of theirs."""
     axes, tensors, call = ssd(kernel)
     tensors["live"] = torch.tensor([[True, False, True]] * 3)
-    if kernel is ssd_snapshots:
+    if kernel.__name__ == "ssd_snapshots":
         tensors["places"] = torch.arange(9, dtype=torch.int32).view(3, 3)
         tensors["pool"] = torch.zeros(9, 3, 5, 6)
     return axes | {"live": "bt.", "places": "bt.", "pool": "shpn"}, tensors, call
 
 
-def past(kernel: Any, io: str, **given: Any) -> Made:
-    """With what a kernel keeps of tokens before, 0.5 in all its entries, of which two count."""
+def past(kernel: Any, io: str, entries: int = 6, **given: Any) -> Made:
+    """With what a kernel keeps of tokens before, 0.5 in all entries, of which two count. A ring of 6 is due, of 8 not."""
     axes, tensors, call = ssd(kernel, io, **given)
     kept, two = tensors["x"].dtype, torch.full((3,), 2, dtype=torch.int32)
-    replays = kernel is ssd_replay_scan
+    replays = kernel.__name__ == "ssd_replay_scan"
     step = kept if replays else torch.float32
-    tensors |= {"hist_x": torch.full((3, 6, 3, 5), 0.5, dtype=kept), "hist_B": torch.full((3, 6, 3, 6), 0.5, dtype=kept)}
-    tensors["hist_dt"] = torch.full((3, 6, 3), 0.5, dtype=step)
+    tensors |= {
+        "hist_x": torch.full((3, entries, 3, 5), 0.5, dtype=kept),
+        "hist_B": torch.full((3, entries, 3, 6), 0.5, dtype=kept),
+    }
+    tensors["hist_dt"] = torch.full((3, entries, 3), 0.5, dtype=step)
 
     def launch(made: dict[str, Any]) -> object:
         x, dt, B = (made[name] for name in HISTORY)
         made = {name: tensor for name, tensor in made.items() if name not in HISTORY}
         if replays:
             return call({**made, "cache": Cache(x, dt, B, torch.zeros(3, dtype=torch.int32)), "advanced": two})
-        return call({**made, "ring": Ring(x, dt, B, torch.ones(3, dtype=torch.int32), two)})
+        return call({**made, "ring": Ring(x, dt, B, torch.full((3,), entries - 5, dtype=torch.int32), two)})
 
     return axes | HISTORY, tensors, launch
 
 
-def delta(kernel: Any, io: str = "bf16", **given: Any) -> Made:
-    o = delta_cases.Options(g=3, h=3, k=6, v=9, io=io, state="bf16", spare=0, seed=1)
+def delta(kernel: Any, t: int = 3, **given: Any) -> Made:
+    o = delta_cases.Options(t=t, g=3, h=3, k=6, v=9, io="bf16", state="bf16", spare=0, seed=1)
     case = delta_cases.draw(o, padding=False)
     tensors = {name: getattr(case, name) for name in DELTA}
 
@@ -103,28 +126,33 @@ def conv(kernel: Any, **given: Any) -> Made:
     return CONV, {"M": case.M, "u": case.u, "out": case.out}, lambda made: kernel(**{**settings, **made})
 
 
-CASES: dict[str, Callable[[], Made]] = {
-    "scan": lambda: ssd(ssd_scan),
-    "scan, marked": lambda: marked(ssd_scan),
-    "snapshots": lambda: marked(ssd_snapshots),
-    "gated": lambda: gated(ssd_gated),
-    "gated window": lambda: gated(ssd_gated_window),
-    "chain": lambda: ssd(ssd_window),
-    "window": lambda: ssd(ssd_window, write_state=False),
-    "window, fp16": lambda: ssd(ssd_window, "fp16"),
-    "tree": lambda: ssd(ssd_tree_scan, ancestors=TREE),
-    "replay": lambda: past(ssd_replay_scan, "bf16"),
-    "replay, fp16": lambda: past(ssd_replay_scan, "fp16"),
-    "replay of trees, fp16": lambda: past(ssd_replay_scan, "fp16", ancestors=TREE),
-    "buffered": lambda: past(ssd_buffered, "bf16"),
-    "buffered, apart": lambda: past(ssd_buffered, "bf16", apart=True),
-    "buffered, fp16": lambda: past(ssd_buffered, "fp16"),
-    "delta scan": lambda: delta(delta_scan),
-    "delta window": lambda: delta(delta_chunked, held=False),
-    "delta in two launches": lambda: delta(delta_chunked, held=True),
-    "delta tree": lambda: delta(delta_tree, ancestors=TREE),
-    "convolution": lambda: conv(conv_window),
-    "convolution, tree": lambda: conv(conv_tree, parents=torch.tensor([[-1, 0, 0]] * 4)),
+CASES: dict[str, tuple[ModuleType, Callable[[Any], Made]]] = {
+    "scan": (ssd_scan, lambda m: ssd(m.ssd_scan)),
+    "scan, marked": (ssd_scan, lambda m: marked(m.ssd_scan)),
+    "snapshots": (ssd_snapshots, lambda m: marked(m.ssd_snapshots)),
+    "gated": (ssd_gated, lambda m: gated(m.ssd_gated)),
+    "gated window": (ssd_gated_window, lambda m: gated(m.ssd_gated_window)),
+    "chain": (ssd_window, lambda m: ssd(m.ssd_window)),
+    "window": (ssd_window, lambda m: ssd(m.ssd_window, write_state=False)),
+    "window, fp16": (ssd_window, lambda m: ssd(m.ssd_window, "fp16")),
+    "tree": (ssd_tree_scan, lambda m: ssd(m.ssd_tree_scan, ancestors=tree())),
+    "large tree": (ssd_tree_scan, lambda m: large(m.ssd_tree_scan)),
+    "replay": (ssd_replay_scan, lambda m: past(m.ssd_replay_scan, "bf16")),
+    "replay, fp16": (ssd_replay_scan, lambda m: past(m.ssd_replay_scan, "fp16")),
+    "replay of trees, fp16": (ssd_replay_scan, lambda m: past(m.ssd_replay_scan, "fp16", ancestors=tree())),
+    "buffered": (ssd_buffered, lambda m: past(m.ssd_buffered, "bf16")),
+    "buffered, open": (ssd_buffered, lambda m: past(m.ssd_buffered, "bf16", entries=8)),
+    "buffered, apart": (ssd_buffered, lambda m: past(m.ssd_buffered, "bf16", apart=True)),
+    "buffered, apart, open": (ssd_buffered, lambda m: past(m.ssd_buffered, "bf16", entries=8, apart=True)),
+    "buffered, fp16": (ssd_buffered, lambda m: past(m.ssd_buffered, "fp16")),
+    "delta scan": (delta_scan, lambda m: delta(m.delta_scan)),
+    "delta window": (delta_chunked, lambda m: delta(m.delta_chunked, held=False)),
+    "delta in two launches": (delta_chunked, lambda m: delta(m.delta_chunked, held=True)),
+    "delta tree": (delta_tree, lambda m: delta(m.delta_tree, ancestors=tree())),
+    "delta, large tree": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=False)),
+    "delta, large tree, products": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=True)),
+    "convolution": (conv_window, lambda m: conv(m.conv_window)),
+    "convolution, tree": (conv_tree, lambda m: conv(m.conv_tree, parents=torch.tensor([[-1, 0, 0]] * 4))),
 }
 
 
@@ -135,13 +163,61 @@ def axes_of(name: str) -> set[str]:
     return {letter for of in axes.values() for letter in of[:-1]}
 
 
-@pytest.mark.parametrize(("name", "axis"), [(name, axis) for name in CASES for axis in sorted(axes_of(name))], ids=str)
-def test_an_axis_beyond_2_to_the_31_elements_is_reached(name: str, axis: str) -> None:
-    axes, near, launch = CASES[name]()
+def check(module: Any, case: tuple[str, str]) -> None:
+    """The bits of a kernel of the module do not change when an axis of its tensors is spread."""
+    name, axis = case
+    make = CASES[name][1]
+    axes, near, launch = make(module)
     launch(near)
-    _, made, launch = CASES[name]()
+    _, made, launch = make(module)
     moved = [key for key in made if axis in axes[key][:-1]]
     spread = made | {key: far(made[key], axes[key].index(axis)) for key in moved}
     launch(spread)
     for key, x in near.items():
         assert untouched(x, spread[key]), key
+
+
+@pytest.mark.parametrize(("name", "axis"), [(name, axis) for name in CASES for axis in sorted(axes_of(name))], ids=str)
+def test_an_axis_beyond_2_to_the_31_elements_is_reached(name: str, axis: str) -> None:
+    check(CASES[name][0], (name, axis))
+
+
+ROW, HEAD = "b = tl.program_id(2).to(tl.int64)", "h = tl.program_id(1).to(tl.int64)"
+SLOT = "slot = tl.load(slots + b).to(tl.int64)"
+FAULTS = [
+    ("scan", "b", ROW, "ssd_scan.py"),
+    ("scan", "t", "    t = tl.cast(t, tl.int64)", "ssd_scan.py"),
+    ("scan", "p", "(row_p.to(tl.int64) * stride_S_p)", "ssd_scan.py"),
+    ("snapshots", "s", "* stride_places_t).to(tl.int64)", "ssd_scan.py"),
+    ("gated window", "b", ROW, "ssd_window.py"),
+    ("window", "s", SLOT, "ssd_window.py"),
+    ("window", "h", "first = tl.program_id(1).to(tl.int64)", "ssd_window.py"),
+    ("tree", "t", "t, heads = i.to(tl.int64)", "ssd_window.py"),
+    ("large tree", "t", "return token.to(tl.int64)", "pairs.py"),
+    ("chain", "t", "e.to(tl.int64), t.to(tl.int64)", "ssd_window_chain.py"),
+    ("chain", "p", "((p_0 + p).to(tl.int64) * stride_p)", "ssd_tiles.py"),
+    ("replay", "g", "g = tl.program_id(1).to(tl.int64)", "ssd_replay_short.py"),
+    ("replay, fp16", "t", "at_t = tl.cast(t, tl.int64)", "ssd_replay_chain.py"),
+    ("replay of trees, fp16", "h", HEAD, "ssd_replay_scan.py"),
+    ("buffered", "l", "at - CAPACITY, at).to(tl.int64)", "ssd_ring.py"),
+    ("buffered", "t", "tok, at_new = i.to(tl.int64)", "ssd_due_run.py"),
+    ("buffered, open", "t", "place(first + e, CAPACITY), i.to(tl.int64)", "ssd_open_run.py"),
+    ("buffered, apart", "g", "% GROUPS).to(tl.int64)", "ssd_buffered_short.py"),
+    ("buffered, apart, open", "b", "tl.arange(0, BLOCK_B), 0), axis=0).to(tl.int64)", "ssd_buffered_short.py"),
+    ("buffered, fp16", "h", "h_0 = tl.program_id(1).to(tl.int64)", "ssd_buffered.py"),
+    ("delta scan", "k", ".to(tl.int64) * ROW", "delta_scan.py"),
+    ("delta scan", "t", "t = tl.cast(t, tl.int64)", "delta_inputs.py"),
+    ("delta window", "s", SLOT, "delta_chunked.py"),
+    ("delta in two launches", "h", HEAD, "delta_held.py"),
+    ("delta in two launches", "b", "b = tl.program_id(1).to(tl.int64)", "delta_solved.py"),
+    ("delta, large tree", "t", "every = tl.arange(0, ALL).to(tl.int64)", "delta_tree.py"),
+    ("delta, large tree, products", "b", ROW, "delta_tree_products.py"),
+    ("convolution", "c", "c = tl.program_id(0).to(tl.int64)", "conv_window.py"),
+    ("convolution, tree", "t", "t = i.to(tl.int64)", "conv_tree.py"),
+]
+
+
+@pytest.mark.parametrize(("name", "axis", "wide", "file"), FAULTS, ids=str)
+def test_an_offset_of_32_bits_is_caught(name: str, axis: str, wide: str, file: str) -> None:
+    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), file=file)
+    assert caught(narrow, check, [(name, axis)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perf_gates.gpu import model_shapes
-from perf_gates.gpu.judge import call, inputs, rings, ssd, ssd_gated, tokens
+from perf_gates.gpu.judge import call, inputs, projections, rings, ssd, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
 from perf_gates.machine import kernel_hash
@@ -104,7 +104,7 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
         found = call.launcher(module, function)
         return after(change)(found) if module == kernel and function is None else found
 
-    for family in (ssd, ssd_gated, rings, inputs, tokens):
+    for family in (ssd, ssd_gated, rings, inputs, tokens, projections):
         monkeypatch.setattr(family, "launcher", launcher)
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from conformance.load import load
 from property_tests.acceptance import Differs, judge
-from property_tests.distributions import GRID, LAWS, Law, Round, pairs, rounds
+from property_tests.distributions import GRID, Law, Round, pairs, rounds
 from property_tests.token_trees import TokenTree
 from ssmspec_ref.accept import Dice, multi_step, proposals
 from ssmspec_ref.accept.draws import after_nodes, grow_tree, iid, without_replacement
 from ssmspec_ref.accept.exact_law import law_of_model, law_of_rounds
+from ssmspec_ref.accept.sampled import LAWS
 from ssmspec_ref.contract import Capability
 
 DRAWS: dict[str, tuple[Any, Any]] = {

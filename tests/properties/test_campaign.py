@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from redis import Redis
+from typer.testing import CliRunner
 
 from conformance.faults import sequences
+from conformance.refusal import REFUSED
 from property_tests.campaign import TARGETED, Campaign, read
+from property_tests.cli import app
 from property_tests.database import DatabaseUnavailable, open_database
 from property_tests.hunt import hunt
 from property_tests.machine import machine
@@ -30,6 +34,13 @@ from ssmspec_ref.contract import Adapter, FLOAT64, Decoding
 
 def adapter():
     return Adapter("faulty", "1", decodings=(Decoding("faulty", sequences.LosesLastToken, FLOAT64, trees=True),))
+"""
+NONE = """
+from ssmspec_ref.contract import Adapter, Subject
+
+
+def adapter():
+    return Adapter("faulty", "1", (Subject("s", {}),))
 """
 
 
@@ -145,3 +156,23 @@ def test_a_server_that_does_not_answer_is_refused_before_any_example() -> None:
     with pytest.raises(DatabaseUnavailable, match="no Redis server answers at redis"):
         open_database("redis://127.0.0.1:1/0")
     assert open_database(None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--adapter", "no_decodings:adapter"], "MalformedAdapter: faulty has no decodings"),
+        (["--adapter", REFERENCE, "--folder", "no_decodings.py"], "FileExistsError"),
+        (["--device", "cuda"], "torch sees no GPU"),
+    ],
+)
+def test_what_cannot_be_fuzzed_is_refused_before_an_example_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    """The module lies in the working folder, where `ssmspec conform run` finds it too."""
+    (tmp_path / "no_decodings.py").write_text(NONE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    made = CliRunner().invoke(app, [*words, "--parts", "1"], env={"COLUMNS": "200"})
+    assert made.exit_code == REFUSED, made.output
+    assert said in made.output

@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.adapters import sequences as reference
-from conformance.faults import drafts, sequences
+from conformance.faults import drafts, meanwhile, sequences
 from conformance.load import load
 from property_tests.cli import app
 from property_tests.decoder_laws import DECODER_LAWS, DecoderLaw
@@ -61,7 +61,7 @@ def test_a_law_holds_on_interpreted_kernels(law: str, method: str) -> None:
 @pytest.mark.parametrize(("law", "fault"), [(law.name, fault) for law in DECODER_LAWS for fault in law.kills])
 def test_a_law_finds_the_faults_beside_it(law: str, fault: str) -> None:
     """With every kind of layer: seeds 0, alone, and 1 and 3, two together."""
-    adapters = [sequences.adapter(), drafts.adapter()]
+    adapters = [sequences.adapter(), drafts.adapter(), meanwhile.adapter()]
     adapter, decoding = next((a, d) for a, d in product_of(adapters) if d.name == fault)
     for seed in (0, 1, 3):
         with pytest.raises(Broken):
@@ -80,8 +80,10 @@ def test_a_right_decoder_breaks_no_law(law: DecoderLaw) -> None:
 
 
 def test_every_fault_is_some_laws() -> None:
-    planted = {fault.__name__ for faults in sequences.CLASSES.values() for fault in faults}
-    assert {fault for law in DECODER_LAWS for fault in law.kills} == planted | {f.__name__ for f in drafts.FAULTS}
+    planted = {
+        fault.__name__ for faults in (*sequences.CLASSES.values(), drafts.FAULTS, meanwhile.FAULTS) for fault in faults
+    }
+    assert {fault for law in DECODER_LAWS for fault in law.kills} == planted
 
 
 def test_a_law_that_compares_nothing_is_an_error() -> None:

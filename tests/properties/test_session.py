@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from conformance.adapters.sequences import PathDecoder
-from conformance.faults.sequences import Right
+from conformance.faults.decoders import Right
 from property_tests.hunt import Failure, reproducer
 from property_tests.ledger import Impossible
+from property_tests.relations import Broken
 from property_tests.session import Deviation, Session, replay
+from property_tests.walks import Walk
 from ssmspec_fast.adapter_sequences import SlotDecoder
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
 
@@ -76,6 +78,13 @@ def test_a_planted_deviation_is_named(fault: type[PathDecoder], words: str) -> N
     session = Session(of(fault), ["planted"], MODEL)
     with pytest.raises(Deviation, match=words):
         walked(session)
+
+
+def test_memory_of_a_slot_that_took_no_part_breaks_the_law_of_a_walk() -> None:
+    walk = Walk(of(TouchesAnother), ["planted"], MODEL)
+    walk.prefill(0, [[1, 2], [3, 0, 1]], [0, 1])
+    with pytest.raises(Broken, match="planted: slot 1 took no part"):
+        walk.fork(0, 0, 2)
 
 
 class OtherBits(Right):

@@ -149,7 +149,7 @@ place that each failing case names to what the right kernel computes from the sa
 token before by more than two bounds.
 
 How much a ring holds is the adapter's own choice, and the suite does not know it. This one has 10 entries. In one of 64 the
-same change is caught by the longest histories alone, 144 and 150 tokens at the tier standard, which were added for it; a
+same change is caught by the longest histories alone, those of 68, 144 and 150 tokens at the tier standard; a
 ring of more entries than that never turns.
 """
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from perf_gates.shapes import DELTA
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
@@ -20,15 +21,13 @@ from .rings import Tokens, buffered, steps
 from .ssd import prefill, scan, snapshots, tree
 from .ssd_layer import Layer as SSDLayer
 
-MODELS = {"qwen3.5-4b": (16, 32, 128, 128)}
-"""g, h, k, v."""
 TINY = {"tiny": (2, 4, 17, 20)}
 LONGEST = 32
 """Tokens of a window that `delta_chunked` takes."""
 
 
 def checks(plan: Plan) -> Iterator[Check]:
-    for model, sizes in (TINY if plan.tiny else MODELS).items():
+    for model, sizes in (TINY if plan.tiny else DELTA).items():
         for b in plan.batches:
             at = partial(_check, model, sizes, b)
             for t in plan.windows:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from perf_gates.shapes import CONV, SELECTIVE
 from ssmspec_ref import conv, selective
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.conv import ConvParams
@@ -15,10 +16,6 @@ from ssmspec_ref.shapes import Array
 
 from .call import Call, Check, Plan, accepted, ancestors, declared, finite, launcher, masks, pulled, trees, within
 
-CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
-"""Channels; the width is 4."""
-SELECTIVE = {"mamba-2.8b": (5120, 16)}
-"""d, n."""
 WIDTH, CHANNELS = 4, 200
 """Taps, and the channels that are judged."""
 BF16 = torch.bfloat16

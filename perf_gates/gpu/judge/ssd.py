@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from perf_gates.shapes import SSD
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.records import along
 
@@ -15,13 +16,11 @@ from .rings import Tokens, buffered, row, steps
 from .ssd_gated import gated, gated_window
 from .ssd_layer import Layer, Sizes
 
-MODELS = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-3-nano-4b": (96, 80, 128, 8)}
-"""h, p, n, g."""
 TINY = {"tiny": (4, 18, 20, 2)}
 
 
 def checks(plan: Plan) -> Iterator[Check]:
-    for model, sizes in (TINY if plan.tiny else MODELS).items():
+    for model, sizes in (TINY if plan.tiny else SSD).items():
         for b in plan.batches:
             at = partial(_check, model, sizes, b)
             for t in plan.windows:

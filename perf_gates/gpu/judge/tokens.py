@@ -1,4 +1,4 @@
-"""What stands between the layers, at the widths of models: acceptance, commits, masks, cursors, projections, norms."""
+"""What stands between two windows, at the vocabularies of models: drafts, masks, acceptance, commits, cursors."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,24 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
-from ssmspec_ref.accept import UniformDice, greedy, multi_step, naive, proposals, stop
+from ssmspec_ref.accept import UniformDice, greedy, stop
+from ssmspec_ref.accept import sampled as by_law
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.draft import ngram
-from ssmspec_ref.linear import Linear
-from ssmspec_ref.norm import GatedNorm
 from ssmspec_ref.shapes import Array
 
-from .call import Call, Check, Plan, declared, launcher, trees, within
+from .call import Call, Check, Plan, launcher, trees
 
 VOCABULARY = {"mamba2-2.7b": 50288, "qwen3.5-4b": 151936}
-PROJECTIONS = {"in_proj": (2560, 10576), "out_proj": (5120, 2560)}
-MOST_ROWS = 128
-"""What `linear_rows` takes; an engine with more rows uses a matrix product."""
 GRID = 2**24
-LAWS = ("iid", "without_replacement", "point_mass", "naive")
 
 
 def checks(plan: Plan) -> Iterator[Check]:
@@ -38,24 +32,9 @@ def checks(plan: Plan) -> Iterator[Check]:
         yield Check("ngram_drafts", "any", "PNG(6,2)", b, partial(ngrams, b=b, l=90 if plan.tiny else 2048))
         for t in {*plan.nodes[:1], *plan.windows[-2:]} if b <= 16 else ():
             for model, size in ({"tiny": 50} if plan.tiny else VOCABULARY).items():
-                for law in LAWS:
+                for law in by_law.LAWS:
                     run = partial(accept_sampled, b=b, t=t, size=size, law=law)
                     yield Check("accept_sampled", model, f"T={t} {law}", b, run)
-        for model, (k, o) in ({"tiny": (70, 37)} if plan.tiny else PROJECTIONS).items():
-            for m in sorted({m for m in (b, 6 * b) if m <= MOST_ROWS}):
-                yield Check("linear_rows", model, f"{m} rows", b, partial(linear, m=m, k=k, o=o))
-                yield Check("linear_added", model, f"{m} rows", b, partial(added, m=m, k=k, o=o))
-        yield Check("norm", "mamba2-2.7b", "T=6", b, partial(norm, b=b, t=6, u=64 if plan.tiny else 2560))
-        yield Check("gated_norm", "mamba2-2.7b", "T=6", b, partial(gated, b=b, shape=(6, 96 if plan.tiny else 5120)))
-        yield Check(
-            "gated_norm", "nemotron-3-nano-4b", "T=6", b, partial(gated, b=b, shape=(6, 96 if plan.tiny else 7680), groups=8)
-        )
-        yield Check(
-            "gated_norm", "qwen3.5-4b", "T=6", b, partial(gated, b=b, shape=(6, 4 if plan.tiny else 32, 128), norm_first=True)
-        )
-
-
-# --- trees of tokens ---
 
 
 def masks(call: Call, b: int, t: int) -> float:
@@ -169,11 +148,7 @@ def sampled(whole: DraftTree, law: str, p: Any, q: Any, coins: Array, picks: Arr
     """The reference's run in float64; no decision of random noise comes within a rounding of its edge."""
     dice = UniformDice([float(u) for u in coins], [float(u) for u in picks])
     p, q = ([row.tolist() for row in rows] for rows in (p, q))
-    if law == "naive":
-        return naive.naive(whole, p, dice)
-    laws = {"iid": proposals.iid, "without_replacement": proposals.without_replacement}
-    drawn = laws[law](whole, q) if law in laws else proposals.point_masses(whole, len(p[0]))
-    return multi_step.multi_step(whole, p, drawn, dice)
+    return by_law.sampled(whole, law, p, q, dice)
 
 
 def commit(call: Call, b: int, t: int) -> float:
@@ -222,59 +197,3 @@ def _cursors(call: Call, slots: Tensor, advanced: Array, t: int) -> None:
             held[slot], half[slot] = advanced[row] + (0 if due else held[slot]), 1 - half[slot]
     for name, x, want in zip(("origin", "held", "half"), found, (origin, held, half), strict=True):
         assert np.array_equal(x.cpu().numpy(), want), f"{name} is not as the rule says"
-
-
-# --- projections and norms ---
-
-
-def linear(call: Call, m: int, k: int, o: int) -> float:
-    """All columns for a few rows."""
-    x, W, out = call.normal(m, k), call.normal(o, k, scale=k**-0.5), call.blank(m, o, form="fp32")
-    with call.keeping({"out": slice(0, m)}, x=x, W=W, out=out):
-        launcher("linear_rows")(x, W, out=out)
-    rows, columns = call.sample(m, 3), call.sample(o, 400)
-    picked = x.double().cpu().numpy()[rows], W.double().cpu().numpy()[columns]
-    contract = declared(io="fp32")
-    assert bool(out.isfinite().all()), "an output was not written"
-    pair = eb.linear(eb.exact(picked[0], contract), Linear(picked[1]))
-    return within("y", out.double().cpu().numpy()[rows][:, columns], pair)
-
-
-def added(call: Call, m: int, k: int, o: int) -> float:
-    """All columns for a few rows, with the residual's sum of all rows bit for bit; then the layer behind it."""
-    x, W, weight = call.normal(m, k), call.normal(o, k, scale=k**-0.5), call.normal(o)
-    residual, out, squares = call.normal(m, o, form="fp32"), call.blank(m, o), call.blank(m, -(-o // 16), form="fp32")
-    before, y = residual.clone(), launcher("linear_rows")(x, W).float()
-    with call.keeping(dict.fromkeys(("out", "residual", "squares"), slice(0, m)), x=x, W=W, residual=residual, out=out):
-        launcher("linear_added")(x, W, residual=residual, weight=weight, out=out, sums=squares)
-    assert torch.equal(residual, before + y), "the residual is not the sum with the rounded product"
-    assert torch.equal(out, (weight.float() * residual).to(out.dtype)), "v is not the weighted residual"
-    behind, made = call.normal(512, o, scale=o**-0.5), call.blank(m, 512, form="fp32")
-    launcher("linear_rows")(out, behind, squares=squares, eps=1e-6, out=made)
-    rows, contract = call.sample(m, 3), declared(io="fp32")
-    r, v, W_ = (t.double().cpu().numpy() for t in (residual[rows], out[rows], behind))
-    mean = eb.arithmetic.sum_of_products(("...i, ...i -> ...", *(eb.exact(r, contract),) * 2)) * (1 / o)
-    pair = eb.linear(eb.exact(v, contract), Linear(W_)) * eb.rsqrt(mean + 1e-6)[..., None]
-    return within("y", made.double().cpu().numpy()[rows], pair)
-
-
-def norm(call: Call, b: int, t: int, u: int) -> float:
-    """The residual's sum bit for bit, the norm within its bound, all rows."""
-    x, weight, residual = call.normal(b, t, u), call.normal(u), call.normal(b, t, u, form="fp32")
-    out, value = call.blank(b, t, u), x.float() + residual
-    with call.keeping({"out": slice(None), "residual": slice(None)}, x=x, weight=weight, residual=residual, out=out):
-        launcher("norm")(x, weight, residual=residual, out=out)
-    assert torch.equal(residual, value), "the residual is not the sum"
-    pair = eb.rms(eb.exact(value.double().cpu().numpy(), declared(io="fp32")), weight.double().cpu().numpy(), 1e-6)
-    return within("y", out.double().cpu().numpy(), pair.store("bf16"))
-
-
-def gated(call: Call, b: int, shape: tuple[int, ...], **how: Any) -> float:
-    """All rows, within the bound."""
-    (y, z), weight, out = call.beside(b, 1, shape, shape), call.normal(shape[-1]), call.blank(b, *shape)
-    y, z, live = y[:, 0], z[:, 0], b - 1 if b > 1 else 1
-    with call.keeping({"out": slice(None)}, y=y, weight=weight, out=out):
-        launcher("gated_norm")(y, z, weight, out=out, **how)
-    contract, norm_ = declared(io="fp32"), GatedNorm(weight.double().cpu().numpy(), **how)
-    exact_y, exact_z = (eb.exact(x[:live].double().cpu().numpy(), contract) for x in (y, z))
-    return within("y", out[:live].double().cpu().numpy(), eb.gated(exact_y, exact_z, norm_).store("bf16"))

@@ -1,0 +1,237 @@
+"""Wrong where two take turns: two subjects at once, trees and chains, calls on calls, a ring full to the last entry."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ssmspec_ref.backtrack import activation_replay, snapshots
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits, NumericContract
+from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.shapes import Array, Lengths, Parents, Path
+
+from ..adapters.backtracking import AT_ONCE
+from ..adapters.windows import Bare
+from .layers import Right
+from .single import EVERYTHING, single
+from .speculation import Snapshots
+from .windows import LIMITS, Ring
+
+
+class OnePending(Snapshots):
+    """What a window leaves for its verdict lies in one place for all layers. Bug class SLOT-SCOPE."""
+
+    last: ClassVar[Snapshots | None] = None
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        y = super().verify(inputs, parents)
+        OnePending.last = self
+        return y
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert OnePending.last is not None
+        self.pending = OnePending.last.pending
+        super().commit(advanced, path)
+
+
+class OnePendingWindow(Bare):
+    """The same of a recurrence."""
+
+    last: ClassVar[Bare | None] = None
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+
+    def verify(self, window: Any, parents: Parents | None = None) -> Array:
+        y = super().verify(window, parents)
+        OnePendingWindow.last = self
+        return y
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        last = OnePendingWindow.last
+        assert last is not None
+        assert last.inner is not None
+        assert self.inner is not None
+        self.inner.pending = last.inner.pending
+        super().commit(advanced, path)
+
+
+class OneCache(Right):
+    """Layers of one shape have one cache, in which the last one that was called has its state.
+    fla-org/flash-linear-attention#477."""
+
+    last: ClassVar[Right | None] = None
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        last = OneCache.last
+        if last is not None and self.past and last.held.S.shape == self.held.S.shape:
+            self.held = last.held
+        OneCache.last = self
+        return super().forward(u, live)
+
+
+class OneCacheForRuns(OneCache):
+    """The same, for several tokens at once."""
+
+
+class TreeStays(Snapshots):
+    """A chain behind a tree of as many nodes is verified as that tree."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.tree: Parents | None = None
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        self.tree, seen = held_tree(self.tree, inputs.pre.shape[1], parents)
+        y = super().verify(inputs, seen)
+        super().verify(inputs, parents)
+        return y
+
+
+class TreeStaysInReplay(Bare):
+    """The same of a recurrence that is replayed."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(activation_replay, S, params)
+        self.tree: Parents | None = None
+
+    def verify(self, window: Any, parents: Parents | None = None) -> Array:
+        self.tree, seen = held_tree(self.tree, window.x.shape[1], parents)
+        y = super().verify(window, seen)
+        super().verify(window, parents)
+        return y
+
+
+def held_tree(held: Parents | None, tokens: int, parents: Parents | None) -> tuple[Parents | None, Parents | None]:
+    """The tree that stays, and the one that a window is verified as."""
+    if parents is not None:
+        return parents, parents
+    return held, held if held is not None and held.shape[1] == tokens else None
+
+
+class LatestWindows(Snapshots):
+    """From the thirteenth window on only the root is committed: a table of windows is full."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.windows = 0
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        self.windows += 1
+        taken = advanced if self.windows < 13 else np.minimum(advanced, 1)
+        super().commit(taken, np.where(np.arange(path.shape[1]) < taken[:, None], path, -1))
+
+
+class Counted(Ring):
+    """A ring of some entries that counts, row by row, how many are taken; it is flushed where a window does not fit."""
+
+    entries = 64
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(S, params)
+        self.taken = np.zeros(len(S), dtype=np.int64)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        self.taken = np.where(self.taken + path.shape[1] > self.entries, 0, self.taken)
+        kept = np.where(self.lost(advanced), np.maximum(advanced - 1, 0), advanced)
+        self.taken = self.taken + advanced
+        super().commit(kept, np.where(np.arange(path.shape[1]) < kept[:, None], path, -1))
+
+    def lost(self, advanced: Lengths) -> Array:
+        """Rows whose last token is lost."""
+        raise NotImplementedError
+
+
+class FullRingLosesTheLast(Counted):
+    """A ring of 64 entries that is full to the last one has lost it: a remainder of 0 counts as none. Bug class REPLAY."""
+
+    def lost(self, advanced: Lengths) -> Array:
+        return np.asarray(self.taken + advanced == self.entries)
+
+
+class FullSmallRing(FullRingLosesTheLast):
+    """The same of a ring of 17 entries."""
+
+    entries = 17
+
+
+class WindowPastTheEnd(Counted):
+    """Of a window that has one token too many for a ring of 64 entries, the last one lies on the first entry. Bug class
+    REPLAY."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        self.past = self.taken + path.shape[1] == self.entries + 1
+        super().commit(advanced, path)
+
+    def lost(self, advanced: Lengths) -> Array:
+        return self.past
+
+
+class ForgetsInLongRuns(Right):
+    """A run of more than 64 tokens from a cache starts from a zero state."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if self.past and u.shape[1] > 64:
+            self.held = replace(self.held, S=np.zeros_like(self.held.S))
+        return super().forward(u, live)
+
+
+class GoesOnOnce(Right):
+    """The second time that several tokens come from a cache they start where the first time did."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if len(self.past) == 2 and u.shape[1] > 1:
+            self.held = self.past[-1][2]
+        return super().forward(u, live)
+
+
+class TurnsAfterEight(Right):
+    """From the ninth call on the window of the convolution is read one column on: a ring of columns has turned."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if len(self.past) > 8:
+            self.held = replace(self.held, M=np.roll(self.held.M, 1, axis=2))
+        return super().forward(u, live)
+
+
+class EightPadsAtMost(Right):
+    """Of the padding before a row only the last eight tokens are masked."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if live is not None:
+            live = live | (np.arange(u.shape[1]) < np.argmax(live, axis=1)[:, None] - 8)
+        return super().forward(u, live)
+
+
+class OneTokenIsNotMasked(Right):
+    """The mask of a row with one token is not applied."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        if live is not None:
+            live = live | (live.sum(axis=1) == 1)[:, None]
+        return super().forward(u, live)
+
+
+FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract, Limits], ...] = (
+    (OnePending, "speculate.chain", "SLOT-SCOPE", FLOAT64, EVERYTHING),
+    (OnePendingWindow, "ssd.verify_snapshots", "SLOT-SCOPE", FLOAT64, EVERYTHING),
+    (OneCache, "layer.step", "SLOT-SCOPE", FLOAT64, EVERYTHING),
+    (OneCacheForRuns, "layer.continue", "SLOT-SCOPE", FLOAT64, EVERYTHING),
+    (TreeStays, "speculate.tree", "TREE-MASK", FLOAT64, EVERYTHING),
+    (TreeStaysInReplay, "ssd.verify_replay", "TREE-MASK", AT_ONCE, EVERYTHING),
+    (LatestWindows, "speculate.chain", "REPLAY", FLOAT64, EVERYTHING),
+    (FullRingLosesTheLast, "ssd.buffered_verify", "REPLAY", AT_ONCE, LIMITS),
+    (FullSmallRing, "ssd.buffered_verify", "REPLAY", AT_ONCE, Limits(sizes={"t": (1, 8)}, reason="fits its ring")),
+    (WindowPastTheEnd, "ssd.buffered_verify", "REPLAY", AT_ONCE, LIMITS),
+    (ForgetsInLongRuns, "layer.continue", "INIT-DROP", FLOAT64, EVERYTHING),
+    (GoesOnOnce, "layer.continue", "INIT-DROP", FLOAT64, EVERYTHING),
+    (TurnsAfterEight, "layer.step", "CONV", FLOAT64, EVERYTHING),
+    (EightPadsAtMost, "layer.left_pad", "PAD-LEAK", FLOAT64, EVERYTHING),
+    (OneTokenIsNotMasked, "layer.right_pad", "PAD-LEAK", FLOAT64, EVERYTHING),
+)
+"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty turns", "1", tuple(single(operation, run, c, limits) for run, operation, _, c, limits in FAULTS))
