@@ -32,6 +32,13 @@ class Level(StrEnum):
     generator = "generator"
 
 
+class Recurrence(StrEnum):
+    """What the operations of a starter compute: Mamba-2, or Gated DeltaNet."""
+
+    ssd = "ssd"
+    delta = "delta"
+
+
 def find_here() -> None:
     """Find the modules of the working folder too, behind all that is installed."""
     if (here := str(Path.cwd())) not in sys.path:
@@ -47,8 +54,15 @@ def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ..
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write, such as my_adapter.py.")],
     level: Annotated[Level, typer.Option(help="Functions; what keeps a state; a whole engine.")] = Level.operations,
+    recurrence: Annotated[
+        Recurrence | None, typer.Option(help="Of functions and states: Mamba-2's; Gated DeltaNet's.")
+    ] = None,
 ) -> None:
     """Write a commented adapter to start from. It runs, and passes, as it is."""
+    if level is Level.generator and recurrence:
+        why = f"--recurrence came as {recurrence.value}, but a generator hands over tokens; leave it out"
+        Console(stderr=True).print(Text(why, style="red"), soft_wrap=True)
+        raise typer.Exit(REFUSED)
     if path.exists() or path.suffix != ".py" or not path.stem.isidentifier():
         why = "exists; name another file" if path.exists() else "names no module; give one such as my_adapter.py"
         Console(stderr=True).print(Text(f"{path} {why}", style="red"), soft_wrap=True)
@@ -56,7 +70,8 @@ def init(
     if not path.parent.is_dir():
         Console(stderr=True).print(Text(f"{path.parent} is no folder; make it first", style="red"), soft_wrap=True)
         raise typer.Exit(REFUSED)
-    source = files("conformance.starters").joinpath(f"{level.value}.py").read_text(encoding="utf-8")
+    starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"
+    source = files("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
     path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
     folder = "" if path.parent == Path() else f"PYTHONPATH={path.parent} "
     told = f"{path} is written; next: {folder}{python_command()} smoke --adapter {path.stem}:adapter"

@@ -171,11 +171,12 @@ def test_an_interrupted_run_says_so_in_a_line(tmp_path: Path, monkeypatch: pytes
     assert f"interrupted; the report in {tmp_path} is not whole" in made.output
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_a_process_that_judges_ends_without_a_word_when_it_is_interrupted(capfd: pytest.CaptureFixture[str]) -> None:
     member = Member(Opening(("reference",), isolated=False), Selection(case=ONE[-1]), Setting({}, "cpu"))
     member.ask("judge", [])
     member.child.send_signal(signal.SIGINT)
-    assert member.child.wait() == 0
+    assert member.child.wait(timeout=60) == 0
     member.close()
     assert capfd.readouterr().err == ""
 

@@ -12,18 +12,23 @@ from conformance.errors import UnknownLimit
 from conformance.plan import Selection, plan
 from conformance.refusal import FAILED, REFUSED
 from conformance.smoke import signature
-from conformance.starting import Level
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
 
-SOURCES = {level.value: files("conformance.starters").joinpath(f"{level.value}.py").read_text() for level in Level}
+SSD = files("conformance.starters").joinpath("ssd_operations.py").read_text()
 FAULTS = {
-    "operations": ("np.exp(dt * A)", "np.exp2(np.float32(1.44) * dt * A)", "ssd.step, in the output"),
-    "decoder": (
+    ("operations",): ("np.exp(dt * A)", "np.exp2(np.float32(1.44) * dt * A)", "ssd.step, in the output"),
+    ("operations", "delta"): ("(v - np", "(v - np.exp(-g)[..., None] * np", "delta.step, in the output"),
+    ("decoder",): (
         "kept[advanced, np.arange(len(advanced))]",
         "kept[np.maximum(advanced, 1), np.arange(len(advanced))]",
         "ssd.verify_snapshots, in the recurrent state after window 0",
     ),
-    "generator": ("tokens.append(right)", "tokens.append(draft)", "generate.greedy, in the emitted tokens: row 0, token"),
+    ("decoder", "delta"): (
+        "kept[advanced, np.arange(len(advanced))]",
+        "kept[-1]",
+        "delta.verify_snapshots, in the recurrent state after window 1",
+    ),
+    ("generator",): ("tokens.append(right)", "tokens.append(draft)", "generate.greedy, in the emitted tokens: row 0, token"),
 }
 
 
@@ -37,19 +42,20 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "400"})
 
 
-@pytest.mark.parametrize("level", SOURCES)
-def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(level: str, folder: Path) -> None:
-    made = call("init", f"my_{level}.py", "--level", level)
+@pytest.mark.parametrize("starter", FAULTS, ids="_".join)
+def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(starter: tuple[str, ...], folder: Path) -> None:
+    name, (level, *recurrence) = "_".join(starter), starter
+    made = call("init", f"my_{name}.py", f"--level={level}", *(f"--recurrence={which}" for which in recurrence))
     assert made.exit_code == 0, made.output
-    assert f"smoke --adapter my_{level}:adapter" in made.output
-    right = call("run", "--adapter", f"my_{level}:adapter", "--tier", "smoke")
+    assert f"smoke --adapter my_{name}:adapter" in made.output
+    right = call("run", "--adapter", f"my_{name}:adapter", "--tier", "smoke")
     assert right.exit_code == 0, right.output
-    old, new, place = FAULTS[level]
-    source = (folder / f"my_{level}.py").read_text()
+    old, new, place = FAULTS[starter]
+    source = (folder / f"my_{name}.py").read_text()
     assert source.count(old) == 1
     assert "MODULE" not in source
-    (folder / f"my_faulty_{level}.py").write_text(source.replace(old, new))
-    wrong = call("run", "--adapter", f"my_faulty_{level}:adapter", "--tier", "smoke")
+    (folder / f"my_faulty_{name}.py").write_text(source.replace(old, new))
+    wrong = call("run", "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke")
     assert wrong.exit_code == FAILED
     assert f"diverges  {place}" in wrong.output
 
@@ -66,6 +72,10 @@ def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
         assert made.exit_code == REFUSED
         assert said in made.output
     assert (folder / "mine.py").read_text() == ""
+    generator = call("init", "new.py", "--level", "generator", "--recurrence", "delta")
+    assert generator.exit_code == REFUSED
+    assert "--recurrence came as delta" in generator.output
+    assert not (folder / "new.py").exists()
     nowhere = call("init", "not/there/mine.py")
     assert nowhere.exit_code == REFUSED
     assert "not/there is no folder" in nowhere.output
@@ -82,7 +92,7 @@ def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
 
 
 def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
-    (folder / "mine_off.py").write_text(SOURCES["operations"].replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
+    (folder / "mine_off.py").write_text(SSD.replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
     made = call("smoke", "--adapter", "mine_off:adapter")
     assert made.exit_code == 0
     assert "its values are not: y is wrong by" in made.output
@@ -102,8 +112,8 @@ def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
 def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
     number: int, old: str, new: str, said: str, folder: Path
 ) -> None:
-    assert SOURCES["operations"].count(old) == 1
-    (folder / f"mine_wrong{number}.py").write_text(SOURCES["operations"].replace(old, new))
+    assert SSD.count(old) == 1
+    (folder / f"mine_wrong{number}.py").write_text(SSD.replace(old, new))
     made = call("smoke", "--adapter", f"mine_wrong{number}:adapter")
     assert made.exit_code == FAILED
     assert said.replace("it has another shape", "an output has another shape: y came with shape (6, 5)") in made.output
@@ -129,14 +139,14 @@ def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
 )  # fmt: skip
 def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, folder: Path) -> None:
     name = "mine_declares" + str(abs(hash(new)))
-    (folder / f"{name}.py").write_text(SOURCES["operations"].replace(old, new, 1))
+    (folder / f"{name}.py").write_text(SSD.replace(old, new, 1))
     made = call("smoke", "--adapter", f"{name}:adapter")
     assert made.exit_code == REFUSED
     assert said in made.output
 
 
 def test_an_adapter_is_named_by_its_module_alone_and_not_by_its_file(folder: Path) -> None:
-    (folder / "mine_alone.py").write_text(SOURCES["operations"])
+    (folder / "mine_alone.py").write_text(SSD)
     assert call("smoke", "--adapter", "mine_alone").exit_code == 0
     by_file = call("smoke", "--adapter", "mine_alone.py:adapter")
     assert by_file.exit_code == REFUSED

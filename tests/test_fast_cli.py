@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -324,14 +324,6 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
 
 def interrupted(*_: Any) -> None:
     signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture
-def heeds_interrupts() -> Iterator[None]:
-    """A process that a shell started in the background ignores SIGINT; here it is heeded."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heeds_interrupts")

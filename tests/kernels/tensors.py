@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from tests.kernels.device import COMPILED
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 GUARD = 1024  # elements
+NORESERVE = 0x4000
+"""Linux's MAP_NORESERVE, which Python's mmap names from 3.13 on: what is mapped may exceed the machine's memory."""
 INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -65,7 +68,9 @@ def far(tensor: Tensor, axis: int) -> Tensor:
     one = [1 if k == axis else n for k, n in enumerate(tensor.shape)]
     stride = [*torch.empty(one).stride()]
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
-    room = torch.empty(2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel(), dtype=tensor.dtype)
+    count = 2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel()
+    pages = mmap(-1, count * tensor.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
+    room = torch.frombuffer(pages, dtype=tensor.dtype)
     return room.as_strided(tensor.shape, stride, 2**31).copy_(tensor)
 
 
