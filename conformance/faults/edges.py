@@ -1,6 +1,5 @@
 """Wrong at an edge only: where a tile is full or one row too many, a path is deep, nothing is accepted, or exp overflows."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +19,7 @@ from ..adapters.windows import Bare
 from .arithmetic import rounded
 from .layers import Right
 from .packed import right as right_packed
-from .single import single
+from .single import Wrong, adapter_of
 from .speculation import Snapshots
 from .windows import prefix
 
@@ -186,7 +185,7 @@ class SixteenRowsOfALayer(Snapshots):
         super().commit(few, np.where(np.arange(path.shape[1]) < few[:, None], path, -1))
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
+FAULTS: tuple[Wrong, ...] = (
     (one_row_takes_the_last, "conv.commit_path", "ACCEPT-IDX", FP32),
     (bounded_silu, "conv.scan", "NUMERIC", FP32),
     (run_of_the_width, "conv.scan", "CONV", FP32),
@@ -212,4 +211,4 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty edges", "1", tuple(single(operation, run, c) for run, operation, _, c in FAULTS))
+    return adapter_of("edges", FAULTS)

@@ -1,7 +1,6 @@
 """Wrong at the ends of what may come: exponentials without their maximum, noise of 0 and 1, zeros taken for padding, and
 sequences that begin or end where a chunk does, or that are empty."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +16,7 @@ from ..adapters import acceptance, processors
 from ..adapters.acceptance import Runs
 from .arithmetic import rounded
 from .packed import right as right_packed
-from .single import single
+from .single import Wrong, adapter_of
 
 FP32 = NumericContract()
 CHUNK = 64
@@ -188,7 +187,7 @@ def first_is_never_fresh(S: Array, run: Any, bounds: Array, fresh: Array, params
     return right_packed("ssd", S, run, bounds, fresh & (np.arange(len(fresh)) > 0), params)
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
+FAULTS: tuple[Wrong, ...] = (
     (scores_as_they_are, "attention.verify_tree", "NUMERIC", FP32),
     (maximum_from_zero, "attention.verify_tree", "NUMERIC", FP32),
     (logits_as_they_are, "acceptance.process", "NUMERIC", FP32),
@@ -209,4 +208,4 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty extremes", "1", tuple(single(operation, run, c) for run, operation, _, c in FAULTS))
+    return adapter_of("extremes", FAULTS)

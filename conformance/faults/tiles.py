@@ -1,6 +1,5 @@
 """Wrong past a size that real models have: channels, states, heads, rows, tokens, slots, children, counts, token numbers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Parents, Path
 from ..adapters import attention, processors
 from ..adapters.acceptance import Runs, accept_greedy, accept_sampled
 from .arithmetic import right, rounded
-from .single import single
+from .single import Wrong, adapter_of
 
 FP32 = NumericContract()
 NEVER, PADDING = -7, -2
@@ -208,7 +207,7 @@ def least_share(logits: Array, prompt: Array, output: Array, T: float, k: int, s
     return processors.process(logits, prompt, output, T, k, max(share, 0.1), *rest)
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
+FAULTS: tuple[Wrong, ...] = (
     (two_hundred_channels, "conv.scan", "INDEX", FP32),
     (half_the_states, "ssd.scan", "INDEX", FP32),
     (thirty_two_heads, "ssd.scan", "INDEX", FP32),
@@ -243,4 +242,4 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract], ...] = (
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty tiles", "1", tuple(single(operation, run, c) for run, operation, _, c in FAULTS))
+    return adapter_of("tiles", FAULTS)

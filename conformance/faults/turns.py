@@ -1,20 +1,19 @@
 """Wrong where two take turns: two subjects at once, trees and chains, calls on calls, a ring full to the last entry."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ssmspec_ref.backtrack import activation_replay, snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits, NumericContract
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits
 from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ..adapters.backtracking import AT_ONCE
 from ..adapters.windows import Bare
 from .layers import Right
-from .single import EVERYTHING, single
+from .single import EVERYTHING, Wrong, adapter_of
 from .speculation import Snapshots
 from .windows import LIMITS, Ring
 
@@ -213,7 +212,7 @@ class OneTokenIsNotMasked(Right):
         return super().forward(u, live)
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract, Limits], ...] = (
+FAULTS: tuple[Wrong, ...] = (
     (OnePending, "speculate.chain", "SLOT-SCOPE", FLOAT64, EVERYTHING),
     (OnePendingWindow, "ssd.verify_snapshots", "SLOT-SCOPE", FLOAT64, EVERYTHING),
     (OneCache, "layer.step", "SLOT-SCOPE", FLOAT64, EVERYTHING),
@@ -234,4 +233,4 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str, NumericContract, Limits], ...]
 
 
 def adapter() -> Adapter:
-    return Adapter("faulty turns", "1", tuple(single(operation, run, c, limits) for run, operation, _, c, limits in FAULTS))
+    return adapter_of("turns", FAULTS)
