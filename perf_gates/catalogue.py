@@ -251,6 +251,8 @@ def layers() -> Iterator[Entry]:
     for m in (1, 32, 128):
         args = meta(m, 5120), meta(2560, 5120)
         yield entry("linear_rows", f"M={m}", "mamba2-2.7b", args, {}, stores="y", wide="W", quick=(90,) if m == 1 else ())
+        early = {"overlap": True}
+        yield entry("linear_rows", f"M={m} overlapped", "mamba2-2.7b", args, early, stores="y", wide="W", on=(90,))
     for m in (1, 32):
         given = {"residual": meta(m, 2560, dtype=FP32), "weight": meta(2560)}
         args, quick = (meta(m, 5120), meta(2560, 5120)), (90,) if m == 1 else ()
@@ -258,6 +260,7 @@ def layers() -> Iterator[Entry]:
         yield entry("linear_added", f"M={m}", "mamba2-2.7b", args, given, stores=writes, wide="W", quick=quick)
         args, given = (meta(m, 2560), meta(10576, 2560)), {"squares": meta(m, 160, dtype=FP32)}
         yield entry("linear_rows", f"M={m} squares", "mamba2-2.7b", args, given, stores="y", wide="W", quick=quick)
+        yield entry("linear_rows", f"M={m} in_proj overlapped", "mamba2-2.7b", args, early, stores="y", wide="W", on=(90,))
     x = meta(64, 6, 2560)
     given = {"residual": meta(64, 6, 2560, dtype=FP32)}
     yield entry("norm", "T=6", "mamba2-2.7b", (x, meta(2560)), given, stores="residual y", quick=(90,))

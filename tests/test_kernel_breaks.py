@@ -65,6 +65,14 @@ def test_every_kind_of_break_is_found_and_nothing_that_cannot_fail(package: Path
     assert all(p.line > 5 for p in places)
 
 
+def test_waits_for_another_launch_are_left_out(tmp_path: Path) -> None:
+    wait = "    if OVERLAP and not EARLY:\n        tl.gdc_wait()\n"
+    (tmp_path / "kernel.py").write_text(f"def _awaited(k):\n    return k * 2\n\n\ndef kernel(k):\n{wait}    k += 1\n")
+    places, left_out = find([tmp_path / "kernel.py"])
+    assert left_out == Counter({"an order of threads or launches, which the interpreter has not": 2})
+    assert {p.line for p in places} == {8}
+
+
 def test_what_has_the_same_value_or_no_order_is_left_out(tmp_path: Path) -> None:
     source = """
 def kernel(b, x, y):

@@ -29,8 +29,8 @@ def overlaps(device: torch.device) -> bool:
 def overlapped(device: torch.device, wanted: bool | None = None) -> dict[str, Any]:
     """Options of a launch that is placed while the one before it in the stream ends, where the device can (sm_90).
 
-    The kernel waits for that one (`gdc_wait`) before it reads or writes anything; from where it allows the next launch to be
-    placed (`gdc_launch_dependents`) is its own affair.
+    The kernel waits for that one (`gdc_wait`) before it writes anything, or reads what that one, or one that it overlaps, may
+    write; from where it allows the next launch to be placed (`gdc_launch_dependents`) is its own affair.
     """
     on = overlaps(device) if wanted is None else wanted
     return {"OVERLAP": on, **({"launch_pdl": True} if on else {})}

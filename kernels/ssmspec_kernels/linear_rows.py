@@ -12,7 +12,11 @@ Rows that an RMS norm has only weighted come with parts of the sum of their squa
 weights and added in one order, so that their factor (2) costs the weights no time.
 
 Where the device can (sm_90), the launch overlaps the one before it in the stream: its programs are placed while that one's
-end, and wait for x (5).
+end, and wait for it before they ask for x (5). With squares or a residual they wait before all else. A product alone asks for
+its first weights ahead of the wait, and lets the next launch be placed at once, so that memory is not idle between two of
+them: those of Mamba2-2.7B in turn take 0.93, 0.92 and 0.94 of the time for 1, 16 and 32 rows on an H200. In steps of the
+engine, whose projections have squares or a residual and a convolution and a scan between them, the same took 2215 us for one
+row, not 2149.
 
 Layout: x (m, k), W (o, k), y (m, o); W as the checkpoints store it. Rows are padded to the width of a tensor-core tile.
 Bound by the bytes of the weights, and by the start and the end of each launch, in which fewer bytes are under way.
@@ -58,8 +62,9 @@ def linear_rows(
 ) -> Tensor:
     """The outputs (m, o) of up to 128 rows; with `squares` (m, j) those of their RMS norm, with `eps` (2).
 
-    `overlap` (None: where the device can) lets the launch start before the one ahead of it in the stream has ended; it reads
-    and writes nothing until then. `block_k`, at least 64, must be the same for all numbers of rows whose bits are compared.
+    `overlap` (None: where the device can) lets the launch start before the one ahead of it in the stream has ended; until
+    then it writes nothing and reads, without `squares`, W alone. So neither that launch nor one that it overlaps may write W.
+    `block_k`, at least 64, must be the same for all numbers of rows whose bits are compared.
 
     Raises: ShapeMismatch, PrecisionError (x and W of two types), ParameterError (eps < 0), Unsupported (more rows), before
     anything is written.
@@ -77,7 +82,7 @@ def linear_rows(
     check_product(x, W, m, eps)
     check_dense(x=x, W=W, squares=squares, out=out)
     y = torch.empty(m, o, dtype=x.dtype, device=x.device) if out is None else out
-    grid, options = tiles(x, W, overlap, block_o, block_k, num_stages)
+    grid, options = tiles(x, W, overlap, block_o, block_k, num_stages, alone=squares is None)
     linear_rows_kernel[grid](
         x, W, bias, y, None, None, None, squares, m, o, eps, x.stride(0), W.stride(0), y.stride(0), 0, 0,
         *strides(squares, 1), PARTS=axes.get("j", 0), **options,
@@ -96,33 +101,43 @@ def check_product(x: Tensor, W: Tensor, m: int, eps: float) -> None:
 
 
 def tiles(
-    x: Tensor, W: Tensor, overlap: bool | None, block_o: int | None, block_k: int | None, num_stages: int | None
+    x: Tensor,
+    W: Tensor,
+    overlap: bool | None,
+    block_o: int | None,
+    block_k: int | None,
+    num_stages: int | None,
+    *,
+    alone: bool = False,
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The grid of the kernel, and its options."""
-    m, (o, k) = len(x), W.shape
-    outputs, inputs, stages, slices = _tile(o, m, x.element_size())
+    """The grid of the kernel, and its options; a product alone, without squares and residual, starts early where it may."""
+    m, (o, k), on = len(x), W.shape, overlapped(x.device, overlap)
+    early = alone and on["OVERLAP"]
+    outputs, inputs, stages, slices = _tile(o, m, x.element_size(), early)
     outputs, inputs, block_m = block_o or outputs, block_k or inputs, 16 if m <= 16 else 32
     slices = min(slices, inputs // 16)  # a product takes 16 inputs
     options: dict[str, Any] = {"K": k, "PART": PART, "BLOCK_M": block_m, "BLOCK_O": outputs, "BLOCK_K": inputs}
-    options |= {"STAGES": num_stages or stages, "SLICES": slices, "num_warps": slices}
-    return (triton.cdiv(m, block_m), triton.cdiv(o, outputs)), options | AS_WRITTEN | overlapped(x.device, overlap)
+    options |= {"STAGES": num_stages or stages, "SLICES": slices, "num_warps": slices, "EARLY": early}
+    return (triton.cdiv(m, block_m), triton.cdiv(o, outputs)), options | AS_WRITTEN | on
 
 
-def _tile(o: int, m: int, size: int) -> tuple[int, int, int, int]:
+def _tile(o: int, m: int, size: int, early: bool) -> tuple[int, int, int, int]:
     """Outputs and inputs of a block, the blocks under way, and the slices of a block: few programs need more. The inputs and
-    their slices, which are the order in which a row is summed, do not depend on the number of rows.
+    their slices, which are the order in which a row is summed, depend neither on the number of rows nor on `early`.
 
     Among the fastest of some hundred on one H200 for the projections of Mamba2-2.7B (10576 x 2560 and 2560 x 5120) in turn,
     and there the least slower for 16 and 32 rows than for one: with 256 inputs in four slices, 16 outputs for up to 16 rows
-    and 32 for more, the second took as long for one row and 1.3 us longer for 32. Weights that pass through registers, the
-    first read before the wait, were 5 % faster on the first projection alone and slower in turn: what waits takes the place
-    of what works.
+    and 32 for more, the second took as long for one row and 1.3 us longer for 32.
+
+    Programs that are placed early must find room beside those of the launch ahead, and as much on every multiprocessor, or
+    some have more to do than others: 80 KB of the first projection stand beside 144 KB of the second. With half the outputs
+    or one block less under way the two took up to 12 % longer. Beyond 16 rows four blocks leave no such room.
     """
-    if o >= 8192:  # beyond 64 rows the programs read more of the rows than of the weights: 128 rows took 0.90 of their time
-        return 64 if m > 64 and size == 2 else 32, 256, 3, 4
     if size > 2:  # twice the bytes: fewer inputs fit
-        return (16, 256, 4, 4) if m <= 16 else (32, 256, 4, 4)
-    return 32, 512, 3, 8
+        return (16 if m <= 16 and o < 8192 else 32), 256, (3 if o >= 8192 else 4), 4
+    if o >= 8192:  # beyond 64 rows the programs read more of the rows than of the weights: 128 rows took 0.90 of their time
+        return (64 if early or m > 64 else 32), 256, 3, 4
+    return 32, 512, (4 if early and m <= 16 and o <= 4096 else 3), 8
 
 
 @triton.jit
@@ -130,6 +145,14 @@ def _block(start, at, k0, inside, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """A block of rows or weights at inputs k0 + k; zeros where there are none."""
     there = inside if K % BLOCK_K == 0 else inside & (k0 + k < K)
     return tl.load(start + at + k0 + k, mask=there, other=0.0)
+
+
+@triton.jit
+def _awaited(k0, BLOCK_K: tl.constexpr):
+    """k0, a multiple of BLOCK_K, once the launch before has ended: what is read at it is asked for no earlier."""
+    wait: tl.constexpr = "griddepcontrol.wait; mov.b32 $0, $1;"
+    step = tl.inline_asm_elementwise(wait, "=r,r", [k0 // BLOCK_K], dtype=tl.int32, is_pure=True, pack=1)
+    return step * BLOCK_K
 
 
 @triton.jit
@@ -151,9 +174,12 @@ def linear_rows_kernel(
     x, W, bias, y, residual, weight, sums, squares, m, o, eps, stride_x, stride_W, stride_y, stride_residual, stride_sums,
     stride_squares,
     K: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_O: tl.constexpr,
-    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, SLICES: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, SLICES: tl.constexpr, EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     SLICE: tl.constexpr = BLOCK_K // SLICES
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     row = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     out = (tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)).to(tl.int64)
     slices = SLICE * tl.arange(0, SLICES)[:, None, None]
@@ -162,7 +188,7 @@ def linear_rows_kernel(
     at_x, in_x = row[None, None, :] * stride_x, (row < m)[None, None, :]
     inside = (row < m)[None, :] & (out < o)[:, None]
     acc = tl.zeros((SLICES, BLOCK_O, BLOCK_M), tl.float32)
-    if OVERLAP:
+    if OVERLAP and not EARLY:
         tl.extra.cuda.gdc_wait()  # (5)
     # What comes behind the loop is on its way before it.
     if residual is not None:
@@ -176,9 +202,11 @@ def linear_rows_kernel(
             at_squares = squares + row[None, :] * stride_squares + j[:, None]
             square += tl.load(at_squares, mask=(row < m)[None, :] & (j < PARTS)[:, None], other=0.0)
     for k0 in tl.range(0, K, BLOCK_K, num_stages=STAGES):
-        w, v = _block(W, at_W, k0, in_W, k_W, K, BLOCK_K), _block(x, at_x, k0, in_x, k_x, K, BLOCK_K)
+        w = _block(W, at_W, k0, in_W, k_W, K, BLOCK_K)
+        now = _awaited(k0, BLOCK_K) if EARLY else k0  # (5)
+        v = _block(x, at_x, now, in_x, k_x, K, BLOCK_K)
         acc = tl.dot(w, v, acc=acc, input_precision="ieee", out_dtype=tl.float32)  # (1) (3)
-    if OVERLAP:
+    if OVERLAP and not EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     if SLICES == 8:
         acc = _halved(acc, 1, 8, BLOCK_O, BLOCK_M)

@@ -1,5 +1,6 @@
 """`linear_rows` against the float64 product, within the bound of its contract."""
 
+import itertools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -70,6 +71,29 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(m: int) -> None:
     together = module.linear_rows(x, W, b, block_o=16, block_k=64)
     alone = torch.cat([module.linear_rows(row[None], W, b, block_o=16, block_k=64) for row in x])
     assert torch.equal(together, alone)
+
+
+def check_order(kernel: ModuleType) -> None:
+    """The inputs of a block and their slices, which are the order of a sum, are one for all rows, early or not."""
+    for o, size in itertools.product((37, 2560, 4096, 8191, 8192, 10576, 50288), (2, 4)):
+        tiles = {kernel._tile(o, m, size, early) for m in range(1, 129) for early in (False, True)}
+        assert len({(inputs, slices) for _, inputs, _, slices in tiles}) == 1, f"{o} outputs"
+
+
+def test_a_row_is_summed_in_one_order_whatever_its_batch_and_early_or_not() -> None:
+    check_order(module)
+
+
+@pytest.mark.parametrize("change", ["256 if early else 512", "512 if m <= 16 else 256"])
+def test_a_planted_order_of_its_own_is_caught(change: str) -> None:
+    with pytest.raises(AssertionError):
+        check_order(mutated(module, "return 32, 512,", f"return 32, {change},"))
+
+
+def test_a_row_has_the_same_bits_in_the_tile_of_an_early_start() -> None:
+    x, W, b = draw(3, 130, 70, "bfloat16", True)
+    made = [module.linear_rows(x, W, b, block_o=o, block_k=64, num_stages=s) for o, s in ((16, 3), (32, 4), (64, 3))]
+    assert all(torch.equal(y, made[0]) for y in made[1:])
 
 
 @pytest.mark.parametrize(("m", "k", "o", "bias"), [(1, 64, 32, False), (5, 70, 37, True), (17, 33, 16, True)])

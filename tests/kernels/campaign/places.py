@@ -34,7 +34,7 @@ TUNING_NAME = re.compile(
 TUNING_KEYWORD = re.compile(r"num_\w+|BLOCK(_\w+)?|STAGES|RUN|TILES|ROWS|HALF_N|eviction_policy|cache_modifier|launch_pdl")
 TILES = re.compile(r"_?(\w+_)?tile|_heads|_split|_overlaps|_block_\w+")
 LIMITS = {"WALKED", "SMS", "WGMMA", "LONGEST_WALK"}
-ORDER = {"debug_barrier", "gdc_wait", "gdc_launch_dependents", "assume", "multiple_of", "max_contiguous"}
+ORDER = {"debug_barrier", "gdc_wait", "gdc_launch_dependents", "_awaited", "assume", "multiple_of", "max_contiguous"}
 
 
 RULERS = {"contract.py", "__init__.py"}
@@ -372,6 +372,8 @@ def leaves_out(node: ast.AST, jit: bool) -> str | None:
             return "a tuning choice"
         case ast.Assign(targets=[ast.Name(id=name)]) if name in LIMITS or name in ("Argument", "FLOATS", "INDICES"):
             return "a tuning choice" if name in LIMITS else "a type"
+        case ast.FunctionDef(name=name) if name in ORDER:
+            return "an order of threads or launches, which the interpreter has not"
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name))) if name in ORDER:
             return "an order of threads or launches, which the interpreter has not"
         case ast.If(body=[ast.Expr(value=ast.Call(func=ast.Attribute(attr=name)))]) if name in ORDER:
