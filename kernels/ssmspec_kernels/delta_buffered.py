@@ -27,6 +27,7 @@ Source: ReplaySSM, algorithm 8; the exact fp32 products, the one path for all ro
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 import triton
@@ -43,6 +44,7 @@ from .delta_scan import traffic_bytes as scan_bytes
 from .delta_stream import fold_stream, load_tile, store_tile
 from .delta_window import carried, check_one_type, from_state, last, norms, scores
 from .dots import dot_both, dot_onto_right
+from .due_first import MOST
 from .launch import FLOATS, INDICES, overlapped, strides
 
 
@@ -96,13 +98,15 @@ def delta_buffered(
     num_warps: int = 4,
     tiles: int | None = None,
     short: bool | None = None,
+    due_first: bool | None = None,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, v): (1) to (5).
 
     `window` is the longest window that comes (T of the rule; None: t). `lengths` (b) are the real tokens of each row, first
     ones first; the outputs behind them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring`
     are read, not moved: every layer of a model may share them. A slot may be named by one row only. `short` asks for one of
-    the kernels (None: as measured), `tiles` and the others for tiles.
+    the kernels (None: as measured), `tiles` and the others for tiles. `due_first` (None: where programs come in several
+    rounds) lets the rows that are due start before the others in a short window of up to 1024 rows.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
@@ -124,12 +128,15 @@ def delta_buffered(
     o = torch.empty_like(v) if out is None else out
     if fits and (bool(each) if short is None else short):
         each = each or 1
-        delta_buffered_short_kernel[(triton.cdiv(axes["v"], 32 * each), h, b)](
+        grid = triton.cdiv(axes["v"], 32 * each), h, b
+        in_turn = b <= MOST and (in_rounds(prod(grid)) if due_first is None else due_first)
+        delta_buffered_short_kernel[grid](
             S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
             *strides(S, 3), *strides(q, 3), *strides(k, 3), *strides(v, 3), *strides(g, 3), *strides(beta, 3), *strides(o, 3),
-            *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps,
+            *strides(ring.u, 3), *strides(ring.k, 3), *strides(ring.g, 3), *strides(dt_bias, 1), scale, eps, b,
             T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, L2_NORM=l2_norm, CAPACITY=ring.capacity,
-            WINDOW=window, BLOCK_L=block_l, TILES=each, num_warps=1, **overlapped(S.device),
+            WINDOW=window, BLOCK_L=block_l, TILES=each, BLOCK_B=triton.next_power_of_2(b) if in_turn else 0,
+            num_warps=1, **overlapped(S.device),
         )  # fmt: skip
         return o
     block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 128 if b * h >= 512 else 64))
@@ -156,6 +163,11 @@ def tiles_of(heads: int, v: int) -> int:
     0 for few of them, which take less time by the kernel here.
     """
     return 0 if heads < 256 else min(4 if heads >= 1024 else 2, triton.cdiv(v, 32))
+
+
+def in_rounds(programs: int) -> bool:
+    """Whether programs of `delta_buffered_short` come in several rounds: an H200 holds 1056, whose order is of no use."""
+    return programs > 1056
 
 
 def _registers(S: Tensor, streams: bool) -> int | None:

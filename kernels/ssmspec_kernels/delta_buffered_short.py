@@ -8,6 +8,7 @@ with o and u the unknowns (1) (2) (3) are one system of 16,
 
     Y = read (S_0^T x) + U history^T,    Z = R inverse^T,    R = beta (v - Y) in columns of keys, Y in those of queries
 
+Where programs come in several rounds, those of rows that are due start first (`due_first`; BLOCK_B, 0 for rows as they come).
 A tile is taken in parts of 32 k; a part of what comes is asked for when one has been read. Rows that are due fold their
 history into each part as it stands in registers, (5), 16 entries at a time.
 
@@ -24,6 +25,7 @@ from .delta_inputs import gates, load_gate_params
 from .delta_ring import place
 from .delta_window import last
 from .dots import dot_both, dot_cut, dot_cut_onto, dot_onto, split3
+from .due_first import row_in_turn
 
 MOST_TOKENS, WIDTH, LONGEST = 8, 128, 32
 """Tokens of a window, channels k, entries that may be held."""
@@ -42,14 +44,16 @@ def delta_buffered_short_kernel(
     stride_ring_u_s: tl.constexpr, stride_ring_u_l: tl.constexpr, stride_ring_u_h: tl.constexpr,
     stride_ring_k_s: tl.constexpr, stride_ring_k_l: tl.constexpr, stride_ring_k_g: tl.constexpr,
     stride_ring_g_s: tl.constexpr, stride_ring_g_l: tl.constexpr, stride_ring_g_h: tl.constexpr,
-    stride_bias_h: tl.constexpr, scale, eps, T: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    stride_bias_h: tl.constexpr, scale, eps, rows, T: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     HEADS_PER_KEY: tl.constexpr, L2_NORM: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_L: tl.constexpr, TILES: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_L: tl.constexpr, TILES: tl.constexpr, BLOCK_B: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    if BLOCK_B > 0:
+        b = row_in_turn(tl.program_id(2), slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B)
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)

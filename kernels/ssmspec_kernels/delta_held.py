@@ -18,9 +18,10 @@ columns 2 (l % 4) and the next. So a tile (16 WARPS, PART) is loaded with
 
 as pairs (8 bytes a lane). Values and outputs have the same rows. Queries and keys are read once for the tiles of a run.
 Bound by the bytes of the state. A program of one warp, whose lines of memory are halves, took longer (1.6 plain steps for 5
-tokens and 256 rows, where 32 channels take 1.22).
+tokens and 256 rows, where 32 channels take 1.20).
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -34,12 +35,27 @@ PART = 32
 
 
 def tile(heads: int, tokens: int, write_state: bool) -> tuple[int, int]:
-    """Warps of a program, of 16 channels each, and its run of tiles: as measured on an H200."""
-    if tokens <= 8 or heads < 512:
+    """Warps of a program, of 16 channels each, and its run of tiles; `heads` counts heads of rows.
+
+    On an H200, in plain steps, for 4, 16, 64 and 256 rows of 32 heads of 128 x 128, each with the fence and registers below:
+
+                 5 tokens, written         10 tokens, written        10 tokens, read
+        2, 1     1.41  1.41  1.24  1.20    1.44  1.78  1.66  1.71    1.30  0.96  0.84  0.82
+        2, 2     1.74  1.50  1.41  1.43    1.79  1.50  1.44  1.45    1.41  1.02  0.82  0.78
+        4, 2                               1.88  1.71  1.38  1.34
+    """
+    if tokens <= 8 or heads < (512 if write_state else 2048):
         return 2, 1
-    if not write_state:
-        return 2, 4 if heads >= 2048 else 1
-    return 4 if heads >= 2048 else 2, 2
+    return 4 if write_state and heads >= 2048 else 2, 2
+
+
+def registers(S: Tensor, tokens: int, write_state: bool) -> int | None:
+    """The most registers of a lane: on sm_90 128 for up to 8 tokens that are written: 8 programs, not 7, lie in an SM.
+
+    5 tokens for 16, 64 and 256 rows: 1.41, 1.24 and 1.20 plain steps, not 1.50, 1.27 and 1.27.
+    """
+    hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
+    return 128 if hopper and tokens <= 8 and write_state else None
 
 
 def launch_held(
@@ -63,7 +79,7 @@ def launch_held(
         *strides(solved.parts, 2), *strides(solved.factors, 2),
         T=t, K=width, V=channels, ROW=S.stride(2), HEADS_PER_KEY=h // groups, WRITE_STATE=write_state,
         BLOCK_T=8 if t <= 8 else LONGEST, LONGEST=LONGEST, PART=part, PARTS=block_k // part, TILES=tiles, RUN=run,
-        WARPS=warps, num_warps=warps, **overlapped(S.device),
+        WARPS=warps, num_warps=warps, maxnreg=registers(S, t, write_state), **overlapped(S.device),
     )  # fmt: skip
 
 
@@ -159,7 +175,10 @@ def _delta_held_kernel(
         tiles, v_t = _load_tile(
             at_S, at_v, first * BLOCK_V, True, of_v, stride_v_t, K, V, ROW, BLOCK_T, PART, PARTS, WARPS
         )  # fmt: skip
-        tl.debug_barrier()  # ptxas would ask for the tile behind the rows, or once they have come
+        # ptxas would ask for the tile behind the rows, or once they have come: 1.32 and 1.34 steps, not 1.31 and 1.32, for 5
+        # tokens and 64 and 256 rows. With a run the fence costs more than it gives: 1.41, not 1.38, for 10 and 64 rows.
+        if RUN == 1:
+            tl.debug_barrier()
         at_q = q + b * stride_q_b + (h // HEADS_PER_KEY) * stride_q_g
         at_k = k + b * stride_k_b + (h // HEADS_PER_KEY) * stride_k_g
         at_x = tl.where(is_key[:, None], at_k + t_x[:, None] * stride_k_t, at_q + t_x[:, None] * stride_q_t)
@@ -218,7 +237,7 @@ def _delta_held_kernel(
                         tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))
             # Behind the stores: the next tile takes the registers of this one. It is asked for where there is none, too: a
             # loop that carries nothing is taken apart, its operands are formed one after the other in one piece of shared
-            # memory, and the load of each stands behind the barrier of the last (574 us, not 326, for 5 tokens and 256 rows).
+            # memory, and the load of each stands behind the barrier of the last (2.17 steps, not 1.32, for 5 and 256 rows).
             wanted = (RUN > 1) & (index + 1 < first + RUN) & (index + 1 < TILES)
             tiles, v_t = _load_tile(
                 at_S, at_v, j + BLOCK_V, wanted, of_v, stride_v_t, K, V, ROW, BLOCK_T, PART, PARTS, WARPS

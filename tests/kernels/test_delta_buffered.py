@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import cursors, delta_flush
+from ssmspec_kernels import cursors, delta_flush, due_first
 from ssmspec_kernels import delta_buffered as verify
 from ssmspec_kernels.delta_ring import Ring
+from ssmspec_kernels.due_first import row_in_turn
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
@@ -139,6 +142,77 @@ def check_tiles(module: ModuleType) -> None:
 
 def test_bits_of_short_windows_do_not_depend_on_the_tiles_of_a_program() -> None:
     check_tiles(verify)
+
+
+def check_turns(module: ModuleType) -> None:
+    """Rows that are due, rows that are not, one without a token and padding among them: their order has a say in no bit."""
+    o = Options(io="bf16", t=3, g=1, h=2, b=5, k=128, v=36, seed=8)
+    found = []
+    for in_turn in (False, True):
+        case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.5), 12, torch.bfloat16)
+        ring.held.copy_(torch.arange(len(ring.held)) * 3 % 10)
+        lengths = torch.tensor([3, 0, 2, 3, 1], dtype=torch.int32)
+        case.call(module.delta_buffered, ring=ring, lengths=lengths, short=True, due_first=in_turn)
+        found.append([case.out[case.rows], case.S, *kept(ring)])
+    assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(*found, strict=True))
+
+
+def test_bits_of_short_windows_do_not_depend_on_which_row_starts_first() -> None:
+    check_turns(verify)
+
+
+@pytest.mark.parametrize(
+    ("b", "asked", "expected"), [(33, None, 0), (34, None, 64), (1025, None, 0), (2, True, 2), (64, False, 0)]
+)
+def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
+    b: int, asked: bool | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 heads of one program each, of which 1056 are resident."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(verify, "delta_buffered_short_kernel", {(1, 32, b): lambda *args, **options: given.update(options)})
+    with torch.device("meta"):
+        window = [torch.empty(b, 6, n, 128, dtype=torch.bfloat16) for n in (16, 16, 32)]
+        gates = [torch.empty(b, 6, 32) for _ in range(2)]
+        S, u, k, g = (torch.empty(b, *axes) for axes in ((32, 128, 128), (32, 32, 128), (32, 16, 128), (32, 32)))
+        ring = Ring(u, k.bfloat16(), g, *(torch.empty(b, dtype=torch.int32) for _ in range(2)))
+        verify.delta_buffered(S, ring, *window, *gates, tiles=4, short=True, due_first=asked)
+    assert given["BLOCK_B"] == expected
+
+
+def check_order() -> None:
+    """Row 2 is padding, whose cursor would be another's; row 3 has no token."""
+    held = torch.tensor([9, 9, 7, 8, 2, 0, 1], dtype=torch.int32)[1:]
+    slots, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, -1, 2, 5, 1], [1, 2, 2, 0, 1, 2]))
+    found = torch.full((6,), -1)
+    _turns_kernel[(6,)](found, slots, lengths, held)
+    assert found.tolist() == [0, 5, 1, 2, 3, 4]
+
+
+@triton.jit
+def _turns_kernel(found, slots, lengths, held):  # type: ignore[no-untyped-def]
+    p = tl.program_id(0)
+    tl.store(found + p, row_in_turn(p, slots, lengths, held, 6, 2, 2, 10, 8))
+
+
+def test_rows_that_are_due_come_first_both_kinds_in_order() -> None:
+    check_order()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("before - 1,", "before,"),
+        ("axis=0) + row - before", "axis=0) + row"),
+        ("mask=row < rows, other=-1", "mask=row < rows - 1, other=-1"),
+        ("(row < rows) & (slot >= 0)", "(row < rows)"),
+        (" & (length > 0)", ""),
+        ("+ 2 * WINDOW >", "+ WINDOW >"),
+    ],
+)
+def test_a_planted_fault_of_the_order_of_rows_is_caught(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "row_in_turn", mutated(due_first, old, new).row_in_turn)
+    with pytest.raises(AssertionError):
+        check_order()
 
 
 def test_a_flush_by_hand_is_the_state_after_the_history() -> None:
