@@ -11,7 +11,8 @@ from ssmspec_ref.errors import ParameterError, PrecisionError
 Products: TypeAlias = Literal["fp32", "bf16"]
 """What the operands of matrix products keep: all of fp32, or what bf16 holds of them, rounded to nearest. Sums are fp32."""
 
-# 3 ulp: NumPy's exp, which stands for the hardware's in the interpreter, has 2.52; the hardware's functions have less.
+# 3 ulp: NumPy's exp, which stands for the hardware's in the interpreter, has 2.52, and `functions.log1p` 2.4 by NumPy's
+# logarithm; the hardware's functions have less.
 CONTRACT = NumericContract(exp="ex2", function_ulp=3.0, softplus_threshold=float("inf"))
 """Everything in fp32; in what the state and the activations are stored, and how a window is evaluated, is said beside."""
 
