@@ -15,10 +15,12 @@ all that was asked for before: so nothing is asked for ahead of it for the next 
 
 Heads of 80 channels are one tile of 64 and a quarter of another: the last 16 channels of up to four heads are the rows of one
 tile. Their product with C is taken once for all, that with the weights for each head, the rows of others being 0. Then x is
-asked for behind the weights (EARLY off), for want of registers.
+asked for behind the weights (EARLY off), for want of registers. Each product waits for the one before: the state goes through
+three of all its columns (COLUMNS), which takes 0.92 and 0.91 of the time of six of half as many for 256 and 64 rows on an
+H200. Of heads of 64 channels, many of which share a program, that is slower (1.23 times), for want of registers.
 All products are as accurate as fp32 (`dots`); parts are summed from the large to the small, which takes fewer registers.
 Bound by the bytes of the state, x and y for few rows; for many by the latency of one head after the other in two programs an
-SM: for 256 rows on an H200, 324 us of Mamba2-2.7B, and 678 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
+SM: for 256 rows on an H200, 328 us of Mamba2-2.7B, and 646 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
 """
 
 import torch
@@ -29,7 +31,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from .dots import dot_inputs, dot_right, split3
+from .dots import cut, dot_right, split3
 from .fragments import permuted
 from .launch import overlapped, strides
 from .pairs import chosen, from_pairs, held, load_pairs, places, row_channels, store_pairs, to_pairs
@@ -65,34 +67,51 @@ def launch_large(given: Inputs, ancestors: Tensor, y: Tensor, heads: int | None)
         S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
         *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(y, 3),
         *strides(ancestors, 3), skip, *limits, h, T=t, **given.constants, REST=rest, HEADS=run,
-        BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1, num_warps=4,
+        BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1, COLUMNS=128 if rest else 64,
+        num_warps=4,
         **overlapped(y.device),
     )  # fmt: skip
 
 
 @triton.jit
-def _half(start, n_0: tl.constexpr, stride_p: tl.constexpr):
-    """Half a tile of one head, 64 channels and as many columns, in memory's order."""
-    warp, channel, n = row_channels(64)
-    at = start + ((warp * 16 + channel).to(tl.int64) * stride_p)[:, None] + (n_0 + n)
-    return tl.load(at)
+def _tiles(start, stride_p: tl.constexpr, COLUMNS: tl.constexpr):
+    """The state of one head, 64 channels, in tiles of so many columns in memory's order."""
+    warp, channel, n = row_channels(COLUMNS)
+    at = start + ((warp * 16 + channel).to(tl.int64) * stride_p)[:, None] + n
+    return (tl.load(at),) if COLUMNS == 128 else (tl.load(at), tl.load(at + 64))
 
 
 @triton.jit
-def _rest(start, n_0: tl.constexpr, stride_h: tl.constexpr, stride_p: tl.constexpr, HEADS: tl.constexpr):
-    """Half a tile of the last 16 channels of up to four heads; a warp has those of one."""
-    warp, channel, n = row_channels(64)
-    at = start + (warp.to(tl.int64) * stride_h + channel.to(tl.int64) * stride_p)[:, None] + (n_0 + n)
+def _rest(start, stride_h: tl.constexpr, stride_p: tl.constexpr, HEADS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile of the last 16 channels of up to four heads; a warp has those of one."""
+    warp, channel, n = row_channels(COLUMNS)
+    at = start + (warp.to(tl.int64) * stride_h + channel.to(tl.int64) * stride_p)[:, None] + n
     return tl.load(at, mask=(warp < HEADS)[:, None] & (n >= 0), other=0.0)
 
 
 @triton.jit
-def _onto(acc, half, right):
-    """acc + S C^T for half a tile."""
-    hi, mid, lo = split3(held(half))
+def _onto(acc, tile, right):
+    """acc + S C^T for a tile; a part is cut off once the one before is multiplied."""
+    hi, rest = cut(held(tile, right.shape[0]))
     acc = tl.dot(hi, right, acc=acc, out_dtype=tl.float32)
+    mid, rest = cut(rest)
     acc = tl.dot(mid, right, acc=acc, out_dtype=tl.float32)
+    lo, rest = cut(rest)
     return tl.dot(lo, right, acc=acc, out_dtype=tl.float32)
+
+
+@triton.jit
+def _operand(start, rows, real, n_0: tl.constexpr, COLUMNS: tl.constexpr):
+    """So many columns of the nodes' rows from n_0 on, in the order of the state's."""
+    n = n_0 + tl.arange(0, COLUMNS)
+    return permuted(load_rows(start, rows, n, real, n >= 0), 64, COLUMNS)
+
+
+@triton.jit
+def _operands(start, rows, real, COLUMNS: tl.constexpr):
+    """One for each tile of the state."""
+    left = _operand(start, rows, real, 0, COLUMNS)
+    return (left,) if COLUMNS == 128 else (left, _operand(start, rows, real, 64, COLUMNS))
 
 
 @triton.jit
@@ -108,7 +127,7 @@ def _weights(head, Gs, steps, scores, skips, SKIP: tl.constexpr, MILD: tl.conste
         between = tl.minimum(G[None, :] - G[:, None], 88.0, propagate_nan=tl.PropagateNan.ALL)
         W = tl.exp(between) * (step[:, None] * scores)
     if SKIP:
-        W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+        W = W + tl.where(i[:, None] == i[None, :], tl.sum(tl.where(k == head, skips, 0.0), axis=0), 0.0)
     return W, decay
 
 
@@ -120,7 +139,8 @@ def ssd_tree_large_kernel(
     stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
     stride_anc_b, stride_anc_t, stride_anc_j, stride_D_h, low, high, all_heads,
     T: tl.constexpr, REST: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
-    HEADS: tl.constexpr, BLOCK_H: tl.constexpr, MILD: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_H: tl.constexpr, MILD: tl.constexpr, EARLY: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
@@ -131,9 +151,8 @@ def ssd_tree_large_kernel(
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
         g = first // HEADS_PER_GROUP
-        i, k, n = tl.arange(0, 64), tl.arange(0, BLOCK_H), tl.arange(0, 64)
-        t, heads, m = i.to(tl.int64), first + k, n + 64
-        in_t, in_h, every = i < T, k < HEADS, n >= 0
+        i, k = tl.arange(0, 64), tl.arange(0, BLOCK_H)
+        t, heads, in_t, in_h = i.to(tl.int64), first + k, i < T, k < HEADS
         at_S = S + slot * stride_S_s + first * stride_S_h
         at_anc = ancestors + b * stride_anc_b
         real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
@@ -147,11 +166,11 @@ def ssd_tree_large_kernel(
         lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]
         Gs = dot_right(sees.to(tl.bfloat16), lds)
         at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
-        B_left = permuted(load_rows(at_B, t * stride_B_t, n, real, every), 64, 64)
-        B_right = permuted(load_rows(at_B, t * stride_B_t, m, real, every), 64, 64)
-        C_left = tl.trans(permuted(load_rows(at_C, t * stride_C_t, n, real, every), 64, 64))
-        C_right = tl.trans(permuted(load_rows(at_C, t * stride_C_t, m, real, every), 64, 64))
-        scores = tl.where(tl.trans(sees), tl.dot(B_right, C_right, acc=dot_inputs(B_left, C_left)), 0.0)
+        Bs, Cs = _operands(at_B, t * stride_B_t, real, COLUMNS), _operands(at_C, t * stride_C_t, real, COLUMNS)
+        scores = tl.zeros((64, 64), tl.float32)
+        for part in tl.static_range(0, 128 // COLUMNS):
+            scores = tl.dot(Bs[part], tl.trans(Cs[part]), acc=scores, out_dtype=tl.float32)
+        scores = tl.where(tl.trans(sees), scores, 0.0)
         skips = tl.zeros((BLOCK_H,), tl.float32)
         if D is not None:
             skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
@@ -160,14 +179,14 @@ def ssd_tree_large_kernel(
         at_x = x + b * stride_x_b + first * stride_x_h + token * stride_x_t
         at_y = y + b * stride_y_b + first * stride_y_h + token * stride_y_t
         if REST:
-            zero = tl.zeros((64, 64), tl.float32)
-            y_rest = _onto(zero, _rest(at_S + 64 * stride_S_p, 0, stride_S_h, stride_S_p, HEADS), C_left)
-            y_rest = _onto(y_rest, _rest(at_S + 64 * stride_S_p, 64, stride_S_h, stride_S_p, HEADS), C_right)
+            y_rest = tl.zeros((64, 64), tl.float32)
+            for part in tl.static_range(0, 128 // COLUMNS):
+                tile = _rest(at_S + 64 * stride_S_p + part * COLUMNS, stride_S_h, stride_S_p, HEADS, COLUMNS)
+                y_rest = _onto(y_rest, tile, tl.trans(Cs[part]))
             owner, owners = i // 16, channel // 16
             at_rest = at_x + owners.to(tl.int64) * stride_x_h + 64 + channel % 16
         for head in tl.range(0, HEADS, num_stages=1):
-            left = _half(at_S + head * stride_S_h, 0, stride_S_p)
-            right = _half(at_S + head * stride_S_h, 64, stride_S_p)
+            tiles = _tiles(at_S + head * stride_S_h, stride_S_p, COLUMNS)
             # All heads are asked for: bits that depend on it are no mask that lies in registers from head to head.
             asked = chosen(tl.where(first + head < all_heads, bits, 0))
             if EARLY:
@@ -180,7 +199,9 @@ def ssd_tree_large_kernel(
                 x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
                 if REST:
                     x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
-            y_p = _onto(_onto(tl.zeros((64, 64), tl.float32), left, C_left), right, C_right)
+            y_p = tl.zeros((64, 64), tl.float32)
+            for part in tl.static_range(0, 128 // COLUMNS):
+                y_p = _onto(y_p, tiles[part], tl.trans(Cs[part]))
             y_p = tl.dot(x_p, hi, acc=decay * y_p, out_dtype=tl.float32)  # (1)
             y_p = tl.dot(x_p, mid, acc=y_p, out_dtype=tl.float32)
             y_p = tl.dot(x_p, lo, acc=y_p, out_dtype=tl.float32)
