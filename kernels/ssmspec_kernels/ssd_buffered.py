@@ -95,12 +95,14 @@ def ssd_buffered(
     stages: int | None = None,
     apart: bool | None = None,
     short: bool | None = None,
+    due_first: bool | None = None,
 ) -> Tensor:
     """Read a window behind the history of S[slots], hold it in the ring, flush what is due; outputs (b, t, h, p): (1) to (3).
 
     `window` is the longest window that comes (T of the rule; None: t). `lengths` (b) are the real tokens of each row, first
     ones first; the outputs behind them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring`
-    are read, not moved: every layer of a model may share them. A slot may be named by one row only.
+    are read, not moved: every layer of a model may share them. A slot may be named by one row only. `due_first` (None: where
+    programs come in several rounds) lets the rows that are due start before the others in a short window of up to 1024 rows.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
@@ -111,7 +113,7 @@ def ssd_buffered(
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     y = x.new_empty(x.shape) if out is None else out
-    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short)
+    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short, due_first)
     return y
 
 
@@ -124,6 +126,7 @@ def _launch(
     tiles: tuple[int | None, ...],
     apart: bool | None,
     short: bool | None,
+    due_first: bool | None,
 ) -> None:
     """Run the kernel on arguments that were checked.
 
@@ -141,7 +144,7 @@ def _launch(
             f"kernel for short windows takes 16, one, one and up to {MOST_TOKENS}"
         )
     if short:
-        launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart)
+        launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart, due_first)
         return
     if apart is None:
         apart = products and b * h >= few(p)

@@ -4,9 +4,10 @@ The heads of a group of one row lie one behind the other, in tiles (`ssd_tiles`)
 that are not due take the run of `ssd_open_run`, those that are due that of `ssd_due_run`.
 
 One launch does both where tiles are not very many: its grid is (runs of a group, groups, rows), and a program looks at its
-own row. Otherwise each kind has a launch of its own, whose programs share the tiles of its rows evenly, over heads, groups
-and rows: each finds the rows of its kind among all, anew for every row that a run meets, since their ranks would lie in
-registers. What is only read needs registers for 12 warps in an SM, not 8, and runs as long as can be.
+own row; where programs come in several rounds, those of rows that are due start first (`due_first`). Otherwise each kind has
+a launch of its own, whose programs share the tiles of its rows evenly, over heads, groups and rows: each finds the rows of
+its kind among all, anew for every row that a run meets, since their ranks would lie in registers. What is only read needs
+registers for 12 warps in an SM, not 8, and runs as long as can be.
 
 The second launch is placed when the programs of the first have waited for what came before both. It works on other rows, and
 so does not wait for the first before it begins, but before it ends: what follows waits for both.
@@ -15,11 +16,14 @@ Bound by the bytes of the state and of the ring's live entries, for 256 rows at 
 latency of a run behind one launch: cursors, entries, scores, weights.
 """
 
+import math
+
 import triton
 import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
+from .due_first import MOST, row_in_turn
 from .launch import overlapped
 from .ssd_due_run import due_run
 from .ssd_inputs import Inputs
@@ -31,8 +35,8 @@ MOST_TOKENS = 8
 OPEN, DUE = 12 * SMS, 32 * SMS
 """Programs of each launch where rows are apart: as many as an H200 holds at once; four times as many fold, since
 some end late."""
-MANY, MOST_ROWS = 32 * RESIDENT, 1024
-"""Tiles from which rows that are due have a launch of their own; and rows among which programs find those of their kind."""
+MANY = 32 * RESIDENT
+"""Tiles from which rows that are due have a launch of their own."""
 SHORT_RUN, LONG_RUN = 4, 10
 """Most tiles of a run that folds where rows are apart: longer ones write to more places at a time, and took 1.02 to 1.1 times
 as long on an H200; a program takes one such run after the other. And tiles of a program in one launch for many rows."""
@@ -40,25 +44,27 @@ STAGES = {"due": 3, "open": 2, "all": 2}
 
 
 def launch_short(
-    given: Inputs, ring: Ring, lengths: Tensor | None, y: Tensor, window: int, run: int | None, apart: bool | None
-) -> None:
+    given: Inputs, ring: Ring, lengths: Tensor | None, y: Tensor, window: int, run: int | None, apart: bool | None,
+    due_first: bool | None,
+) -> None:  # fmt: skip
     """Run the kernel on arguments that were checked; `run` is the tiles of a program, at most where rows are apart."""
     b, t, h, p, n, g = given.sizes
     head = triton.cdiv(p, CHANNELS)
     of_group = h // g * head
     tiles = b * g * of_group
     if apart is None:
-        apart = tiles >= MANY and b <= MOST_ROWS
+        apart = tiles >= MANY and b <= MOST
     for rows in ("due", "open") if apart else ("all",):
         resident, most = (DUE, run or SHORT_RUN) if rows == "due" else (OPEN, run or tiles)
         each = run or (LONG_RUN if many(b, h, p) else run_of(b, h, h // g, p))
         grid = (min(tiles, resident),) if apart else (triton.cdiv(of_group, each), g, b)
+        in_turn = apart or (b <= MOST and (math.prod(grid) > RESIDENT if due_first is None else due_first))
         ssd_buffered_short_kernel[grid](
             *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars, b,
             most if apart else each, T=t, P=p, N=n, GROUPS=g, **given.constants, D_HEAD=given.skip_per_head,
             CAPACITY=ring.capacity, WINDOW=window, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_F=max(16, triton.next_power_of_2(ring.capacity - t)), HALF_N=max(16, triton.next_power_of_2(n) // 2),
-            BLOCK_P=CHANNELS, TILES=head, ROWS=rows, BLOCK_B=triton.next_power_of_2(b) if apart else 1,
+            BLOCK_P=CHANNELS, TILES=head, ROWS=rows, BLOCK_B=triton.next_power_of_2(b) if in_turn else 1,
             FIRST=rows != "open", STAGES=STAGES[rows], num_warps=1, maxnreg=168 if rows == "open" else None,
             **overlapped(y.device),
         )  # fmt: skip
@@ -97,6 +103,8 @@ def ssd_buffered_short_kernel(
     )  # fmt: skip
     if ROWS == "all":
         b, g = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+        if BLOCK_B > 1:
+            b = row_in_turn(tl.program_id(2), slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B)
         begin = tl.program_id(0) * most
         end = tl.minimum(begin + most, of_group)
         slot, length, first, count = row_at(b, slots, lengths, origin, held, T)

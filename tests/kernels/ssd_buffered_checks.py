@@ -170,6 +170,7 @@ def check_short(module: ModuleType) -> None:
     check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=16, apart=True, short=True)
     check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=48, short=True)
     check_windows(module, WINDOWS[0][0], 8, windows=2, short=True)
+    check_windows(module, replace(o, b=4, t=3), 8, windows=4, short=True, due_first=True)
     check_shared(module)
 
 

@@ -1,6 +1,7 @@
 """SSD's replay buffer beside the oracle: windows in a row, the ring, the cursors, the flush."""
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import ssd_buffered as kernel
 from ssmspec_kernels import ssd_flush
+from ssmspec_kernels.ssd_ring import Ring
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
 from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
@@ -242,6 +244,7 @@ SHORT_FAULTS = [
     ("tiles, tl.num_programs(0) * run, num", "tiles, tl.num_programs(0) * run + 1, num", SHORT),
     ("(P % BLOCK_P == 0) &", "(P > 0) &", SHORT),
     (" & (N == 2 * HALF_N)", "", SHORT),
+    ("b = row_in_turn(tl.program_id(2),", "b = row_in_turn(0,", SHORT),
     ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", OPEN),
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", OPEN),
     ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", OPEN),
@@ -304,6 +307,43 @@ def test_the_last_bits_of_the_state_reach_the_outputs(short: bool) -> None:
 
 def test_few_programs_share_the_tiles_of_many_rows() -> None:
     check_shared(kernel)
+
+
+def test_bits_of_short_windows_do_not_depend_on_which_row_starts_first() -> None:
+    """Rows that are due, rows that are not, one without a token and padding among them."""
+    o = Options(io="bf16", t=3, g=1, h=2, b=5, p=18, n=35, seed=8)
+    found = []
+    for in_turn in (False, True):
+        case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.5), 12)
+        ring.held.copy_(torch.arange(len(ring.held)) * 3 % 10)
+        lengths = torch.tensor([3, 0, 2, 3, 1], dtype=torch.int32)
+        case.call(kernel.ssd_buffered, ring=ring, lengths=lengths, short=True, due_first=in_turn)
+        found.append([case.out[case.rows], case.S, ring.x, ring.dt, ring.B])
+    assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("b", "asked", "expected"),
+    [(32, None, 32), (16, None, 1), (16, True, 16), (32, False, 1), (64, None, 64), (1025, False, 1)],
+)
+def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
+    b: int, asked: bool | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """96 heads of five tiles: 16 rows are 1024 programs, 32 rows 3072, and 1056 are resident."""
+    given: dict[str, Any] = {}
+
+    class Launched:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *args, **options: given.update(options)
+
+    monkeypatch.setattr(import_module("ssmspec_kernels.ssd_buffered_short"), "ssd_buffered_short_kernel", Launched())
+    with torch.device("meta"):
+        x, B, C = (torch.empty(b, 6, *axes, dtype=torch.bfloat16) for axes in ((96, 80), (8, 128), (8, 128)))
+        S, dt, A = torch.empty(b, 96, 80, 128), torch.empty(b, 6, 96), torch.empty(96)
+        ring_x, ring_dt, ring_B = (torch.empty(b, 32, *axes) for axes in ((96, 80), (96,), (8, 128)))
+        ring = Ring(ring_x.bfloat16(), ring_dt, ring_B.bfloat16(), *(torch.empty(b, dtype=torch.int32) for _ in range(2)))
+        kernel.ssd_buffered(S, ring, x, dt, A, B, C, apart=False, due_first=asked)
+    assert given["BLOCK_B"] == expected
 
 
 @pytest.mark.parametrize(("old", "new", "file"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
