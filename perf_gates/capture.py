@@ -67,6 +67,16 @@ def launches_of(call: Callable[[], object]) -> list[Launch]:
     return launches
 
 
+def taken(name: str, kind: str) -> list[tuple[str, str]]:
+    """What the PTX takes for an argument: nothing for a constant; for a descriptor its sizes and its strides too."""
+    if kind == "constexpr":
+        return []
+    if not kind.startswith("tensordesc"):
+        return [(name, kind)]
+    axes = kind[kind.index("[") + 1 : kind.index("]")].count(",") + 1
+    return [(name, kind), *[(f"{name}.size", "i32")] * axes, *[(f"{name}.stride", "i64")] * axes]
+
+
 def build(launch: Launch, capability: int) -> Built:
     """Compile a launch for an architecture (80, 90, 100), exactly as the first launch on such a device would."""
     target = GPUTarget("cuda", capability, 32)
@@ -76,5 +86,5 @@ def build(launch: Launch, capability: int) -> Built:
     bound, specialization, options = binder(*launch.args, **kwargs)
     options, signature, constants, hints = launch.kernel._pack_args(backend, kwargs, bound, specialization, options)
     source = ASTSource(launch.kernel, signature, constants, hints)
-    taken = tuple((name, kind) for name, kind in signature.items() if kind != "constexpr")
-    return Built(triton_compile(source, target=target, options=options.__dict__), taken)
+    parameters = tuple(pair for name, kind in signature.items() for pair in taken(name, kind))
+    return Built(triton_compile(source, target=target, options=options.__dict__), parameters)

@@ -208,8 +208,10 @@ def trees() -> Iterator[Entry]:
     cache = meta(b, 4096, 8, 128)
     prompt = meta(4096, 40, 128), cache, cache, meta(b + 1, dtype=I32)
     length = {"length": meta(b, dtype=I32)}
-    yield entry("causal_attention", "T=4096", "nemotron-4b", prompt, length, stores="y", wide="K V", quick=(90,))
-    yield entry("causal_attention", "T=4096 in bf16", "nemotron-4b", prompt, length | ROUNDED, stores="y", wide="K V")
+    prompts, near = partial(entry, "causal_attention", stores="y", wide="K V", quick=(90,)), {"descriptors": True}
+    yield prompts("T=4096", "nemotron-4b", prompt, length)
+    yield prompts("T=4096 in bf16", "nemotron-4b", prompt, length | ROUNDED, quick=())
+    yield prompts("T=4096 by descriptors", "nemotron-4b", prompt, length | ROUNDED | near, on=(90, 100))
     window = meta(b, t, 40, 128), meta(b, t, 8, 128), meta(b, t, 8, 128), cache, cache, meta(b, dtype=I32)
     mask, owned = {"ancestors": meta(b, t, t, dtype=BOOL)}, "o_s m_s d_s y"
     yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V")

@@ -10,6 +10,9 @@ prompt may come in pieces, or behind a prefix that was there. Slots behind a blo
 not finite makes NaN of its channel in the tokens that see it, and in no other: where a block of slots is seen by some of its
 tokens only, it is left out of the products, where its weight of 0 would be NaN.
 
+Where the device can (sm_90) and p is rounded, the blocks that all tokens see come by descriptors (TMA), which compute no
+addresses: 4096 tokens of Nemotron-3-Nano-4B take 0.93 of the time on an H200.
+
 Layout: q, y (t, h, e), all sequences in one run; K, V (s, l, g, e), pools that sequences reach through `slots`; query head h
 reads key head h // (h / g). Scores and sums are fp32; p stays fp32 (`dots`), or is rounded to bf16 for its product with V
 (`contract.Products`). Bound by the products.
@@ -21,12 +24,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
 from .contract import Products, rounds
 from .dots import dot_inputs, dot_onto
-from .launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from .launch import FLOATS, INDICES, check_pool, divides, overlaps, sizes, strides
 from .packed_chunks import check_packed, chunk_place, most, packed_arguments
 
 
@@ -49,6 +53,7 @@ def causal_attention(
     slots: Tensor | None = None,
     out: Tensor | None = None,
     products: Products = "fp32",
+    descriptors: bool | None = None,
     block_t: int = 64,
     block_l: int = 64,
     num_warps: int = 4,
@@ -59,7 +64,8 @@ def causal_attention(
     Sequence b has the tokens bounds[b] .. bounds[b + 1] - 1; bounds never fall, and stay where a sequence is empty. Tokens
     outside, and those of a sequence with a negative slot, are neither read nor written. `length` (s) counts the committed
     slots T of each sequence of the pool (None: none); nothing beyond the end of the cache is read. `products` "bf16" rounds
-    p, as torch does.
+    p, as torch does. `descriptors` (None: where the device can) reads whole blocks of rounded products by TMA, where the rows
+    of K and V start at multiples of 16 bytes.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
@@ -85,23 +91,32 @@ def causal_attention(
         raise ParameterError(f"scale came as {scale}; give scale > 0, or None for e^-1/2")
     y = torch.empty_like(q) if out is None else out
     num_stages = num_stages or (3 if rounded else 2)  # as measured on an H200
+    block_e = max(16, triton.next_power_of_2(e))
+    near = rounded and (overlaps(q.device) if descriptors is None else descriptors) and _aligned(K) and _aligned(V)
+    blocks = [TensorDescriptor.from_tensor(pool, [1, block_l, 1, block_e]) if near else None for pool in (K, V)]
     _causal_attention_kernel[(h, most(t, sequences, block_t))](
-        q, K, V, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
+        q, K, V, *blocks, bounds, length, slots, y, *strides(q, 2), *strides(K, 3), *strides(V, 3), *strides(y, 2),
         t, sequences, scale * math.log2(math.e), E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t,
-        BLOCK_L=block_l, EDGE=min(block_l, 32), BLOCK_E=max(16, triton.next_power_of_2(e)),
-        BLOCK_B=triton.next_power_of_2(sequences), STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
+        BLOCK_L=block_l, EDGE=min(block_l, 32), BLOCK_E=block_e, BLOCK_B=triton.next_power_of_2(sequences),
+        STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return y
+
+
+def _aligned(pool: Tensor) -> bool:
+    """Whether all its rows start at multiples of 16 bytes, as a descriptor asks."""
+    apart = [step * pool.element_size() for step in pool.stride()[:-1]]
+    return pool.data_ptr() % 16 == 0 and all(offset > 0 and offset % 16 == 0 for offset in apart)
 
 
 @triton.jit
 def _fold(high, total, acc, q_t, K_l, V_l, visible, scale, MASKED: tl.constexpr, ROUND: tl.constexpr):
     """One block of slots more: (1) to (4), to the base 2, `scale` with the factor log2(e)."""
-    s = dot_inputs(q_t, tl.trans(K_l)) * scale
+    s = dot_inputs(q_t, tl.trans(K_l))
     if MASKED:
         s = tl.where(visible, s, float("-inf"))  # (1)
-    above = tl.maximum(high, tl.max(s, axis=1))  # (2)
-    p = tl.exp2(s - above[:, None])  # (3)
+    above = tl.maximum(high, tl.max(s, axis=1) * scale)  # (2)
+    p = tl.exp2(s * scale - above[:, None])  # (3)
     shrink = tl.exp2(high - above)
     acc = shrink[:, None] * acc
     acc = tl.dot(p.to(V_l.dtype), V_l, acc=acc, out_dtype=tl.float32) if ROUND else dot_onto(acc, p, V_l)
@@ -117,7 +132,7 @@ def _lost(x):
 
 @triton.jit
 def _causal_attention_kernel(
-    q, K, V, bounds, length, slots, y, stride_q_t, stride_q_h, stride_K_s, stride_K_l, stride_K_g,
+    q, K, V, blocks_K, blocks_V, bounds, length, slots, y, stride_q_t, stride_q_h, stride_K_s, stride_K_l, stride_K_g,
     stride_V_s, stride_V_l, stride_V_g, stride_y_t, stride_y_h, tokens, sequences, scale,
     E: tl.constexpr, L: tl.constexpr, HEADS_PER_KEY: tl.constexpr, ROUND: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_L: tl.constexpr, EDGE: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
@@ -148,12 +163,17 @@ def _causal_attention_kernel(
         i = tl.arange(0, BLOCK_L).to(tl.int64)
         for l0 in tl.range(0, by_all, BLOCK_L, num_stages=STAGES):
             there = in_e[None, :] & (i >= 0)[:, None]
-            K_l = tl.load(at_K + (l0 + i)[:, None] * stride_K_l, mask=there, other=0.0)
-            V_l = tl.load(at_V + (l0 + i)[:, None] * stride_V_l, mask=there, other=0.0)
+            if blocks_K is None:
+                K_l = tl.load(at_K + (l0 + i)[:, None] * stride_K_l, mask=there, other=0.0)
+                V_l = tl.load(at_V + (l0 + i)[:, None] * stride_V_l, mask=there, other=0.0)
+            else:
+                place = [slot.to(tl.int32), tl.cast(l0, tl.int32), (h // HEADS_PER_KEY).to(tl.int32), 0]
+                K_l = tl.reshape(blocks_K.load(place), (BLOCK_L, BLOCK_E))
+                V_l = tl.reshape(blocks_V.load(place), (BLOCK_L, BLOCK_E))
             high, total, acc = _fold(high, total, acc, q_t, K_l, V_l, there, scale, False, ROUND)
         poisoned = 0
         edge = tl.arange(0, EDGE).to(tl.int64)
-        for l0 in tl.range(by_all, seen, EDGE, num_stages=1):
+        for l0 in tl.range(by_all, seen, EDGE, num_stages=1 if blocks_K is None else 2):
             l = l0 + edge
             there = (l < seen)[:, None] & in_e[None, :]
             K_l = tl.load(at_K + l[:, None] * stride_K_l, mask=there, other=0.0)

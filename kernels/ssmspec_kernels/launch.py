@@ -22,7 +22,7 @@ of a kernel (another number of tokens, other strides) may fuse others, and a tok
 
 @cache
 def overlaps(device: torch.device) -> bool:
-    """Whether the device has programmatic dependent launch."""
+    """Whether the device has programmatic dependent launch, and loads by tensor descriptors (TMA): sm_90 and later."""
     return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9
 
 

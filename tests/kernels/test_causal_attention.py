@@ -38,6 +38,7 @@ class Options:
     io: str = "fp32"
     scale: float | None = None
     products: str = "fp32"
+    descriptors: bool = False
     padding: bool = True
     size: float = 1.0
     seed: int = 0
@@ -57,6 +58,7 @@ class Case:
     def call(self, module: ModuleType, **changes: Any) -> Tensor:
         named: dict[str, Any] = {name: getattr(self, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")}
         named |= {"scale": self.options.scale, "products": self.options.products, "block_t": BLOCK, "block_l": BLOCK}
+        named |= {"descriptors": True} if self.options.descriptors else {}
         return module.causal_attention(**{**named, **changes})
 
     def rows(self) -> list[tuple[int, slice]]:
@@ -87,13 +89,13 @@ def draw(o: Options) -> Case:
             q[bounds[b] : bounds[b + 1]] = tensors.draw(rng, o.lengths[b], o.h, o.e, forms=(o.io,), scale=o.size)
             K[slot, :end], V[slot, :end] = (tensors.draw(rng, end, o.g, o.e, forms=(o.io,)) for _ in range(2))
             length[slot] = o.committed[b]
-    form = o.io
+    form, gap = o.io, 8 if o.descriptors else 3  # rows at multiples of 16 bytes, as a descriptor asks
     index = torch.int32 if o.seed % 2 else torch.int64
     return Case(
         o,
         strided(q, form),
-        strided(K, form),
-        strided(V, form),
+        strided(K, form, gap),
+        strided(V, form, gap),
         torch.from_numpy(length).to(index),
         torch.from_numpy(slots).to(index),
         torch.from_numpy(bounds).to(index),
@@ -122,6 +124,8 @@ COVER = [
     Options(io="fp16", lengths=(17, 33), committed=(40, 0), g=2, h=2, e=5, padding=False, seed=2),
     Options(io="bf16", lengths=(16, 1, 1), committed=(16, 31, 0), h=6, g=3, e=16, size=8.0, seed=3),
     Options(io="bf16", products="bf16", committed=(14, 9, 4, 18), h=4, e=20, seed=4),
+    Options(io="bf16", products="bf16", lengths=(5, 40, 17), committed=(30, 9, 40), h=6, e=32, descriptors=True, seed=5),
+    Options(io="bf16", products="bf16", lengths=(33, 2), committed=(20, 31), e=24, descriptors=True, seed=6),
 ]
 
 
@@ -159,7 +163,7 @@ def test_outputs_lie_within_the_bound_and_nothing_else_is_written(o: Options) ->
     check_bound(kernel, o)
 
 
-@pytest.mark.parametrize("o", COVER[:2], ids=str)
+@pytest.mark.parametrize("o", [*COVER[:2], COVER[-1]], ids=str)
 def test_bytes_equal_the_formula_and_dead_slots_are_not_read(o: Options) -> None:
     check_bytes(kernel, o)
 
@@ -184,6 +188,27 @@ def test_a_prompt_in_two_pieces_has_the_outputs_of_one() -> None:
         pieces.length.fill_(begin - BEFORE)
         pieces.call(kernel, bounds=torch.tensor([begin, end]))
     assert torch.equal(whole.out[BEFORE:-BEHIND], pieces.out[BEFORE:-BEHIND])
+
+
+def check_any_rows(module: ModuleType) -> None:
+    """Pools whose rows a descriptor cannot take, by their gaps or their start, are read by pointers."""
+    for gap, start in ((3, 0), (8, 1)):
+        case = draw(Options(io="bf16", products="bf16", lengths=(40,), committed=(20,), e=16, padding=False))
+        pools = {}
+        for name, pool in (("K", case.K), ("V", case.V)):
+            pools[name] = torch.zeros(*pool.shape[:3], 16 + gap).bfloat16()[..., start : start + 16].copy_(pool)
+        made = [case.call(module, descriptors=on, **pools)[BEFORE:-BEHIND].clone() for on in (False, True)]
+        assert torch.equal(*made)
+
+
+def test_rows_that_start_anywhere_are_read_by_pointers() -> None:
+    check_any_rows(kernel)
+
+
+@pytest.mark.parametrize("fault", [("pool.data_ptr() % 16 == 0 and ", ""), (" and offset % 16 == 0", "")])
+def test_a_descriptor_of_rows_that_it_cannot_take_is_caught(fault: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError):
+        check_any_rows(mutated(kernel, *fault))
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -259,7 +284,10 @@ FAULTS = [
     ("return above, shrink", "return high, shrink", None),
     ("whole = real[:, None]", "whole = (t < tokens)[:, None]", None),
     ("V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g", "V + slot * stride_V_s + (h // 2) * stride_V_g", None),
-    ("tl.trans(K_l)) * scale", "tl.trans(K_l))", None),
+    ("p = tl.exp2(s * scale", "p = tl.exp2(s", None),
+    ("(h // HEADS_PER_KEY).to(tl.int32), 0]", "h.to(tl.int32) // 2, 0]", None),
+    ("tl.cast(l0, tl.int32)", "tl.cast(l0 * 0, tl.int32)", None),
+    ("tl.reshape(blocks_V.load(place)", "tl.reshape(blocks_K.load(place)", None),
     ("V_l = tl.where(lost, tl.zeros_like(V_l), V_l)", "pass", None),
     ("if poisoned > 0:", "if poisoned < 0:", None),
     ("if poisoned > 0:", "if poisoned >= 0:", None),

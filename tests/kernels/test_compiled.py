@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import triton
 
-from perf_gates import compiled, ptx
+from perf_gates import capture, compiled, ptx
 from perf_gates.capture import launches_of
 from perf_gates.compiled import Cost
 from perf_gates.entry import ARCHITECTURES, Entry
@@ -107,6 +107,13 @@ def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pyt
 def test_launches_cannot_be_recorded_in_the_interpreter() -> None:
     with pytest.raises(RuntimeError, match="unset it and start anew"):
         launches_of(lambda: None)
+
+
+def test_a_descriptor_takes_its_sizes_and_strides_behind_it_and_a_constant_nothing() -> None:
+    assert capture.taken("N", "constexpr") == []
+    assert capture.taken("y", "*bf16") == [("y", "*bf16")]
+    kind = "tensordesc<bf16[1, 64, 128]>"
+    assert capture.taken("K", kind) == [("K", kind), *[("K.size", "i32")] * 3, *[("K.stride", "i64")] * 3]
 
 
 def test_an_address_leads_to_the_pointer_it_was_computed_from() -> None:
