@@ -25,7 +25,7 @@ from .delta_inputs import gates, load_gate_params
 from .delta_ring import place
 from .delta_window import last
 from .dots import dot_both, dot_cut, dot_cut_onto, dot_onto, split3
-from .due_first import row_in_turn
+from .due_first import row_at, row_in_turn
 
 MOST_TOKENS, WIDTH, LONGEST = 8, 128, 32
 """Tokens of a window, channels k, entries that may be held."""
@@ -53,16 +53,10 @@ def delta_buffered_short_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     if BLOCK_B > 0:
-        b = row_in_turn(tl.program_id(2), slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B)
-    slot = b
-    if slots is not None:
-        slot = tl.load(slots + b).to(tl.int64)
-    length = T
-    if lengths is not None:
-        length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+        b, _, _, _, _ = row_in_turn(tl.program_id(2), slots, lengths, origin, held, rows, T, WINDOW, CAPACITY, BLOCK_B)
+    slot, length, first, count = row_at(b, slots, lengths, origin, held, T)
     if slot >= 0:
         group, j = h // HEADS_PER_KEY, tl.program_id(0) * (TILES * 32)
-        count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
         at_S = S + slot * stride_S_s + h * stride_S_h
         near = load_part(at_S, j, True, 0, stride_S_k, V, TILES)
         at_q, at_k = q + b * stride_q_b + group * stride_q_g, k + b * stride_k_b + group * stride_k_g

@@ -23,7 +23,7 @@ import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
-from .due_first import MOST, row_in_turn
+from .due_first import MOST, row_at, row_in_turn, rows_in_order
 from .launch import overlapped
 from .ssd_due_run import due_run
 from .ssd_inputs import Inputs
@@ -103,11 +103,14 @@ def ssd_buffered_short_kernel(
     )  # fmt: skip
     if ROWS == "all":
         b, g = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
-        if BLOCK_B > 1:
-            b = row_in_turn(tl.program_id(2), slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B)
         begin = tl.program_id(0) * most
         end = tl.minimum(begin + most, of_group)
-        slot, length, first, count = row_at(b, slots, lengths, origin, held, T)
+        if BLOCK_B > 1:
+            b, slot, length, first, count = row_in_turn(
+                tl.program_id(2), slots, lengths, origin, held, rows, T, WINDOW, CAPACITY, BLOCK_B
+            )
+        else:
+            slot, length, first, count = row_at(b, slots, lengths, origin, held, T)
         if slot >= 0:
             if (length > 0) & (count + 2 * WINDOW > CAPACITY):
                 due_run(
@@ -149,31 +152,11 @@ def ssd_buffered_short_kernel(
 
 
 @triton.jit
-def row_at(b, slots, lengths, origin, held, T: tl.constexpr):
-    """Slot of row b, its real tokens, the first of its entries, and how many it holds."""
-    slot = b
-    if slots is not None:
-        slot = tl.load(slots + b).to(tl.int64)
-    length = T
-    if lengths is not None:
-        length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
-    first = tl.load(origin + slot, mask=slot >= 0, other=0).to(tl.int32)
-    return slot, length, first, tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
-
-
-@triton.jit
 def ranks(
     slots, lengths, held, rows, T: tl.constexpr, WINDOW: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
     DUE: tl.constexpr,
 ):  # fmt: skip
     """1, 2, .. for the rows that are due, or for the other live ones, in order; 0 for all else."""
-    row = tl.arange(0, BLOCK)
-    slot, length = row.to(tl.int64), tl.full((BLOCK,), T, tl.int32)
-    if slots is not None:
-        slot = tl.load(slots + row, mask=row < rows, other=-1).to(tl.int64)
-    if lengths is not None:
-        length = tl.load(lengths + row, mask=row < rows, other=0).to(tl.int32)
-    live = (row < rows) & (slot >= 0)
-    due = (length > 0) & (tl.load(held + slot, mask=live, other=0).to(tl.int32) + 2 * WINDOW > CAPACITY)
+    _, _, _, live, due = rows_in_order(slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK)
     mine = live & (due == DUE)
     return tl.where(mine, tl.cumsum(mine.to(tl.int32), axis=0), 0)

@@ -69,8 +69,11 @@ def far(tensor: Tensor, axis: int) -> Tensor:
     stride = [*torch.empty(one).stride()]
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
     count = 2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel()
-    pages = mmap(-1, count * tensor.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
-    room = torch.frombuffer(pages, dtype=tensor.dtype)
+    if tensor.is_cuda:
+        room = tensor.new_empty(count)
+    else:
+        pages = mmap(-1, count * tensor.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
+        room = torch.frombuffer(pages, dtype=tensor.dtype)
     return room.as_strided(tensor.shape, stride, 2**31).copy_(tensor)
 
 

@@ -183,15 +183,19 @@ def check_order() -> None:
     """Row 2 is padding, whose cursor would be another's; row 3 has no token."""
     held = torch.tensor([9, 9, 7, 8, 2, 0, 1], dtype=torch.int32)[1:]
     slots, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, -1, 2, 5, 1], [1, 2, 2, 0, 1, 2]))
-    found = torch.full((6,), -1)
-    _turns_kernel[(6,)](found, slots, lengths, held)
-    assert found.tolist() == [0, 5, 1, 2, 3, 4]
+    found = torch.full((6, 5), -1)
+    _turns_kernel[(6,)](found, slots, lengths, torch.arange(10, 16, dtype=torch.int32), held)
+    rows = [0, 5, 1, 2, 3, 4]
+    of_slots = [((10 + s, int(held[s])) if s >= 0 else (0, 0)) for s in slots.tolist()]
+    assert found.tolist() == [[row, int(slots[row]), int(lengths[row]), *of_slots[row]] for row in rows]
 
 
 @triton.jit
-def _turns_kernel(found, slots, lengths, held):  # type: ignore[no-untyped-def]
+def _turns_kernel(found, slots, lengths, origin, held):  # type: ignore[no-untyped-def]
     p = tl.program_id(0)
-    tl.store(found + p, row_in_turn(p, slots, lengths, held, 6, 2, 2, 10, 8))
+    what = row_in_turn(p, slots, lengths, origin, held, 6, 2, 2, 10, 8)
+    for i in tl.static_range(5):
+        tl.store(found + 5 * p + i, what[i])
 
 
 def test_rows_that_are_due_come_first_both_kinds_in_order() -> None:
@@ -205,6 +209,9 @@ def test_rows_that_are_due_come_first_both_kinds_in_order() -> None:
         ("axis=0) + row - before", "axis=0) + row"),
         ("mask=row < rows, other=-1", "mask=row < rows - 1, other=-1"),
         ("(row < rows) & (slot >= 0)", "(row < rows)"),
+        ("_at(here, row).to", "_at(here, slot).to"),
+        ("_at(here, length)", "_at(here, count)"),
+        ("_at(here, first)", "_at(here, count)"),
         (" & (length > 0)", ""),
         ("+ 2 * WINDOW >", "+ WINDOW >"),
     ],

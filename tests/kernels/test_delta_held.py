@@ -168,7 +168,7 @@ def test_registers_are_limited_where_it_was_measured(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     on_device: Any = SimpleNamespace(is_cuda=True, device=None)
     assert delta_held.registers(on_device, tokens, write) == expected
-    assert delta_held.registers(torch.empty(0), tokens, write) is None
+    assert delta_held.registers(torch.empty(0, device="cpu"), tokens, write) is None
 
 
 def check_heads_apart(module: ModuleType) -> None:

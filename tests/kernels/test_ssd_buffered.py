@@ -230,12 +230,13 @@ def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_block
 
 
 SHORT, OPEN, DUE, WALK = "ssd_buffered_short.py", "ssd_open_run.py", "ssd_due_run.py", "ssd_walk.py"
+TURNS = "due_first.py"
 HALVES, FRAGMENTS = "ssd_tiles.py", "fragments.py"
 SHORT_FAULTS = [
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", SHORT),
-    ("to(tl.int32) + 2 * WINDOW > CAPACITY", "to(tl.int32) + WINDOW > CAPACITY", SHORT),
-    ("due = (length > 0) & (tl.load", "due = (length >= 0) & (tl.load", SHORT),
+    ("(count + 2 * WINDOW > CAPACITY)", "(count + WINDOW > CAPACITY)", TURNS),
+    ("live & (length > 0) &", "live & (length >= 0) &", TURNS),
     ("mine = live & (due == DUE)", "mine = live", SHORT),
     ("rank == begin // (GROUPS * of_group) + 1", "rank == 1", SHORT),
     ("(begin // of_group % GROUPS)", "(begin % GROUPS)", SHORT),
@@ -244,7 +245,7 @@ SHORT_FAULTS = [
     ("tiles, tl.num_programs(0) * run, num", "tiles, tl.num_programs(0) * run + 1, num", SHORT),
     ("(P % BLOCK_P == 0) &", "(P > 0) &", SHORT),
     (" & (N == 2 * HALF_N)", "", SHORT),
-    ("b = row_in_turn(tl.program_id(2),", "b = row_in_turn(0,", SHORT),
+    ("row_in_turn(\n                tl.program_id(2),", "row_in_turn(\n                0,", SHORT),
     ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", OPEN),
     ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", OPEN),
     ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", OPEN),
