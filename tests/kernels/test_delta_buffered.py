@@ -162,7 +162,8 @@ def test_bits_of_short_windows_do_not_depend_on_which_row_starts_first() -> None
 
 
 @pytest.mark.parametrize(
-    ("b", "asked", "expected"), [(33, None, 0), (34, None, 64), (1025, None, 0), (2, True, 2), (64, False, 0)]
+    ("b", "asked", "expected"),
+    [(33, None, 0), (34, None, 64), (1024, None, 1024), (1025, None, 0), (2, True, 2), (64, False, 0)],
 )
 def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
     b: int, asked: bool | None, expected: int, monkeypatch: pytest.MonkeyPatch
