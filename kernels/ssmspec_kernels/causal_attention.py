@@ -112,11 +112,13 @@ def _aligned(pool: Tensor) -> bool:
 @triton.jit
 def _fold(high, total, acc, q_t, K_l, V_l, visible, scale, MASKED: tl.constexpr, ROUND: tl.constexpr):
     """One block of slots more: (1) to (4), to the base 2, `scale` with the factor log2(e)."""
-    s = dot_inputs(q_t, tl.trans(K_l))
+    s, factor = dot_inputs(q_t, tl.trans(K_l)), scale
+    if not ROUND:  # p is not rounded: 1 exactly where the score is the largest, which one operation with `scale` is not
+        s, factor = s * scale, 1.0
     if MASKED:
         s = tl.where(visible, s, float("-inf"))  # (1)
-    above = tl.maximum(high, tl.max(s, axis=1) * scale)  # (2)
-    p = tl.exp2(s * scale - above[:, None])  # (3)
+    above = tl.maximum(high, tl.max(s, axis=1) * factor)  # (2)
+    p = tl.exp2(s * factor - above[:, None])  # (3)
     shrink = tl.exp2(high - above)
     acc = shrink[:, None] * acc
     acc = tl.dot(p.to(V_l.dtype), V_l, acc=acc, out_dtype=tl.float32) if ROUND else dot_onto(acc, p, V_l)

@@ -284,7 +284,7 @@ FAULTS = [
     ("return above, shrink", "return high, shrink", None),
     ("whole = real[:, None]", "whole = (t < tokens)[:, None]", None),
     ("V + slot * stride_V_s + (h // HEADS_PER_KEY) * stride_V_g", "V + slot * stride_V_s + (h // 2) * stride_V_g", None),
-    ("p = tl.exp2(s * scale", "p = tl.exp2(s", None),
+    ("p = tl.exp2(s * factor", "p = tl.exp2(s", None),
     ("(h // HEADS_PER_KEY).to(tl.int32), 0]", "h.to(tl.int32) // 2, 0]", None),
     ("tl.cast(l0, tl.int32)", "tl.cast(l0 * 0, tl.int32)", None),
     ("tl.reshape(blocks_V.load(place)", "tl.reshape(blocks_K.load(place)", None),
