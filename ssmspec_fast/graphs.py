@@ -10,7 +10,9 @@ one replay to the next stands in them; shapes, and whatever the host decided whi
 A drafter that needs the host (`on_device` is not set) proposes in front of the graph, and its window is copied into it.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +34,19 @@ class Recorder(Protocol):
     def __call__(self, run: Callable[[], T]) -> tuple[T, Callable[[], None]]: ...
 
 
+@contextmanager
+def recording(graph: Any, pool: Any = None) -> Iterator[None]:
+    """What is launched inside is recorded; Python's collector waits, for a graph that it freed meanwhile would end the recording."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 class CUDARecorder:
     """CUDA graphs, whose memory is one pool; they warm up on one stream, for cuBLAS holds memory for each that it ran on."""
 
@@ -47,7 +62,7 @@ class CUDARecorder:
                 run()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with recording(graph, self.pool):
             found = run()
         self.pool = graph.pool()
         return found, graph.replay

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..engine import Engine
-from ..graphs import WARM, CUDARecorder, awake
+from ..graphs import WARM, CUDARecorder, awake, recording
 from ..model import Model
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
@@ -129,7 +129,7 @@ def recorded(engine: Engine, slots: torch.Tensor, behind: int) -> list[Callable[
     torch.cuda.current_stream().wait_stream(side)
     for part in parts:
         graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], pool=pool):
+        with recording(graphs[-1], pool):
             part()
         pool = graphs[-1].pool()
     return [graph.replay for graph in graphs]

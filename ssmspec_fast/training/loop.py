@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..graphs import recording
 from .recipes import Recipe
 from .scans import mamba2_forward, mamba_forward
 
@@ -135,7 +136,7 @@ def _captured(step: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[Tens
             step(batch)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with recording(graph):
         loss = step(batch)
 
     def replay(_: Tensor) -> Tensor:
