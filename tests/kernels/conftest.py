@@ -54,6 +54,7 @@ def placed(request: pytest.FixtureRequest) -> Iterator[None]:
             pytest.skip("counts bytes, plants a fault, or needs no GPU")
         yield
         _usable()
+        _large_tensors_are_freed()
         return
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.fail("triton was imported before TRITON_INTERPRET=1 was set; run `tox run -e kernels`, or these tests alone")
@@ -73,3 +74,12 @@ def _usable() -> None:
         if "PYTEST_XDIST_WORKER" in os.environ:
             os._exit(70)
         pytest.exit(f"the GPU cannot be used after this test: {error}", returncode=70)
+
+
+def _large_tensors_are_freed() -> None:
+    """The memory of those that the test held goes back to the GPU, and another process may take as much."""
+    if device.LARGE.held is not None:
+        import torch
+
+        torch.cuda.empty_cache()
+        device.LARGE.give_back()

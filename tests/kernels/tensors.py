@@ -15,7 +15,7 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.error_bounds import compare
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
-from tests.kernels.device import COMPILED
+from tests.kernels.device import COMPILED, LARGE
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -70,6 +70,7 @@ def far(tensor: Tensor, axis: int) -> Tensor:
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
     count = 2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel()
     if tensor.is_cuda:
+        LARGE.take()
         room = tensor.new_empty(count)
     else:
         pages = mmap(-1, count * tensor.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
