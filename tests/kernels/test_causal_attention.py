@@ -142,8 +142,11 @@ def check_bound(module: ModuleType, o: Options) -> None:
     kept.check(out=owned)
 
 
-def check_bytes(module: ModuleType, o: Options) -> None:
+def check_bytes(module: ModuleType, o: Options, lost: bool = False) -> None:
+    """`lost`: one value of each sequence is not finite, for which values are asked for again, and of none but those."""
     case = draw(o)
+    for slot, _ in case.rows() if lost else []:
+        case.V[slot, int(case.length[slot]), 0, 0] = float("inf")
     named = {name: getattr(case, name) for name in ("q", "K", "V", "length", "slots", "bounds", "out")}
     with watch(**named) as seen:
         case.call(module)
@@ -154,7 +157,8 @@ def check_bytes(module: ModuleType, o: Options) -> None:
     slots = sum(int(case.length[slot]) + cut.stop - cut.start for slot, cut in rows)
     assert crossed == module.traffic_bytes(tokens, slots, o.h, o.g, o.e, io=case.q.element_size())
     assert seen.loaded("q").requested == seen.loaded("q").distinct
-    assert seen.loaded("V").requested == seen.loaded("K").requested  # again only where a value is not finite
+    again = seen.loaded("V").requested > seen.loaded("K").requested
+    assert again == lost
     assert not any(seen.stored(name).distinct for name in named if name != "out")
 
 
@@ -166,6 +170,21 @@ def test_outputs_lie_within_the_bound_and_nothing_else_is_written(o: Options) ->
 @pytest.mark.parametrize("o", [*COVER[:2], COVER[-1]], ids=str)
 def test_bytes_equal_the_formula_and_dead_slots_are_not_read(o: Options) -> None:
     check_bytes(kernel, o)
+
+
+@pytest.mark.parametrize("o", [COVER[0], COVER[-1]], ids=str)
+def test_values_that_are_asked_for_again_are_those_that_were_read(o: Options) -> None:
+    check_bytes(kernel, o, lost=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("(l < seen)[:, None] & in_e", "(l < seen)[:, None] | in_e"), ("(l < seen)", "(l < L)")], ids=str
+)
+def test_a_planted_read_beside_those_values_is_caught(old: str, new: str) -> None:
+    line = "there = (l < seen)[:, None] & in_e[None, :]\n                lost"
+    mutant = mutated(kernel, line, line.replace(old, new))
+    with pytest.raises(AssertionError):
+        check_bytes(mutant, COVER[0], lost=True)
 
 
 def test_equal_keys_give_the_mean_of_the_values_exactly() -> None:

@@ -326,6 +326,37 @@ def test_an_fp32_checkpoint_is_kept_as_fp32_after_many_flushes() -> None:
     assert (S.bfloat16().float() != S).float().mean() > 0.9
 
 
+def check_history(module: ModuleType) -> None:
+    """What u of a ring adds to an output has no rounding to bf16 but that of u: the same u in a ring of fp32 adds the same.
+
+    Both are sums in fp32 of the same products, of at most 14 entries and three parts each, some 2^-19 of the terms apart. A
+    weight without its second part would be 2^-9 off.
+    """
+    o, made = Options(io="bf16", t=3, g=1, h=2, b=2, k=128, v=32, gentle=True, seed=12), []
+    for u in (torch.bfloat16, torch.float32):
+        case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.0), 17, u)
+        rng = np.random.default_rng(1)
+        for name in ("u", "k"):
+            x = getattr(ring, name)
+            x.copy_(torch.from_numpy(rng.normal(size=x.shape) * 30).bfloat16())
+        ring.g.fill_(-0.01)
+        ring.held.fill_(14)
+        case.S.zero_()
+        made.append(case.call(module.delta_buffered, ring=ring, short=True, out=torch.empty(case.v.shape)))
+    assert (made[0] - made[1]).abs().max() <= 2.0**-16 * made[1].abs().max()
+
+
+def test_weights_of_a_history_in_bf16_are_kept_as_fp32() -> None:
+    check_history(verify)
+
+
+@pytest.mark.parametrize("part", ["mid", "hi"])
+def test_a_planted_weight_without_a_part_is_caught(part: str) -> None:
+    mutant = mutated(verify, f"            Y = tl.dot(u_l, h_{part}, acc=Y)\n", "", file="delta_buffered_short.py")
+    with pytest.raises(AssertionError):
+        check_history(mutant)
+
+
 def check_window_bytes(module: ModuleType, o: Options, held: int, u: str, **changes: Any) -> None:
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, TYPES[u])
     ring.held.fill_(held)

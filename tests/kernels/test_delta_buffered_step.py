@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from triton.runtime.errors import InterpreterError
 
 from conformance.interpreter.memory import watch
 from ssmspec_kernels import cursors
@@ -179,6 +180,7 @@ STRONG = [
     (Options(t=1, k=6, v=9, gentle=True), 14),
     (Options(t=1, k=6, v=9, io="bf16", channel=True, gentle=True), 14),
     (Options(t=1, io="bf16", g=1, h=2, b=2, k=32, v=32), 8),
+    (Options(t=1, k=6, v=9, gentle=True), 16),
 ]
 
 
@@ -202,6 +204,42 @@ def test_planted_differences_of_totals_are_caught_by_strong_decays(old: str, i: 
     mutant = mutated(kernel, old, "tl.exp(total[None, :] - G_l)" if i else "tl.exp(total - G_l)")
     with pytest.raises(AssertionError, match="the newest token's weight"):
         check_last(mutant, *STRONG[i], True)
+
+
+def test_a_planted_total_behind_the_last_entry_is_caught_where_the_ring_fills_its_tile() -> None:
+    mutant = mutated(kernel, "since = last(G_l, count - 1)", "since = last(G_l, count + 1)")
+    with pytest.raises(AssertionError, match="the newest token's weight"):
+        check_last(mutant, *STRONG[-1], True)
+
+
+def check_narrow_gates(module: ModuleType, channel: bool, output_only: bool, short: bool = False) -> None:
+    """Gates in bf16, formed without a bias, are those of the same numbers in fp32."""
+    o, found = Options(t=1, io="bf16", raw=True, channel=channel, k=6, v=9, seed=2), []
+    for wide in (False, True):
+        case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.25), 5, torch.float32)
+        ring.held.fill_(3)
+        case.g, case.beta = case.g.bfloat16(), case.beta.bfloat16()
+        if wide:
+            case.g, case.beta = case.g.float(), case.beta.float()
+        case.call(module.delta_buffered_step, ring=ring, output_only=output_only, short=short)
+        found.append([case.out[case.rows], *kept(ring)])
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("channel", "output_only", "short"),
+    [(False, True, True), (False, True, False), (False, False, False), (True, True, False), (True, False, False)],
+)
+def test_gates_in_bf16_are_taken_as_the_fp32_numbers_that_they_are(channel: bool, output_only: bool, short: bool) -> None:
+    check_narrow_gates(kernel, channel, output_only, short)
+
+
+@pytest.mark.parametrize(("at", "channel"), [("at_g", False), ("at_g + i, mask=in_k & real, other=0.0", True)])
+def test_planted_gates_in_bf16_are_caught(at: str, channel: bool) -> None:
+    """exp takes none."""
+    mutant = mutated(kernel, f"g_t = tl.load({at}).to(tl.float32)", f"g_t = tl.load({at})")
+    with pytest.raises(InterpreterError, match="got bf16"):
+        check_narrow_gates(mutant, channel, True)
 
 
 def test_several_tokens_are_refused_and_nothing_is_written() -> None:

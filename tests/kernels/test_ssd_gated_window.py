@@ -91,11 +91,16 @@ def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, tree: bo
     check_bytes(kernel, o, tree)
 
 
-def test_tiles_of_its_own_are_as_many_as_it_says() -> None:
-    o = CHAINS[0]
+@pytest.mark.parametrize(
+    ("o", "tile"),
+    [(CHAINS[0], 32), (Options(b=1, t=17, io="bf16", z=True, h=2, g=1, p=80, n=16, seed=6), 64)],
+    ids=str,
+)
+def test_tiles_of_its_own_are_as_many_as_it_says(o: Options, tile: int) -> None:
+    """Wider ones for more than 16 tokens."""
     case, more, _ = drawn(o, False)
     v, squares = case.call(kernel.ssd_gated_window, weight=more["weight"], squares=None)
-    assert squares.shape[:2] == (o.b, o.t)
+    assert squares.shape == (o.b, o.t, o.h * -(-o.p // tile))
     rows = torch.from_numpy(case.rows)
     wanted = case.call(kernel.ssd_gated_window, weight=torch.ones_like(more["weight"]), squares=None, out=None)[0]
     sums = wanted[rows].float().square().sum((2, 3))

@@ -1,6 +1,7 @@
 """The SSD window through matrix products: against the oracle within the bound of its order, exactly, in its bytes."""
 
 from dataclasses import replace
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -83,6 +84,33 @@ def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int
 @pytest.mark.parametrize("o", [Options(t=7, p=3, n=5), Options(t=4, p=6, n=9, io="bf16", g=1, seed=1)], ids=str)
 def test_integers_come_out_exactly(o: Options) -> None:
     check_exact(kernel, o)
+
+
+def check_window_tiles(module: ModuleType) -> None:
+    """With many rows a program owns whole heads, in the fewest tiles of a size that a block of threads can have."""
+    for p, t in product((16, 48, 64, 80, 128, 200), (4, 16, 17, 32)):
+        if t <= 16 or p >= 64:
+            block, program, heads, _, _ = module.window_tiles(4096, t, 8, p, True)
+            assert block.bit_count() == 1
+            assert 0 <= program - p < block
+            assert program % block == 8 % heads == 0
+
+
+def test_programs_of_many_rows_own_whole_heads() -> None:
+    check_window_tiles(kernel)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return 64, triton.cdiv(p, 64) * 64", "return 64, triton.cdiv(p, 63) * 64"),
+        ("return 64, triton.cdiv(p, 64) * 64", "return 63, triton.cdiv(p, 64) * 64"),
+        ("return 16, triton.cdiv(p, 16) * 16", "return 16, triton.cdiv(p, 16) * 15"),
+    ],
+)
+def test_planted_tiles_of_other_programs_are_caught(old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check_window_tiles(mutated(kernel, old, new))
 
 
 def test_a_window_of_no_ops_leaves_the_state_bit_for_bit_and_outputs_zero() -> None:
