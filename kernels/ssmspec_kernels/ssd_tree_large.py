@@ -20,7 +20,7 @@ three of all its columns (COLUMNS), which takes 0.92 and 0.91 of the time of six
 H200. Of heads of 64 channels, many of which share a program, that is slower (1.23 times), for want of registers.
 All products are as accurate as fp32 (`dots`); parts are summed from the large to the small, which takes fewer registers.
 Bound by the bytes of the state, x and y for few rows; for many by the latency of one head after the other in two programs an
-SM: for 256 rows on an H200, 328 us of Mamba2-2.7B, and 646 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
+SM: for 256 rows on an H200, 333 us of Mamba2-2.7B, and 634 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
 """
 
 import torch
