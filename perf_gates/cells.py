@@ -139,7 +139,7 @@ def read(cell: dict[str, Any]) -> Cell:
 def table(results: dict[str, Any]) -> str:
     """Markdown: a row for each model, method and drafter, the modes side by side."""
     cells = {cell.key: cell for cell in map(read, results["cells"])}
-    modes = sorted({key[3] for key in cells})
+    modes, kernels = sorted({key[3] for key in cells}), results["machine"]["kernels"]
     lines = [
         f"| model | method | drafter | {' | '.join(modes)} | none, some, all accepted | tokens a call |",
         f"|---|---|---|{'---|' * len(modes)}---|---|",
@@ -150,9 +150,8 @@ def table(results: dict[str, Any]) -> str:
             continue
         shown = next((cell for cell in of if cell and sum(cell.windows)), None)
         shares = ", ".join(f"{100 * n / sum(shown.windows):.0f} %" for n in shown.windows) if shown else ""
-        lines.append(
-            f"| {' | '.join(row)} | {' | '.join(map(_said, of))} | {shares} | {f'{shown.tau:.2f}' if shown else ''} |"
-        )
+        said, tau = " | ".join(_said(cell, kernels) for cell in of), f"{shown.tau:.2f}" if shown else ""
+        lines.append(f"| {' | '.join(row)} | {said} | {shares} | {tau} |")
     left_out: dict[str, list[str]] = {}
     for cell in cells.values():
         if cell.outcome == "inapplicable":
@@ -168,9 +167,10 @@ def _place(row: tuple[str, str, str]) -> tuple[int, ...]:
     return tuple(order.index(name) if name in order else len(order) for name, order in zip(row, orders, strict=True))
 
 
-def _said(cell: Cell | None) -> str:
+def _said(cell: Cell | None, kernels: str) -> str:
     if cell is None:
         return ""
+    of = "" if cell.kernels == kernels else f", kernels {cell.kernels}"
     if cell.outcome == "near ties":
-        return f"{cell.ties} near ties in {cell.compared:,}"
-    return cell.outcome if cell.outcome in PASSED else f"**{cell.outcome}**: {cell.reason}"
+        return f"{cell.ties} near ties in {cell.compared:,}{of}"
+    return f"{cell.outcome}{of}" if cell.outcome in PASSED else f"**{cell.outcome}**: {cell.reason}"

@@ -36,7 +36,7 @@ class Recorder(Protocol):
 
 @contextmanager
 def recording(graph: Any, pool: Any = None) -> Iterator[None]:
-    """What is launched inside is recorded; Python's collector waits, for a graph that it freed meanwhile would end the recording."""
+    """What is launched inside is recorded. Python's collector waits: a graph that it freed would end the recording."""
     collects = gc.isenabled()
     gc.disable()
     try:

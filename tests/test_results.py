@@ -49,7 +49,8 @@ def test_what_falls_short_says_what_bounds_it() -> None:
 def test_speculation_is_plain_decoding_at_full_size() -> None:
     part = RESULTS.parts["equality"]
     assert stands("equality", part["machine"], kernels_hash())
-    assert part["errors"] == []
+    lacking = [case for case in equality.cases() if f"equality, {', '.join(case)}" in gates.load().lacking]
+    assert [e for e in part["errors"] if not e.startswith(tuple(f"{case}: " for case in lacking))] == []
     assert [f"{t['model']}, {t['operation']}" for t in part["timings"] if t["differing"]] == []
     assert all(t["compared"] >= 100 and min(t["windows"]) > 0 for t in part["timings"])
 
