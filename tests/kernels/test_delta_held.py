@@ -1,6 +1,7 @@
 """Windows and trees of the delta rule in two launches: the demands on one, and what lies between the two."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
 from tests.kernels.delta_cases import Options
 from tests.kernels.delta_checks import check_bound, check_exact, check_last
-from tests.kernels.mutants import mutated
+from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import far
 
 COVER = [
@@ -265,3 +266,50 @@ def test_planted_fault_of_trees_is_caught(o: Options, new: str) -> None:
     mutant = mutated(delta_tree, "t[:, None] * stride_anc_t + t[None, :] * stride_anc_j", new, file=SOLVED)
     with pytest.raises(AssertionError):
         trees.check(mutant, o, held=True, solved=filled(o))
+
+
+ODD = [
+    Options(b=2, spare=0, t=1, g=1, h=1, io="bf16", seed=21),
+    Options(b=2, spare=0, t=8, g=1, h=5, k=17, v=9, io="bf16", raw=True, bias=True, live=True, seed=24),
+    Options(b=2, spare=0, t=7, g=3, h=3, io="bf16", raw=True, bias=True, seed=23),
+]
+"""Numbers of heads of which the last has a program of two to itself."""
+
+
+def check_odd(module: ModuleType, o: Options) -> None:
+    """Within the bound, and nothing is read or written for a head that is not there, where NaN lies."""
+    case, room = cases.draw(o, padding=False), filled(replace(o, b=o.b + 1))
+    solved = delta_solved.Solved(room.parts[: o.b], room.factors[: o.b])
+    gates = {"A", "dt_bias"} & set(case.extra)
+    for name in gates:
+        case.extra[name] = torch.cat([case.extra[name], torch.full((1,), float("nan"))])[: o.h]
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "slots", "out")} | case.extra
+    with watch(**named, parts=solved.parts, factors=solved.factors) as seen:
+        case.call(partial(module.delta_chunked, held=True, solved=solved))
+    assert seen.outside == seen.races == []
+    assert all(seen.loaded(name).distinct == 4 * o.h for name in gates)
+    check_bound(two(module, o), o, order="chunked")
+
+
+@pytest.mark.parametrize("o", ODD, ids=str)
+def test_a_head_without_another_beside_it_is_solved_alone(o: Options) -> None:
+    check_odd(delta_chunked, o)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tl.load(A + h, mask=h < HEADS", "tl.load(A + h, mask=h <= HEADS"),
+        ("stride_bias_h, mask=h < HEADS", "stride_bias_h, mask=h <= HEADS"),
+        ("kept = own & (h < HEADS)", "kept = own & (h <= HEADS)"),
+        ("r_q * tl.exp(G), mask=h < HEADS", "r_q * tl.exp(G), mask=h <= HEADS"),
+    ],
+)
+def test_a_planted_head_that_is_not_there_is_caught(old: str, new: str) -> None:
+    assert caught(mutated(delta_chunked, old, new, file=SOLVED), check_odd, ODD)
+
+
+@pytest.mark.parametrize(("t", "h"), [(8, 1), (2, 5)])
+def test_every_node_of_a_tree_lies_within_the_bound_of_an_odd_number_of_heads(t: int, h: int) -> None:
+    o = Options(t=t, g=1, h=h, io="bf16", k=6, v=9, seed=t)
+    trees.check(delta_tree, o, held=True, solved=filled(o))
