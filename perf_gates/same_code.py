@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from importlib import import_module
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -111,10 +112,9 @@ def of_tree(kernels: Path, names: list[str], capability: int, jobs: int) -> dict
 
 def _print_codes(kernels: Path, capability: int, jobs: int) -> None:
     """The other side of `of_tree`."""
-    import ssmspec_kernels
-
-    if not Path(ssmspec_kernels.__file__ or "").resolve().is_relative_to(kernels.resolve()):
-        raise RuntimeError(f"ssmspec_kernels came from {ssmspec_kernels.__file__}, not from {kernels}")
+    package = import_module("ssmspec_kernels")
+    if not Path(package.__file__ or "").resolve().is_relative_to(kernels.resolve()):
+        raise RuntimeError(f"ssmspec_kernels came from {package.__file__}, not from {kernels}")
     names = json.load(sys.stdin)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         found = list((map if jobs == 1 else pool.map)(codes, names, [capability] * len(names)))
