@@ -39,6 +39,13 @@ def path_without_root(tokens: Array, parents: Array, choice: Array, budget: Arra
     return emitted, np.concatenate([path[:, 1:], np.full_like(path[:, :1], -1)], axis=1), advanced, ended
 
 
+def other_stride(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+    """The rows of the path are read one node apart too little. sgl-project/sglang#26866."""
+    emitted, path, advanced, ended = accept_greedy(tokens, parents, choice, budget, eos)
+    rows, nodes = np.indices(path.shape)
+    return emitted, path.ravel()[rows * max(path.shape[1] - 1, 1) + nodes], advanced, ended
+
+
 def independent_siblings(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
     """Siblings drawn without replacement are judged as if each came from q."""
     coins, picks, budget, eos, law = rest
@@ -64,7 +71,7 @@ def noise_of_the_parent(tokens: Array, parents: Array, p: Array, q: Array, coins
 
 
 WRONG: dict[str, tuple[Callable[..., Any], ...]] = {
-    "acceptance.greedy": (ignores_the_end, spends_one_more, last_twin, path_without_root),
+    "acceptance.greedy": (ignores_the_end, spends_one_more, last_twin, path_without_root, other_stride),
     "acceptance.sampled": (independent_siblings, picks_from_the_target, noise_of_the_parent),
 }
 

@@ -66,7 +66,7 @@ def group_map(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Arr
 
 
 def lost_skip(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """D x is left out. state-spaces/mamba#887."""
+    """D x is left out."""
     return rounded(*ssd.scan(S, window, replace(params, D=None), live))
 
 

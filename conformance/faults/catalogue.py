@@ -135,6 +135,7 @@ DECISIONS = {
     "spends_one_more": "STOP",
     "last_twin": "GREEDY",
     "path_without_root": "ACCEPT-IDX",
+    "other_stride": "TREE-COMMIT",
     "independent_siblings": "Q-MISMATCH",
     "picks_from_the_target": "ACCEPT-RULE",
     "noise_of_the_parent": "RNG",

@@ -1,6 +1,7 @@
 """The window of the convolution, committed or read at the wrong inputs, over the reference's."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ def first_column(M: Array, u: Array, advanced: Array) -> Array:
 
 
 def last_column(M: Array, u: Array, advanced: Array) -> Array:
-    """The window ends at the last draft, whatever was accepted. ekryski/mlx-swift-lm#218."""
+    """The window ends at the last draft, whatever was accepted. vllm-project/vllm#50272."""
     return conv.commit(M, u, np.where(advanced > 0, u.shape[1], 0)).astype(np.float32)
 
 
@@ -31,10 +32,27 @@ def zero_is_all(M: Array, u: Array, advanced: Array) -> Array:
 
 
 def narrow_window(M: Array, u: Array, advanced: Array) -> Array:
-    """The oldest input is taken for dead and not moved. sgl-project/sglang#38622."""
+    """The oldest input is taken for dead and not moved."""
     M_next = conv.commit(M, u, advanced).astype(np.float32)
     M_next[:, :, 0] = M[:, :, 0]
     return M_next
+
+
+def partly_accepted(u: Array, advanced: Array) -> Array:
+    """Rows (b 1 1) of which some inputs are accepted and some are not."""
+    return ((advanced > 0) & (advanced < u.shape[1]))[:, None, None]
+
+
+def partial_stays(M: Array, u: Array, advanced: Array) -> Array:
+    """Behind a window that is accepted in part the window of the convolution is what it was. ekryski/mlx-swift-lm#218."""
+    return np.where(partly_accepted(u, advanced), M, conv.commit(M, u, advanced)).astype(np.float32)
+
+
+def taps_by_channels(M: Array, u: Array, advanced: Array) -> Array:
+    """What is restored behind a partial acceptance has taps and channels exchanged. sgl-project/sglang#26888."""
+    M_next = conv.commit(M, u, advanced)
+    other = M_next.swapaxes(1, 2).reshape(M.shape)
+    return np.where(partly_accepted(u, advanced), other, M_next).astype(np.float32)
 
 
 def first_nodes(M: Array, u: Array, path: Array) -> Array:
@@ -48,7 +66,7 @@ def rows_before(M: Array, u: Array, parents: Array, params: Any) -> Array:
 
 
 def grandparents(M: Array, u: Array, parents: Array, params: Any) -> Array:
-    """A node whose parent is not the row before it is hung on its grandparent. sgl-project/sglang#8409."""
+    """A node whose parent is not the row before it is hung on its grandparent."""
     moved = parents.copy()
     for b, row in enumerate(parents):
         for node, parent in enumerate(row):
@@ -58,6 +76,13 @@ def grandparents(M: Array, u: Array, parents: Array, params: Any) -> Array:
     return tree_paths.scan(lambda state, path: conv.scan(state, path, params), M, u, seen).astype(np.float32)
 
 
+def four_taps(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    """Of a filter the last four taps are computed, and a wider one is not refused. sgl-project/sglang#38622."""
+    taps = np.arange(params.weight.shape[1])
+    y, M_next = conv.scan(M, u, replace(params, weight=np.where(taps >= taps.size - 4, params.weight, 0.0)))
+    return y.astype(np.float32), M_next.astype(np.float32)
+
+
 def no_bias(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
     """The bias is in the signature only. tile-ai/tilelang-ascend#926."""
     y, M_next = conv.scan(M, u, type(params)(params.weight, None, params.activation))
@@ -65,10 +90,17 @@ def no_bias(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
 
 
 FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
-    "conv.commit": ((first_column, "CONV"), (last_column, "ROLLBACK"), (zero_is_all, "ACCEPT-IDX"), (narrow_window, "CONV")),
+    "conv.commit": (
+        (first_column, "CONV"),
+        (last_column, "ROLLBACK"),
+        (zero_is_all, "ACCEPT-IDX"),
+        (narrow_window, "CONV"),
+        (partial_stays, "ROLLBACK"),
+        (taps_by_channels, "CONV"),
+    ),
     "conv.commit_path": ((first_nodes, "TREE-COMMIT"),),
     "conv.verify_tree": ((rows_before, "CONV"), (grandparents, "TREE-TOPO")),
-    "conv.scan": ((no_bias, "VARIANT"),),
+    "conv.scan": ((no_bias, "VARIANT"), (four_taps, "CONV")),
 }
 """The operation of each, and its bug class."""
 

@@ -182,6 +182,11 @@ def empty_in_pairs(S: Array, run: Any, bounds: Array, fresh: Array, params: Any)
     return y, _where(empty & np.roll(empty, 1) & (np.arange(len(S)) > 0), np.roll(S_next, 1, axis=0), S_next)
 
 
+def fresh_has_a_neighbour(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """A new sequence has no row yet and starts from the row before it. ml-explore/mlx-lm#1169."""
+    return right_packed("ssd", _where(fresh, np.roll(S, 1, axis=0), S), run, bounds, np.zeros_like(fresh), params)
+
+
 def first_is_never_fresh(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
     """The first sequence starts from what its slot held before."""
     return right_packed("ssd", S, run, bounds, fresh & (np.arange(len(fresh)) > 0), params)
@@ -202,6 +207,7 @@ FAULTS: tuple[Wrong, ...] = (
     (empty_at_the_end, "ssd.scan_packed", "CHUNK", FLOAT64),
     (empty_at_the_beginning, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
     (empty_in_pairs, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
+    (fresh_has_a_neighbour, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
     (first_is_never_fresh, "ssd.scan_packed", "SLOT-REUSE", FLOAT64),
 )
 """Each with its operation, its bug class, and what it declares."""

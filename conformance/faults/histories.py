@@ -82,6 +82,13 @@ class AcceptanceOfTheWindowBefore(Snapshots):
         super().commit(*prefix(used, path))
 
 
+class CountsInAnotherOrder(Snapshots):
+    """Accepted counts that are in the order of the rows are put into that of the batch before. vllm-project/vllm#53919."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(*prefix(np.roll(advanced, 1), path))
+
+
 class StepsAreVerified(Snapshots):
     """A row is given to the path of windows by the shape of the batch, where a single token has nothing to commit.
     Bug class CLASSIFY."""
@@ -92,7 +99,7 @@ class StepsAreVerified(Snapshots):
 
 
 class SharesTheLayer(Snapshots):
-    """What a row has accepted is counted once for all rows. fla-org/flash-linear-attention#477."""
+    """What a row has accepted is counted once for all rows."""
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         super().commit(*prefix(np.full_like(advanced, advanced.max()), path))
@@ -114,6 +121,7 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (OtherSlot, "speculate.chain", "SLOT-SCOPE"),
     (TrailsForEver, "speculate.chain", "REPLAY"),
     (AcceptanceOfTheWindowBefore, "speculate.chain", "SCHED"),
+    (CountsInAnotherOrder, "speculate.chain", "SCHED"),
     (StepsAreVerified, "speculate.chain", "CLASSIFY"),
     (SharesTheLayer, "speculate.chain", "SLOT-SCOPE"),
     (KeepsEveryDraft, "ssd.verify_snapshots", "ROLLBACK"),

@@ -109,6 +109,42 @@ def last_maximum(logits: Array, prompt: Array, output: Array, T: float, *rest: A
     return np.asarray(p[:, ::-1].copy())
 
 
+def settings_are_defaults(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
+    """The target is asked at temperature 1, without top-k and top-p, whatever the request says. vllm-project/vllm#10198."""
+    return process(logits, prompt, output, 1.0 if T else T, 0, 1.0, *rest)
+
+
+def always_greedy(logits: Array, prompt: Array, output: Array, T: float, *rest: Any) -> Array:
+    """Every request is taken for greedy. sgl-project/sglang#39253."""
+    return process(logits, prompt, output, 0.0, *rest)
+
+
+def tempered_twice(logits: Array, prompt: Array, output: Array, T: float, *rest: Any) -> Array:
+    """Logits are divided by the temperature twice. RL-Align/RL-Kernel#81."""
+    return process(logits, prompt, output, T * T, *rest)
+
+
+def penalties_are_ignored(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """Temperature, top-k and top-p are applied and no penalty. NVIDIA/TensorRT-LLM#17701."""
+    *rules, _, _, _, least, eos = rest
+    return process(logits, prompt, output, *rules, 1.0, 0.0, 0.0, least, eos)
+
+
+def last_is_counted_twice(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+    """The last token of the output is in the counts, and is added to them once more. vllm-project/vllm#33251."""
+    again = np.zeros_like(logits)
+    for row, last in enumerate((output >= 0).sum(axis=1) - 1):
+        again[row, output[row, last]] = last >= 0
+    return process(logits - rest[5] * again, prompt, output, *rest)
+
+
+def spoils_the_logits(logits: Array, prompt: Array, output: Array, T: float, *rest: Any) -> Array:
+    """The caller's logits are divided by the temperature in place. vllm-project/vllm#30846."""
+    p = process(logits, prompt, output, T, *rest)
+    logits /= T or 1.0
+    return p
+
+
 FAULTS: tuple[tuple[Callable[..., Any], str], ...] = (
     (one_too_few, "P-MISMATCH"),
     (one_too_many, "P-MISMATCH"),
@@ -119,6 +155,12 @@ FAULTS: tuple[tuple[Callable[..., Any], str], ...] = (
     (divides_always, "P-MISMATCH"),
     (counts_the_prompt, "P-MISMATCH"),
     (path_is_not_counted, "P-MISMATCH"),
+    (settings_are_defaults, "P-MISMATCH"),
+    (always_greedy, "P-MISMATCH"),
+    (tempered_twice, "P-MISMATCH"),
+    (penalties_are_ignored, "P-MISMATCH"),
+    (last_is_counted_twice, "P-MISMATCH"),
+    (spoils_the_logits, "P-MISMATCH"),
     (padding_is_a_token, "PAD-LEAK"),
     (one_token_longer, "STOP"),
     (last_maximum, "GREEDY"),

@@ -58,6 +58,21 @@ class OneRowIsNotMasked(Right):
         return super().forward(u, None if len(u) == 1 else live)
 
 
+class MaskIsNotRead(Right):
+    """The mask of the padding does not reach the layer. state-spaces/mamba#66."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        return super().forward(u)
+
+
+class WholeCallStays(Right):
+    """To take back exactly the tokens of the last call does nothing. ggml-org/llama.cpp#26695."""
+
+    def rollback(self, tokens: int) -> None:
+        if tokens != self.past[-1][0].shape[1]:
+            super().rollback(tokens)
+
+
 class ForgetsTheWindow(Right):
     """Several tokens at once begin with an empty window of the convolution. huggingface/transformers#45513."""
 
@@ -73,6 +88,8 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (PadsTheTail, "layer.step", "CLASSIFY"),
     (NormsTheWhole, "layer.prefill", "GROUP-MAP"),
     (OneRowIsNotMasked, "layer.left_pad", "PAD-LEAK"),
+    (MaskIsNotRead, "layer.left_pad", "PAD-LEAK"),
+    (WholeCallStays, "layer.rollback", "ROLLBACK"),
     (ForgetsTheWindow, "layer.continue", "INIT-DROP"),
 )
 """Each with its operation and its bug class."""

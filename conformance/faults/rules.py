@@ -10,8 +10,10 @@ import numpy as np
 from ssmspec_ref import delta, packed, ssd
 from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.functions import softplus
+from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
+from ..draw import stored
 from .arithmetic import right, rounded
 from .packed import right as right_packed
 from .reach import steps
@@ -27,7 +29,7 @@ def ceiling_over_steps(S: Array, window: Any, params: Any) -> tuple[Array, Array
 
 
 def bias_behind_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """softplus(dt) + bias instead of softplus(dt + bias). huggingface/transformers#47513."""
+    """softplus(dt) + bias instead of softplus(dt + bias)."""
     if params.dt_bias is None or not params.dt_softplus:
         return right(S, window, params)
     dt = np.clip(softplus(window.dt) + params.dt_bias, *params.dt_limit)
@@ -43,6 +45,38 @@ def overflowing_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Arr
         dt = np.log1p(np.exp(x))
     steps_formed = np.clip(np.where(np.isinf(dt), 0.0, dt).astype(np.float64), *params.dt_limit)
     return right(S, replace(window, dt=steps_formed), replace(params, dt_bias=None, dt_softplus=False))
+
+
+def inexact_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """softplus as log(1 + exp x) in single precision, in which small steps are lost beside 1. tenstorrent/tt-metal#9910."""
+    if not params.dt_softplus:
+        return right(S, window, params)
+    return right(S, *steps(window, params, lambda dt: np.where(dt < 1, log_of_one_more(np.minimum(dt, 1)), dt)))
+
+
+def log_of_one_more(dt: Array) -> Array:
+    """log(1 + exp x) in single precision, for the x whose softplus is dt."""
+    return np.asarray(np.log(1 + np.expm1(dt).astype(np.float32)), dtype=np.float64)
+
+
+def narrow_rate(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The rate of the decay comes from its logarithm in bf16. state-spaces/mamba#923."""
+    return right(S, window, replace(params, A=stored(params.A, "bf16")))
+
+
+def skip_of_a_head(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """D of every channel is taken for one of every head: its first entry stands for all. state-spaces/mamba#887."""
+    whole = params.D is None or params.D.ndim == 1
+    return right(S, window, params if whole else replace(params, D=params.D[:, 0]))
+
+
+def decays_from_the_tile(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Where a tile is shorter than the chunk a carried state decays from the tile's start. vllm-project/vllm#21783."""
+    y, S_next = right(S, window, params)
+    silent = replace(window, x=np.zeros_like(window.x))
+    alone = right(S, each(lambda a: a[:, CHUNK : 2 * CHUNK], silent), params)[0]
+    y[:, CHUNK : 2 * CHUNK] += alone - right(S, silent, params)[0][:, CHUNK : 2 * CHUNK]
+    return y, S_next
 
 
 def ignores_the_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -80,7 +114,7 @@ def transposed_delta(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
 
 
 def beta_twice(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """beta weighs the key as well as the correction. NeuraLegion/shainet#170."""
+    """beta weighs the key as well as the correction."""
     o, S_next = delta.scan(S, replace(window, beta=window.beta**2), params)
     return rounded(o, S_next)
 
@@ -113,6 +147,10 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (ceiling_over_steps, "NUMERIC"),
         (bias_behind_softplus, "VARIANT"),
         (overflowing_softplus, "NUMERIC"),
+        (inexact_softplus, "NUMERIC"),
+        (narrow_rate, "NUMERIC"),
+        (skip_of_a_head, "VARIANT"),
+        (decays_from_the_tile, "CHUNK"),
         (ignores_the_state, "INIT-DROP"),
     ),
     "delta.scan": (

@@ -12,6 +12,7 @@ from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ..adapters.acceptance import Runs, accept_greedy, accept_sampled, padded
+from ..draw import stored
 from .single import single
 
 
@@ -48,6 +49,24 @@ def raw_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs
     return accept_sampled(tokens, parents, p, flat / flat.sum(axis=2, keepdims=True), *rest)
 
 
+def narrow_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """The ratio takes the drafts' law in bf16, though they were drawn from the one in float64. deepseek-ai/DeepSpec#31."""
+    narrow = stored(q, "bf16")
+    return accept_sampled(tokens, parents, p, narrow / narrow.sum(axis=2, keepdims=True), *rest)
+
+
+def certain_by_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """Drafts that were certain are judged as if drawn from q. apple/ml-recurrent-drafter#6."""
+    coins, picks, budget, eos, law = rest
+    return accept_sampled(tokens, parents, p, q, coins, picks, budget, eos, "iid" if law == "point_mass" else law)
+
+
+def drawn_as_certain(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """The laws of the drafts are not passed on: drafts that were drawn are judged as certain. vllm-project/vllm#40269."""
+    coins, picks, budget, eos, law = rest
+    return accept_sampled(tokens, parents, p, q, coins, picks, budget, eos, "point_mass" if law == "iid" else law)
+
+
 def q_of_another_request(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
     """Laws of the drafts lie in the order of the batch before. vllm-project/vllm#41044."""
     return accept_sampled(tokens, parents, p, np.roll(q, 1, axis=0), *rest)
@@ -63,18 +82,42 @@ def rejected_stays(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any
     coins, picks, budget, eos, law = rest
     if law != "point_mass":
         return accept_sampled(tokens, parents, p, q, *rest)
-    return padded([_stays(b, tokens, parents, p, coins, picks) for b in range(len(tokens))], tokens.shape[1], budget, eos)
+    walks = [_walk(b, tokens, parents, p, UniformDice(*noise), _by_coin) for b, noise in enumerate(_noise(coins, picks))]
+    return padded(walks, tokens.shape[1], budget, eos)
 
 
-def _stays(b: int, tokens: Array, parents: Array, p: Array, coins: Array, picks: Array) -> Emitted:
-    tree, node, dice = unpadded(tokens[b], parents[b]), 0, UniformDice(coins[b].tolist(), picks[b].tolist())
-    while (child := next((c for c in tree.children(node) if dice.bern(p[b, node, tree.tokens[c]], c)), None)) is not None:
+def sample_for_each(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """Each child is compared with a sample of its own, not all with their node's. foundation-model-stack/fms-extras#12."""
+    coins, picks, budget, eos, law = rest
+    if law != "naive":
+        return accept_sampled(tokens, parents, p, q, *rest)
+    walks = [_walk(b, tokens, parents, p, UniformDice(*noise), _by_sample) for b, noise in enumerate(_noise(coins, picks))]
+    return padded(walks, tokens.shape[1], budget, eos)
+
+
+def _noise(coins: Array, picks: Array) -> list[tuple[list[float], list[float]]]:
+    return list(zip(coins.tolist(), picks.tolist(), strict=True))
+
+
+def _by_coin(dice: UniformDice, weights: list[float], token: int, child: int) -> bool:
+    return dice.bern(weights[token], child)
+
+
+def _by_sample(dice: UniformDice, weights: list[float], token: int, child: int) -> bool:
+    return dice.pick(weights, child) == token
+
+
+def _walk(b: int, tokens: Array, parents: Array, p: Array, dice: UniformDice, stands: Callable[..., bool]) -> Emitted:
+    """To the first child that stands, and so on; behind it a token of the target's whole law."""
+    tree, node = unpadded(tokens[b], parents[b]), 0
+    laws = p[b].tolist()
+    while (child := next((c for c in tree.children(node) if stands(dice, laws[node], tree.tokens[c], c)), None)) is not None:
         node = child
     return Emitted((*tree.drafted(node), dice.pick(p[b, node].tolist(), node)), tree.path(node))
 
 
 def noise_of_the_row(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:
-    """Noise is keyed by the row of the batch, which has changed, not by the request. vllm-project/vllm#6034."""
+    """Noise is keyed by the row of the batch, which has changed, not by the request. vllm-project/vllm#35398."""
     return accept_sampled(tokens, parents, p, q, np.roll(coins, 1, axis=0), np.roll(picks, 1, axis=0), *rest)
 
 
@@ -94,9 +137,13 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
     "acceptance.greedy": ((cap_before_stop, "STOP"), (zero_matches, "GREEDY"), (accepts_everything, "ACCEPT-RULE")),
     "acceptance.sampled": (
         (raw_q, "Q-MISMATCH"),
+        (narrow_q, "Q-MISMATCH"),
+        (certain_by_q, "Q-MISMATCH"),
+        (drawn_as_certain, "Q-MISMATCH"),
         (q_of_another_request, "Q-MISMATCH"),
         (p_of_the_row_before, "P-MISMATCH"),
         (rejected_stays, "ACCEPT-RULE"),
+        (sample_for_each, "ACCEPT-RULE"),
         (noise_of_the_row, "RNG"),
         (coin_reused, "RNG"),
         (counts_all, "ACCEPT-RULE"),
