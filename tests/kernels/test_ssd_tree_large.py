@@ -114,6 +114,43 @@ def test_any_number_of_heads_a_program_has_the_same_bits(o: Options, heads: int)
     assert torch.equal(case.out[case.rows], other.out[other.rows])
 
 
+def check_heads_apart(module: ModuleType, o: Options, large: bool = True) -> None:
+    """A decay of head 1 that is no number, and the outputs of the heads beside it in a program."""
+    found = []
+    for decay in (-1.0, float("nan")):
+        case, mask = draw(replace(o, b=2, h=4, g=1, t=33, spare=0))
+        case.A[1] = decay
+        with np.errstate(invalid="ignore"):
+            case.call(module.ssd_tree_scan, ancestors=mask, large=large, heads=4 if large else None)
+        found.append(case.out[case.rows])
+    assert not found[1][:, :, 1].isfinite().any()
+    assert torch.equal(found[0][:, :, [0, 2, 3]], found[1][:, :, [0, 2, 3]])
+
+
+SHARED = "the last 16 channels of four heads are one product, in which 0 meets what is no number (docs/found.md)"
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # NumPy's, which stands for the hardware
+@pytest.mark.parametrize(
+    ("o", "large"),
+    [
+        (WIDE, True),
+        (REST, False),
+        pytest.param(REST, True, marks=pytest.mark.xfail(raises=AssertionError, strict=True, reason=SHARED)),
+    ],
+)
+def test_a_head_that_is_not_finite_reaches_no_other(o: Options, large: bool) -> None:
+    check_heads_apart(ssd_tree_scan, o, large)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+def test_a_planted_choice_of_a_head_by_a_factor_is_caught() -> None:
+    old = "G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)"
+    mutant = mutated(ssd_tree_scan, old, "G = tl.sum(tl.where(k[None, :] == head, 1.0, 0.0) * Gs, axis=1)", file=LARGE)
+    with pytest.raises(AssertionError):
+        check_heads_apart(mutant, WIDE)
+
+
 @pytest.mark.parametrize("o", [replace(WIDE, h=2, g=1), replace(REST, h=4, g=1, t=33)], ids=str)
 def test_bytes_equal_the_formula_and_the_state_and_every_node_are_read_once(o: Options) -> None:
     check_bytes(ssd_tree_scan, o)
