@@ -107,6 +107,19 @@ def before_decay(S: Array, window: Any, params: Any, moved: Callable[[Array, Arr
     return rounded(np.stack(outputs, axis=1), S)
 
 
+def mask_without_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Within a run a token reads those before it by a mask of ones, not of decays. NeuraLegion/shainet#170."""
+    outputs, first, written = [], S, np.zeros_like(S)
+    for t in range(window.v.shape[1]):
+        token, one = window.token(t), each(lambda a, t=t: a[:, t : t + 1], window)
+        q, _ = delta.keys_and_queries(token.q, token.k, token.v.shape[1], params)
+        decay = np.exp(token.g if token.g.ndim == 3 else token.g[..., None])[..., None]
+        S_next = delta.scan(S, one, params)[1]
+        first, written, S = decay * first, written + S_next - decay * S, S_next
+        outputs.append(np.einsum("bhkv, bhk -> bhv", first + written, q))
+    return rounded(np.stack(outputs, axis=1), S)
+
+
 def transposed_delta(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """The final state is stored value-major; the output is right. gittensor-ai-lab/sparkinfer#615."""
     o, S_next = delta.scan(S, window, params)
@@ -156,6 +169,7 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
     "delta.scan": (
         (error_before_decay, "RULE"),
         (decay_after_the_write, "RULE"),
+        (mask_without_decay, "RULE"),
         (transposed_delta, "TRANSPOSE"),
         (beta_twice, "RULE"),
     ),
