@@ -48,7 +48,7 @@ STATES = {
     "reviewed": "found in review; it may never have shipped",
 }
 REASONS = {
-    "open": "an operation or a model of the fuzzing has it, but no fault of this mechanism is planted: that it would be caught is not shown",
+    "open": "operations or the fuzzing have it; no such fault is planted: that it would be caught is not shown",
     "unclear": "the thread does not say what was wrong, or what came of it",
     "prefix": "checkpoints inside a prompt and caches of prefixes: no operation gives a state inside a prompt",
     "blocks": "pages, blocks and pools of a cache, and their tables: caches come as rows of slots",
