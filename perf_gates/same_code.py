@@ -24,6 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,6 +38,9 @@ from .capture import Launch, build, launches_of
 from .compiled import disassembled
 
 ROOT = Path(__file__).parent.parent
+SPEC = find_spec("ssmspec_kernels")
+KERNELS = Path(str(SPEC and SPEC.origin)).parent.parent
+"""The folder of this tree's package, or of the one that is installed."""
 SECTION = re.compile(r"^//-{20,} \.(\S+)", re.MULTILINE)
 """The head of a section in what nvdisasm prints."""
 DEBUG = ("debug", "nv_debug", "rel.debug", "rel.nv_debug", "rela.debug")
@@ -171,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     names = [e.name for e in chosen]
     with tempfile.TemporaryDirectory() as folder:
         before = of_tree(unpacked(options.revision, Path(folder)), names, options.sm, options.jobs)
-    after = of_tree(ROOT / "kernels", names, options.sm, options.jobs)
+    after = of_tree(KERNELS, names, options.sm, options.jobs)
     found = list(differences(before, after))
     print(
         "\n".join(

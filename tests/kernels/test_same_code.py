@@ -25,7 +25,7 @@ CODE = Code("c0", "grid (1,)", {"LDG.E": 2, "EXIT": 1})
 def changed(folder: Path, *edits: tuple[str, str]) -> dict[str, Code]:
     """The launch of a small kernel, edited."""
     kernels = folder / str(len(list(folder.iterdir()))) / "kernels"
-    shutil.copytree(same_code.ROOT / "kernels", kernels)
+    shutil.copytree(same_code.KERNELS / "ssmspec_kernels", kernels / "ssmspec_kernels")
     file = kernels / "ssmspec_kernels" / "halves.py"
     text = file.read_text()
     for old, new in edits:
