@@ -197,8 +197,10 @@ def _same(
             return False
         judged = np.broadcast_to(np.True_ if want.judged is None else want.judged, want.value.shape)
         both_round = 2 * np.where(want.bound > 0, want.bound, largest)
-        between = np.abs(theirs.astype(np.float64) - ours.astype(np.float64))
+        with np.errstate(invalid="ignore"):  # what a fault leaves unwritten may be a signalling NaN
+            theirs, ours = theirs.astype(np.float64), ours.astype(np.float64)
+            between, error = np.abs(theirs - ours), np.abs(theirs - want.value)
         if not np.all((between <= both_round)[judged]):
             return False
-        apart |= not np.all((np.abs(theirs.astype(np.float64) - want.value) <= want.bound)[judged])
+        apart |= not np.all((error <= want.bound)[judged])
     return apart is not passes

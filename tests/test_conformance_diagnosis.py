@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance import diagnosis
 from conformance.diagnosis import Stepped, diverges
 from conformance.faults import acceptance, arithmetic, attention, histories, rules, speculation, windows
 from conformance.faults.single import single
@@ -84,6 +85,17 @@ def test_a_fault_of_a_scan_is_known_in_a_step_too() -> None:
 
     found = diagnosed(Subject("x", {"ssd.step": Capability(step, arithmetic.FP32)}), "ssd.step")
     assert found.looks_like.startswith("equals the planted fault `exp2_constant`")
+
+
+def test_a_fault_that_leaves_signalling_nan_equals_nothing_and_warns_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that is not written may hold such numbers."""
+
+    def left(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+        y, S_T = (np.full(shape, 0x7F800001, dtype=np.uint32).view(np.float32) for shape in (window.x.shape, S.shape))
+        return y, S_T
+
+    monkeypatch.setattr(diagnosis, "_of", lambda *_: Capability(left, arithmetic.FP32))
+    assert diagnosed(arithmetic.subject(arithmetic.lost_skip), "ssd.scan").looks_like == ""
 
 
 class DecaysLast:

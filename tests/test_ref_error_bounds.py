@@ -265,6 +265,11 @@ def _online(s: Any, v: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ comparison
 
 
+def test_a_signalling_nan_passes_as_little_and_warns_of_nothing() -> None:
+    left = np.array([0x7F800001], dtype=np.uint32).view(np.float32)
+    assert error_bounds.compare(left, np.zeros(1), np.ones(1)).utilisation == np.inf
+
+
 def test_nan_never_passes_a_comparison() -> None:
     ref, bound = np.array([1.0, 2.0]), np.array([10.0, 10.0])
     for bad in (np.nan, np.inf, -np.inf):

@@ -55,7 +55,8 @@ def compare(actual: Array, expected: Array, bound: Array) -> Comparison:
         raise ParameterError(f"a bound came as {bound.min()}; bounds are at least 0")
     if actual.size == 0:
         return Comparison(0.0, (), 0.0, 0.0, 0, 0)
-    actual = actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        actual = actual.astype(np.float64)
     finite = np.isfinite(actual)
     error = np.where(finite, np.abs(np.where(finite, actual, 0.0) - expected), np.inf)
     used = np.where(error == 0, 0.0, np.inf)
