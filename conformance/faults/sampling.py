@@ -82,8 +82,7 @@ def rejected_stays(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any
     coins, picks, budget, eos, law = rest
     if law != "point_mass":
         return accept_sampled(tokens, parents, p, q, *rest)
-    walks = [_walk(b, tokens, parents, p, UniformDice(*noise), _by_coin) for b, noise in enumerate(_noise(coins, picks))]
-    return padded(walks, tokens.shape[1], budget, eos)
+    return padded(_walks(tokens, parents, p, coins, picks, _by_coin), tokens.shape[1], budget, eos)
 
 
 def sample_for_each(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
@@ -91,12 +90,7 @@ def sample_for_each(tokens: Array, parents: Array, p: Array, q: Array, *rest: An
     coins, picks, budget, eos, law = rest
     if law != "naive":
         return accept_sampled(tokens, parents, p, q, *rest)
-    walks = [_walk(b, tokens, parents, p, UniformDice(*noise), _by_sample) for b, noise in enumerate(_noise(coins, picks))]
-    return padded(walks, tokens.shape[1], budget, eos)
-
-
-def _noise(coins: Array, picks: Array) -> list[tuple[list[float], list[float]]]:
-    return list(zip(coins.tolist(), picks.tolist(), strict=True))
+    return padded(_walks(tokens, parents, p, coins, picks, _by_sample), tokens.shape[1], budget, eos)
 
 
 def _by_coin(dice: UniformDice, weights: list[float], token: int, child: int) -> bool:
@@ -107,13 +101,19 @@ def _by_sample(dice: UniformDice, weights: list[float], token: int, child: int) 
     return dice.pick(weights, child) == token
 
 
+def _walks(tokens: Array, parents: Array, p: Array, coins: Array, picks: Array, stands: Callable[..., bool]) -> list[Emitted]:
+    """A walk for each row."""
+    noise = zip(coins.tolist(), picks.tolist(), strict=True)
+    return [_walk(b, tokens, parents, p, UniformDice(*of_row), stands) for b, of_row in enumerate(noise)]
+
+
 def _walk(b: int, tokens: Array, parents: Array, p: Array, dice: UniformDice, stands: Callable[..., bool]) -> Emitted:
     """To the first child that stands, and so on; behind it a token of the target's whole law."""
     tree, node = unpadded(tokens[b], parents[b]), 0
     laws = p[b].tolist()
     while (child := next((c for c in tree.children(node) if stands(dice, laws[node], tree.tokens[c], c)), None)) is not None:
         node = child
-    return Emitted((*tree.drafted(node), dice.pick(p[b, node].tolist(), node)), tree.path(node))
+    return Emitted((*tree.drafted(node), dice.pick(laws[node], node)), tree.path(node))
 
 
 def noise_of_the_row(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:

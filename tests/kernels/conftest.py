@@ -78,8 +78,8 @@ def _usable() -> None:
 
 def _large_tensors_are_freed() -> None:
     """The memory of those that the test held goes back to the GPU, and another process may take as much."""
-    if device.LARGE.held is not None:
+    if device.LARGE.is_locked:
         import torch
 
         torch.cuda.empty_cache()
-        device.LARGE.give_back()
+        device.LARGE.release(force=True)

@@ -1,5 +1,6 @@
 """Rings for the tests of the delta rule's buffered kernels, and the oracle beside many windows in a row."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ssmspec_ref.records import concat, each
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Case, Options
+from tests.kernels.tensors import room
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -96,9 +98,23 @@ def rows_apart(S: Tensor) -> Tensor:
     """The state with row 16 beyond 2^31 elements, in room that begins 2^31 elements before it, so that a place
     taken modulo 2^32 is another one of it. Few pages are touched."""
     stride = 2**27 + 64
-    room = torch.empty(2**31 + (S.shape[2] - 1) * stride + S.shape[3], dtype=S.dtype)
-    apart = room.as_strided(S.shape, (0, 0, stride, 1), 2**31)
+    apart = room(S, 2**31 + (S.shape[2] - 1) * stride + S.shape[3]).as_strided(S.shape, (0, 0, stride, 1), 2**31)
     return apart.copy_(S)
+
+
+def check_far_rows(launch: Callable[..., object], t: int, capacity: int, **options: Any) -> None:
+    """16 rows of the state are read at a time; the next 16 lie beyond 2^31 elements."""
+    o = Options(b=1, t=t, g=1, h=1, k=32, v=16, io="bf16", state="bf16", spare=0)
+    (near, _), ring, _ = strong(o, capacity, 2, "fp32")
+    (case, _), other, _ = strong(o, capacity, 2, "fp32")
+    for kept_g in ring.g, other.g:
+        kept_g.fill_(-0.1)
+    before, case.S = near.S.clone(), rows_apart(near.S)
+    near.call(launch, ring=ring, rows=16, **options)
+    case.call(launch, ring=other, rows=16, **options)
+    assert torch.equal(case.out, near.out)
+    assert torch.equal(case.S, near.S)
+    assert not torch.equal(before, near.S)
 
 
 def row(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:

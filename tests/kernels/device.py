@@ -6,12 +6,12 @@ replaced, so that a test reads the same on both.
 
 import os
 import tempfile
-from fcntl import LOCK_EX, flock
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import IO, Any
+from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 DEVICE = os.environ.get("SSMSPEC_KERNELS_DEVICE", "interpreter")
@@ -26,27 +26,8 @@ def place() -> None:
     Tensor.numpy = lambda tensor: to_numpy(tensor.detach().cpu())  # type: ignore[assignment, method-assign, misc]
 
 
-class Turn:
-    """One process of a machine at a time: held from `take` to `give_back`."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.held: IO[str] | None = None
-
-    def take(self) -> None:
-        """Wait until no other process holds it; nothing where this one does."""
-        if self.held is None:
-            self.held = self.file.open("w")
-            flock(self.held, LOCK_EX)
-
-    def give_back(self) -> None:
-        if self.held is not None:
-            self.held.close()
-            self.held = None
-
-
-LARGE = Turn(Path(tempfile.gettempdir()) / "ssmspec-large-tensors")
-"""For tensors of many gigabytes, of which a GPU holds few."""
+LARGE = FileLock(Path(tempfile.gettempdir()) / "ssmspec-large-tensors")
+"""For tensors of many gigabytes, of which a GPU holds few: one process of a machine at a time."""
 
 
 def reaches(function: Any, wanted: tuple[Any, ...]) -> bool:

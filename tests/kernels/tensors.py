@@ -69,13 +69,16 @@ def far(tensor: Tensor, axis: int) -> Tensor:
     stride = [*torch.empty(one).stride()]
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64
     count = 2**31 + (tensor.shape[axis] - 1) * stride[axis] + tensor.numel()
-    if tensor.is_cuda:
-        LARGE.take()
-        room = tensor.new_empty(count)
-    else:
-        pages = mmap(-1, count * tensor.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
-        room = torch.frombuffer(pages, dtype=tensor.dtype)
-    return room.as_strided(tensor.shape, stride, 2**31).copy_(tensor)
+    return room(tensor, count).as_strided(tensor.shape, stride, 2**31).copy_(tensor)
+
+
+def room(like: Tensor, count: int) -> Tensor:
+    """So many elements of the tensor's type, which lie where it does; on a GPU of one process at a time."""
+    if like.is_cuda:
+        LARGE.acquire()
+        return like.new_empty(count)
+    pages = mmap(-1, count * like.element_size(), flags=MAP_PRIVATE | MAP_ANONYMOUS | NORESERVE)
+    return torch.frombuffer(pages, dtype=like.dtype)
 
 
 def doubles(tensor: Tensor) -> Array:

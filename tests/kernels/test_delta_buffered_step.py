@@ -149,18 +149,7 @@ def test_rows_of_a_state_beyond_2_to_the_31_elements_are_read_and_written(output
 
 
 def check_far_rows(module: ModuleType) -> None:
-    """16 rows of the state are read at a time; the next 16 lie beyond 2^31 elements."""
-    o = Options(b=1, t=1, g=1, h=1, k=32, v=16, io="bf16", state="bf16", spare=0)
-    (near, _), ring, _ = rings.strong(o, 3, 2, "fp32")
-    (case, _), other, _ = rings.strong(o, 3, 2, "fp32")
-    for kept_g in ring.g, other.g:
-        kept_g.fill_(-0.1)
-    before, case.S = near.S.clone(), rings.rows_apart(near.S)
-    near.call(module.delta_buffered_step, ring=ring, rows=16, short=False)
-    case.call(module.delta_buffered_step, ring=other, rows=16, short=False)
-    assert torch.equal(case.out, near.out)
-    assert torch.equal(case.S, near.S)
-    assert not torch.equal(before, near.S)
+    rings.check_far_rows(module.delta_buffered_step, t=1, capacity=3, short=False)
 
 
 def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written() -> None:
