@@ -6,7 +6,8 @@ launch ends. So the p-th row of a launch is
     row = the p-th of those that are due, then the others, both in their order                   (1)
 
 which each program finds for itself from the cursors of all rows, one load behind another as for its own row alone. The kernel
-of the delta rule has no registers for what is picked out beside it, and loads that of its row once more: 88 bytes spilled, not 660.
+of the delta rule has no registers for what is picked out beside it, and loads that of its row once more: 88 bytes spilled,
+not 660.
 
 On an H200, windows of 6 tokens of the delta rule where rows flush in turn took 1.05 and 0.94 plain steps for 64 and 256 rows
 over a ring of 32, not 1.24 and 1.02, and 1.13 and 1.14 over one of 22, not 1.31 and 1.24. Where all rows flush together they
