@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from perf_gates.gpu import sanitized
-from perf_gates.gpu.sanitized import JUDGED, chosen, heard
+from perf_gates.gpu.sanitized import JUDGED, Said, chosen, heard
 
 MEMCHECK = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 64 errors\n"
 RACECHECK = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
@@ -37,6 +38,7 @@ def test_a_tool_that_saw_its_fault_and_no_other_is_clean(tool: str, planted: str
     }
     said = heard(tool, planted, [share(none[tool])])
     assert said.clean
+    assert said.lines == []
     assert (said.planted, said.found, len(said.checks)) == (64 if tool == "memcheck" else 1, 0, len(chosen()))
 
 
@@ -90,3 +92,12 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started_and_heard
     began = monotonic()
     assert sanitized.run("memcheck", "0/1", 1.0) == "judged so far\n"
     assert monotonic() - began < 30
+
+
+def test_a_file_keeps_what_another_tool_said_of_the_same_kernels_only(tmp_path: Path) -> None:
+    file = tmp_path / "sanitized.json"
+    assert sanitized.kept(file, {"kernels": "a"}, ("memcheck",)) == []
+    tools = [asdict(Said("memcheck", 1)), asdict(Said("racecheck", 2))]
+    file.write_text(json.dumps({"machine": {"kernels": "a"}, "tools": tools}))
+    assert sanitized.kept(file, {"kernels": "a"}, ("memcheck",)) == [Said("racecheck", 2)]
+    assert sanitized.kept(file, {"kernels": "b"}, ("memcheck",)) == []

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from perf_gates import gates, paper_table, report, stable
-from perf_gates.gpu import equality
+from perf_gates.gpu import equality, sanitized
 from perf_gates.machine import kernels_hash
 from perf_gates.measured import FURTHER, Results, stands
 from perf_gates.verdict import Judged, Verdict, judge
@@ -63,3 +63,12 @@ def test_runs_of_the_core_set_say_the_same_and_each_catches_the_delay() -> None:
     assert held["machine"]["kernels"] == kernels_hash()
     _, said, _ = stable.MADE.around((ROOT / "docs" / "performance.md").read_text())
     assert said == "\n".join(stable.table(held)), "run `python -m perf_gates.stable FILE .. --out perf_gates/results`"
+
+
+def test_compute_sanitizer_found_nothing_in_any_kernel_that_stands() -> None:
+    read = json.loads((ROOT / "perf_gates" / "results" / "sanitized.json").read_text())
+    said = [sanitized.Said(**one) for one in read["tools"]]
+    assert read["machine"]["kernels"] == kernels_hash()
+    assert [one.tool for one in said if one.clean] == sorted(sanitized.PLANTED)
+    names = sorted(check.name for check in sanitized.chosen())
+    assert [one.tool for one in said if one.checks != names] == []

@@ -5,7 +5,8 @@ racecheck    two threads at one word of shared memory with no barrier between th
 
 What runs is one check of every kernel and variant of `model_shapes`, its outputs judged as there, spread over processes. A
 fault of its kind is planted first: a tool that does not report it says nothing of the kernels. A tool that the machine's
-runtime refuses is written down with what it said. Exits with 1 unless every tool ran, saw its fault and nothing else.
+runtime refuses is written down with what it said. FILE keeps what another tool said of the same kernels on such a machine, so
+that each may have a GPU of its own. Exits with 1 unless every tool that ran saw its fault and nothing else.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.machine import fingerprint
@@ -36,6 +38,7 @@ PLANTED = {
 }
 """For 64 threads and as many floats: a write behind the last, and a read of what another warp writes."""
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards? displayed)")
+FOUND = re.compile(r"=+ (?!RACECHECK SUMMARY).*(Invalid|hazard|Race|Error:)")
 JUDGED = "judged: "
 
 
@@ -104,7 +107,7 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
         said.found += counted(text) or 0
         if counted(text) is None:
             said.unrun.append(f"share {i} came to no summary")
-        said.lines += [line for line in text.splitlines() if re.match(r"=+ .*(Invalid|hazard|Race|Error:)", line)][:5]
+        said.lines += [line for line in text.splitlines() if FOUND.match(line)][:5]
         for line in (line for line in text.splitlines() if line.startswith(JUDGED)):
             verdict = json.loads(line.removeprefix(JUDGED))
             said.checks.append(verdict["check"])
@@ -113,6 +116,12 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
     said.checks.sort()
     said.unrun += sorted({check.name for check in chosen()} - {*said.checks})
     return said
+
+
+def kept(file: Path, machine: dict[str, Any], tools: tuple[str, ...]) -> list[Said]:
+    """What a file holds of other tools, where it was written on such a machine with these kernels; else nothing."""
+    held = json.loads(file.read_text()) if file.exists() else {"machine": None, "tools": []}
+    return [Said(**one) for one in held["tools"] if held["machine"] == machine and one["tool"] not in tools]
 
 
 def inside(tool: str, share: str) -> Iterator[str]:
@@ -158,7 +167,9 @@ def main(argv: list[str] | None = None) -> int:
             if tool not in blind
         }
         said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in a.tools]
-    a.out.write_text(json.dumps({"machine": fingerprint(), "tools": [asdict(one) for one in said]}, indent=1) + "\n")
+    machine = fingerprint()
+    every = sorted([*kept(a.out, machine, tuple(a.tools)), *said], key=lambda one: one.tool)
+    a.out.write_text(json.dumps({"machine": machine, "tools": [asdict(one) for one in every]}, indent=1) + "\n")
     if a.logs:
         a.logs.mkdir(parents=True, exist_ok=True)
         for tool, parts in shares.items():
