@@ -1,5 +1,6 @@
 """Time on a GPU: a launch inside a CUDA graph, over states that no cache can hold, against the run's own copy bandwidth."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -54,17 +55,30 @@ def graph_us(launches: Sequence[Launch], replays: int = 15) -> float:
         for launch in (*launches[:2], launches[-1]):
             launch()
         return 1.0
+    return known_median(_replays_us(recorded(launches, warm=2), replays)) / len(launches)
+
+
+def recorded(launches: Sequence[Launch], warm: int = 1) -> Callable[[], None]:
+    """All of them in one graph, behind so many first launches by themselves: its replay.
+
+    Python's collector waits: a graph that it freed meanwhile would end the recording.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for launch in launches[:2]:
+        for launch in launches[:warm]:
             launch()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    return known_median(_replays_us(graph, replays)) / len(launches)
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph):
+            for launch in launches:
+                launch()
+    finally:
+        if collects:
+            gc.enable()
+    return graph.replay
 
 
 def relative_error(times: Sequence[float]) -> float:
@@ -103,10 +117,10 @@ def event_us(launch: Launch, pause: float = PAUSE) -> float:
     return us
 
 
-def _replays_us(graph: torch.cuda.CUDAGraph, replays: int) -> list[float]:
+def _replays_us(replay: Launch, replays: int) -> list[float]:
     for _ in range(2):
-        graph.replay()
-    return repeated(lambda: event_us(graph.replay), replays, TIMES * replays, ENOUGH)
+        replay()
+    return repeated(lambda: event_us(replay), replays, TIMES * replays, ENOUGH)
 
 
 def copy_bytes_per_us(size: int = 2**31) -> float:

@@ -45,7 +45,7 @@ def times(us: Iterator[float], replays: int, monkeypatch: pytest.MonkeyPatch) ->
     graph = Replayed(us)
     monkeypatch.setattr(torch.cuda, "Event", graph.event)
     monkeypatch.setattr(clock, "sleep", graph.sleep)
-    return clock._replays_us(graph, replays), graph  # type: ignore[arg-type]
+    return clock._replays_us(graph.replay, replays), graph
 
 
 def test_a_steady_time_is_taken_as_often_as_asked_for_and_the_gpu_rests_as_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_a_delay_of_8_percent_is_as_many_launches_more(monkeypatch: pytest.Monke
     from perf_gates.gpu import core
 
     made: list[int] = []
-    monkeypatch.setattr(core, "graphed", lambda launches: made.append(len(launches)))
+    monkeypatch.setattr(core, "recorded", lambda launches: made.append(len(launches)))
     for copies in (8, 9, 12, 23, 96):
         _, count = core.swept([lambda: None] * copies, 0.0)
         core.swept([lambda: None] * copies, GATES.limits.delay)

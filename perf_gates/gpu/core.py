@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_gates.clock import L2_BYTES, copies_for, event_us
+from perf_gates.clock import L2_BYTES, copies_for, event_us, recorded
 from perf_gates.gates import Core
 from perf_gates.pairs import Side, WrongOutputError
 from perf_gates.shapes import DELTA, SSD
@@ -136,7 +136,7 @@ def projection(rows: int, delayed: float) -> Side:
 def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], None], int]:
     """A graph of whole sweeps over the launches, and of a share more that delays it; how many there are without that."""
     whole = launches * -(-LEAST // len(launches))
-    return graphed([*whole, *whole[: round(delayed * len(whole))]]), len(whole)
+    return recorded([*whole, *whole[: round(delayed * len(whole))]]), len(whole)
 
 
 def _near(name: str, ours: dict[int, Tensor], exact: dict[int, Tensor]) -> None:
@@ -144,17 +144,3 @@ def _near(name: str, ours: dict[int, Tensor], exact: dict[int, Tensor]) -> None:
         apart = float((ours[row].double() - wanted).abs().max() / wanted.abs().max())
         if not apart <= ROUNDING:
             raise WrongOutputError(f"{name}: row {row} differs from float64 by {apart:.2g} of the largest")
-
-
-def graphed(launches: list[Callable[[], object]]) -> Callable[[], None]:
-    """All of them in one graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        launches[0]()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for launch in launches:
-            launch()
-    return graph.replay

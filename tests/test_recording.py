@@ -1,13 +1,15 @@
 """What is recorded as a CUDA graph is not disturbed by Python's collector."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
+from perf_gates import clock
 from ssmspec_fast.graphs import recording
 
 
@@ -38,6 +40,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             Recording.runs = False
 
     monkeypatch.setattr(torch.cuda, "graph", graph)
+    for name in ("CUDAGraph", "Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
     monkeypatch.setattr(Graph, "freed", [], raising=False)
     thresholds = gc.get_threshold()
     gc.set_threshold(1)
@@ -52,10 +56,28 @@ def run() -> None:
     assert len([{"a": [i]} for i in range(1000)]) == 1000
 
 
-def test_no_graph_is_freed_while_another_is_recorded() -> None:
+def engine(run: Callable[[], None]) -> None:
     with recording(None):
         run()
-        assert Graph.freed == []
+
+
+def gates(run: Callable[[], None]) -> None:
+    clock.recorded([run], warm=0)
+
+
+RECORDERS = pytest.mark.parametrize("record", [engine, gates])
+
+
+@RECORDERS
+def test_no_graph_is_freed_while_another_is_recorded(record: Callable[[Callable[[], None]], None]) -> None:
+    freed: list[bool] = []
+
+    def step() -> None:
+        run()
+        freed.extend(Graph.freed)
+
+    record(step)
+    assert freed == []
     assert gc.isenabled()
     gc.collect()
     assert Graph.freed == [False]
@@ -67,11 +89,14 @@ def test_the_collector_comes_where_it_is_not_held_off() -> None:
     assert Graph.freed == [True]
 
 
-def test_the_collector_is_as_it_was_after_a_failure_too() -> None:
-    with pytest.raises(ValueError, match="planted"), recording(None):
+@RECORDERS
+def test_the_collector_is_as_it_was_after_a_failure_too(record: Callable[[Callable[[], None]], None]) -> None:
+    def fails() -> None:
         raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        record(fails)
     assert gc.isenabled()
     gc.disable()
-    with recording(None):
-        pass
+    record(lambda: None)
     assert not gc.isenabled()
