@@ -81,13 +81,20 @@ def table(
 
 
 def judgements(results: Path) -> "list[Judged]":
+    """Of every cell of the papers' tables. Refused for a folder without a time: all that is not measured would pass."""
     need_kernels()
     from .gates import load
+    from .history import NotComparableError, timed
     from .machine import kernels_hash
     from .measured import Results
     from .verdict import judge
 
-    return list(judge(load(), Results(results), kernels_hash()))
+    held = Results(results)
+    try:
+        timed(held)
+    except NotComparableError as error:
+        raise refused(error) from None
+    return list(judge(load(), held, kernels_hash()))
 
 
 @app.command()

@@ -62,14 +62,19 @@ class Change:
         return self.after / self.before
 
 
-def run_of(results: Results) -> Run:
-    """Raises: NotComparableError for parts of several machines, versions or kernels, or for none."""
+def timed(results: Results) -> dict[str, dict[str, Any]]:
+    """The parts of a run that hold times. Raises: NotComparableError for none."""
     parts = {part: found for part, found in results.parts.items() if "timings" in found}
     if not parts:
         raise NotComparableError(
             f"{results.folder} holds no part with times; give the folder of a run, such as perf_gates/results"
         )
-    now = kernels_hash()
+    return parts
+
+
+def run_of(results: Results) -> Run:
+    """Raises: NotComparableError for parts of several machines, versions or kernels, or for none."""
+    parts, now = timed(results), kernels_hash()
 
     def made_with(part: str, machine: dict[str, Any]) -> tuple[Any, ...]:
         kernels = now if stands(part, machine, now) else machine.get("kernels")

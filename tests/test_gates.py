@@ -114,6 +114,13 @@ def test_without_triton_gates_are_refused_and_not_failed(command: str, run: Any,
     assert "pip install 'ssmspec[kernels]'" in found.output
 
 
+@pytest.mark.parametrize("command", ["verdicts", "table", "page"])
+def test_a_folder_without_a_time_is_refused_and_does_not_pass(command: str, run: Any, tmp_path: Path) -> None:
+    found = run(command, tmp_path, *(("--out", tmp_path / "page") if command == "page" else ()))
+    assert found.exit_code == REFUSED
+    assert "holds no part with times" in found.output
+
+
 def test_the_command_shows_the_table_and_exits_by_the_verdicts(run: Any, tmp_path: Path) -> None:
     folder(tmp_path)
     page = tmp_path / "page.md"
