@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from .cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, Cell, Key, joined, keys, missing, problems, read, table
-from .machine import fingerprint, kernels_hash
+from .machine import fingerprint, kernels_hash, need_gpu
 from .runs import Bench, Group, needs, ordered
 from .workers import VISIBLE, Failed, spread
 
@@ -135,7 +135,9 @@ def stands(cell: Cell, digests: dict[str, str]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m perf_gates.lossless", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--checkpoints", type=Path, default=Path("ssmspec_fast/checkpoints"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--models", nargs="*", default=MODELS)
@@ -159,6 +161,11 @@ def main() -> None:
     if given.table:
         print(table(json.loads(given.table.read_text(encoding="utf-8"))))
         return
+    if not given.check:
+        if given.out is None:
+            parser.error("--out names the file of the results")
+        if given.device.startswith("cuda"):
+            need_gpu(parser)
     lines = (given.checkpoints / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines[: given.prompts]]
     slots, graphs = math.ceil(FEWER_SLOTS * len(prompts)), given.device.startswith("cuda")

@@ -1,5 +1,6 @@
 """What a measurement was made on and with: the GPU, the versions, and the code of the kernels."""
 
+import argparse
 import ast
 import functools
 import hashlib
@@ -29,6 +30,14 @@ def fingerprint() -> dict[str, str]:
 def made_with() -> dict[str, str]:
     """The code that a result was made with: the commit where it is known, and a hash of the kernels."""
     return {"commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]), "kernels": kernels_hash()}
+
+
+def need_gpu(parser: argparse.ArgumentParser) -> None:
+    """End a command that measures where there is no GPU, before it has written or removed anything."""
+    import torch
+
+    if not torch.cuda.is_available():
+        parser.error("torch sees no GPU here, and what this measures needs one; `ssmspec gates check` needs none")
 
 
 def clock_mhz() -> int | None:

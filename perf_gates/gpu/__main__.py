@@ -23,7 +23,7 @@ import torch
 from perf_gates.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu import peers, rehearsal
 from perf_gates.gpu.compilation import compile_all, module
-from perf_gates.machine import clock_mhz, fingerprint, kernels_hash
+from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
 from perf_gates.measured import FURTHER, PARTS, code, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
@@ -151,6 +151,7 @@ def main(argv: list[str] | None = None) -> int:
     if a.stage == "measure":
         measure(a.only[0], a.out / f"{a.only[0]}.json", a.peers, a.cases)
         return 0
+    need_gpu(parser)
     a.out.mkdir(parents=True, exist_ok=True)
     given = ["--out", str(a.out), "--jobs", str(a.jobs), "--cases", a.cases, *(["--peers", str(a.peers)] if a.peers else [])]
     todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from perf_gates.gpu.judge.call import Call, Check, Plan
-from perf_gates.machine import fingerprint, kernel_hash
+from perf_gates.machine import fingerprint, kernel_hash, need_gpu
 from perf_gates.report import NOT_RUN, conformance
 from perf_gates.workers import Failed, spread
 
@@ -136,6 +136,7 @@ def main() -> None:
     a = parser.parse_args()
     if a.merge:
         finish(merged(a.merge), a.out)
+    need_gpu(parser)
     plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
     found: list[Verdict] = []
     for verdict in verdicts(plan, a.only, "cuda", GUARD, a.jobs, a.seconds):

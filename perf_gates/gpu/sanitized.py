@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 
 from perf_gates.gpu.judge.call import Check, Plan
-from perf_gates.machine import fingerprint
+from perf_gates.machine import fingerprint, need_gpu
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
 PLANTED = {
@@ -157,6 +157,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if a.out is None:
         parser.error("--out names the file of the results")
+    need_gpu(parser)
     until, each = monotonic() + a.seconds, max(1, a.jobs // len(a.tools))
     with ThreadPoolExecutor(a.jobs) as pool:
         planted = {tool: pool.submit(run, tool, "planted", until - monotonic()) for tool in a.tools}

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from perf_gates import machine, measured, missed, report, targets
+from perf_gates import lossless, machine, measured, missed, report, targets
 from perf_gates.gpu import __main__ as gpu
-from perf_gates.gpu import compilation, linear, steps
+from perf_gates.gpu import compilation, linear, model_shapes, sanitized, steps
 from perf_gates.measured import PARTS, RUNS, At, OverFloor, Results
 
 pytestmark = pytest.mark.interpreter
@@ -279,6 +280,7 @@ def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
         return False
 
     monkeypatch.setattr(gpu, "stage", stage)
+    monkeypatch.setattr(gpu, "need_gpu", lambda parser: None)
     assert gpu.main(["--out", str(folder)]) == 0
     assert ran == []
     (folder / "linear.json").unlink()
@@ -287,6 +289,22 @@ def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
     assert [a[a.index("--only") + 1 :] for a in ran[:2]] == [["linear"], ["linear"]]
     assert ran[2][0] == "perf_gates.gpu.model_shapes"
     assert gpu.main(["--out", str(folder), "--only", "steps", "--again"]) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here a GPU is seen")
+@pytest.mark.parametrize("command", [gpu.main, sanitized.main, model_shapes.main, lossless.main])
+def test_without_a_gpu_what_measures_is_refused_before_it_removes_or_writes_anything(
+    command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    out = folder if command is gpu.main else folder / "linear.json"
+    wanted = {gpu.main: ["--only", "steps", "--again"], lossless.main: ["--device", "cuda"]}.get(command, [])
+    monkeypatch.setattr(sys, "argv", ["measure", "--out", str(out), *wanted])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 2
+    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def three_cases(monkeypatch: pytest.MonkeyPatch, timings: Any) -> None:
