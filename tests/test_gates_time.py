@@ -1,6 +1,9 @@
 """Pairs of calls timed by a synthetic clock: the same verdict in every run, and a delay that is always caught."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from perf_gates import stable
 from perf_gates.pairs import ImplausibleTimeError, Side, TimeGate, WrongOutputError, measure
 
 from .gates_results import GATES
+
+ROOT = Path(__file__).parent.parent
 
 
 class Synthetic:
@@ -82,6 +87,16 @@ def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "F
     told |= {"delayed": {"ratio": 1.08 * ratio, "verdict": caught}, "machine": {"gpu": "NVIDIA H200"}}
     path.write_text(json.dumps({"benchmarks": [{"extra_info": told}]}))
     return path
+
+
+def test_without_a_gpu_the_core_set_fails_with_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf_gates/timed/core_set.py"]
+    command += ["--benchmark-json", str(tmp_path / "found.json")]
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    said = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False, timeout=200)
+    assert said.returncode == 1, said.stderr
+    assert said.stdout.count("the core set is timed on a GPU, and none is here") == len(GATES.core)
+    assert "Traceback" not in said.stdout + said.stderr
 
 
 def test_runs_of_the_core_set_are_set_side_by_side(tmp_path: Path) -> None:

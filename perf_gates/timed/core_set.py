@@ -37,7 +37,9 @@ class Told:
 @pytest.fixture(scope="module")
 def clock() -> Any:
     if not torch.cuda.is_available():
-        pytest.fail("the core set is timed on a GPU, and none is here; `ssmspec gates check` is what a CPU can say")
+        pytest.fail(
+            "the core set is timed on a GPU, and none is here; `ssmspec gates check` is what a CPU can say", pytrace=False
+        )
     from perf_gates.gpu.core import Events
 
     return Events()
