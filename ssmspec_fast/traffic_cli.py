@@ -77,10 +77,15 @@ def _engine(
 ) -> "Engine":
     """Over graphs on a GPU. Raises: ParameterError, and what loading raises."""
     if tiny:
-        beside = {"checkpoint": checkpoint, "drafter": drafter, "method": method}
+        beside = {
+            "checkpoint": checkpoint,
+            "drafter": drafter,
+            "method": method,
+            "device": None if device == "cpu" else device,
+        }
         given = [f"--{name}" for name, value in beside.items() if value is not None]
         if given:
-            raise ParameterError(f"--tiny decodes plainly, but {', '.join(given)} came beside it; leave one out")
+            raise ParameterError(f"--tiny decodes plainly, on the CPU, but {', '.join(given)} came beside it; leave one out")
         import torch
 
         from .bench.models import random_model

@@ -145,7 +145,7 @@ def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> Non
     assert held["summary"]["failed"] == 0
     assert all(len(one["tokens"]) == 3 and one["arrival"] <= one["start"] <= one["finish"] for one in held["served"])
     assert "5 requests at 200 a second take 0 s or more" in done.stderr
-    beside = [["--drafter", "ngram"], ["--method", "snapshots"]]
+    beside = [["--drafter", "ngram"], ["--method", "snapshots"], ["--device", "cuda"]]
     for wrong in (
         *beside,
         ["--policy", "best"],
