@@ -44,6 +44,7 @@ def main() -> None:
         if recipe.tokenizer == "bpe":
             data, unseen = (_encoded(merged, part) for part in (data, unseen))
         began = time.monotonic()
+        print(f"{recipe.name}: {arguments.steps or recipe.steps} steps on {arguments.device}", flush=True)
         found = train(recipe, data, unseen, arguments.out, arguments.device, arguments.steps)
         for part in recipe.stages:
             tokens.save(tokenizer, arguments.out / stage_name(recipe, part))
