@@ -79,7 +79,7 @@ class Printed:
 
 
 def main() -> None:
-    """Serve one adapter: its name, device and module path come first."""
+    """Serve one adapter: its name and device come first."""
     given, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     faulthandler.enable()
     printed = Printed()
