@@ -11,6 +11,7 @@ import hashlib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ from .suite.specification import Arguments, Came, Specification
 
 PLAIN = "biufc"
 """Kinds of NumPy arrays that are numbers."""
+GAPS = 7
+"""Widths of gaps between elements: more than any record has arrays, so that no two of them have the same strides."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Bench(Protocol):
     ) -> Callable[[], Answer]:
         """Begin a call; the function that is returned waits for its answer.
 
-        `gaps` lays the inputs into buffers of NaN, with a gap after every element. `again` writes them into the arrays of the
-        call before, beside the same weights.
+        `gaps` lays the inputs into buffers of NaN, with a gap after every element (`spaced`). `again` writes them into the
+        arrays of the call before, beside the same weights.
         """
         ...
 
@@ -132,15 +135,17 @@ def stir(given: Arguments) -> None:
     del held
 
 
-def spaced(value: Any) -> Any:
-    """The same values as views, NaN between them: what reads an array as if it were compact reads NaN."""
+def spaced(value: Any, widths: Iterator[int] | None = None) -> Any:
+    """The same values as views, NaN between them, the gaps of each array as wide as no other's: what reads an array as if it
+    were compact, or by the strides of another one, reads NaN."""
+    widths = cycle(range(1, GAPS + 1)) if widths is None else widths
     if isinstance(value, tuple):
-        return tuple(map(spaced, value))
-    return each(_gap, value)
+        return tuple(spaced(part, widths) for part in value)
+    return each(lambda a: _gap(a, next(widths)), value)
 
 
-def _gap(a: Array) -> Array:
-    wide = np.full((*a.shape, 2), np.nan if a.dtype.kind == "f" else 0).astype(a.dtype)
+def _gap(a: Array, width: int) -> Array:
+    wide = np.full((*a.shape, 1 + width), np.nan if a.dtype.kind == "f" else 0).astype(a.dtype)
     wide[..., 0] = a
     return wide[..., 0]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.bench import fingerprint, spaced
+from conformance.bench import fingerprint, leaves, spaced
 from conformance.errors import OtherWeights
 from conformance.judge import compare, judge, measure
 from conformance.suite import SPECIFICATIONS
@@ -193,6 +193,16 @@ def test_spaced_inputs_hold_the_same_values_with_nan_between() -> None:
     assert fingerprint(views) == fingerprint(drawn)
     assert np.isnan(views[1].x.base[..., 1]).all()
     assert not views[1].x.flags.c_contiguous
+
+
+def test_spaced_inputs_of_one_shape_have_strides_of_their_own() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    arguments = spaced(specification.draw(specification.parse("ssd.scan/b2,t7,g2,h6,p5,n4/z=on/gentle/s0"), FP32))
+    window = arguments[1]
+    assert window.x.shape == window.z.shape
+    assert window.B.shape == window.C.shape
+    every = [a for a in leaves(arguments) if isinstance(a, np.ndarray)]
+    assert len({a.strides[-1] for a in every[:7]}) == 7
 
 
 def test_a_case_with_the_seed_of_the_inputs_that_came_second_is_judged_by_its_own_weights() -> None:

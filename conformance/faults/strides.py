@@ -1,0 +1,50 @@
+"""Read by the strides of another array, which has the same shape, and the same strides wherever both are compact."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import delta
+from ssmspec_ref.contract import Adapter, NumericContract
+from ssmspec_ref.shapes import Array
+
+from .arithmetic import right, rounded
+from .single import Wrong, adapter_of
+
+FP32 = NumericContract()
+
+
+def read_as(a: Array, other: Array) -> Array:
+    """What lies under an array from its first element on, at the strides of another; past its end from the beginning."""
+    while isinstance(a.base, np.ndarray):
+        a = a.base
+    places = sum(np.indices(other.shape)[axis] * (step // a.itemsize) for axis, step in enumerate(other.strides))
+    return np.nan_to_num(a.reshape(-1)[np.mod(places, a.size)])
+
+
+def gate_as_input(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """z is read by the strides of x, though it is a part of another projection. Bug class INDEX."""
+    return right(S, window if window.z is None else replace(window, z=read_as(window.z, window.x)), params)
+
+
+def read_as_write(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """C is read by the strides of B. Bug class INDEX."""
+    return right(S, replace(window, C=read_as(window.C, window.B)), params)
+
+
+def query_as_key(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """q is read by the strides of k. Bug class INDEX."""
+    return rounded(*delta.scan(S, replace(window, q=read_as(window.q, window.k)), params))
+
+
+FAULTS: tuple[Wrong, ...] = (
+    (gate_as_input, "ssd.scan", "INDEX", FP32),
+    (read_as_write, "ssd.scan", "INDEX", FP32),
+    (query_as_key, "delta.scan", "INDEX", FP32),
+)
+"""Each with its operation, its bug class, and what it declares."""
+
+
+def adapter() -> Adapter:
+    return adapter_of("strides", FAULTS)
