@@ -7,6 +7,8 @@ it is no signature: who edits a report can compute it anew.
 
 import hashlib
 import platform
+import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -239,5 +241,9 @@ def file_of(path: Path) -> Path:
 
 
 def python_command() -> str:
-    """How this suite is called again."""
-    return "ssmspec conform" if Path(sys.argv[0]).stem == "ssmspec" else "python -m conformance"
+    """How this suite is called again: by its name where the shell finds it under that, else as it was called."""
+    if Path(sys.argv[0]).stem != "ssmspec":
+        return "python -m conformance"
+    found = shutil.which("ssmspec")
+    here = found is not None and Path(found).resolve() == Path(sys.argv[0]).resolve()
+    return f"{'ssmspec' if here else shlex.quote(sys.argv[0])} conform"

@@ -43,12 +43,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Setting:
-    """What holds for a whole run: the lists of known failures by adapter, the device, and the seed of the inputs that come
-    second."""
+    """What holds for a whole run, in every process of it: the lists of known failures by adapter, the device, the seed of the
+    inputs that come second, and how the suite is called again."""
 
     known: dict[str, Known]
     device: str = "cpu"
     seed: int = OTHER
+    called: str = field(default_factory=python_command)
 
 
 class Judges(Protocol):
@@ -155,7 +156,7 @@ def record(job: Job, judgement: Judgement, setting: Setting, seconds: float) -> 
         source=job.specification.source(job.case),
         outputs=tuple(output(m) for m in judgement.outputs),
         seconds=seconds,
-        rerun=rerun(job, job.identity, setting.device, judgement.seed),
+        rerun=rerun(job, job.identity, setting, judgement.seed),
         reason=entry.reason if entry else "",
         link=entry.link if entry else "",
     )
@@ -194,7 +195,7 @@ def diagnose(way: Way, hints: list[Case], setting: Setting) -> tuple[Diagnosis, 
         source=job.specification.source(case),
         reason=result.reason,
         link=result.link,
-        rerun=rerun(job, identity, setting.device, judgement.seed),
+        rerun=rerun(job, identity, setting, judgement.seed),
         diverges=diverges(operation, judgement),
         looks_like=like,
     )
@@ -223,14 +224,14 @@ def output(measured: Measured) -> Output:
     )
 
 
-def rerun(job: Job, identity: str, device: str, seed: int | None = None) -> str:
+def rerun(job: Job, identity: str, setting: Setting, seed: int | None = None) -> str:
     """The line that runs one case on one subject again."""
     program = job.given.removeprefix(PROGRAM)
     words = ["run", *(["--adapter", job.given] if program == job.given else ["--program", program])]
     words += ["--subject", job.subject.name, "--case", identity]
-    words += [] if device == "cpu" else ["--device", device]
+    words += [] if setting.device == "cpu" else ["--device", setting.device]
     words += [] if seed is None else ["--seed", str(seed)]
-    return f"{python_command()} {shlex.join(words)}"
+    return f"{setting.called} {shlex.join(words)}"
 
 
 def unmet(adapter: str, entry: Entry) -> Result:

@@ -1,5 +1,6 @@
 """An adapter in a process of its own: each way of going wrong has its verdict and its words, and the run goes on."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from conformance.opening import Opening
 from conformance.plan import Job, Selection, plan
 from conformance.process import PATIENCE, Process
 from conformance.refusal import FAILED, REFUSED
-from conformance.report import read_report
+from conformance.report import python_command, read_report
 from ssmspec_ref.contract import Adapter, Verdict
 
 RUNAWAYS, CONDUCT = "conformance.faults.runaways:adapter", "conformance.faults.conduct:adapter"
@@ -135,7 +136,8 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "160"})
 
 
-def test_two_processes_give_the_report_of_one(tmp_path: Path) -> None:
+def test_two_processes_give_the_report_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "of it" / "ssmspec")])
     words = [
         "run",
         "--adapter",
@@ -153,7 +155,22 @@ def test_two_processes_give_the_report_of_one(tmp_path: Path) -> None:
         assert made.exit_code == FAILED, made.output
         read = read_report(tmp_path / jobs / "report.jsonl")
         found.append(([r.model_copy(update={"seconds": 0.0}) for r in read.results], read.diagnoses))
+        assert {d.rerun.split(" run ")[0] for d in read.diagnoses} == {f"'{sys.argv[0]}' conform"}
     assert found[0] == found[1]
+
+
+def test_the_line_that_runs_a_case_again_names_the_command_where_the_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "ssmspec"
+    command.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(command)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert python_command() == "ssmspec conform"
+    monkeypatch.setenv("PATH", str(tmp_path / "other"))
+    assert python_command() == f"{command} conform"
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert python_command() == "python -m conformance"
 
 
 def test_in_one_process_or_in_two_the_verdicts_are_the_same(tmp_path: Path) -> None:
