@@ -47,7 +47,7 @@ SEVERAL = tuple(way for way in WINDOWS if way != "buffered_step")
 CLASS = re.compile(r" Bug class [^.]*\.")
 """What a fault says of its class, which is told beside it."""
 BUFFER = "the state behind checkpoint and ring"
-AXES = {"b": "row", "t": "token", "h": "head", "l": "slot", "w": "tap", "n": "state", "g": "group"}
+AXES = {"b": "row", "t": "token", "h": "head", "l": "slot", "w": "tap", "n": "state", "g": "group", "k": "key channel"}
 
 
 def diverges(operation: str, judgement: Judgement) -> str:

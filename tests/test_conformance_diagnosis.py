@@ -59,6 +59,12 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
             "equals the planted fault `OneCursor`",
         ),
         (
+            windows.subject("verify_snapshots", windows.RestingRowsAdvance, "delta"),
+            "delta.verify_snapshots",
+            "delta.verify_snapshots, in the recurrent state after window 1: row 0, head 0, key channel 0, channel 0",
+            "equals the planted fault `RestingRowsAdvance`",
+        ),
+        (
             single("acceptance.greedy", acceptance.path_without_root),
             "acceptance.greedy",
             "acceptance.greedy, in the accepted path: row 0, token 0; right: all before",
