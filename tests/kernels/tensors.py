@@ -64,7 +64,9 @@ def far(tensor: Tensor, axis: int) -> Tensor:
     """The tensor with a stride on one axis that puts its last entries beyond 2^31 elements; few pages of it are touched.
 
     As much room lies in front of it: an offset that was cut to 32 bits leads there, and not out of the memory of the test.
+    With two entries the stride itself would take 64 bits, and with it every product that it is in.
     """
+    assert tensor.shape[axis] > 2
     one = [1 if k == axis else n for k, n in enumerate(tensor.shape)]
     stride = [*torch.empty(one).stride()]
     stride[axis] = 2**31 // (tensor.shape[axis] - 1) // 64 * 64 + 64

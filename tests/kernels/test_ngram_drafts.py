@@ -105,9 +105,9 @@ def test_blocks_do_not_change_the_drafts(blocks: dict[str, Any]) -> None:
 
 def test_histories_beyond_2_to_the_31_elements_are_read() -> None:
     row = torch.tensor([[2, 3, 2, 4, 2]])
-    y, lengths = module.ngram_drafts(far(row.expand(2, -1).clone(), 0), torch.tensor([5, 4]), 1, 2)
-    assert y[:, :, 1].tolist() == [[4, 3], [0, 0]]
-    assert lengths.tolist() == [[2, 2], [1, 1]]
+    y, lengths = module.ngram_drafts(far(row.expand(3, -1).clone(), 0), torch.tensor([5, 4, 3]), 1, 2)
+    assert y[:, :, 1].tolist() == [[4, 3], [0, 0], [3, 0]]
+    assert lengths.tolist() == [[2, 2], [1, 1], [2, 1]]
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(0, 2), (3, 2), (3, 1)])

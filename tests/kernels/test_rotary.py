@@ -118,7 +118,7 @@ def test_outputs_of_its_own_are_dense() -> None:
 
 
 def test_tokens_lie_as_far_apart_as_they_like() -> None:
-    case = Case(Options(b=2, t=1, h=2, g=1, e=4, f=2))
+    case = Case(Options(b=3, t=1, h=2, g=1, e=4, f=2))
     case.call(kernel)
     wanted = [y.clone() for y in case.out]
     case.q = far(case.q, 0)

@@ -1,0 +1,109 @@
+"""Every launcher that `test_far` leaves out: each axis of its tensors beyond 2^31 elements, and the bits of the near ones.
+
+One axis of all tensors is spread at a time. Tensors that are read dense, and axes of one entry, stay as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from tests.kernels.delta_cases import untouched
+from tests.kernels.far_cases import CASES, Make
+from tests.kernels.mutants import caught, mutated
+from tests.kernels.tensors import far
+
+pytestmark = pytest.mark.interpreter  # where memory that nobody touches takes none
+
+
+def leaves(x: Any) -> list[Tensor]:
+    """Every tensor inside arguments, records and tuples, in order."""
+    if isinstance(x, Tensor):
+        return [x]
+    parts = [getattr(x, f.name) for f in fields(x)] if is_dataclass(x) else list(x.values()) if isinstance(x, dict) else x
+    return [leaf for part in parts for leaf in leaves(part)] if isinstance(parts, list | tuple) else []
+
+
+def each(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same arguments with every tensor changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, dict):
+        return {name: each(value, change) for name, value in x.items()}
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{f.name: each(getattr(x, f.name), change) for f in fields(x)})
+    if isinstance(x, tuple) and any(isinstance(part, Tensor) for part in x):
+        parts = [each(part, change) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    return x
+
+
+def spread(x: Tensor, axis: int) -> Tensor:
+    """The tensor with that axis apart, where it may be: vectors are dense, and floats on their last axis."""
+    apart = x.dim() > 1 and axis < x.dim() - x.is_floating_point() and x.shape[axis] > 1
+    return far(x, axis) if apart else x
+
+
+def axes_of(make: Make) -> list[int]:
+    return list(range(max(x.dim() - x.is_floating_point() for x in leaves(make()) if x.dim() > 1)))
+
+
+def check(module: Any, case: tuple[str, int]) -> None:
+    """The bits of all that a launcher takes are the same when an axis is spread."""
+    name, axis = case
+    given, launcher = CASES[name][1], getattr(module, module.__name__.rpartition(".")[2])
+    near, apart = given(), each(given(), lambda x: spread(x, axis))
+    for arguments in (near, apart):
+        launcher(**arguments)
+    for x, y in zip(leaves(near), leaves(apart), strict=True):
+        assert untouched(x, y)
+
+
+NARROW = {("n-grams", 1): "places of the rows of a table", ("delta snapshots", 1): "places of states, by token"}
+"""What is found by a product of 32 bits still: docs/found.md."""
+
+
+def marked(name: str, axis: int) -> Any:
+    why = NARROW.get((name, axis))
+    marks = [] if why is None else [pytest.mark.xfail(raises=AssertionError, strict=True, reason=f"{why} (docs/found.md)")]
+    return pytest.param(name, axis, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "axis"), [marked(n, axis) for n, (_, make) in CASES.items() for axis in axes_of(make)])
+def test_an_axis_beyond_2_to_the_31_elements_is_reached(name: str, axis: int) -> None:
+    check(CASES[name][0], (name, axis))
+
+
+SLOT, ROW = "slot = tl.load(slots + b).to(tl.int64)", "b = tl.program_id(0).to(tl.int64)"
+FAULTS = [
+    ("accept greedy", 0, ROW, "accept_greedy.py"),
+    ("accept sampled", 1, "i = tl.arange(0, BLOCK_T).to(tl.int64)", "accept_sampled.py"),
+    ("commit tokens", 0, SLOT, "commit_tokens.py"),
+    ("prompt's attention", 0, "mask=b >= 0, other=-1).to(tl.int64)", "causal_attention.py"),
+    ("compaction", 2, "g = tl.program_id(1).to(tl.int64)", "kv_compact.py"),
+    ("rotary", 2, "tl.arange(0, BLOCK_H)).to(tl.int64)", "rotary.py"),
+    ("conv step", 0, SLOT, "conv_step.py"),
+    ("conv packed", 0, "begin = tl.load(bounds + b).to(tl.int64)", "conv_commit.py"),
+    ("conv commit", 1, "i = tl.arange(0, BLOCK_L).to(tl.int64)", "conv_taps.py"),
+    ("selective scan", 1, "t = tl.cast(t, tl.int64)", "selective_scan.py"),
+    ("selective tree", 0, SLOT, "selective_tree.py"),
+    ("ssd prompt", 2, "tl.arange(0, BLOCK_P)).to(tl.int64)", "ssd_chunk_scan.py"),
+    ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "ssd_buffered_step.py"),
+    ("ssd flush", 1, "h = tl.program_id(1).to(tl.int64)", "ssd_flush.py"),
+    ("delta prompt, kept", 0, "place = tl.load(places + first + c).to(tl.int64)", "delta_chunk_scan.py"),
+    ("delta, due", 1, "at - CAPACITY, at).to(tl.int64)", "delta_ring.py"),
+    ("delta, due, short", 2, "S + (k.to(tl.int64) * stride_S_k)", "delta_buffered_short.py"),
+    ("delta step, held", 0, SLOT, "delta_buffered_step.py"),
+    ("delta step, short", 2, "S + (i.to(tl.int64) * stride)", "delta_step_short.py"),
+    ("delta flush", 2, "i = tl.arange(0, BLOCK_K).to(tl.int64)", "delta_flush.py"),
+    ("norm", 0, "row = tl.program_id(0).to(tl.int64)", "norm.py"),
+    ("linear", 0, "tl.arange(0, BLOCK_O)).to(tl.int64)", "linear_rows.py"),
+]
+
+
+@pytest.mark.parametrize(("name", "axis", "wide", "file"), FAULTS)
+def test_an_offset_of_32_bits_is_caught(name: str, axis: int, wide: str, file: str) -> None:
+    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), file=file)
+    assert caught(narrow, check, [(name, axis)])
