@@ -8,7 +8,8 @@ steps         whole steps of an engine in plain steps, over the tokens of a wind
 sequences     tokens a second of an engine over the sequences of a batch, plain and with drafts at a stated tau
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -18,6 +19,7 @@ import matplotlib as mpl
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from ssmspec_ref.cost import fit
 
@@ -37,7 +39,10 @@ RCPARAMS: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "svg.fonttype": "none",
 }
-STYLE = "body{font:15px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.1em .6em;text-align:left}.FAIL{color:#b00}"
+STYLE = (
+    "body{font:15px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.1em .6em;text-align:left}"
+    "td+td{white-space:nowrap}.FAIL{color:#b00}"
+)
 
 
 def write(results: Path, out: Path, judged: Sequence[Judged]) -> Iterator[Path]:
@@ -98,6 +103,8 @@ def ratios(axes: Any, results: Results, judged: Sequence[Judged]) -> None:
         dot(name, gain, "s", "tab:green")
     axes.axvline(1, color="black", lw=1)
     axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-1, len(names))
+    axes.figure.set_figheight(max(5, 1 + 0.17 * len(names)))  # a line of text for each name
     axes.set(xscale="log", xlabel="better than the target (circles), the paper (triangles), the peer's kernel (squares)")
 
 
@@ -140,16 +147,28 @@ def cost(axes: Any, results: Results, _: Sequence[Judged]) -> None:
 
 
 def throughput(axes: Any, results: Results, _: Sequence[Judged]) -> None:
+    rows: set[int] = set()
     for i, shape in enumerate(SHAPES):
         for operation, style in {"step": "-", "buffered L=16 output only, aligned": "--"}.items():
             own = {at.batch: at.batch / t["us"] for at, t in results.timings.items() if of_batches(at, shape, operation)}
             if own:
                 label = f"{shape}, {operation.split(' output')[0]}"
                 axes.plot(*zip(*sorted(own.items()), strict=True), style, marker=".", color=f"C{i}", label=label)
+                rows |= own.keys()
     axes.set(
         xscale="log", yscale="log", xlabel="rows", ylabel="tokens a microsecond, one layer", title="Throughput over batch"
     )
+    sized(axes, rows)
     legend(axes)
+
+
+def sized(axes: Any, sizes: Iterable[int]) -> None:
+    """Logarithmic axes whose ticks are numbers as they are written: the sizes that were measured, and any y."""
+    ticks = sorted(set(sizes))
+    axes.set_xticks(ticks, ticks)
+    axes.xaxis.set_minor_locator(NullLocator())
+    for told in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        told(StrMethodFormatter("{x:g}"))
 
 
 def of_batches(at: At, shape: str, operation: str) -> bool:
@@ -167,12 +186,14 @@ def in_plain_steps(results: Results, method: str, sizes: Sequence[int]) -> list[
 
 
 def steps(axes: Any, results: Results, _: Sequence[Judged]) -> None:
-    for method, sizes in {"replay": (2, 3, 5, 7, 9), "joint": (2, 3, 5, 7, 9), "tree": (13, 15, 63)}.items():
+    windows, trees = (2, 3, 5, 7, 9), (13, 15, 63)
+    for method, sizes in {"replay": windows, "joint": windows, "tree": trees}.items():
         fitted(axes, in_plain_steps(results, method, sizes), method, (4, 2))
     axes.axhline(1, color="black", lw=1)
     axes.set(
         xscale="log", xlabel="tokens of a window, nodes of a tree", ylabel="plain steps", title=f"A step of {MODEL}, batch 1"
     )
+    sized(axes, windows + trees)
     legend(axes)
 
 
@@ -183,6 +204,7 @@ def sequences(axes: Any, results: Results, _: Sequence[Judged]) -> None:
         if known:
             axes.plot(*zip(*known, strict=True), marker="o", label=name if tau == 1 else f"{name}, tau {tau}")
     axes.set(xscale="log", yscale="log", xlabel="sequences", ylabel="tokens a second", title=f"{MODEL}, drafting counted")
+    sized(axes, served.BATCHES)
     legend(axes)
 
 
@@ -204,15 +226,16 @@ DRAW: dict[str, Callable[[Any, Results, Sequence[Judged]], None]] = {
 
 def html(results: Results, pictures: dict[str, str], judged: Sequence[Judged]) -> str:
     """The page: what it was made on, the plots, every cell."""
-    heads = {part: found["machine"] for part, found in results.parts.items()}
-    made = (
-        f"{part}: {m['gpu']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']}" for part, m in heads.items()
-    )
+    made: dict[str, list[str]] = defaultdict(list)
+    for part, found in results.parts.items():
+        m = found["machine"]
+        made[f"{m['gpu']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']}"].append(part)
+    told = "; ".join(f"{machine}: {', '.join(parts)}" for machine, parts in made.items())
     head = "".join(f"<th>{name}</th>" for name in ("", "paper", "target", "ours", "floor", "verdict", "table"))
     plots = "\n".join(svg[svg.index("<svg") :] for svg in pictures.values())
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Performance</title><style>{STYLE}</style>\n"
-        f"<h1>Performance</h1><p>{escape('; '.join(made))}</p>\n{plots}\n"
+        f"<h1>Performance</h1><p>{escape(told)}</p>\n{plots}\n"
         f"<table><tr>{head}</tr>\n{''.join(map(shown, judged))}</table></html>\n"
     )
 
