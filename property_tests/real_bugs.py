@@ -48,7 +48,6 @@ STATES = {
     "reviewed": "found in review; it may never have shipped",
 }
 REASONS = {
-    "open": "operations or the fuzzing have it; no such fault is planted: that it would be caught is not shown",
     "unclear": "the thread does not say what was wrong, or what came of it",
     "prefix": "checkpoints inside a prompt and caches of prefixes: no operation gives a state inside a prompt",
     "blocks": "pages, blocks and pools of a cache, and their tables: caches come as rows of slots",
@@ -126,7 +125,8 @@ def bug(name: str, table: dict[str, Any]) -> Bug:
     wrong = [f"no fault {f}" for f in found.faults if f not in planted]
     wrong += [f"no law {law} that finds it" for law in found.laws if not finds(law)]
     wrong += [f"{named} twice" for named, count in Counter(found.faults + found.laws).items() if count > 1]
-    for value, allowed in ((found.bug_class, CLASSES), (found.state, STATES), (found.none or "open", REASONS)):
+    reason = [(found.none, REASONS)] if found.none else []
+    for value, allowed in ((found.bug_class, CLASSES), (found.state, STATES), *reason):
         wrong += [] if value in allowed else [f"{value!r} is none of {', '.join(allowed)}"]
     if bool(found.faults or found.laws) == bool(found.none):
         wrong.append("give faults or laws, or else a reason in `none`")

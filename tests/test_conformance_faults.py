@@ -5,7 +5,21 @@ from typing import Any
 
 import pytest
 
-from conformance.faults import acceptance, arithmetic, attention, conduct, layers, packed, reach, speculation, windows
+from conformance.faults import (
+    acceptance,
+    arithmetic,
+    attention,
+    conduct,
+    extremes,
+    layers,
+    packed,
+    positions,
+    prompts,
+    reach,
+    rules,
+    speculation,
+    windows,
+)
 from conformance.faults.single import single
 from conformance.judge import Judgement, judge
 from conformance.known import read_known
@@ -13,6 +27,7 @@ from conformance.plan import Job, Selection, plan
 from conformance.report import Result
 from conformance.run import Outcome, Setting, run
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.shapes import Array
 
 
 def outcome(adapter: Adapter, **selection: str) -> Outcome:
@@ -145,6 +160,42 @@ def test_a_right_layer_is_not_blamed() -> None:
     assert {result.verdict for result in ran(found.results)} == {"pass"}
     assert len(ran(found.results)) > 80
     assert found.green
+
+
+def test_an_engine_whose_trees_stand_at_their_depths_is_not_blamed() -> None:
+    found = outcome(Adapter("right", "1", (single("generate.greedy", positions.by_depth),)))
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+@pytest.mark.parametrize("run", [run for run, *_ in positions.FAULTS], ids=lambda run: run.__name__)
+def test_trees_that_stand_elsewhere_lead_to_other_tokens(run: Any) -> None:
+    job, *_ = plan({"faults": Adapter("faults", "1", (single("generate.greedy", run),))}, Selection())[0]
+    judgement = judge(job.specification, job.capability, job.case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "bound")
+
+
+def test_differences_of_running_sums_without_a_guard_are_not_blamed() -> None:
+    assert not failing(single("delta.scan", extremes.unguarded, extremes.BY_CHUNKS), "delta.scan")
+
+
+def along_the_chunks(states: list[Array], left: list[Array]) -> list[Array]:
+    """The states before each chunk and at the end, rightly."""
+    carried = states[:1]
+    for written, decay in zip(states[1:], left, strict=True):
+        carried.append(decay * carried[-1] + written)
+    return carried
+
+
+def test_states_that_pass_along_the_chunks_are_not_blamed_and_over_the_wrong_axis_only_prompts_of_two_chunks_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layered = single("layer.prefill", prompts.SumsOverTargets)
+    (found,) = failing(layered, "layer.prefill", "mamba2")
+    assert found.kind == "bound"
+    for module in (rules, prompts):
+        monkeypatch.setattr(module, "over_the_wrong_axis", along_the_chunks)
+    assert not failing(layered, "layer.prefill", "mamba2")
+    assert not failing(single("ssd.scan", rules.sums_over_targets, rules.FP32), "ssd.scan")
 
 
 def test_a_right_scan_stored_in_float32_is_not_blamed() -> None:

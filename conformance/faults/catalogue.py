@@ -21,6 +21,7 @@ from . import (
     histories,
     layers,
     packed,
+    positions,
     processors,
     prompts,
     reach,
@@ -80,8 +81,9 @@ def _faults() -> Iterator[Fault]:
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
             yield fault(bug_class, operation, made(operation, run))
-    for run, operation, bug_class, *given in (*edges.FAULTS, *tiles.FAULTS, *extremes.FAULTS, *turns.FAULTS):
-        yield fault(bug_class, operation, single(operation, run, *given))
+    for module in (edges, tiles, extremes, turns, positions):
+        for run, operation, bug_class, *given in module.FAULTS:
+            yield fault(bug_class, operation, single(operation, run, *given))
     for run, bug_class in processors.FAULTS:
         yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
     yield from _classed_below()

@@ -1,13 +1,15 @@
-"""Wrong at the ends of what may come: exponentials without their maximum, noise of 0 and 1, zeros taken for padding, and
-sequences that begin or end where a chunk does, or that are empty."""
+"""Wrong at the ends of what may come: exponentials without their maximum, noise of 0 and 1, zeros taken for padding or
+for what comes later, and sequences that begin or end where a chunk does, or that are empty."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from ssmspec_ref import delta
+from ssmspec_ref import delta, delta_chunked
 from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask
@@ -20,6 +22,7 @@ from .single import Wrong, adapter_of
 
 FP32 = NumericContract()
 CHUNK = 64
+BY_CHUNKS = NumericContract(order="chunked", chunk=CHUNK)
 
 
 # --- exponentials ---
@@ -142,6 +145,50 @@ def no_write_is_padding(S: Array, window: Any, params: Any) -> tuple[Array, Arra
     return rounded(*delta.scan(S, replace(window, g=np.where(zero, 0.0, window.g)), params))
 
 
+# --- exponents that a guard keeps from exp ---
+
+
+def _left(log_decay: Array, hidden: Callable[[Array], Array]) -> Array:
+    """What is left of one token at a later one, by the difference of running sums; nothing where the difference is `hidden`.
+    Of what was there before the first token, and of a token at itself, all is read."""
+    sums = by_doubling(log_decay)
+    between = sums[..., :, None] - sums[..., None, :]
+    later = np.tri(sums.shape[-1], k=-1, dtype=bool)
+    seen = later & ~hidden(between)
+    seen[..., 0] = later[:, 0]
+    return np.where(np.eye(sums.shape[-1], dtype=bool), 1.0, np.exp(np.where(seen, between, -np.inf)))
+
+
+def by_doubling(a: Array) -> Array:
+    """Running sums over the last axis in single precision, as lanes form them: by steps of 1, 2, 4 and so on."""
+    sums, step = a.astype(np.float32), 1
+    while step < sums.shape[-1]:
+        sums[..., step:] = sums[..., step:] + sums[..., :-step]
+        step *= 2
+    return sums.astype(np.float64)
+
+
+def _chunked(S: Array, window: Any, params: Any, hidden: Callable[[Array], Array]) -> tuple[Array, Array]:
+    with patch.object(delta_chunked, "decays", partial(_left, hidden=hidden)):
+        return rounded(*delta_chunked.scan(S, window, params, chunk=CHUNK))
+
+
+def unguarded(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """A right one."""
+    return _chunked(S, window, params, lambda between: np.zeros(between.shape, dtype=bool))
+
+
+def guard_hides_zero(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Exponents that are not below 0 are kept from exp, as those of later tokens: where nothing decays between two tokens,
+    the later one does not see the earlier. fla-org/flash-linear-attention#104."""
+    return _chunked(S, window, params, lambda between: between >= 0)
+
+
+def guard_hides_rounding(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The same of exponents above 0, as the rounding of running sums makes them where nothing decays."""
+    return _chunked(S, window, params, lambda between: between > 0)
+
+
 # --- sequences in a packed run ---
 
 
@@ -202,6 +249,8 @@ FAULTS: tuple[Wrong, ...] = (
     (rounding_picks_the_last, "acceptance.sampled", "RNG", FLOAT64),
     (no_decay_is_padding, "delta.scan", "NUMERIC", FP32),
     (no_write_is_padding, "delta.scan", "NUMERIC", FP32),
+    (guard_hides_zero, "delta.scan", "NUMERIC", BY_CHUNKS),
+    (guard_hides_rounding, "delta.scan", "NUMERIC", BY_CHUNKS),
     (begins_with_a_chunk, "ssd.scan_packed", "CHUNK", FLOAT64),
     (ends_with_a_chunk, "ssd.scan_packed", "CHUNK", FLOAT64),
     (empty_at_the_end, "ssd.scan_packed", "CHUNK", FLOAT64),

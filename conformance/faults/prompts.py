@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref import layer
 from ssmspec_ref.contract import Adapter
-from ssmspec_ref.layer import RecurrentLayer
+from ssmspec_ref.layer import Mamba2Layer, RecurrentLayer
 from ssmspec_ref.shapes import Array
 
 from .layers import Right
+from .rules import LONG, over_the_wrong_axis
 from .single import single
 
 
@@ -82,6 +84,31 @@ class ForgetsTheWindow(Right):
         return super().forward(u, live)
 
 
+class SumsOverTargets(Right):
+    """States of a prompt pass from one chunk of 64 tokens to the next by a sum over the chunks that they go to.
+    huggingface/transformers#47513."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        begun, out = self.held, super().forward(u, live)
+        if u.shape[1] == 1 or not isinstance(self.record, Mamba2Layer):
+            return out
+        cuts = [slice(t, t + LONG) for t in range(0, u.shape[1], LONG)]
+        real = np.ones(u.shape[:2], dtype=bool) if live is None else live
+        zero, one, states, left, windows = np.zeros_like(begun.S), np.ones_like(begun.S), [begun.S], [], [begun.M]
+        for cut in cuts:
+            of_none, of_one = (
+                layer.scan(replace(begun, M=windows[-1], S=S), u[:, cut], self.record, real[:, cut])[1] for S in (zero, one)
+            )
+            states.append(of_none.S)
+            left.append(of_one.S - of_none.S)
+            windows.append(of_none.M)
+        *before, S_next = over_the_wrong_axis(states, left)
+        self.held = replace(self.held, S=S_next)
+        begins = (replace(begun, M=M, S=S) for M, S in zip(windows[:-1], before, strict=True))
+        parts = (layer.scan(state, u[:, cut], self.record, real[:, cut])[0] for state, cut in zip(begins, cuts, strict=True))
+        return np.concatenate(list(parts), axis=1)
+
+
 FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (FiveAreAWindow, "layer.step", "CLASSIFY"),
     (EightAreAWindow, "layer.step", "CLASSIFY"),
@@ -91,6 +118,7 @@ FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
     (MaskIsNotRead, "layer.left_pad", "PAD-LEAK"),
     (WholeCallStays, "layer.rollback", "ROLLBACK"),
     (ForgetsTheWindow, "layer.continue", "INIT-DROP"),
+    (SumsOverTargets, "layer.prefill", "CHUNK"),
 )
 """Each with its operation and its bug class."""
 

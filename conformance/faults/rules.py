@@ -20,7 +20,7 @@ from .reach import steps
 from .single import single
 
 FP32 = NumericContract()
-CHUNK = 4
+CHUNK, LONG = 4, 64
 
 
 def ceiling_over_steps(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -77,6 +77,24 @@ def decays_from_the_tile(S: Array, window: Any, params: Any) -> tuple[Array, Arr
     alone = right(S, each(lambda a: a[:, CHUNK : 2 * CHUNK], silent), params)[0]
     y[:, CHUNK : 2 * CHUNK] += alone - right(S, silent, params)[0][:, CHUNK : 2 * CHUNK]
     return y, S_next
+
+
+def sums_over_targets(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """States pass from chunk to chunk by a sum over the chunks that they go to: before a chunk stands what the one ahead
+    of it wrote, times all that will be left of that. huggingface/transformers#47513."""
+    formed, formed_params = steps(window, params, lambda dt: dt)
+    pieces = [each(lambda a, t=t: a[:, t : t + LONG], formed) for t in range(0, window.x.shape[1], LONG)]
+    left = [np.exp(piece.dt.sum(axis=1) * params.A)[..., None, None] for piece in pieces]
+    states = [S, *(ssd.scan(np.zeros_like(S), piece, formed_params)[1] for piece in pieces)]
+    *before, S_next = over_the_wrong_axis(states, left)
+    outputs = [ssd.scan(state, piece, formed_params)[0] for state, piece in zip(before, pieces, strict=True)]
+    return rounded(np.concatenate(outputs, axis=1), S_next)
+
+
+def over_the_wrong_axis(states: list[Array], left: list[Array]) -> list[Array]:
+    """The state that was given and what each chunk wrote, each times the sum of what is left of it before all chunks behind
+    and at the end. `left` is what a chunk leaves. Right is, before each chunk, the sum of what is left of all ahead of it."""
+    return [state * (1 + np.cumprod(left[q:], axis=0).sum(axis=0)) for q, state in enumerate(states)]
 
 
 def ignores_the_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -164,6 +182,7 @@ FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
         (narrow_rate, "NUMERIC"),
         (skip_of_a_head, "VARIANT"),
         (decays_from_the_tile, "CHUNK"),
+        (sums_over_targets, "CHUNK"),
         (ignores_the_state, "INIT-DROP"),
     ),
     "delta.scan": (

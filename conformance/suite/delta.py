@@ -28,10 +28,11 @@ TILES: tuple[Further, ...] = (
     ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
     ({"b": 1, "t": 2, "g": 1, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
     ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
-    ({}, {"sparse": "on"}, "gentle"),
+    ({"t": 17}, {"sparse": "on"}, "gentle"),
 )
 """More than one tile of channels, rows and heads, the largest too; a square state, whose transpose has its shape; small
-keys in more than one channel; and tokens that write nothing, or before which nothing decays."""
+keys in more than one channel; and tokens that write nothing, or before which nothing decays: so many that running sums of the
+others round differently on both sides of one, in every draw."""
 LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle")
 FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG)
 """And of tokens; tiles of tokens that are full."""

@@ -89,7 +89,7 @@ def test_a_table_that_is_whole_is_read() -> None:
         ({"state": "closed"}, "'closed' is none of merged, "),
         ({"none": "prefix"}, "give faults or laws, or else a reason"),
         ({"faults": []}, "give faults or laws, or else a reason"),
-        ({"faults": [], "none": "lazy"}, "'lazy' is none of open, "),
+        ({"faults": [], "none": "lazy"}, "'lazy' is none of unclear, "),
         ({"thread": "some/engine#7"}, "is no issue and no pull request"),
         ({"says": "a | b."}, "a sentence that a table can hold"),
         ({"fault": "first_column"}, "Extra inputs are not permitted"),
