@@ -1,0 +1,178 @@
+"""Kernels at the ends of what they take: windows of 32 tokens, rings of 64 and of odd sizes, states in fp16."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ssmspec_kernels import (
+    conv_window,
+    delta_buffered,
+    delta_buffered_step,
+    delta_flush,
+    delta_snapshots,
+    delta_tree,
+    ssd_buffered,
+    ssd_flush,
+    ssd_replay_scan,
+    ssd_snapshots,
+)
+from tests.kernels import (
+    conv_cases,
+    delta_cases,
+    delta_rings,
+    ssd_buffered_checks,
+    ssd_cases,
+    ssd_replay_checks,
+    ssd_rings,
+    test_conv_window,
+    test_delta_buffered,
+    test_delta_buffered_step,
+    test_delta_snapshots,
+    test_delta_tree,
+    test_ssd_snapshots,
+)
+from tests.kernels.mutants import mutated
+
+Check = Callable[[Any], object]
+
+
+def ssd(**changes: Any) -> ssd_cases.Options:
+    return ssd_cases.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
+
+
+def delta(**changes: Any) -> delta_cases.Options:
+    """Of decays that forget: the bound of the delta rule doubles with every few tokens that are kept."""
+    return delta_cases.Options(**{"b": 2, "h": 2, "g": 1, "k": 6, "v": 9, **changes})
+
+
+def flush_ssd(kernel: Any, state: str) -> None:
+    """The state behind a window of 32 that a ring of 64 holds, stored in a narrow type."""
+    o = ssd(t=32, state=state, io="bf16")
+    case, ring = ssd_cases.draw(o), ssd_rings.ring_of(o, 64)
+    _, S = case.bound(order="output_only")
+    before = ssd_rings.others(case, ring)
+    case.call(ssd_buffered.ssd_buffered, ring=ring)
+    ring.held[case.slots[case.rows].long()] = 32
+    kernel.ssd_flush(case.S, ring, case.A, o.b, slots=case.slots)
+    ssd_cases.assert_within("S", case.S, S, case.named)
+    ring.held[case.slots[case.rows].long()] = 0
+    del before["held"]
+    after = {name: x for name, x in ssd_rings.others(case, ring).items() if name in before}
+    assert all(ssd_cases.untouched(x, after[name]) for name, x in before.items())
+
+
+def flush_delta(kernel: Any, state: str) -> None:
+    """The same for the delta rule."""
+    o = delta(t=32, state=state, io="bf16")
+    case, ring = delta_cases.draw(o), delta_rings.ring_of(o, 64, torch.float32)
+    _, S = case.bound(order="output_only", ring="fp32")
+    case.call(delta_buffered.delta_buffered, ring=ring)
+    ring.held[case.slots[case.rows].long()] = 32
+    dead = delta_rings.untouchables(case, ring)
+    kernel.delta_flush(case.S, ring, o.b, slots=case.slots)
+    delta_cases.assert_within("S", case.S, S, case.slots.numpy()[case.rows])
+    delta_rings.assert_untouched(dead, case, ring)
+
+
+CASES: dict[str, tuple[ModuleType, Check]] = {
+    "conv, 32 tokens": (
+        conv_window,
+        lambda m: test_conv_window.check(m, conv_cases.Options(t=32, b=3, c=3, replay="path", live=True)),
+    ),
+    "ssd ring of 64, 32 tokens": (
+        ssd_buffered,
+        lambda m: ssd_buffered_checks.check_windows(m, ssd(t=32, io="bf16"), 64, 4),
+    ),
+    "ssd ring of 51, 17 tokens": (
+        ssd_buffered,
+        lambda m: ssd_buffered_checks.check_windows(m, ssd(t=17, D="channel", z=True), 51, 5),
+    ),
+    "ssd replay, 32 tokens": (
+        ssd_replay_scan,
+        lambda m: ssd_replay_checks.check_windows(m, ssd(t=32, io="bf16"), 32, False, 3),
+    ),
+    "ssd replay, 32 tokens, fp32": (
+        ssd_replay_scan,
+        lambda m: ssd_replay_checks.check_windows(m, ssd(t=32), 32, False, 3),
+    ),
+    "ssd replay, tree of 33": (
+        ssd_replay_scan,
+        lambda m: ssd_replay_checks.check_windows(m, ssd(t=33), 33, True, 3),
+    ),
+    "ssd flush, fp16": (ssd_flush, lambda m: flush_ssd(m, "fp16")),
+    "ssd flush, bf16": (ssd_flush, lambda m: flush_ssd(m, "bf16")),
+    "ssd snapshots, 32 tokens": (
+        ssd_snapshots,
+        lambda m: test_ssd_snapshots.check(m, ssd(t=32, spare=64, live=True)),
+    ),
+    "delta ring of 64, 32 tokens": (
+        delta_buffered,
+        lambda m: test_delta_buffered.check_windows(m, delta(t=32, io="bf16"), 64, "fp32", 4),
+    ),
+    "delta ring of 51, 17 tokens": (
+        delta_buffered,
+        lambda m: test_delta_buffered.check_windows(m, delta(t=17, channel=True), 51, "bf16", 5),
+    ),
+    "delta ring, fp16": (
+        delta_buffered,
+        lambda m: test_delta_buffered.check_windows(m, delta(t=3, state="fp16", io="bf16"), 7, "fp16"),
+    ),
+    "delta step, ring of 64": (
+        delta_buffered_step,
+        lambda m: test_delta_buffered_step.check_steps(m, delta(b=1, t=1, io="bf16"), 64, "bf16", True, 98),
+    ),
+    "delta step, ring of 37, fp16": (
+        delta_buffered_step,
+        lambda m: test_delta_buffered_step.check_steps(m, delta(b=1, t=1, state="fp16"), 37, "fp32", False, 57),
+    ),
+    "delta flush, fp16": (delta_flush, lambda m: flush_delta(m, "fp16")),
+    "delta flush, bf16": (delta_flush, lambda m: flush_delta(m, "bf16")),
+    "delta snapshots, 32 tokens": (
+        delta_snapshots,
+        lambda m: test_delta_snapshots.check(m, delta(t=32, spare=64, live=True)),
+    ),
+    "delta tree, fp16": (delta_tree, lambda m: test_delta_tree.check(m, delta(t=21, state="fp16", io="bf16"), 1)),
+    "delta tree of 40, fp16": (delta_tree, lambda m: test_delta_tree.check(m, delta(t=40, state="fp16", io="fp16"), 2)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_ends_of_what_a_kernel_takes_lie_within_the_bound(name: str) -> None:
+    module, check = CASES[name]
+    check(module)
+
+
+STORED, NARROWED = "state.to(S.dtype.element_ty)", "state.to(tl.bfloat16).to(S.dtype.element_ty)"
+FAULTS = [
+    ("conv, 32 tokens", "for t in tl.static_range(T):", "for t in tl.static_range(min(T, 16)):", None),
+    ("ssd ring of 64, 32 tokens", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=32", None),
+    ("ssd ring of 51, 17 tokens", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", None),
+    ("ssd replay, 32 tokens", "BLOCK_K=max(16, triton.next_power_of_2(replayed))", "BLOCK_K=16", None),
+    ("ssd replay, 32 tokens, fp32", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", None),
+    ("ssd replay, tree of 33", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=32", None),
+    ("ssd flush, fp16", STORED, NARROWED, None),
+    ("ssd flush, bf16", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=16", None),
+    ("ssd snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "ssd_scan.py"),
+    ("delta ring of 64, 32 tokens", "max(8, triton.next_power_of_2(t))", "16", None),
+    ("delta ring of 51, 17 tokens", "max(16, triton.next_power_of_2(ring.capacity - window))", "16", None),
+    ("delta ring, fp16", "state.to(at.dtype.element_ty), mask", "state.to(tl.bfloat16).to(at.dtype.element_ty), mask",
+     "delta_stream.py"),
+    ("delta step, ring of 64", "block_l = max(16, triton.next_power_of_2(ring.capacity))", "block_l = 32", None),
+    ("delta step, ring of 37, fp16", "block_l = max(16, triton.next_power_of_2(ring.capacity))", "block_l = 32", None),
+    ("delta flush, fp16", STORED, NARROWED, None),
+    ("delta flush, bf16", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=16", None),
+    ("delta snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "delta_scan.py"),
+    ("delta tree, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "delta_chunked.py"),
+    ("delta tree of 40, fp16", "BLOCKS=triton.cdiv(t, 16)", "BLOCKS=2", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new", "file"), FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_a_planted_fault_of_the_ends_is_caught(name: str, old: str, new: str, file: str | None) -> None:
+    module, check = CASES[name]
+    mutant = mutated(module, old, new, file=file)
+    with pytest.raises(AssertionError):
+        check(mutant)
