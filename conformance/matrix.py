@@ -13,7 +13,7 @@ from rich.text import Text
 from .grid import Cell, groups, totals
 from .grid import Group as Grid
 from .report import Diagnosis, Header, Result
-from .ways import ways
+from .ways import listed, ways
 
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
 WIDEST = 10_000
@@ -105,7 +105,7 @@ def left_out(results: Sequence[Result]) -> RenderableType:
     said = []
     for (adapter, what_not, reason, partly), subjects in lines.items():
         what = f"{what_not} without" if partly else f"no {what_not}:"
-        said.append(Text(f"{adapter}: {', '.join(subjects)}: {what} {reason}", style="dim"))
+        said.append(Text(f"{adapter}: {listed(subjects)}: {what} {reason}", style="dim"))
     return Group(*said)
 
 

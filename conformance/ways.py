@@ -8,6 +8,12 @@ from .grid import RANK
 from .report import Diagnosis
 
 
+def listed(names: Iterable[str]) -> str:
+    """Names, each once, with commas between them, or semicolons where a name has a comma of its own."""
+    once = list(dict.fromkeys(names))
+    return ("; " if any("," in name for name in once) else ", ").join(once)
+
+
 @dataclass(frozen=True)
 class Way:
     """One way of failing, with the diagnoses that share its smallest case."""
@@ -20,7 +26,7 @@ class Way:
 
     @property
     def subjects(self) -> str:
-        return ", ".join(dict.fromkeys(d.subject for d in self.diagnoses))
+        return listed(d.subject for d in self.diagnoses)
 
     @property
     def failures(self) -> int:

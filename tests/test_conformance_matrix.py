@@ -9,6 +9,7 @@ from rich.console import Console
 
 from conformance import matrix as told
 from conformance.report import Output, Result
+from conformance.ways import listed
 
 OPERATIONS = ("step", "scan", "scan_masked", "scan_packed", "verify_snapshots", "verify_tree", "buffered_verify")
 SUBJECTS = ("ssd chunked", "torch", "buffered step, output only of ssd")
@@ -79,3 +80,8 @@ def test_one_table_of_all_operations_is_seen_to_be_cut(monkeypatch: pytest.Monke
     check(130)
     with pytest.raises(AssertionError):
         check(80)
+
+
+def test_names_that_hold_a_comma_are_told_apart() -> None:
+    assert listed(["plain", "joint", "plain"]) == "plain, joint"
+    assert listed(["joint", "joint, two drafts", "joint"]) == "joint; joint, two drafts"
