@@ -113,6 +113,7 @@ def check_bound(
     y, S = case.bound(chunk=chunk)
     shape = module.scratch_shape(case.run["q"].shape[0], len(lengths), o.h, chunk=chunk)
     assert case.call(module, chunk=chunk, scratch=torch.full(shape, float("nan")), **tiles) is case.run["out"]
+    assert max(np.mean((abs(pair.value) <= pair.error)[pair.value != 0]) for pair in (y, S)) < 0.5, "zeros would pass"
     comparison = eb.compare(case.rows(), y.value, y.error)
     assert comparison.passed, f"o: {comparison}"
     cases.assert_within("S", case.case.S, S, case.named)
@@ -177,7 +178,8 @@ def test_a_larger_chunk_lies_within_its_bound(o: Options, lengths: Any, chunk: i
     check_bound(kernel, o, lengths, (), chunk, block_v=32)
 
 
-ROUNDED = [(o, lengths, fresh) for o, lengths, fresh in COVER if o.io == "bf16"]
+ROUNDED = [(replace(o, gentle=False), lengths, fresh) for o, lengths, fresh in COVER if o.io == "bf16"]
+"""Under weak decays the bound of rounded products outgrows the values within a chunk: zeros would pass."""
 
 
 @pytest.mark.parametrize("chunk", [16, 64])
