@@ -18,7 +18,9 @@ from . import (
     conduct,
     edges,
     extremes,
+    flushes,
     histories,
+    largest,
     layers,
     packed,
     positions,
@@ -29,6 +31,7 @@ from . import (
     rules,
     sampling,
     speculation,
+    strides,
     tiles,
     turns,
     windows,
@@ -81,7 +84,7 @@ def _faults() -> Iterator[Fault]:
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
             yield fault(bug_class, operation, made(operation, run))
-    for module in (edges, tiles, extremes, turns, positions):
+    for module in (edges, tiles, extremes, turns, positions, strides, flushes, largest):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))
     for run, bug_class in processors.FAULTS:

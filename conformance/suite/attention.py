@@ -124,8 +124,9 @@ MOVES: tuple[Further, ...] = (
     ({"b": 8, "g": 1, "e": 256}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
     ({"b": 8, "l": 300, "g": 1, "e": 4}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
     ({"b": 65, "t": 3, "l": 3, "g": 1, "e": 2}, {}, "gentle"),
+    ({"b": 8, "g": 8, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
 )
-"""Paths past 8 and 16 nodes; more than one tile of channels, slots and rows."""
+"""Paths past 8 and 16 nodes; more than one tile of channels, slots, rows and key heads."""
 LEVEL = 128.0
 """How far from zero all scores of a row lie, above or below: beyond 104 exp is 0 or infinite in single precision."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}

@@ -24,8 +24,14 @@ TILES: tuple[Further, ...] = (
 """More than one tile of channels and rows, the largest too."""
 SHORT: tuple[Further, ...] = tuple(({"t": t}, {}, "normal") for t in (3, 4, 5))
 """As many tokens as the window has columns, one fewer and one more."""
+NARROW: tuple[Further, ...] = (
+    ({"b": 5, "w": 2, "t": 1}, {}, "normal"),
+    ({"b": 5, "w": 3, "t": 1}, {}, "normal"),
+    ({"b": 5, "w": 3, "t": 2}, {}, "normal"),
+)
+"""Runs shorter than a narrower window; kernels have a branch for each width."""
 RUNS: tuple[Further, ...] = tuple(({"b": 1, **sizes}, {}, "normal") for sizes in ({"t": 130}, {"t": 256}, {"t": 520, "c": 2}))
-FURTHER = (*TILES, *SHORT, *RUNS)
+FURTHER = (*TILES, *SHORT, *NARROW, *RUNS)
 """And of tokens; tiles of tokens that are full."""
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
 """The only row takes no part."""
@@ -149,7 +155,7 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
-DEEP = (*TILES, *SHORT, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
+DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
 """Long paths, and more than four rows of trees that differ."""
 
 
@@ -167,7 +173,7 @@ SPECIFICATIONS = (
         "step",
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
-        further=without_tokens_of(FURTHER),
+        further=without_tokens_of((*TILES, *RUNS)),
         draw=draw_step,
         expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
     ),

@@ -19,18 +19,22 @@ ROWS = (
     {"b": 5, "t": 2, "k": 1},
     {"k": 16, "v": 9, "t": 33},
 )
+LARGEST: tuple[Further, ...] = (
+    ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 1, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
+    ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
+)
+"""More than one tile of channels, of heads, of rows."""
 TILES: tuple[Further, ...] = (
     ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
     ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
     ({"b": 17, "t": 2}, {}, "gentle"),
     ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),
     ({"k": 16, "v": 9}, {}, "wide"),
-    ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
-    ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
+    *LARGEST,
     ({"t": 17}, {"sparse": "on"}, "gentle"),
 )
-"""More than one tile of channels, rows and heads, the largest too; a square state, whose transpose has its shape; small
+"""Sizes between these; a square state, whose transpose has its shape; small
 keys in more than one channel; and tokens that write nothing, or before which nothing decays: so many that running sums of the
 others round differently on both sides of one, in every draw."""
 LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle")

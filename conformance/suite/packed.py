@@ -64,7 +64,7 @@ class Packed:
         return [Expected(name, axes, y, error), Expected("S", self.of.state, after, wrong, state=True, recurrent=True)]
 
     def specification(
-        self, base: Mapping[str, int], rows: tuple[Mapping[str, int], ...], options: Any, sources: Any
+        self, base: Mapping[str, int], rows: tuple[Mapping[str, int], ...], options: Any, sources: Any, largest: Any
     ) -> Specification:
         return Specification(
             operation=f"{self.of.name}.scan_packed",
@@ -78,7 +78,7 @@ class Packed:
             expect=self.expect,
             run=pure,
             ok=divides("h", "g"),
-            further=FURTHER,
+            further=(*FURTHER, *largest),
         )
 
 
@@ -97,10 +97,11 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 2, "t": 256}, {"lengths": "whole"}, "gentle"),
     ({"b": 7, "t": 9}, {"lengths": "gaps"}, "gentle"),
     ({"b": 70, "t": 2}, {}, "gentle"),
+    ({"b": 1, "t": 9}, {"lengths": "whole"}, "gentle"),
 )
 """More than two chunks; many sequences; chunks that are full, in the middle of a run too; sequences without tokens first,
-last and side by side."""
+last and side by side; one sequence alone, which is new."""
 SPECIFICATIONS = (
-    Packed(ssd.RECURRENCE).specification(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
-    Packed(delta.RECURRENCE).specification(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),
+    Packed(ssd.RECURRENCE).specification(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES, ssd.LARGEST),
+    Packed(delta.RECURRENCE).specification(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES, delta.LARGEST),
 )

@@ -185,10 +185,14 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 3, "i": 300, "l": 2, "t": 200}, {"penalty": "all"}, "normal"),
     ({"b": 2, "i": 5, "l": 2, "t": 600}, {"penalty": "counts"}, "normal"),
     ({"b": 65}, {"penalty": "all"}, "normal"),
+    ({"b": 12, "i": 2000}, {"temperature": "zero"}, "normal"),
+    ({"b": 3, "i": 2000}, {"top_k": "some"}, "normal"),
+    ({"b": 3, "i": 2000}, {"temperature": "high", "top_p": "most"}, "normal"),
+    ({"b": 3, "i": 2000, "l": 20, "t": 20}, {"penalty": "all"}, "normal"),
 )
 """Top-p of what top-k has left; shares that are met exactly; all at once; larger vocabularies; logits of which no
 exponential exists in single precision; low temperatures, many and few tokens left; long histories, counts past 255; many
-rows."""
+rows; each setting over more than one block of the vocabulary."""
 SPECIFICATIONS = (
     Specification(
         operation="acceptance.process",

@@ -83,7 +83,7 @@ def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> t
     one that is padding throughout nothing.
 
     With `accept=stairs` row r accepts 1 + r mod t tokens of the first window, then all: after some window, in some row, any
-    number of tokens has been accepted.
+    number of tokens has been accepted. With `accept=rests` a row accepts all and nothing in turn, its neighbour the other.
     """
     count, tokens = draw.sizes["b"], draw.sizes.get("t", 1) if parents is None else parents.shape[1]
     rng, full = draw.rng(stream), [np.arange(tokens)] * count
@@ -98,6 +98,7 @@ def accepted(draw: Draw, stream: str, number: int, parents: Parents | None) -> t
     turn = (number + row) % 4 if number < 3 else rng.integers(0, 4, count)
     mixed = np.choose(turn, list(ways.values()))
     ways["stairs"] = 1 + row % tokens if number == 0 else most
+    ways["rests"] = np.where((number + row) % 2 == 0, most, 0)
     advanced = ways.get(draw.options.get("accept", "all"), mixed)
     path = np.full((count, tokens), -1, dtype=np.int64)
     for b, length in enumerate(advanced):

@@ -17,17 +17,20 @@ ROWS = (
     {"b": 5, "t": 2, "n": 1},
     {"p": 17, "n": 33},
 )
+LARGEST: tuple[Further, ...] = (
+    ({"b": 1, "t": 2, "g": 1, "h": 1, "p": 130, "n": 256}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 8, "h": 80, "p": 2, "n": 2}, {}, "gentle"),
+    ({"b": 65, "t": 2, "g": 1, "h": 1, "p": 2, "n": 2}, {}, "gentle"),
+)
+"""More than one tile of channels and states, of heads, of rows."""
 TILES: tuple[Further, ...] = (
     ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 64, "n": 128}, {}, "gentle"),
     ({"b": 1, "t": 2, "g": 1, "h": 2, "p": 72, "n": 100}, {}, "gentle"),
     ({"b": 17, "t": 2}, {}, "gentle"),
     ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 1, "p": 130, "n": 256}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 8, "h": 80, "p": 2, "n": 2}, {}, "gentle"),
-    ({"b": 65, "t": 2, "g": 1, "h": 1, "p": 2, "n": 2}, {}, "gentle"),
+    *LARGEST,
 )
-"""More than one tile of channels, states, rows and heads, the largest too; and a square state, whose transpose has its
-shape."""
+"""Sizes between these; and a square state, whose transpose has its shape."""
 LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "p": 2, "n": 2}, {}, "gentle")
 FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG, ({}, {"z": "on"}, "wide"))
 """And of tokens; tiles of tokens that are full; gates at both ends of their activation."""

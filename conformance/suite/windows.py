@@ -26,7 +26,19 @@ from ..cases import Case
 from ..draw import Draw, poisoned
 from . import delta, ssd
 from .recurrence import Recurrence
-from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, divides, oracles, orders
+from .specification import (
+    Arguments,
+    Came,
+    Expected,
+    Further,
+    Specification,
+    allowed,
+    copied,
+    divides,
+    oracles,
+    orders,
+    without_tokens,
+)
 from .speculate import ACCEPT, ALONE, BESIDE, BETWEEN, RARE, RUN, STAIRS, accepted, behind, chain_between, ends, paths
 
 
@@ -129,8 +141,9 @@ class Windows:
         more: tuple[Mapping[str, int], ...],
         options: Mapping[str, tuple[str, ...]],
         sources: Mapping[str, str],
+        largest: tuple[Further, ...],
     ) -> tuple[Specification, ...]:
-        """The four operations."""
+        """The four operations; `largest` are the cases of the recurrence that leave a tile."""
         shared: dict[str, Any] = {"families": ("gentle", "normal"), "draw": self.draw, "expect": self.expect, "run": run}
         shared |= {"ok": divides("h", "g"), "sources": {**sources, **SOURCES}}
         sizes = {**base, "t": 4, "j": 3}
@@ -141,23 +154,26 @@ class Windows:
             return Specification(operation=f"{self.of.name}.{operation}", **{"base": sizes, "rows": table} | shared | given)
 
         chain, beside = {**ACCEPT, **RUN, **options}, {"beside": RARE["beside"]}
+        tiles: tuple[Further, ...] = tuple(({**sizes, "j": 2}, {"accept": "all"}, family) for sizes, _, family in largest)
+        steps: tuple[Further, ...] = tuple((without_tokens(sizes), {}, family) for sizes, _, family in tiles)
         return (
-            made("verify_snapshots", options=chain, further=(*FURTHER, BESIDE), rare=beside),
+            made("verify_snapshots", options=chain, further=(*FURTHER, *tiles, BESIDE), rare=beside),
             made(
                 "verify_replay",
                 options={**TREE, **chain},
-                further=(*CHAINS, *FURTHER, TALL, ALONE, BESIDE, BETWEEN),
+                further=(*CHAINS, *FURTHER, *tiles, TALL, ALONE, BESIDE, BETWEEN),
                 rare=beside | {"between": ("trees", "chains")},
             ),
-            made("buffered_verify", options=chain, further=(*FURTHER, LONG, STAIRS, BESIDE), rare=RARE),
+            made("buffered_verify", options=chain, further=(*FURTHER, *tiles, LONG, STAIRS, RESTS, BESIDE), rare=RESTING),
             made(
                 "buffered_step",
                 base=single,
                 rows=({"j": 1}, {"b": 1, "j": 17}, *more),
                 further=(
-                    ({"b": 3, "j": 40}, {}, "gentle"),
+                    ({"b": 3, "j": 70, "g": 1, "h": 1}, {}, "gentle"),
                     ({"b": 1, "j": 150}, {"read": "last"}, "gentle"),
                     ({"b": 17, "j": 2, "g": 1, "h": 1}, {}, "gentle"),
+                    *steps,
                     ({}, {"beside": "another"}, "gentle"),
                 ),
                 options={"read": RUN["read"], **options},
@@ -196,6 +212,10 @@ more than one tile of rows."""
 CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
 LONG: Further = ({"b": 1, "j": 18, "t": 8}, {"accept": "all", "read": "last"}, "gentle")
 """144 tokens: rings of up to 64 entries turn twice."""
+RESTS: Further = ({"b": 2, "j": 18, "t": 8, "g": 1, "h": 1}, {"accept": "rests", "read": "last"}, "gentle")
+"""72 tokens of each row: a ring of up to 64 entries is flushed for a window of which the row takes nothing, while the other
+row holds what it has."""
+RESTING = RARE | {"accept": ("stairs", "rests")}
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
 SOURCES = {
     "": "ReplaySSM, algorithms 2 to 6; Snakes and Ladders, section 3.1",
@@ -203,6 +223,6 @@ SOURCES = {
     "tree": "STree, section 3",
 }
 SPECIFICATIONS: tuple[Specification, ...] = (
-    *Windows(ssd.RECURRENCE).specifications(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES),
-    *Windows(delta.RECURRENCE).specifications(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES),
+    *Windows(ssd.RECURRENCE).specifications(ssd.BASE, ssd.ROWS[1:3] + ssd.ROWS[6:], ssd.OPTIONS, ssd.SOURCES, ssd.LARGEST),
+    *Windows(delta.RECURRENCE).specifications(delta.BASE, delta.ROWS[1:3], delta.OPTIONS, delta.SOURCES, delta.LARGEST),
 )
