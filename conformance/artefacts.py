@@ -86,7 +86,8 @@ def merge(
         write(folder)
     except ConformanceError as error:
         raise refused(error) from error
-    Console().print(f"{footer.verdicts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
+    counts = ", ".join(f"{count} {word}" for word, count in footer.verdicts.items())
+    Console().print(f"{counts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
     if any(footer.verdicts.get(word) for word in ("fail", "unknown")):
         raise typer.Exit(FAILED)
 
