@@ -280,6 +280,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"scale": lambda c: 0.0}, ParameterError, "scale came as 0.0"),
     ({"length": lambda c: torch.zeros(6)}, PrecisionError, "length came as"),
     ({"out": lambda c: c.out[:, :-1]}, ShapeMismatch, "axis h has size"),
+    (
+        {"K": lambda c: c.K[:1], "V": lambda c: c.V[:1], "slots": lambda c: None, "length": lambda c: None},
+        ParameterError,
+        "the pool holds 1 states for 4 rows",
+    ),
 ]
 
 

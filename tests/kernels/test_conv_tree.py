@@ -92,6 +92,7 @@ REFUSED = {
     "parents of others": (lambda m: {"parents": PARENTS[:, :-1]}, errors.ShapeMismatch, "axis t"),
     "float parents": (lambda m: {"parents": PARENTS.float()}, errors.PrecisionError, "parents"),
     "another width": (lambda m: {"weight": m.weight[:, :-1]}, errors.ShapeMismatch, "axis w"),
+    "one tap": (lambda m: {"M": m.M[:, :, :1], "weight": m.weight[:, :1]}, errors.ParameterError, "1 taps"),
     "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
     "final": (lambda m: {"keep": "final"}, errors.ParameterError, "no one window"),
     "nothing to commit": (lambda m: {"keep": "committed"}, errors.ParameterError, "previous"),

@@ -15,6 +15,7 @@ from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_kernels.delta_tree_products import launch_products
 from ssmspec_ref import error_bounds as eb
+from ssmspec_ref import delta_tree as oracle
 from ssmspec_ref import tree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.records import masked
@@ -87,6 +88,35 @@ def test_every_node_lies_within_the_bound_and_no_state_is_written(o: Options) ->
 @pytest.mark.parametrize("io", ["fp32", "bf16"])
 def test_a_tree_of_128_nodes_lies_within_the_bound(io: str) -> None:
     check(kernel, Options(b=1, t=128, g=1, h=1, k=4, v=5, io=io, gentle=True), 4)
+
+
+def check_parts(module: ModuleType) -> None:
+    """A node meets one other, 16 before it, so that the inverse holds its beta alone: in fp32, as the outputs are here.
+
+    A few roundings of 2^-24 each lie between an output and the sum of its terms, which is of order 1; one to tf32 has 2^-12.
+    """
+    case = cases.draw(Options(b=1, t=40, g=1, h=1, k=24, v=5, io="bf16", l2_norm=False, scale=1.0), padding=False)
+    node = torch.arange(40)
+    case.k.copy_(torch.eye(24)[torch.where(node < 32, node % 16, node - 16)][:, None])
+    case.q.copy_(case.k)
+    case.g.zero_()
+    case.S.nan_to_num_(0.0)
+    chain = tree.ancestors(packed([parents_of("chain", 40)], 40))
+    window, _ = case.window()
+    expected = oracle.scan(case.state(), window, chain, case.options.params())
+    found = case.call(module.delta_tree, ancestors=torch.from_numpy(chain), inverse=True, out=torch.empty(1, 40, 1, 5))
+    assert np.abs(cases.doubles(found) - expected).max() <= 2.0**-18
+
+
+def test_the_inverse_of_a_large_tree_is_fp32() -> None:
+    check_parts(kernel)
+
+
+@pytest.mark.parametrize("wrong", ['"tf32"), input_precision="ieee")', '"ieee"), input_precision="tf32")'])
+def test_a_planted_tf32_product_of_the_inverse_is_caught(wrong: str) -> None:
+    mutant = mutated(kernel, '"ieee"), input_precision="ieee")', wrong, file="delta_inverse.py")
+    with pytest.raises(AssertionError):
+        check_parts(mutant)
 
 
 @pytest.mark.parametrize("o", [COVER[1], replace(COVER[2], t=19)], ids=str)
