@@ -132,7 +132,7 @@ def hold_laws(
     except ConformanceError as error:
         raise refused(error) from error
     if not asked:
-        print(f"{adapter} has nothing that a law can be asked of")
+        print(f"{adapter} has nothing that a law can be asked of: no decodings, and no scan of a recurrence in fp32 or fp64")
         raise typer.Exit(REFUSED)
     if broken:
         raise typer.Exit(FAILED)
