@@ -14,8 +14,8 @@ from ssmspec_kernels import delta_tree as kernel
 from ssmspec_kernels.delta_chunked import delta_chunked
 from ssmspec_kernels.delta_scan import delta_scan
 from ssmspec_kernels.delta_tree_products import launch_products
-from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import delta_tree as oracle
+from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.records import masked
