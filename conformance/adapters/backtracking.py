@@ -1,6 +1,7 @@
 """The backtracking paths of the reference as implementations of speculation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,7 @@ class Backtracking:
         return along(self.tokens, padded), lengths
 
 
-SEQUENTIAL, AT_ONCE = FLOAT64, NumericContract("fp64", "fp64", "fp64", order="output_only", softplus_threshold=float("inf"))
+SEQUENTIAL, AT_ONCE = FLOAT64, replace(FLOAT64, order="output_only")
 BUFFER = ReplayBuffer(capacity=15, window=7)
 LIMITS = {"replay buffer": Limits(sizes={"t": (1, BUFFER.window)}, reason="its rings are made for windows of 7 tokens")}
 PATHS: dict[str, tuple[Any, NumericContract, bool]] = {
