@@ -50,8 +50,12 @@ def test_wrong_cursors_are_refused() -> None:
         cursors.commit_step(origin, held[:2], capacity=9, rows=2)
     with pytest.raises(ParameterError, match="rows came as 2"):
         cursors.commit_step(origin, held, capacity=9, rows=2, slots=slots)
+    with pytest.raises(ParameterError, match="the pool holds 6 states for 7 rows"):
+        cursors.commit_step(origin, held, capacity=9, rows=7)
     with pytest.raises(ParameterError, match="give at least 1"):
         cursors.commit_flush(origin, held, capacity=9, rows=0)
+    assert not origin.any()
+    assert not held.any()
 
 
 def check_all_cursors(module: ModuleType) -> None:

@@ -16,8 +16,11 @@ from ssmspec_kernels import (
     delta_tree,
     ssd_buffered,
     ssd_flush,
+    ssd_gated,
+    ssd_gated_window,
     ssd_replay_scan,
     ssd_snapshots,
+    tree_attention,
 )
 from tests.kernels import (
     conv_cases,
@@ -32,7 +35,10 @@ from tests.kernels import (
     test_delta_buffered_step,
     test_delta_snapshots,
     test_delta_tree,
+    test_ssd_gated,
+    test_ssd_gated_window,
     test_ssd_snapshots,
+    test_tree_attention,
 )
 from tests.kernels.mutants import mutated
 
@@ -108,6 +114,22 @@ CASES: dict[str, tuple[ModuleType, Check]] = {
         ssd_snapshots,
         lambda m: test_ssd_snapshots.check(m, ssd(t=32, spare=64, live=True)),
     ),
+    "ssd snapshots, nothing beside": (
+        ssd_snapshots,
+        lambda m: test_ssd_snapshots.check(m, ssd(t=3, spare=9, D="", bias=False, softplus=False)),
+    ),
+    "ssd gated, fp16": (
+        ssd_gated,
+        lambda m: test_ssd_gated.check(m, ssd(t=2, state="fp16", io="bf16", z=True)),
+    ),
+    "ssd gated window of 32, fp16": (
+        ssd_gated_window,
+        lambda m: test_ssd_gated_window.check(m, ssd(t=32, state="fp16", io="bf16", z=True), False),
+    ),
+    "tree attention, 128 nodes": (
+        tree_attention,
+        lambda m: test_tree_attention.check(m, (6, 2, 128, 2, 1, 5, "bf16", torch.int32, True, True, None)),
+    ),
     "delta ring of 64, 32 tokens": (
         delta_buffered,
         lambda m: test_delta_buffered.check_windows(m, delta(t=32, io="bf16"), 64, "fp32", 4),
@@ -156,6 +178,10 @@ FAULTS = [
     ("ssd flush, fp16", STORED, NARROWED, None),
     ("ssd flush, bf16", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=16", None),
     ("ssd snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "ssd_scan.py"),
+    ("ssd snapshots, nothing beside", "if place >= 0:", "if place >= 1:", "ssd_scan.py"),
+    ("ssd gated, fp16", STORED, NARROWED, "ssd_scan.py"),
+    ("ssd gated window of 32, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "ssd_window.py"),
+    ("tree attention, 128 nodes", "for j0 in range(0, T, BLOCK_L):", "for j0 in range(0, min(T, 96), BLOCK_L):", None),
     ("delta ring of 64, 32 tokens", "max(8, triton.next_power_of_2(t))", "16", None),
     ("delta ring of 51, 17 tokens", "max(16, triton.next_power_of_2(ring.capacity - window))", "16", None),
     ("delta ring, fp16", "state.to(at.dtype.element_ty), mask", "state.to(tl.bfloat16).to(at.dtype.element_ty), mask",
