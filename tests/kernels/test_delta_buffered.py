@@ -444,6 +444,14 @@ def test_a_wrong_flush_by_hand_is_refused_and_nothing_is_written(rows: int, chan
     check_flush_refused(delta_flush, rows, changes)
 
 
+def test_a_flush_by_hand_of_groups_that_do_not_divide_is_refused() -> None:
+    case, ring = cases.draw(Options()), rings.ring_of(replace(Options(), poison=0.5), 5, torch.float32)
+    before = cases.whole(case.S).clone()
+    with pytest.raises(ParameterError, match="3 groups do not divide 4 heads"):
+        delta_flush.delta_flush(case.S, replace(ring, k=ring.k.repeat(1, 1, 2, 1)[:, :, :3]), 3, slots=case.slots)
+    assert cases.untouched(before, cases.whole(case.S))
+
+
 @pytest.mark.parametrize(
     "wrong", ['or axes.get("b", rows) != rows and not eps > 0', "or not eps > 0", 'or axes.get("b", rows) != rows or eps < 0']
 )

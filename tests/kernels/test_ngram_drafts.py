@@ -138,6 +138,7 @@ def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int, tokens: i
         ({"y": torch.zeros(2, 1, 4, dtype=I64)}, ShapeMismatch),
         ({"lengths": torch.zeros(2, 2, dtype=I64)}, ShapeMismatch),
         ({"places": torch.zeros(2, 1, 8, dtype=I64)}, ShapeMismatch),
+        ({"slots": None, "y": torch.zeros(4, 1, 3, dtype=I64)}, ParameterError),
     ],
 )
 def test_what_the_kernel_cannot_do_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
