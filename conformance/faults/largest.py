@@ -1,5 +1,6 @@
 """Wrong past a size that real models have: packed runs, windows, moves of slots, large vocabularies; narrow convolutions."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,12 @@ def sixty_four_values_of_a_run(S: Array, run: Any, bounds: Array, fresh: Array, 
     return rounded(np.where(np.arange(o.shape[3]) < 64, o, 0.0), S_next)
 
 
+def eight_key_heads_of_a_run(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """Value heads that belong to key heads from the eighth on read the first."""
+    near = np.where(np.arange(run.q.shape[2]) < 8, np.arange(run.q.shape[2]), 0)
+    return rounded(*right_packed("delta", S, replace(run, q=run.q[:, :, near]), bounds, fresh, params))
+
+
 def alone_is_never_fresh(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
     """One sequence alone starts from what its slot held before."""
     return rounded(*right_packed("ssd", S, run, bounds, fresh & (len(fresh) > 1), params))
@@ -195,6 +202,7 @@ FAULTS: tuple[Wrong, ...] = (
     (StatesOfSteps, "delta.buffered_step", "INDEX", AT_ONCE, EVERYTHING),
     (thirty_two_heads_of_a_run, "ssd.scan_packed", "INDEX", FP32),
     (sixty_four_values_of_a_run, "delta.scan_packed", "INDEX", FP32),
+    (eight_key_heads_of_a_run, "delta.scan_packed", "GROUP-MAP", FP32),
     (alone_is_never_fresh, "ssd.scan_packed", "SLOT-REUSE", FP32),
     (narrow_and_short, "conv.scan", "CONV", FP32),
     (narrow_and_exact, "conv.commit", "CONV", FP32),

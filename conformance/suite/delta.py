@@ -21,7 +21,7 @@ ROWS = (
 )
 LARGEST: tuple[Further, ...] = (
     ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 13, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
     ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
 )
 """More than one tile of channels, of heads, of rows."""
