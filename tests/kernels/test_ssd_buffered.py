@@ -166,6 +166,8 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
         ssd_flush.ssd_flush(case.S, replace(ring, B=ring.B.bfloat16()), case.A, 3, slots=case.slots)
     with pytest.raises(ParameterError, match="the pool holds 6 states for 7 rows"):
         ssd_flush.ssd_flush(case.S, ring, case.A, 7)
+    with pytest.raises(ParameterError, match="3 groups do not divide 4 heads"):
+        ssd_flush.ssd_flush(case.S, replace(ring, B=ring.B.repeat(1, 1, 2, 1)[:, :, :3]), case.A, 3, slots=case.slots)
     cases.unchanged(before)
 
 

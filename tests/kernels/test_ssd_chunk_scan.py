@@ -226,9 +226,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:
     together.call(kernel)
     for b in range(3):
         alone.call(kernel, bounds=torch.tensor(alone.bounds[b : b + 2]), slots=alone.case.slots[b : b + 1], fresh=None)
-    assert torch.equal(
-        together.rows_of("out") if hasattr(together, "rows_of") else together.run["out"][2:-3], alone.run["out"][2:-3]
-    )
+    assert torch.equal(together.run["out"][BEFORE:-BEHIND], alone.run["out"][BEFORE:-BEHIND])
     named = together.case.named
     assert torch.equal(together.case.S[named], alone.case.S[named])
 
@@ -268,6 +266,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"S": lambda c: c.case.S[:1], "slots": lambda c: None, "fresh": lambda c: None},
         ParameterError,
         "the pool holds 1 states",
+    ),
+    (
+        {name: lambda c, name=name: c.run[name].repeat(1, 2, 1)[:, :3] for name in ("B", "C")},
+        ParameterError,
+        "3 groups do not divide 4 heads",
     ),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
     ({"bounds": lambda c: torch.tensor([0.0, 3.0, 4.0])}, PrecisionError, "bounds came as"),
