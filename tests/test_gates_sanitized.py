@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from triton.runtime.jit import JITFunction
 
 from perf_gates.gpu import sanitized
 from perf_gates.gpu.sanitized import JUDGED, Said, chosen, heard
@@ -16,18 +17,44 @@ MEMCHECK = "========= Invalid __global__ write of size 4 bytes\n========= ERROR 
 RACECHECK = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
 
 
+def planted_kernel(x: int) -> None: ...
+
+
 def share(summary: str, *leave: str, wrong: str = "") -> str:
     """The output of a process that had every check but some."""
-    verdicts = ({"check": c.name, "passed": c.name != wrong, "message": "apart"} for c in chosen() if c.name not in leave)
+    verdicts = (
+        {"check": c.name, "passed": c.name != wrong, "message": "apart", "kernels": [f"{c.kernel}_kernel"]}
+        for c in chosen()
+        if c.name not in leave
+    )
     return "".join(f"{JUDGED}{json.dumps(verdict)}\n" for verdict in verdicts) + summary
 
 
 def test_every_kernel_of_the_checks_is_chosen_and_every_variant_once() -> None:
     from perf_gates.gpu.model_shapes import checks
 
-    names = [(check.kernel, check.variant) for check in chosen()]
+    names = [(check.kernel, check.variant) for check in chosen() if check.batch in sanitized.PLAN.batches]
     assert len(names) == len(set(names))
     assert set(names) == {(check.kernel, check.variant) for check in checks(sanitized.PLAN)}
+
+
+def test_launchers_with_several_kernels_are_checked_with_many_rows_too() -> None:
+    many = [check for check in chosen() if check.batch in sanitized.MANY.batches]
+    names = sanitized.OTHERWISE.removeprefix("^(").removesuffix(")/").split("|")
+    assert {check.kernel for check in many} == set(names)
+    assert len({check.name for check in chosen()}) == len(chosen())
+
+
+def test_what_triton_launches_is_noted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(JITFunction, "run", lambda kernel, *args, **named: made.append((args, named)))
+    kernel = JITFunction(planted_kernel)
+    with sanitized.launched() as names:
+        assert names == set()
+        kernel[(1,)](3, warps=1)
+    kernel[(2,)](3)
+    assert names == {"planted_kernel"}
+    assert made == [((3,), {"grid": (1,), "warmup": False, "warps": 1}), ((3,), {"grid": (2,), "warmup": False})]
 
 
 @pytest.mark.parametrize(("tool", "planted"), [("memcheck", MEMCHECK), ("racecheck", RACECHECK)])
@@ -39,6 +66,7 @@ def test_a_tool_that_saw_its_fault_and_no_other_is_clean(tool: str, planted: str
     said = heard(tool, planted, [share(none[tool])])
     assert said.clean
     assert said.lines == []
+    assert said.kernels == sorted({f"{check.kernel}_kernel" for check in chosen()})
     assert (said.planted, said.found, len(said.checks)) == (64 if tool == "memcheck" else 1, 0, len(chosen()))
 
 

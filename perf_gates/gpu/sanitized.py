@@ -1,12 +1,13 @@
-"""Every kernel under compute-sanitizer, at small batches: `python -m perf_gates.gpu.sanitized --out FILE`.
+"""The kernels under compute-sanitizer, at small batches: `python -m perf_gates.gpu.sanitized --out FILE`.
 
 memcheck     accesses beyond an allocation, or misaligned; every tensor has one of its own, that ends where it ends
 racecheck    two threads at one word of shared memory with no barrier between them
 
-What runs is one check of every kernel and variant of `model_shapes`, its outputs judged as there, spread over processes. A
-fault of its kind is planted first: a tool that does not report it says nothing of the kernels. A tool that the machine's
-runtime refuses is written down with what it said. FILE keeps what another tool said of the same kernels on such a machine, so
-that each may have a GPU of its own. Exits with 1 unless every tool that ran saw its fault and nothing else.
+What runs is one check of every launcher and variant of `model_shapes`, and more of those that have several kernels, their
+outputs judged as there, spread over processes; which kernels were launched is written down. A fault of its kind is planted
+first: a tool that does not report it says nothing of the kernels. A tool that the machine's runtime refuses is written down
+with what it said. FILE keeps what another tool said of the same kernels on such a machine, so that each may have a GPU of its
+own. Exits with 1 unless every tool that ran saw its fault and nothing else.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -28,6 +30,9 @@ from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.machine import fingerprint, need_gpu
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
+MANY = Plan(batches=(16,), windows=(10, 32), nodes=(63,), rings=((6, 32), (10, 64)))
+OTHERWISE = "^(delta_chunked|delta_tree|delta_buffered|ssd_tree_scan|ssd_replay_scan|ssd_buffered)/"
+"""Launchers that have other kernels for many rows, more tokens, larger trees and rings: they are checked with both plans."""
 PLANTED = {
     "memcheck": 'extern "C" __global__ void planted(float* x) { x[blockDim.x + threadIdx.x] = 1.0f; }',
     "racecheck": """extern "C" __global__ void planted(float* x) {
@@ -44,12 +49,13 @@ JUDGED = "judged: "
 
 @dataclass
 class Said:
-    """What one tool said. `found` errors or hazards; `failed` checks whose outputs were wrong; `unrun` had no end in time;
-    `refused`: why the tool could not run; `lines`: the first that tell of something found."""
+    """What one tool said. `kernels` that the checks launched; `found` errors or hazards; `failed` checks whose outputs were
+    wrong; `unrun` had no end in time; `refused`: why the tool could not run; `lines`: the first of what was found."""
 
     tool: str
     planted: int = 0
     checks: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
     found: int = 0
     failed: list[str] = field(default_factory=list)
     unrun: list[str] = field(default_factory=list)
@@ -63,11 +69,30 @@ class Said:
 
 
 def chosen() -> list[Check]:
-    """The first check of each kernel and variant; rings, which take most time, before all others."""
+    """The first check of each launcher and variant, and all of `MANY`; rings, which take most time, before all others."""
     from perf_gates.gpu.model_shapes import checks
 
     found = list({(check.kernel, check.variant): check for check in reversed(checks(PLAN))}.values())[::-1]
-    return sorted(found, key=lambda check: "buffered" not in check.kernel)
+    return sorted([*checks(MANY, OTHERWISE), *found], key=lambda check: "buffered" not in check.kernel)
+
+
+@contextmanager
+def launched() -> Iterator[set[str]]:
+    """The names of the compiled kernels that Triton launches meanwhile."""
+    from triton.runtime.jit import JITFunction
+
+    names: set[str] = set()
+    run = JITFunction.run
+
+    def noted(kernel: Any, *args: Any, **named: Any) -> Any:
+        names.add(kernel.fn.__name__)
+        return run(kernel, *args, **named)
+
+    JITFunction.run = noted
+    try:
+        yield names
+    finally:
+        JITFunction.run = run
 
 
 def run(tool: str, share: str, seconds: float) -> str:
@@ -102,7 +127,7 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
         lines = [line for line in planted.splitlines() if line.strip(" =")]
         said.refused = next((line for line in lines if "rror" in line), "; ".join(lines[-3:]) or "it said nothing")[:300]
         return said
-    said.planted = seen
+    said.planted, kernels = seen, set[str]()
     for i, text in enumerate(shares):
         said.found += counted(text) or 0
         if counted(text) is None:
@@ -111,9 +136,11 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
         for line in (line for line in text.splitlines() if line.startswith(JUDGED)):
             verdict = json.loads(line.removeprefix(JUDGED))
             said.checks.append(verdict["check"])
+            kernels |= {*verdict["kernels"]}
             if not verdict["passed"]:
                 said.failed.append(f"{verdict['check']}: {verdict['message']}")
     said.checks.sort()
+    said.kernels = sorted(kernels)
     said.unrun += sorted({check.name for check in chosen()} - {*said.checks})
     return said
 
@@ -137,8 +164,9 @@ def inside(tool: str, share: str) -> Iterator[str]:
         return
     i, n = map(int, share.split("/"))
     for check in chosen()[i::n]:
-        began, verdict = monotonic(), judge(check, "cuda", 0)
-        held = {"check": check.name, "passed": verdict.passed, "message": verdict.message}
+        with launched() as names:
+            began, verdict = monotonic(), judge(check, "cuda", 0)
+        held = {"check": check.name, "passed": verdict.passed, "message": verdict.message, "kernels": sorted(names)}
         yield JUDGED + json.dumps(held | {"seconds": round(monotonic() - began, 1)})
 
 
