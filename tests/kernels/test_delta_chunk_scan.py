@@ -272,11 +272,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "the pool holds 1 states",
     ),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
-    (
-        {name: lambda c, name=name: c.run[name].repeat(1, 2, 1)[:, :3] for name in ("q", "k")},
-        ParameterError,
-        "3 groups do not divide 2 heads",
-    ),
     ({"chunk": lambda c: 8}, ParameterError, "chunk came as 8; give a power of two"),
     ({"chunk": lambda c: 128}, ParameterError, "chunk came as 128; give 16, 32 or 64"),
     ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
@@ -288,6 +283,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
     ({"scratch": lambda c: torch.zeros(3, 2, 34, 16).double()}, ShapeMismatch, "scratch came as"),
     ({"scratch": lambda c: torch.zeros(3, 2, 34, 32)[..., ::2]}, ShapeMismatch, "scratch came as"),
+    (
+        {name: lambda c, name=name: c.run[name].repeat(1, 2, 1)[:, :3] for name in ("q", "k")},
+        ParameterError,
+        "3 groups do not divide 2 heads",
+    ),
 ]
 
 
