@@ -92,8 +92,10 @@ def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "F
 def test_without_a_gpu_the_core_set_fails_with_a_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf_gates/timed/core_set.py"]
     command += ["--benchmark-json", str(tmp_path / "found.json")]
-    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    said = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False, timeout=200)
+    beside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    said = subprocess.run(
+        command, cwd=ROOT, env=beside | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False, timeout=200
+    )
     assert said.returncode == 1, said.stderr
     assert said.stdout.count("the core set is timed on a GPU, and none is here") == len(GATES.core)
     assert "Traceback" not in said.stdout + said.stderr
