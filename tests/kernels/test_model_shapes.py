@@ -117,6 +117,7 @@ def test_what_fails_counts_in_the_table_and_in_the_exit_code(
     found = [Verdict("norm", "m", "T=1", 1, True, 0.5), Verdict("norm", "m", "T=2", 1, False, None, "no")]
     found.append(Verdict("rotary", "m", "T=1", 1, True, None))
     monkeypatch.setattr(model_shapes, "verdicts", lambda *_: iter(found))
+    monkeypatch.setattr(model_shapes, "need_gpu", lambda _: None)
     monkeypatch.setattr(model_shapes, "fingerprint", dict)
     monkeypatch.setattr("sys.argv", ["model_shapes", "--out", str(tmp_path / "x.json")])
     with pytest.raises(SystemExit, match="1"):
