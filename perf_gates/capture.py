@@ -40,19 +40,25 @@ class Built:
 
 
 @contextmanager
+def launching(instead: Callable[..., Any]) -> Iterator[None]:
+    """In the block a launch is a call of `instead`, of the kernel and what came with it: its arguments, `grid`, `warmup`."""
+    run, JITFunction.run = JITFunction.run, instead
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+
+
+@contextmanager
 def recorded() -> Iterator[list[Launch]]:
     """Keep every launch of the block instead of making it."""
     launches: list[Launch] = []
-    run = JITFunction.run
 
-    def keep(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        launches.append(Launch(self, args, kwargs, grid))
+    def keep(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        launches.append(Launch(kernel, args, kwargs, grid))
 
-    JITFunction.run = keep
-    try:
+    with launching(keep):
         yield launches
-    finally:
-        JITFunction.run = run
 
 
 def launches_of(call: Callable[[], object]) -> list[Launch]:

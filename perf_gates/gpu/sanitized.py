@@ -81,18 +81,16 @@ def launched() -> Iterator[set[str]]:
     """The names of the compiled kernels that Triton launches meanwhile."""
     from triton.runtime.jit import JITFunction
 
-    names: set[str] = set()
-    run = JITFunction.run
+    from perf_gates.capture import launching
 
-    def noted(kernel: Any, *args: Any, **named: Any) -> Any:
-        names.add(kernel.fn.__name__)
+    names, run = set[str](), JITFunction.run
+
+    def noted(kernel: JITFunction, *args: Any, **named: Any) -> Any:
+        names.add(kernel.__name__)
         return run(kernel, *args, **named)
 
-    JITFunction.run = noted
-    try:
+    with launching(noted):
         yield names
-    finally:
-        JITFunction.run = run
 
 
 def run(tool: str, share: str, seconds: float) -> str:
