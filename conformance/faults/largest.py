@@ -21,62 +21,55 @@ from .single import EVERYTHING, Wrong, adapter_of
 from .windows import LIMITS
 
 FP32 = NumericContract()
+NOTHING = np.s_[:0]
 
 
 # --- windows ---
 
 
 class OneTile(Bare):
-    """Right but for what lies past a tile."""
+    """Right but for what lies past a tile: 0 stands in those parts of what is said and of the state."""
 
     path: Any = snapshots
+    said: Any = NOTHING
+    kept: Any = NOTHING
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(type(self).path, S, params)
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
-        return self.said(super().verify(window, parents).copy())
-
-    def state(self) -> Array:
-        return self.kept(super().state().copy())
-
-    def said(self, y: Array) -> Array:
+        y = super().verify(window, parents).copy()
+        y[self.said] = 0
         return y
 
-    def kept(self, S: Array) -> Array:
+    def state(self) -> Array:
+        S = super().state().copy()
+        S[self.kept] = 0
         return S
 
 
 class OneTileOfStates(OneTile):
     """The last axis of the state is stored to the 64th entry."""
 
-    def kept(self, S: Array) -> Array:
-        S[..., 64:] = 0
-        return S
+    kept = np.s_[..., 64:]
 
 
 class OneTileOfHeads(OneTile):
     """Heads from the 32nd on are not written."""
 
-    def said(self, y: Array) -> Array:
-        y[:, :, 32:] = 0
-        return y
+    said = np.s_[:, :, 32:]
 
 
 class OneTileOfChannels(OneTile):
     """Channels of a head from the 64th on are not written."""
 
-    def said(self, y: Array) -> Array:
-        y[..., 64:] = 0
-        return y
+    said = np.s_[..., 64:]
 
 
 class OneTileOfRows(OneTile):
     """Rows from the 32nd on are not written."""
 
-    def said(self, y: Array) -> Array:
-        y[32:] = 0
-        return y
+    said = np.s_[32:]
 
 
 class HeadsInReplay(OneTileOfHeads):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from ssmspec_ref import attention, decode, speculate, tiny
+from ssmspec_ref import attention, decode, speculate, tiny, tree
 from ssmspec_ref.backtrack import snapshots
 from ssmspec_ref.contract import FLOAT64, Adapter
 from ssmspec_ref.decode import Row, Sequences, Settings
@@ -42,10 +42,7 @@ def drafted(emitted: int, wanted: Row, row: int) -> tuple[Array, Array]:
     rng = np.random.default_rng([emitted, row])
     nodes = int(rng.integers(2, NODES + 1))
     parents = np.array([-1, *(max(0, node - 1 - int(rng.integers(3))) for node in range(1, nodes))])
-    node, path = nodes - 1, list[int]()
-    while node > 0:
-        path.insert(0, node)
-        node = int(parents[node])
+    path = np.flatnonzero(tree.ancestors(parents[None])[0, -1])[1:]
     tokens = rng.integers(0, TOKENS, nodes)
     ahead = wanted[emitted : emitted + len(path)]
     tokens[path[: len(ahead)]] = ahead
