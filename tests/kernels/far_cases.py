@@ -47,6 +47,7 @@ HELD = 2
 """Entries of every ring that count: with windows of 3, rings of 7 are due and those of 9 are not."""
 MARKS = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
 PATHS = [[0, 2, -1], [1, 2, -1], [2, -1, -1]]
+PARENTS = [[-1, 0, 0], [-1, 0, 1], [-1, 0, 1]]
 
 
 def numbered(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -54,12 +55,16 @@ def numbered(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return (torch.arange(torch.Size(shape).numel()) % 97).reshape(shape).to(dtype)
 
 
+def slots() -> Tensor:
+    """The last one is taken by the last row."""
+    return torch.tensor([1, 0, 2], dtype=torch.int32)
+
+
 def window() -> Arguments:
     """Trees of which every row emits something, and room for it."""
     room = (torch.full((3, 3), -7), torch.full((3, 3), -7), torch.full((3,), -7), torch.zeros(3, dtype=torch.bool))
-    parents, tokens = torch.tensor([[-1, 0, 0], [-1, 0, 1], [-1, 0, 1]]), torch.tensor([[1, 0, 2], [2, 1, 0], [0, 2, 1]])
-    slots = torch.tensor([1, 0, 2], dtype=torch.int32)
-    return {"tokens": tokens, "parents": parents, "budget": torch.full((3,), 9), "slots": slots, "out": Emitted(*room)}
+    parents, tokens = torch.tensor(PARENTS), torch.tensor([[1, 0, 2], [2, 1, 0], [0, 2, 1]])
+    return {"tokens": tokens, "parents": parents, "budget": torch.full((3,), 9), "slots": slots(), "out": Emitted(*room)}
 
 
 def greedy() -> Arguments:
@@ -76,12 +81,11 @@ def sampled() -> Arguments:
 def committed() -> Arguments:
     counts = torch.tensor([3, 2, 3])
     run = Emitted(numbered(3, 3, dtype=torch.int64), torch.zeros(3, 3), counts, torch.zeros(3, dtype=torch.bool))
-    slots = torch.tensor([1, 0, 2], dtype=torch.int32)
-    return {"run": run, "sequences": torch.full((3, 8), -1), "length": torch.tensor([4, 1, 0]), "slots": slots}
+    return {"run": run, "sequences": torch.full((3, 8), -1), "length": torch.tensor([4, 1, 0]), "slots": slots()}
 
 
 def masked() -> Arguments:
-    parents, nodes = torch.tensor([[-1, 0, 0], [-1, 0, 1], [-1, 0, 1]]), torch.zeros(3, 3, dtype=torch.int64)
+    parents, nodes = torch.tensor(PARENTS), torch.zeros(3, 3, dtype=torch.int64)
     return {"parents": parents, "ancestors": torch.zeros(3, 3, 3, dtype=torch.bool), "depths": nodes}
 
 
@@ -99,16 +103,15 @@ def turned() -> Arguments:
 
 
 def compacted() -> Arguments:
-    K, path = numbered(3, 6, 3, 2), torch.tensor([[0, 2, -1], [1, 2, -1], [2, -1, -1]])
-    slots = torch.tensor([1, 0, 2], dtype=torch.int32)
-    return {"K": K, "V": -K, "path": path, "length": torch.tensor([1, 3, 3]), "slots": slots}
+    K = numbered(3, 6, 3, 2)
+    return {"K": K, "V": -K, "path": torch.tensor(PATHS), "length": torch.tensor([1, 3, 3]), "slots": slots()}
 
 
 def attended(cache: int = 8) -> Arguments:
     """Windows of three tokens, three heads of queries and of keys."""
     sizes = dict.fromkeys("qkv", 3) | dict.fromkeys("KV", cache) | {"out": 3}
     made = {name: (numbered(3, t, 3, 5) / 97).roll(i).bfloat16() for i, (name, t) in enumerate(sizes.items())}
-    return made | {"length": torch.tensor([5, 4, 3]), "slots": torch.tensor([1, 0, 2], dtype=torch.int32)}
+    return made | {"length": torch.tensor([5, 4, 3]), "slots": slots()}
 
 
 def tree() -> Arguments:
@@ -130,13 +133,13 @@ def packed(given: Arguments, *names: str) -> Arguments:
 def conv(t: int = 3, **changes: Any) -> Arguments:
     """Slots of a pool that the rows fill, the last of them taken."""
     made = conv_cases.case(conv_cases.Options(b=3, t=t, c=5, padding=False, io="bf16"))
-    pool = {"M": numbered(3, 5, 4), "slots": torch.tensor([1, 0, 2], dtype=torch.int32)}
+    pool = {"M": numbered(3, 5, 4), "slots": slots()}
     return {"u": made.u, "weight": made.weight, **made.settings} | pool | changes
 
 
 def selective() -> Arguments:
     made = selective_cases.case(selective_cases.Options(b=3, t=3, d=3, n=3, padding=False))
-    pool = {"S": numbered(3, 3, 3) / 97, "slots": torch.tensor([1, 0, 2], dtype=torch.int32)}
+    pool = {"S": numbered(3, 3, 3) / 97, "slots": slots()}
     return made.tensors | made.settings | pool
 
 
