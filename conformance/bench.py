@@ -136,8 +136,8 @@ def stir(given: Arguments) -> None:
 
 
 def spaced(value: Any, widths: Iterator[int] | None = None) -> Any:
-    """The same values as views, NaN between them, the gaps of each array as wide as no other's: what reads an array as if it
-    were compact, or by the strides of another one, reads NaN."""
+    """The same values as views, NaN between them, the gaps of each array of a record as wide as no other's of it: what reads
+    an array as if it were compact, or by the strides of another one of its record, reads NaN."""
     widths = cycle(range(1, GAPS + 1)) if widths is None else widths
     if isinstance(value, tuple):
         return tuple(spaced(part, widths) for part in value)

@@ -4,10 +4,10 @@ utilisation = |error| / bound, element by element: 1 is the worst that the decla
 number fails before any bound is asked; a bound that is not finite decides nothing, and the verdict is unknown. An output is
 void where zeros would be within the bound everywhere; a case of which every computed output is void decides nothing either.
 
-Inputs of cases with a seed above 0 are views into buffers of NaN with a gap after every element, as wide in each array as
-in no other, so that each has strides of its own. The cases of the last family are run three times: the second time other
-inputs, of a seed that no table has, lie in the same arrays beside the same weights; the third time the first inputs lie
-in new arrays. What was kept by address, by shape or from call to call shows.
+Inputs of cases with a seed above 0 are views into buffers of NaN with a gap after every element, as wide in each array of a
+record as in no other of it, so that each has strides of its own. The cases of the last family are run three times: the
+second time other inputs, of a seed that no table has, lie in the same arrays beside the same weights; the third time the
+first inputs lie in new arrays. What was kept by address, by shape or from call to call shows.
 """
 
 from collections.abc import Callable
