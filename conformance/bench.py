@@ -25,8 +25,9 @@ from .suite.specification import Arguments, Came, Specification
 
 PLAIN = "biufc"
 """Kinds of NumPy arrays that are numbers."""
-GAPS = 7
-"""Widths of gaps between elements: more than any record has arrays, so that no two of them have the same strides."""
+GAPS = 10
+"""Widths of gaps between elements: as many as a call has arrays, so that no two have the same strides. Only calls of several
+windows have more arrays; those of one window still differ."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def foreign(came: Any) -> Any:
 def placed(arguments: Arguments, gaps: bool) -> Arguments:
     """The inputs in arrays of their own."""
     fresh: Arguments = copy.deepcopy(arguments)
-    return tuple(map(spaced, fresh)) if gaps else fresh
+    return spaced(fresh) if gaps else fresh
 
 
 def refilled(given: Arguments, arguments: Arguments) -> Arguments:
@@ -136,8 +137,8 @@ def stir(given: Arguments) -> None:
 
 
 def spaced(value: Any, widths: Iterator[int] | None = None) -> Any:
-    """The same values as views, NaN between them, the gaps of each array of a record as wide as no other's of it: what reads
-    an array as if it were compact, or by the strides of another one of its record, reads NaN."""
+    """The same values as views, NaN between them, the gaps of each array as wide as no other's: what reads an array as if it
+    were compact, or by the strides of another one, reads NaN."""
     widths = cycle(range(1, GAPS + 1)) if widths is None else widths
     if isinstance(value, tuple):
         return tuple(spaced(part, widths) for part in value)

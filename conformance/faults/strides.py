@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import delta
-from ssmspec_ref.contract import Adapter, NumericContract
-from ssmspec_ref.shapes import Array
+from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
+from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
+from ..adapters.acceptance import Runs, accept_greedy, accept_sampled
+from ..adapters.attention import verify_tree
 from .arithmetic import right, rounded
 from .single import Wrong, adapter_of
 
@@ -38,10 +40,30 @@ def query_as_key(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     return rounded(*delta.scan(S, replace(window, q=read_as(window.q, window.k)), params))
 
 
+def values_as_keys(
+    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
+) -> Array:
+    """The values of the cache are read by the strides of its keys. Bug class INDEX."""
+    return verify_tree(K, read_as(V, K), length, q, k, v, ancestors, scale)
+
+
+def drafter_as_target(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
+    """The law of the drafter is read by the strides of the target's. Bug class INDEX."""
+    return accept_sampled(tokens, parents, p, read_as(q, p), *rest)
+
+
+def tokens_as_parents(tokens: Array, parents: Array, *rest: Any) -> Runs:
+    """Drafts are read by the strides of the tree. Bug class INDEX."""
+    return accept_greedy(read_as(tokens, parents), parents, *rest)
+
+
 FAULTS: tuple[Wrong, ...] = (
     (gate_as_input, "ssd.scan", "INDEX", FP32),
     (read_as_write, "ssd.scan", "INDEX", FP32),
     (query_as_key, "delta.scan", "INDEX", FP32),
+    (values_as_keys, "attention.verify_tree", "INDEX", FLOAT64),
+    (drafter_as_target, "acceptance.sampled", "INDEX", FLOAT64),
+    (tokens_as_parents, "acceptance.greedy", "INDEX", FLOAT64),
 )
 """Each with its operation, its bug class, and what it declares."""
 
