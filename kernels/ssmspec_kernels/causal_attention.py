@@ -104,9 +104,9 @@ def causal_attention(
 
 
 def _aligned(pool: Tensor) -> bool:
-    """Whether all its rows start at multiples of 16 bytes, as a descriptor asks."""
+    """Whether its rows are dense, one channel too, and start at multiples of 16 bytes, as a descriptor asks."""
     apart = [step * pool.element_size() for step in pool.stride()[:-1]]
-    return pool.data_ptr() % 16 == 0 and all(offset > 0 and offset % 16 == 0 for offset in apart)
+    return pool.stride(-1) == 1 and pool.data_ptr() % 16 == 0 and all(offset > 0 and offset % 16 == 0 for offset in apart)
 
 
 @triton.jit

@@ -165,7 +165,7 @@ def delta_scan_kernel(
             o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM, LANES)  # (2) to (5)
             tl.store(at_o + tl.cast(t, tl.int64) * stride_o_t, o_t.to(o.dtype.element_ty), mask=in_v)
             if places is not None:
-                place = tl.load(places + b * stride_places_b + t * stride_places_t).to(tl.int64)
+                place = tl.load(places + b * stride_places_b + tl.cast(t, tl.int64) * stride_places_t).to(tl.int64)
                 if place >= 0:
                     tl.store(at_S + (place - slot) * stride_S_s, state.to(S.dtype.element_ty), mask=inside)
             real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next

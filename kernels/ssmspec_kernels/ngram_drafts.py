@@ -148,7 +148,7 @@ def _ngram_drafts_kernel(
         there += more.to(tl.int64)
     if table is not None:
         for n in range(ROWS):
-            at_w = table + root * stride_tab_v + n * stride_tab_n + (k - 1) * stride_tab_k
+            at_w = table + root * stride_tab_v + tl.cast(n, tl.int64) * stride_tab_n + (k - 1) * stride_tab_k
             w = tl.load(at_w, mask=in_k & live, other=0).to(tl.int64)
             known = (tl.sum((rows != w[None, :]).to(tl.int32), axis=1) == 0) & (m < there)
             new = live & (there < DRAFTS) & (tl.max(known.to(tl.int32), axis=0) == 0)  # (4)

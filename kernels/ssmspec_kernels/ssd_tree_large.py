@@ -14,10 +14,12 @@ to memory (`pairs`); only the weights pass through shared memory, in three parts
 all that was asked for before: so nothing is asked for ahead of it for the next head.
 
 Heads of 80 channels are one tile of 64 and a quarter of another: the last 16 channels of up to four heads are the rows of one
-tile. Their product with C is taken once for all, that with the weights for each head, the rows of others being 0. Then x is
-asked for behind the weights (EARLY off), for want of registers. Each product waits for the one before: the state goes through
-three of all its columns (COLUMNS), which takes 0.92 and 0.91 of the time of six of half as many for 256 and 64 rows on an
-H200. Of heads of 64 channels, many of which share a program, that is slower (1.23 times), for want of registers.
+tile. Their product with C is taken once for all, that with the weights for each head, the rows of others being 0. So that no
+other meets 0 times what is no number, weights are finite there (`_told_apart`), and the decays of such a head, which multiply
+its own sums only, are not. Then x is asked for behind the weights (EARLY off), for want of registers. Each product waits for
+the one before: the state goes through three of all its columns (COLUMNS), which takes 0.92 and 0.91 of the time of six of
+half as many for 256 and 64 rows on an H200. Of heads of 64 channels, many of which share a program, that is slower (1.23
+times), for want of registers.
 All products are as accurate as fp32 (`dots`); parts are summed from the large to the small, which takes fewer registers.
 Bound by the bytes of the state, x and y for few rows; for many by the latency of one head after the other in two programs an
 SM: for 256 rows on an H200, 333 us of Mamba2-2.7B, and 634 of Nemotron-3-Nano-4B, where `ssd_window` took 359 and 860.
@@ -115,6 +117,15 @@ def _operands(start, rows, real, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def _told_apart(Gs, steps, skips):
+    """What the weights of heads are of, zeros for a head where one is not finite, and NaN for such a head, 0 for others."""
+    lost = tl.sum(0.0 * Gs + 0.0 * steps, axis=0) + 0.0 * skips
+    sound = lost == 0.0
+    Gs, steps = tl.where(sound[None, :], Gs, 0.0), tl.where(sound[None, :], steps, 0.0)
+    return Gs, steps, tl.where(sound, skips, 0.0), lost
+
+
+@triton.jit
 def _weights(head, Gs, steps, scores, skips, SKIP: tl.constexpr, MILD: tl.constexpr, BLOCK_H: tl.constexpr):
     """W^T of a head with D on its diagonal, and exp(G) over its columns."""
     i, k = tl.arange(0, 64), tl.arange(0, BLOCK_H)
@@ -174,6 +185,8 @@ def ssd_tree_large_kernel(
         skips = tl.zeros((BLOCK_H,), tl.float32)
         if D is not None:
             skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+        if REST:
+            Gs, steps, skips, lost = _told_apart(Gs, steps, skips)
         bits = tl.sum(tl.where(real, tl.full((64,), 1, tl.int64) << t, 0), axis=0)
         token, channel = places()
         at_x = x + b * stride_x_b + first * stride_x_h + token * stride_x_t
@@ -194,6 +207,8 @@ def ssd_tree_large_kernel(
                 if REST:
                     x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
             W, decay = _weights(head, Gs, steps, scores, skips, D is not None, MILD, BLOCK_H)
+            if REST:
+                decay += tl.sum(tl.where(k == head, lost, 0.0), axis=0)
             hi, mid, lo = split3(W)
             if not EARLY:
                 x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
