@@ -11,6 +11,9 @@ for each token, so that the rows of a product with raw bf16 operands are scaled 
 A gate per head makes exp(G) a number for each token too, and (1) (2) (4) are scaled products of raw operands. A gate per key
 channel stands between the operands: (1) and (4) are products of fp32 operands, and (2) is summed column by column. The mask
 of (2) acts before exp: the exponent of a pair that is not seen may be large and positive.
+
+A live token that is not finite makes its whole window, or tree, of its head NaN, and what the window writes, not only what
+comes behind it: 0 NaN is NaN in a product. Other heads and rows are not touched. `delta_scan` goes token by token.
 """
 
 import triton
