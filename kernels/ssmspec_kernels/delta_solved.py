@@ -113,6 +113,13 @@ def load_parts(at, mask, PART: tl.constexpr):
 
 
 @triton.jit
+def _of_lanes(x):
+    """(t, 1) as (t). The sum, over one element, keeps what was computed where it was: Triton would load and compute a number
+    for each token once more for every layout that it is wanted in, and wait for the loads one after the other."""
+    return tl.sum(x, axis=1)
+
+
+@triton.jit
 def _delta_solve_kernel(
     q, k, g, beta, A, dt_bias, slots, live, ancestors, parts, factors,
     stride_q_b, stride_q_t, stride_q_g, stride_k_b, stride_k_t, stride_k_g, stride_g_b, stride_g_t, stride_g_h,
@@ -131,33 +138,38 @@ def _delta_solve_kernel(
     if slot >= 0:
         x, i = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
         h, t = (tl.program_id(0) * (BLOCK_T // EACH) + x // EACH).to(tl.int64), (x % EACH).to(tl.int64)
-        real, in_k = (t < T) & (h < HEADS), i < K
-        own = x[:, None] // EACH == x[None, :] // EACH
-        there = real
+        there, own = (t < T) & (h < HEADS), x[:, None] // EACH == x[None, :] // EACH
+        # A number for each token is loaded, and its gates are formed, by one lane of its own (`_of_lanes`).
+        h_1, t_1, there_1 = h[:, None], t[:, None], there[:, None]
+        real_1 = there_1
         if live is not None:
-            real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=real, other=0) != 0
-        of_k = real[:, None] & in_k[None, :]
+            real_1 &= tl.load(live + b * stride_live_b + t_1 * stride_live_t, mask=there_1, other=0) != 0
+        real = _of_lanes(real_1.to(tl.int32)) != 0
+        of_k = real[:, None] & (i < K)[None, :]
         group = h // HEADS_PER_KEY
         at_q = q + b * stride_q_b + (group * stride_q_g + t * stride_q_t)[:, None] + i[None, :]
         at_k = k + b * stride_k_b + (group * stride_k_g + t * stride_k_t)[:, None] + i[None, :]
         q_t, k_t = tl.load(at_q, mask=of_k, other=0.0), tl.load(at_k, mask=of_k, other=0.0)
-        at_beta = beta + b * stride_beta_b + h * stride_beta_h + t * stride_beta_t
-        beta_t = tl.load(at_beta, mask=real, other=0.0).to(tl.float32)
-        g_t = tl.load(g + b * stride_g_b + h * stride_g_h + t * stride_g_t, mask=real, other=0.0).to(tl.float32)
+        at_beta = beta + b * stride_beta_b + h_1 * stride_beta_h + t_1 * stride_beta_t
+        beta_t = tl.load(at_beta, mask=real_1, other=0.0).to(tl.float32)
+        g_t = tl.load(g + b * stride_g_b + h_1 * stride_g_h + t_1 * stride_g_t, mask=real_1, other=0.0).to(tl.float32)
         decay, bias = 0.0, 0.0
         if A is not None:
-            decay = tl.load(A + h, mask=h < HEADS, other=0.0)
+            decay = tl.load(A + h_1, mask=there_1, other=0.0)
         if dt_bias is not None:
-            bias = tl.load(dt_bias + h * stride_bias_h, mask=h < HEADS, other=0.0).to(tl.float32)
-        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        g_t = tl.where(real, g_t, 0.0)
-        same, sees = x[:, None] == x[None, :], own & (t[None, :] <= t[:, None])
+            bias = tl.load(dt_bias + h_1 * stride_bias_h, mask=there_1, other=0.0).to(tl.float32)
         if ancestors is not None:
             at_anc = ancestors + b * stride_anc_b + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-            sees = tl.load(at_anc, mask=own & there[:, None] & there[None, :], other=0) != 0
-            sees &= real[:, None] & real[None, :]
-        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
+            seen = tl.load(at_anc, mask=own & there[:, None] & there[None, :], other=0)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        q_t, k_t = tl.where(of_k, q_t, 0.0), tl.where(of_k, k_t, 0.0)
         to_q, to_k = dot_inputs(q_t, tl.trans(k_t)), dot_inputs(k_t, tl.trans(k_t))
+        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        g_t, beta_t = _of_lanes(tl.where(real_1, g_t, 0.0)), _of_lanes(beta_t)
+        same, sees = x[:, None] == x[None, :], own & (t[None, :] <= t[:, None])
+        if ancestors is not None:
+            sees = (seen != 0) & real[:, None] & real[None, :]
+        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
         if L2_NORM:
             of_q, of_keys = tl.where(same, dot_inputs(q_t, tl.trans(q_t)), 0.0), tl.where(same, to_k, 0.0)
             r_q, r_k = scale * tl.rsqrt(tl.sum(of_q, axis=1) + eps), tl.rsqrt(tl.sum(of_keys, axis=1) + eps)

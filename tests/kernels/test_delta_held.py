@@ -207,8 +207,8 @@ SOLVED, HELD = "delta_solved.py", "delta_held.py"
 FAULTS = [
     ("if slot >= 0:", "if slot > 0:", SOLVED),
     ("if slot >= 0:", "if slot != -2:", SOLVED),
-    ("real, in_k = (t < T)", "real, in_k = (t <= T)", SOLVED),
-    ("(h < HEADS), i < K", "(h < HEADS), i <= K", SOLVED),
+    ("there, own = (t < T)", "there, own = (t <= T)", SOLVED),
+    ("(h < HEADS), i < K", "(i <= K)[None, :]", SOLVED),
     ("(t < T) & (h < HEADS)", "(t < T)", SOLVED),
     ("own & (t[None, :] <= t[:, None])", "t[None, :] <= t[:, None]", SOLVED),
     ("tl.where(own, column[:, None] * line[None, :], 0.0)", "column[:, None] * line[None, :]", SOLVED),
