@@ -28,6 +28,7 @@ from torch import Tensor
 
 from .delta_inputs import gates
 from .dots import dot_both, dot_inputs, split3
+from .fence import of_lanes
 from .launch import overlapped, strides
 
 LONGEST = 16
@@ -113,10 +114,13 @@ def load_parts(at, mask, PART: tl.constexpr):
 
 
 @triton.jit
-def _of_lanes(x):
-    """(t, 1) as (t). The sum, over one element, keeps what was computed where it was: Triton would load and compute a number
-    for each token once more for every layout that it is wanted in, and wait for the loads one after the other."""
-    return tl.sum(x, axis=1)
+def quarters(x):
+    """Of (2 t, 2 t), queries before keys, the products of queries, of queries with keys, and of keys, each (t, t)."""
+    t: tl.constexpr = x.shape[0] // 2
+    with_q, with_k = tl.split(tl.permute(tl.reshape(x, (2, t, 2, t)), (1, 3, 0, 2)))
+    of_q, _ = tl.split(with_q)
+    to_q, to_k = tl.split(with_k)
+    return of_q, to_q, to_k
 
 
 @triton.jit
@@ -139,17 +143,12 @@ def _delta_solve_kernel(
         x, i = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
         h, t = (tl.program_id(0) * (BLOCK_T // EACH) + x // EACH).to(tl.int64), (x % EACH).to(tl.int64)
         there, own = (t < T) & (h < HEADS), x[:, None] // EACH == x[None, :] // EACH
-        # A number for each token is loaded, and its gates are formed, by one lane of its own (`_of_lanes`).
+        # A number for each token is loaded, and its gates are formed, by one lane (`of_lanes`).
         h_1, t_1, there_1 = h[:, None], t[:, None], there[:, None]
         real_1 = there_1
         if live is not None:
             real_1 &= tl.load(live + b * stride_live_b + t_1 * stride_live_t, mask=there_1, other=0) != 0
-        real = _of_lanes(real_1.to(tl.int32)) != 0
-        of_k = real[:, None] & (i < K)[None, :]
-        group = h // HEADS_PER_KEY
-        at_q = q + b * stride_q_b + (group * stride_q_g + t * stride_q_t)[:, None] + i[None, :]
-        at_k = k + b * stride_k_b + (group * stride_k_g + t * stride_k_t)[:, None] + i[None, :]
-        q_t, k_t = tl.load(at_q, mask=of_k, other=0.0), tl.load(at_k, mask=of_k, other=0.0)
+        real = of_lanes(real_1.to(tl.int32)) != 0
         at_beta = beta + b * stride_beta_b + h_1 * stride_beta_h + t_1 * stride_beta_t
         beta_t = tl.load(at_beta, mask=real_1, other=0.0).to(tl.float32)
         g_t = tl.load(g + b * stride_g_b + h_1 * stride_g_h + t_1 * stride_g_t, mask=real_1, other=0.0).to(tl.float32)
@@ -161,17 +160,25 @@ def _delta_solve_kernel(
         if ancestors is not None:
             at_anc = ancestors + b * stride_anc_b + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
             seen = tl.load(at_anc, mask=own & there[:, None] & there[None, :], other=0)
-        tl.debug_barrier()  # all is asked for before anything waits for a part of it
-        q_t, k_t = tl.where(of_k, q_t, 0.0), tl.where(of_k, k_t, 0.0)
-        to_q, to_k = dot_inputs(q_t, tl.trans(k_t)), dot_inputs(k_t, tl.trans(k_t))
+        tl.debug_barrier()  # all of these are asked for before the block below, which its products wait for
+        # The rows of one block: queries, then keys. Two would be asked for one after the other had come.
+        y = tl.arange(0, 2 * BLOCK_T)
+        is_key, t_y = y >= BLOCK_T, (y % EACH).to(tl.int64)
+        group = (tl.program_id(0) * (BLOCK_T // EACH) + y % BLOCK_T // EACH).to(tl.int64) // HEADS_PER_KEY
+        at_q = q + b * stride_q_b + (group * stride_q_g + t_y * stride_q_t)[:, None]
+        at_k = k + b * stride_k_b + (group * stride_k_g + t_y * stride_k_t)[:, None]
+        real_y = tl.reshape(tl.broadcast_to(real[None, :], (2, BLOCK_T)), (2 * BLOCK_T,))
+        of_both = real_y[:, None] & (i < K)[None, :]
+        both = tl.load(tl.where(is_key[:, None], at_k, at_q) + i[None, :], mask=of_both, other=0.0)
+        of_q, to_q, to_k = quarters(dot_inputs(both, tl.trans(both)))
         g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
-        g_t, beta_t = _of_lanes(tl.where(real_1, g_t, 0.0)), _of_lanes(beta_t)
+        g_t, beta_t = of_lanes(tl.where(real_1, g_t, 0.0)), of_lanes(beta_t)
         same, sees = x[:, None] == x[None, :], own & (t[None, :] <= t[:, None])
         if ancestors is not None:
             sees = (seen != 0) & real[:, None] & real[None, :]
         G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
         if L2_NORM:
-            of_q, of_keys = tl.where(same, dot_inputs(q_t, tl.trans(q_t)), 0.0), tl.where(same, to_k, 0.0)
+            of_q, of_keys = tl.where(same, of_q, 0.0), tl.where(same, to_k, 0.0)
             r_q, r_k = scale * tl.rsqrt(tl.sum(of_q, axis=1) + eps), tl.rsqrt(tl.sum(of_keys, axis=1) + eps)
             r_j = tl.rsqrt(tl.sum(of_keys, axis=0) + eps)
         else:
