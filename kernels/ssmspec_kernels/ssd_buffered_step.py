@@ -36,6 +36,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from .dots import dot_onto
+from .fence import unmoved
 from .functions import silu
 from .launch import INDICES, overlapped, strides
 from .ssd_inputs import check_inputs, step_size
@@ -190,15 +191,18 @@ def _ssd_buffered_step_kernel(
     raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h, mask=real, other=0.0)
     at_x_t, at_B_t = x + b * stride_x_b + h * stride_x_h, B + b * stride_B_b + g * stride_B_g
     at_C = C + b * stride_C_b + g * stride_C_g
-    C_n = tl.load(at_C + n, mask=in_n & real, other=0.0).to(tl.float32)
-    C_run = tl.load(at_C + run, mask=in_run & real, other=0.0).to(tl.float32)
+    as_n = tl.load(at_C + n, mask=in_n & real, other=0.0)
+    as_runs = tl.load(at_C + run, mask=in_run & real, other=0.0)
     if slot >= 0:
         at_S = S + slot * stride_S_s + h * stride_S_h
         lane = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
         col = (lane // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
         if TILES == 1:
             early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, inner)
-        count, first = tl.load(held + slot).to(tl.int32), tl.load(origin + slot).to(tl.int32)
+        count, first = tl.load(held + slot), tl.load(origin + slot)
+        if TILES == 1:
+            tl.debug_barrier()  # or the tile would be asked for behind the ring
+        count, first = count.to(tl.int32), first.to(tl.int32)
         past, new = e < count, e == count
         at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
         seen = past | (new & real)
@@ -208,13 +212,16 @@ def _ssd_buffered_step_kernel(
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
         steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
         rows_x = tl.where(new, at_x_t, at_x + at * stride_ring_x_l)
+        B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
+        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
         if TILES == 1:
             x_e = load_at(rows_x, p, seen, in_p)
-        B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
+        B_e = unmoved(B_e, OVERLAP)
+        C_n, C_run = as_n.to(tl.float32), as_runs.to(tl.float32)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)
         # What lies behind an entry is summed from the end on: the weight of the newest is its dt, none is a difference.
-        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
         since = tl.cumsum(tl.where(e + 1 == count, step, behind) * decay, axis=0, reverse=True)
         G, weights = tl.sum(steps * decay, axis=0), tl.exp(since) * steps
         if OUTPUT_ONLY:
