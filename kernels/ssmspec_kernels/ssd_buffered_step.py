@@ -197,11 +197,9 @@ def _ssd_buffered_step_kernel(
         at_S = S + slot * stride_S_s + h * stride_S_h
         lane = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
         col = (lane // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
-        if TILES == 1:
-            early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, inner)
+        early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P, col, True, stride_S_p, P, N, BLOCK_N, inner)
         count, first = tl.load(held + slot), tl.load(origin + slot)
-        if TILES == 1:
-            tl.debug_barrier()  # or the tile would be asked for behind the ring
+        tl.debug_barrier()  # or the tile would be asked for behind the ring
         count, first = count.to(tl.int32), first.to(tl.int32)
         past, new = e < count, e == count
         at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
@@ -230,7 +228,6 @@ def _ssd_buffered_step_kernel(
             if TILES > 1:
                 p = tile * BLOCK_P + tl.arange(0, BLOCK_P)
                 in_p = (p < P) | inner
-                early = load_runs(at_S, tile * BLOCK_P + lane % BLOCK_P, col, stride_S_p, P, N, BLOCK_N, inner)
                 x_e = load_at(rows_x, p, seen, in_p)
                 x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
             state = tl.reshape(early.to(tl.float32), (BLOCK_N // RUN, BLOCK_P, RUN))
@@ -254,6 +251,9 @@ def _ssd_buffered_step_kernel(
                 y_t *= silu(gate)  # (3)
             tl.store(y + b * stride_y_b + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=in_p)
             tl.store(at_x + at_new * stride_ring_x_l + p, x_t, mask=in_p & kept)  # (4)
+            if TILES > 1:
+                behind_p = (tile + 1) * BLOCK_P + lane % BLOCK_P
+                early = load_runs(at_S, behind_p, col, tile + 1 < end, stride_S_p, P, N, BLOCK_N, inner)
         if kept & (begin == 0):
             tl.store(at_dt + at_new * stride_ring_dt_l, step)
             if h % HEADS_PER_GROUP == 0:
@@ -261,7 +261,9 @@ def _ssd_buffered_step_kernel(
 
 
 @triton.jit
-def load_runs(S, p, n, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr):
+def load_runs(
+    S, p, n, wanted, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr
+):
     """Runs of n of the channels p; zeros outside."""
-    inside = ((p < P) | WHOLE)[:, None] & ((n < N) | (N == BLOCK_N))
+    inside = ((p < P) | WHOLE)[:, None] & ((n < N) | (N == BLOCK_N)) & wanted
     return tl.load(S + (p.to(tl.int64) * stride_p)[:, None] + n, mask=inside, other=0.0, eviction_policy="evict_first")

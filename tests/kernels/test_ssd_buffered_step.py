@@ -269,7 +269,7 @@ FAULTS = [
     ("p = begin * BLOCK_P + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
     ("p = tile * BLOCK_P + tl.arange(0, BLOCK_P)", "p = tl.arange(0, BLOCK_P)", None),
     ("early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P,", "early = load_runs(at_S, lane % BLOCK_P,", None),
-    ("early = load_runs(at_S, tile * BLOCK_P + lane % BLOCK_P,", "early = load_runs(at_S, lane % BLOCK_P,", None),
+    ("behind_p = (tile + 1) * BLOCK_P", "behind_p = tile * BLOCK_P", None),
     ("item % PARTS * TILES + cut % TILES", "item % PARTS * TILES", None),
     ("item % PARTS * TILES + cut % TILES", "cut % TILES", None),
     ("tl.minimum(index, whole) + cut // TILES", "tl.minimum(index, whole) + cut // BLOCK_P", None),
