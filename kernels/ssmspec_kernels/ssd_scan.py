@@ -162,10 +162,11 @@ def ssd_scan_kernel(
         col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
         inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
         at_S = S + slot * stride_S_s + h * stride_S_h + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
-        state = tl.load(at_S, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        state = tl.load(at_S, mask=inside, other=0.0, eviction_policy="evict_first")
+        tl.debug_barrier()  # or the tile would be asked for behind B and C
         if OVERLAP and EARLY:
             tl.extra.cuda.gdc_launch_dependents()
-        state = tl.reshape(state, (runs, BLOCK_P, RUN))
+        state = tl.reshape(state.to(tl.float32), (runs, BLOCK_P, RUN))
         at_y = y + b * stride_y_b + h * stride_y_h + p
         steps = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
         decays = tl.exp(steps * decay)  # (2)
@@ -177,6 +178,7 @@ def ssd_scan_kernel(
                     at_live, at_x, at_B, at_C, at_z, tl.minimum(t + 1, T - 1), stride_live_t, stride_x_t, stride_B_t,
                     stride_C_t, stride_z_t, in_p, in_n,
                 )  # fmt: skip
+            x_t, B_t, C_t, z_t = x_t.to(tl.float32), B_t.to(tl.float32), C_t.to(tl.float32), z_t.to(tl.float32)
             step = element(steps, i, t)
             update = (step * x_t)[:, None][None, :, :] * B_t[:, None, :]
             state = tl.fma(state, element(decays, i, t), update)  # (3)
@@ -205,18 +207,18 @@ def ssd_scan_kernel(
 
 @triton.jit
 def _token(live, x, B, C, z, t, stride_live, stride_x, stride_B, stride_C, stride_z, in_p, in_n):
-    """What token t brings, in fp32; zeros for a no-op."""
+    """What token t brings; zeros for a no-op."""
     t = tl.cast(t, tl.int64)
     if live is not None:
         real = tl.load(live + t * stride_live) != 0
         in_p &= real
         in_n &= real
-    x_t = tl.load(x + t * stride_x, mask=in_p, other=0.0).to(tl.float32)
-    B_t = tl.load(B + t * stride_B, mask=in_n, other=0.0).to(tl.float32)
-    C_t = tl.load(C + t * stride_C, mask=in_n, other=0.0).to(tl.float32)
+    x_t = tl.load(x + t * stride_x, mask=in_p, other=0.0)
+    B_t = tl.load(B + t * stride_B, mask=in_n, other=0.0)
+    C_t = tl.load(C + t * stride_C, mask=in_n, other=0.0)
     z_t = x_t
     if z is not None:
-        z_t = tl.load(z + t * stride_z, mask=in_p, other=0.0).to(tl.float32)
+        z_t = tl.load(z + t * stride_z, mask=in_p, other=0.0)
     return x_t, B_t, C_t, z_t
 
 
