@@ -11,12 +11,10 @@ import triton.language as tl
 
 
 @triton.jit
-def unmoved(x, ON: tl.constexpr):
-    """x, whose layout is changed here at the earliest; where ON, as on GPUs, not in the interpreter. It costs nothing."""
-    if ON:
-        PACK: tl.constexpr = 32 // x.dtype.primitive_bitwidth
-        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=True, pack=PACK)
-    return x
+def unmoved(x, slot):
+    """x, whose layout changes here at the earliest. The choice is between x and 0 of a row with a slot, so that nothing of it
+    is left in the machine code where that was asked already."""
+    return tl.where(slot > -2, x, 0.0)
 
 
 @triton.jit

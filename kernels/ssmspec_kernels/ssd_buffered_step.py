@@ -208,14 +208,17 @@ def _ssd_buffered_step_kernel(
         at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
         at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
         at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
-        steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
         rows_x = tl.where(new, at_x_t, at_x + at * stride_ring_x_l)
         B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
-        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
-        tl.debug_barrier()  # all is asked for before anything waits for a part of it
         if TILES == 1:
             x_e = load_at(rows_x, p, seen, in_p)
-        B_e = unmoved(B_e, OVERLAP)
+        tl.debug_barrier()
+        steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
+        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        B_e = unmoved(B_e, slot)
+        if TILES == 1:
+            x_e = unmoved(x_e, slot)
         C_n, C_run = as_n.to(tl.float32), as_runs.to(tl.float32)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         steps = tl.where(new, step, steps)

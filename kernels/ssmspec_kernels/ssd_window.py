@@ -36,6 +36,7 @@ from torch import Tensor
 from ssmspec_ref.errors import Unsupported
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
+from .fence import unmoved
 from .functions import silu
 from .launch import overlapped, strides
 from .ssd_inputs import Inputs, check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
@@ -198,6 +199,7 @@ def ssd_window_kernel(
                 early_other = load_rows(at_S + first * stride_S_h, p * stride_S_p, other, p < P, other < N)
             else:
                 early = load_rows(at_S + first * stride_S_h, p * stride_S_p, n, p < P, in_n)
+            tl.debug_barrier()  # or the tile would be asked for behind what follows
         real = in_t
         if live is not None:
             real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=in_t, other=0) != 0
@@ -205,27 +207,42 @@ def ssd_window_kernel(
             at_anc = ancestors + b * stride_anc_b
             real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
             at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-            sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+            pairs = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0)
+        bias = tl.zeros((BLOCK_H,), tl.float32)
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0)
+        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
+        decay = tl.load(A + heads, mask=in_h, other=0.0)
+        if D_HEAD:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0)
+        B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
+        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
+        if P_FIRST:
+            C_half = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, half, real, half < N)
+            C_other = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, other, real, other < N)
+        if HEADS * TILES == 1:
+            early_x = load_rows(x + b * stride_x_b + first * stride_x_h, t * stride_x_t, p, real, p < P)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
+        if D_HEAD:
+            skips = skips.to(tl.float32)
+        if P_FIRST:
+            C_half, C_other = unmoved(C_half, slot), unmoved(C_other, slot)
+        if HEADS * TILES == 1:
+            early_x, early = unmoved(early_x, slot), unmoved(early, slot)
+            if P_FIRST:
+                early_other = unmoved(early_other, slot)
+        if ancestors is not None:
+            sees = pairs != 0
             before = sees
         else:
             before = i[:, None] >= i[None, :]
             sees = before & real[:, None] & real[None, :]
-        bias = tl.zeros((BLOCK_H,), tl.float32)
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
-        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
-        steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
-        lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]  # (1)
-        # Rows of no-ops too: the last row's sum is that of the last token, bit for bit, so that its weight in (5) is its dt.
+        steps = step_size(raw, real[:, None] & in_h[None, :], bias.to(tl.float32)[None, :], low, high, SOFTPLUS, LIMIT)
+        lds = steps * decay[None, :]  # (1)
+        # Rows of no-ops too: the last row's sum is that of the last token, bit for bit: its weight in (5) is its dt.
         Gs = dot_right(before.to(tl.bfloat16), lds)  # (2)
-        B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
-        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
         scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_t)), 0.0)
-        if P_FIRST:
-            C_half = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, half, real, half < N)
-            C_other = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, other, real, other < N)
-        if D_HEAD:
-            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
         for head in tl.range(0, HEADS, num_stages=STAGES):
             h = first + head
             G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
@@ -238,7 +255,10 @@ def ssd_window_kernel(
             for tile in tl.range(0, TILES, num_stages=STAGES):
                 p_t = p + tile * BLOCK_P
                 in_p = p_t < P
-                x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p_t, real, in_p)
+                if HEADS * TILES == 1:
+                    x_t = early_x
+                else:
+                    x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p_t, real, in_p)
                 at_tile = at_S + h * stride_S_h
                 if P_FIRST:
                     y_p = dot_right(tl.trans(x_t), tl.trans(W))
