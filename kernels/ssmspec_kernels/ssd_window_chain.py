@@ -17,6 +17,7 @@ import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 
 from .dots import dot_inputs, dot_left, dot_onto, dot_right
+from .fence import unmoved
 from .fragments import permuted
 from .ssd_inputs import load_rows, step_size
 from .ssd_tiles import held, load_half, store_half
@@ -62,8 +63,10 @@ def ssd_window_chain_kernel(
     C_n, C_m = load_rows(at_C, col_t * stride_C_t, n, real_t, n < N), load_rows(at_C, col_t * stride_C_t, m, real_t, m < N)
     if slot >= 0:
         at_S, at_x = S + slot * stride_S_s, x + b * stride_x_b
-        B_left, B_right = permuted(B_n, 16, HALF_N), permuted(B_m, 16, HALF_N)
-        C_left, C_right = tl.trans(permuted(C_n, BLOCK_T, HALF_N)), tl.trans(permuted(C_m, BLOCK_T, HALF_N))
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        B_left, B_right = permuted(unmoved(B_n, slot), 16, HALF_N), permuted(unmoved(B_m, slot), 16, HALF_N)
+        C_left = tl.trans(permuted(unmoved(C_n, slot), BLOCK_T, HALF_N))
+        C_right = tl.trans(permuted(unmoved(C_m, slot), BLOCK_T, HALF_N))
         diagonal = e[:, None] == t[None, :]
         sees = (e[:, None] <= t[None, :]) & real[:, None] & real_t[None, :]
         if MANY:
