@@ -34,6 +34,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from .dots import cut, dot_right, split3
+from .fence import unmoved
 from .fragments import permuted
 from .launch import overlapped, strides
 from .pairs import chosen, from_pairs, held, load_pairs, places, row_channels, store_pairs, to_pairs
@@ -103,17 +104,24 @@ def _onto(acc, tile, right):
 
 
 @triton.jit
-def _operand(start, rows, real, n_0: tl.constexpr, COLUMNS: tl.constexpr):
-    """So many columns of the nodes' rows from n_0 on, in the order of the state's."""
+def _columns(start, rows, real, n_0: tl.constexpr, COLUMNS: tl.constexpr):
+    """So many columns of the nodes' rows, from n_0 on."""
     n = n_0 + tl.arange(0, COLUMNS)
-    return permuted(load_rows(start, rows, n, real, n >= 0), 64, COLUMNS)
+    return load_rows(start, rows, n, real, n >= 0)
 
 
 @triton.jit
-def _operands(start, rows, real, COLUMNS: tl.constexpr):
-    """One for each tile of the state."""
-    left = _operand(start, rows, real, 0, COLUMNS)
-    return (left,) if COLUMNS == 128 else (left, _operand(start, rows, real, 64, COLUMNS))
+def _rows(start, rows, real, COLUMNS: tl.constexpr):
+    """Their columns, as many at a time as a tile of the state has."""
+    left = _columns(start, rows, real, 0, COLUMNS)
+    return (left,) if COLUMNS == 128 else (left, _columns(start, rows, real, 64, COLUMNS))
+
+
+@triton.jit
+def _operands(rows, slot, COLUMNS: tl.constexpr):
+    """The rows with their columns in the order of the state's."""
+    left = permuted(unmoved(rows[0], slot), 64, COLUMNS)
+    return (left,) if COLUMNS == 128 else (left, permuted(unmoved(rows[1], slot), 64, COLUMNS))
 
 
 @triton.jit
@@ -169,22 +177,24 @@ def ssd_tree_large_kernel(
         real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
         at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
         sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
-        bias = tl.zeros((BLOCK_H,), tl.float32)
+        bias, skips = tl.zeros((BLOCK_H,), tl.float32), tl.zeros((BLOCK_H,), tl.float32)
         if dt_bias is not None:
             bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+        if D is not None:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
         raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
-        steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
-        lds = steps * tl.load(A + heads, mask=in_h, other=0.0)[None, :]
-        Gs = dot_right(sees.to(tl.bfloat16), lds)
+        decays = tl.load(A + heads, mask=in_h, other=0.0)
         at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
-        Bs, Cs = _operands(at_B, t * stride_B_t, real, COLUMNS), _operands(at_C, t * stride_C_t, real, COLUMNS)
+        rows_B, rows_C = _rows(at_B, t * stride_B_t, real, COLUMNS), _rows(at_C, t * stride_C_t, real, COLUMNS)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        Bs, Cs = _operands(rows_B, slot, COLUMNS), _operands(rows_C, slot, COLUMNS)
+        steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+        lds = steps * decays[None, :]
+        Gs = dot_right(sees.to(tl.bfloat16), lds)
         scores = tl.zeros((64, 64), tl.float32)
         for part in tl.static_range(0, 128 // COLUMNS):
             scores = tl.dot(Bs[part], tl.trans(Cs[part]), acc=scores, out_dtype=tl.float32)
         scores = tl.where(tl.trans(sees), scores, 0.0)
-        skips = tl.zeros((BLOCK_H,), tl.float32)
-        if D is not None:
-            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
         if REST:
             Gs, steps, skips, lost = _told_apart(Gs, steps, skips)
         bits = tl.sum(tl.where(real, tl.full((64,), 1, tl.int64) << t, 0), axis=0)
