@@ -224,7 +224,7 @@ FAULTS = [
     ("own = owner[:, None] == head", "own = owner[:, None] >= head", LARGE),
     ("tl.dot(x_p, mid, acc=y_p", "tl.dot(x_p, lo, acc=y_p", LARGE),
     ("(tl.load(at), tl.load(at + 64))", "(tl.load(at), tl.load(at))", LARGE),
-    ("_operand(start, rows, real, 64, COLUMNS)", "left", LARGE),
+    ("_columns(start, rows, real, 64, COLUMNS)", "left", LARGE),
     ("mid, rest = cut(rest)\n    acc", "mid, _ = cut(rest)\n    acc", LARGE),
     ("W = W + tl.where(i[:, None] == i[None, :]", "W = W + tl.where(i[:, None] >= i[None, :]", LARGE),
 ]  # fmt: skip
