@@ -17,7 +17,7 @@ RUNS = {
     "steps": ("ssd_scan", "ssd_snapshots", "ssd_window", "ssd_tree_scan", "delta_scan", "delta_chunked", "delta_tree"),
     "buffered": ("ssd_buffered", "ssd_buffered_step", "ssd_scan", "cursors"),
     "buffered_delta": ("delta_buffered", "delta_buffered_step", "delta_scan", "cursors"),
-    "unrolled": ("ssd_window", "ssd_tree_scan"),
+    "unrolled": ("ssd_window", "ssd_tree_scan", "delta_chunked", "delta_tree"),
     "linear": ("linear_rows",),
     "prefill": ("ssd_chunk_scan", "delta_chunk_scan", "causal_attention"),
     "peers": ("ssd_scan", "ssd_snapshots", "delta_scan"),
