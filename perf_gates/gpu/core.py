@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perf_gates.clock import L2_BYTES, copies_for, event_us, recorded
+from perf_gates.clock import L2_BYTES, copies_for, event_us, is_compiling, recorded
 from perf_gates.gates import Core
 from perf_gates.pairs import Side, WrongOutputError
 from perf_gates.shapes import DELTA, SSD
@@ -133,8 +133,10 @@ def projection(rows: int, delayed: float) -> Side:
     return Side(f"projection of {rows}", call, check, bytes_ * count, count)
 
 
-def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], None], int]:
+def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], object], int]:
     """A graph of whole sweeps over the launches, and of a share more that delays it; how many there are without that."""
+    if is_compiling():
+        return launches[0], 1
     whole = launches * -(-LEAST // len(launches))
     return recorded([*whole, *whole[: round(delayed * len(whole))]]), len(whole)
 
