@@ -1,7 +1,7 @@
 """What is timed on a GPU has written every output of its graph: tried in the interpreter on small shapes.
 
-A graph is stood in for by its launches, made one after the other; tensors of the device are the host's. Kernels are real, as is
-all else of a measurement. A planted fault leaves out a row of the output at one place of the graph only.
+A graph is stood in for by its launches, made one after the other; tensors of the device are the host's. Kernels and all else
+of a measurement are real. A planted fault leaves out a row of the output at one place of the graph only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
