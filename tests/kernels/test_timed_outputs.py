@@ -228,7 +228,9 @@ def test_rows_that_are_not_the_paths_of_the_tree_are_caught_with_states_of_their
     wrong: str, model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a window reads the state of the slot behind the last row's, over private states only, or over shared ones."""
-    assert [t.operation for t in unrolled.timings(model, BATCH, 7)] == [PACKED, PRIVATE, SHARED]
+    found = unrolled.timings(model, BATCH, 7)
+    assert [t.operation for t in found] == [PACKED, PRIVATE, SHARED]
+    assert all(t.bytes for t in found)
 
     def kernel(module: str, function: str | None = None) -> Any:
         real = REAL(module, function)
@@ -274,6 +276,10 @@ def test_a_prompt_of_the_graph_whose_last_token_is_left_out_is_caught(
         timed({}, model, True)
 
 
+def test_the_bytes_of_our_prompts_are_written_down() -> None:
+    assert prefill.moved("qwen3.5-4b", "delta_chunk_scan, ours") > prefill.moved("qwen3.5-4b", "delta_chunk_scan, fla") == 0
+
+
 def test_prompts_of_a_graph_share_nothing() -> None:
     prompts = prefill.several(lambda: (torch.randn(2), torch.randn(3)))
     assert len({u.data_ptr() for prompt in prompts for u in prompt}) == 2 * len(prompts) == 2 * COPIES
@@ -310,6 +316,13 @@ def test_launches_that_share_an_output_and_graphs_without_one_are_refused() -> N
     for outputs in ({}, {"a": out, "b": out}):
         with pytest.raises(ValueError, match="give each launch its own"):
             written(lambda: None, outputs)
+
+
+def test_what_was_written_before_the_last_replay_does_not_count() -> None:
+    outputs = {name: torch.zeros(2, 3) for name in "ab"}
+    written(lambda: [out.zero_() for out in outputs.values()], outputs)
+    with pytest.raises(WrongOutputError, match="the output of b was not written, or is not finite; no time"):
+        written(lambda: (outputs["a"].zero_(), outputs["b"][0].zero_()), outputs)
 
 
 def test_outputs_begin_as_no_numbers_and_are_apart() -> None:
