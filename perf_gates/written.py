@@ -8,9 +8,8 @@ Each launch of the graph has an output of its own, so that what one of them leav
 filled, for a launch reads what it advances; they are looked at only.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from .pairs import WrongOutputError
@@ -20,7 +19,7 @@ Outputs = Mapping[str, Tensor]
 tensor may put it there."""
 
 SLAB = 2**28
-"""Elements of a state that are looked at together: what that takes beside them stays small."""
+"""Elements that are looked at together."""
 
 
 def own_outputs(like: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -41,20 +40,30 @@ def written(replay: Callable[[], object], outputs: Outputs, states: Collection[T
     """
     if not outputs or len({out.data_ptr() for out in outputs.values()}) < len(outputs):
         raise ValueError(f"{len(outputs)} outputs came for the launches of a graph; give each launch its own")
-    for out in outputs.values():
-        out.fill_(float("nan"))
+    for piece in pieces(outputs.values()):
+        piece.fill_(float("nan"))
     replay()
-    sound = torch.stack([out.isfinite().all() for out in outputs.values()]).tolist()
-    wrong = [name for name, whole in zip(outputs, sound, strict=True) if not whole]
-    if wrong:
+    if not all(map(finite, pieces(outputs.values()))):
+        wrong = [name for name, out in outputs.items() if not finite(out)]
         more = f", and those of {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise WrongOutputError(f"the output of {wrong[0]} was not written, or is not finite{more}; no time is kept")
     for i, state in enumerate(states):
-        if not all(bool(slab.isfinite().all()) for slab in slabs(state)):
+        if not finite(state):
             raise WrongOutputError(f"state {i} of {len(states)} is not finite behind the launches; no time is kept")
 
 
-def slabs(state: Tensor) -> Iterator[Tensor]:
-    """A tensor in parts."""
-    flat = state.flatten()
-    yield from (flat[at : at + SLAB] for at in range(0, flat.numel(), SLAB))
+def pieces(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The same memory in fewer tensors: those that outputs make up together, the outputs themselves where there is more."""
+    parts: dict[int, list[Tensor]] = {}
+    for out in outputs:
+        parts.setdefault(id(out if out._base is None else out._base), []).append(out)
+    for of in parts.values():
+        base = of[0]._base
+        whole = base is not None and base.numel() == sum(out.numel() for out in of)
+        yield from [base] if base is not None and whole else of
+
+
+def finite(x: Tensor) -> bool:
+    """Slab by slab, so that what it takes beside a large tensor stays small."""
+    flat = x.flatten()
+    return all(bool(flat[at : at + SLAB].isfinite().all()) for at in range(0, flat.numel(), SLAB))

@@ -13,11 +13,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perf_gates import clock
+from perf_gates import written as looking
 from perf_gates.gpu import buffered, buffered_delta, linear, papers, peers, prefill, steps, unrolled
 from perf_gates.moved import PACKED, PRIVATE, SHARED
 from perf_gates.pairs import WrongOutputError
 from perf_gates.shapes import ATTENTION, DELTA, SSD
-from perf_gates.written import numbered, own_outputs, written
+from perf_gates.written import finite, numbered, own_outputs, pieces, written
 
 pytestmark = pytest.mark.interpreter
 
@@ -323,6 +324,27 @@ def test_what_was_written_before_the_last_replay_does_not_count() -> None:
     written(lambda: [out.zero_() for out in outputs.values()], outputs)
     with pytest.raises(WrongOutputError, match="the output of b was not written, or is not finite; no time"):
         written(lambda: (outputs["a"].zero_(), outputs["b"][0].zero_()), outputs)
+
+
+def test_outputs_are_looked_at_in_as_few_pieces_as_they_fill_and_no_neighbour_is_filled() -> None:
+    outputs = own_outputs(torch.zeros(2, 3), numbered(4))
+    (piece,) = pieces(outputs.values())
+    assert piece.shape == (4, 2, 3)
+    assert [out.shape for out in pieces([*outputs.values()][1:])] == [(2, 3)] * 3
+    alone = torch.zeros(3)
+    assert [out is alone for out in pieces([alone, alone.clone()])] == [True, False]
+    beside = torch.zeros(4)
+    written(lambda: beside[:2].zero_(), {"a": beside[:2]})
+    assert beside.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 9])
+def test_every_slab_of_a_large_tensor_is_looked_at(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "SLAB", 4)
+    x = torch.zeros(5, 2)
+    assert finite(x)
+    x.view(-1)[at] = float("inf")
+    assert not finite(x)
 
 
 def test_outputs_begin_as_no_numbers_and_are_apart() -> None:
