@@ -88,12 +88,8 @@ def delta(peers: Peers, model: str, exact: bool) -> Found:
     bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
 
     def prompt() -> Given:
-        S, gate, beta = (
-            torch.randn(1, h, k, v, device="cuda"),
-            -0.3 * torch.rand(t, h, device="cuda"),
-            torch.rand(t, h, device="cuda"),
-        )
-        return S, bf16(t, g, k), bf16(t, g, k), bf16(t, h, v), gate, beta
+        gates = -0.3 * torch.rand(t, h, device="cuda"), torch.rand(t, h, device="cuda")
+        return torch.randn(1, h, k, v, device="cuda"), bf16(t, g, k), bf16(t, g, k), bf16(t, h, v), *gates
 
     def ours(products: str, given: Given, out: Tensor) -> None:
         kernel("delta_chunk_scan")(*given, bounds, out=out, products=products)
