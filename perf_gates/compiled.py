@@ -11,7 +11,8 @@ chooses. Demanded of all:
     fits                               the shared memory that a block may have on the architecture (4)
 
 Registers, shared memory, and the counts of loads and stores must equal those of `budgets.toml`: a better figure fails as a
-worse one does, until the budgets are written anew with `--write`. They hold for the version of Triton that they name.
+worse one does, until the budgets are written anew with `--write`. They hold for the version of Triton that they name, and for
+the kernels whose hash they name: for others only a run over everything writes them.
 """
 
 import argparse
@@ -36,6 +37,8 @@ from triton import knobs
 from . import catalogue, ptx
 from .capture import Built, Launch, build, launches_of
 from .entry import Entry
+from .machine import kernels_hash
+from .on_device import on_device
 
 BUDGETS, SPILLS = (Path(__file__).parent / f"{name}.toml" for name in ("budgets", "spills"))
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -59,6 +62,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What budgets were written with: the version of Triton, and `kernels_hash`."""
+
+    triton: str
+    kernels: str
+
+
+def made() -> Made:
+    """What budgets are written with now."""
+    return Made(triton.__version__, kernels_hash())
+
+
+@dataclass(frozen=True)
 class Row:
     """A cost and its name, and what is wrong with the kernel whatever its budget."""
 
@@ -70,7 +86,7 @@ class Row:
 def rows(entry: Entry, capability: int) -> list[Row]:
     """Compile an entry's kernels, and judge them by (1) to (4)."""
     result, everything = [], []
-    for i, launch in enumerate(launches_of(entry.call)):
+    for i, launch in enumerate(launches_on(entry, capability)):
         built, log = _compiled(launch, capability)
         sass = ptx.histogram(disassembled(built.compiled.asm["cubin"]))
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
@@ -167,8 +183,15 @@ def _narrow(accesses: list[ptx.Access], entry: Entry, sass: Counter[str]) -> Ite
 def launched() -> Iterator[tuple[str, Launch, int]]:
     """Every row of the catalogue, without compiling any: its name, its launch, its architecture."""
     for entry in catalogue.entries():
-        for i, launch in enumerate(launches_of(entry.call)):
-            yield from ((row_name(entry, i, launch, capability), launch, capability) for capability in entry.on)
+        for capability in entry.on:
+            for i, launch in enumerate(launches_on(entry, capability)):
+                yield row_name(entry, i, launch, capability), launch, capability
+
+
+def launches_on(entry: Entry, capability: int) -> list[Launch]:
+    """What an entry's launcher launches on an architecture."""
+    with on_device(capability):
+        return launches_of(entry.call)
 
 
 def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
@@ -176,25 +199,34 @@ def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
     return f"{entry.name} {i}:{launch.name} sm_{capability}"
 
 
-def budgets() -> tuple[str, dict[str, Cost]]:
-    """The version of Triton for which the budgets hold, and the budgets."""
+def budgets() -> tuple[Made, dict[str, Cost]]:
+    """What the budgets hold for, and the budgets."""
     if not BUDGETS.exists():
-        return triton.__version__, {}
+        return made(), {}
     read = tomllib.loads(BUDGETS.read_text())
-    return read["triton"], {name: Cost(**cost) for name, cost in read["cost"].items()}
+    return Made(read["triton"], read["kernels"]), {name: Cost(**cost) for name, cost in read["cost"].items()}
 
 
 def written(costs: dict[str, Cost]) -> str:
     """The text of `budgets.toml`."""
-    head = f'# Written by `{REWRITE}`.\ntriton = "{triton.__version__}"\n\n[cost]\n'
+    head = f"# Written by `{REWRITE}`.\n" + "".join(f'{k} = "{v}"\n' for k, v in asdict(made()).items()) + "\n[cost]\n"
     lines = (f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in asdict(cost).items())} }}\n' for name, cost in costs.items())
     return head + "".join(lines)
 
 
-def compare(found: dict[str, Cost], version: str, budget: dict[str, Cost]) -> list[str]:
+def stale(held: Made) -> list[str]:
+    """Why budgets do not hold for what stands here."""
+    now = made()
+    pairs = ("triton", held.triton, now.triton), ("kernels", held.kernels, now.kernels)
+    return [
+        f"the budgets hold for {what} {was}, and {is_} stands here; run `{REWRITE}`" for what, was, is_ in pairs if was != is_
+    ]
+
+
+def compare(found: dict[str, Cost], held: Made, budget: dict[str, Cost]) -> list[str]:
     """What differs from the budgets, in either direction."""
-    if version != triton.__version__:
-        return [f"the budgets hold for triton {version}, and {triton.__version__} is installed; run `{REWRITE}`"]
+    if why := stale(held):
+        return why
     differences = []
     for name, cost in found.items():
         if name not in budget:
@@ -243,6 +275,9 @@ def main(argv: list[str] | None = None) -> int:
     work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
     if not work:
         parser.error(f"no entry's name holds {options.only!r}")
+    held, budget = budgets()
+    if options.write and (options.only or options.quick) and stale(held):
+        parser.error(f"{stale(held)[0]}, over everything")
     names = [name for name, _, _ in launched()]
     width = max(map(len, names))
     print(head(width))
@@ -251,14 +286,14 @@ def main(argv: list[str] | None = None) -> int:
         found.append(row)
         print(line(row, width), flush=True)
     costs = {row.name: row.cost for row in found}
-    version, budget = budgets()
     if options.write:
-        everything = budget | costs
+        everything = (budget if held == made() else {}) | costs
         BUDGETS.write_text(written({name: everything[name] for name in names if name in everything}))
-        version, budget = budgets()
-    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, version, budget)
-    stale = sorted(set(budget) - set(names))
-    wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in stale]
+        held, budget = budgets()
+    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, held, budget)
+    gone = sorted(set(budget) - set(names))
+    wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in gone]
+    wrong += [f"{name}: no budget; run `{REWRITE}`" for name in sorted(set(names) - set(budget) - set(costs))]
     wrong += idle(reasons(), budget)
     print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")
     print("\n".join(wrong))

@@ -5,15 +5,17 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from perf_gates import gates
+from perf_gates import catalogue, compiled, gates
 from perf_gates.capture import recorded
 from perf_gates.gpu import variants
 from perf_gates.gpu.judge import further
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import checks
-from perf_gates.gpu.rehearsal import on_h200
+from perf_gates.gpu.rehearsal import H200
 from perf_gates.gpu.steps import kernel
 from perf_gates.gpu.variants import LAUNCHERS, Variant, fewest, judged, lacking
+from perf_gates.on_device import on_device
+from ssmspec_kernels import launch
 
 PLANTED = Variant("planted_kernel", (("T", 5),), ())
 
@@ -89,8 +91,8 @@ def test_fewest_checks_are_those_of_most_variants() -> None:
 def test_constants_options_and_what_is_left_out_tell_variants_apart_and_strides_do_not() -> None:
     h, p, n, g = 80, 64, 128, 1
 
-    def launch(batch: int, tokens: int, gap: int = 0, **how: object) -> Variant:
-        with on_h200(), recorded() as launches:
+    def made(batch: int, tokens: int, gap: int = 0, **how: object) -> Variant:
+        with on_device(H200), recorded() as launches:
             x = torch.empty(batch, tokens, h, p + gap, device="cuda", dtype=torch.bfloat16)[..., :p]
             dt, B = x[..., 0].contiguous(), torch.empty(batch, tokens, g, n, device="cuda", dtype=torch.bfloat16)
             S, A = torch.empty(batch, h, p, n, device="cuda"), torch.empty(h, device="cuda")
@@ -98,13 +100,13 @@ def test_constants_options_and_what_is_left_out_tell_variants_apart_and_strides_
         (found,) = launches
         return variants.variant(found)
 
-    at = launch(64, 5, write_state=False)
-    assert launch(64, 5, gap=64, write_state=False) == at
+    at = made(64, 5, write_state=False)
+    assert made(64, 5, gap=64, write_state=False) == at
     assert ("OVERLAP", True) in at.constants
     assert "D" in at.absent
     assert "slots" not in at.absent
-    different = launch(64, 6, write_state=False), launch(4, 5, write_state=False), launch(64, 5)
-    assert len({at, *different, launch(64, 5, write_state=False, D=torch.empty(h, device="meta"))}) == 5
+    different = made(64, 6, write_state=False), made(4, 5, write_state=False), made(64, 5)
+    assert len({at, *different, made(64, 5, write_state=False, D=torch.empty(h, device="meta"))}) == 5
 
 
 def test_an_error_of_a_check_is_no_launch() -> None:
@@ -114,10 +116,20 @@ def test_an_error_of_a_check_is_no_launch() -> None:
 
 def test_the_device_is_asked_again_behind_a_rehearsal() -> None:
     asked = torch.cuda.get_device_capability
-    with on_h200():
-        assert torch.cuda.get_device_capability() == (9, 0)
-        assert torch.empty(2, device="cuda").is_cuda
+    for capability in (80, 90, 100):
+        with on_device(capability):
+            assert torch.cuda.get_device_capability() == divmod(capability, 10)
+            assert torch.empty(2, device="cuda").is_cuda
+            assert launch.overlaps(torch.empty(2, device="cuda").device) == (capability >= 90)
     assert torch.cuda.get_device_capability is asked
-    with pytest.raises(ZeroDivisionError), on_h200():
+    with pytest.raises(ZeroDivisionError), on_device(90):
         _ = 1 / 0
     assert torch.cuda.get_device_capability is asked
+
+
+def test_what_is_compiled_for_an_architecture_is_what_its_launcher_chooses_there() -> None:
+    """A window of the delta rule is held to 128 registers on sm_90 alone; launches overlap from sm_90 on."""
+    entry = next(e for e in catalogue.entries() if e.name == "delta_scan T=6 verify qwen3.5-4b")
+    chosen = {on: compiled.launches_on(entry, on)[0].kwargs for on in entry.on}
+    assert {on: kwargs["maxnreg"] for on, kwargs in chosen.items()} == {80: None, 90: 128, 100: None}
+    assert {on: kwargs["OVERLAP"] for on, kwargs in chosen.items()} == {80: False, 90: True, 100: True}

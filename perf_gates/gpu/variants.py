@@ -19,13 +19,14 @@ import torch
 from perf_gates import gates
 from perf_gates.capture import Launch, recorded
 from perf_gates.clock import compiling
+from perf_gates.on_device import on_device
 from ssmspec_ref.shapes import Array
 
 from . import core
 from .judge import further
 from .judge.call import Call, Check, NothingJudgedError, Plan
 from .model_shapes import checks
-from .rehearsal import on_h200, rehearse
+from .rehearsal import H200, rehearse
 
 PARTS = ("steps", "buffered", "buffered_delta", "linear", "unrolled", "prefill")
 LAUNCHERS = (
@@ -76,7 +77,7 @@ def timed() -> dict[Variant, str]:
 
 def sides(pair: gates.Core) -> list[Launch]:
     """The launches of a pair of the core set."""
-    with on_h200(), compiling(), recorded() as launches:
+    with on_device(H200), compiling(), recorded() as launches:
         for side in core.sides(pair):
             side.call()
     return launches
@@ -103,7 +104,7 @@ class NoRows(Call):
 
 def launched(check: Check) -> set[Variant]:
     """What a check launches before it compares anything."""
-    with on_h200(), recorded() as launches, suppress(NothingJudgedError):
+    with on_device(H200), recorded() as launches, suppress(NothingJudgedError):
         check.run(NoRows())
     return {variant(launch) for launch in launches}
 

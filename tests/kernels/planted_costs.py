@@ -13,9 +13,7 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 import ssmspec_kernels
-from perf_gates import catalogue
-from perf_gates.capture import launches_of
-from perf_gates.compiled import rows
+from perf_gates.compiled import launched, rows
 from perf_gates.entry import Entry, meta
 
 
@@ -52,8 +50,7 @@ def uncovered() -> list[str]:
     for module in pkgutil.iter_modules(ssmspec_kernels.__path__):
         found = vars(importlib.import_module(f"ssmspec_kernels.{module.name}")).values()
         held |= {f.__name__ for f in found if isinstance(f, JITFunction) and f.__name__.endswith("_kernel")}
-    launched = {launch.name for entry in catalogue.entries() for launch in launches_of(entry.call)}
-    return sorted(held - launched)
+    return sorted(held - {launch.name for _, launch, _ in launched()})
 
 
 if __name__ == "__main__":
