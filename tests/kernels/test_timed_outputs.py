@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from perf_gates import clock
 from perf_gates import written as looking
-from perf_gates.gpu import buffered, buffered_delta, linear, papers, peers, prefill, steps, unrolled
+from perf_gates.gpu import buffered, buffered_delta, core, linear, papers, peers, prefill, steps, unrolled
 from perf_gates.moved import PACKED, PRIVATE, SHARED
 from perf_gates.pairs import WrongOutputError
 from perf_gates.shapes import ATTENTION, DELTA, SSD
@@ -55,7 +55,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(clock, "recorded", recorded)
     monkeypatch.setattr(clock, "_replays_us", replays_us)
-    for module in (buffered, buffered_delta, papers, peers, prefill, steps, unrolled):
+    monkeypatch.setattr(core, "recorded", lambda launches: recorded(launches, 0))
+    for module in (buffered, buffered_delta, core, papers, peers, prefill, steps, unrolled):
         monkeypatch.setattr(module, "copies_for", lambda *_, **__: COPIES)
     monkeypatch.setitem(SSD, "small", (2, 16, 16, 1))
     monkeypatch.setitem(buffered.LAYERS, "small", 2)
@@ -218,6 +219,16 @@ def test_a_product_that_leaves_out_its_last_outputs_is_caught() -> None:
     assert linear.timed(product, 2, Ws) == 10.0
     with pytest.raises(WrongOutputError, match="the output of product 1 of 2"):
         linear.timed(short, 2, Ws)
+
+
+@pytest.mark.parametrize(("model", "name"), [("small", "ssd_scan"), ("small delta", "delta_scan")])
+def test_a_launch_of_the_core_set_that_leaves_out_a_row_is_caught_before_it_is_timed(
+    model: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.side(model, "step", BATCH).check()
+    plant(monkeypatch, core, name, lambda _, rest: int(rest["slots"][0]) == BATCH)
+    with pytest.raises(WrongOutputError, match="the output of launch 1 of 2 was not written"):
+        core.side(model, "step", BATCH).check()
 
 
 # --- trees and their paths ---
