@@ -144,10 +144,10 @@ def older(results: Results) -> Iterator[str]:
     parts = [part for part in LOOKED_AT if part in results.parts and not ruled(part, results.parts[part]["machine"])]
     if parts:
         yield (
-            f"Measured before each launch of a graph had an output of its own: {', '.join(parts)}. There the launches shared "
-            "one output, which was looked at once, behind one launch or one cycle made ahead of the recording. Of the linear "
-            "layers three products were compared, of the paths of a tree those over states of their own were not, and the "
-            "launches of a prompt all took the same one."
+            f"Measured before each launch of a graph had an output of its own: {', '.join(parts)}. There our launches shared "
+            "one output, which was looked at once at the most, behind one launch or one cycle made ahead of the recording. Of "
+            "the linear layers three products were compared, of the paths of a tree those over states of their own were not, "
+            "and the launches of a prompt all took the same one."
         )
 
 
