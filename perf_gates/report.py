@@ -146,8 +146,8 @@ def older(results: Results) -> Iterator[str]:
         yield (
             f"Measured before each launch of a graph had an output of its own: {', '.join(parts)}. There our launches shared "
             "one output, which was looked at once at the most, behind one launch or one cycle made ahead of the recording. "
-            "Of the linear layers three products were compared, of the paths of a tree those over states of their own were not, "
-            "and the launches of a prompt all took the same one."
+            "Of the linear layers three products were compared, of the paths of a tree those over states of their own were "
+            "not, and the launches of a prompt all took the same one."
         )
 
 
