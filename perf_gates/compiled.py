@@ -1,7 +1,7 @@
 """What every kernel costs once compiled, against committed budgets: `python -m perf_gates.compiled`, on any machine.
 
 Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100, or those it names, with the tiles that its launcher
-chooses. Demanded of all:
+chooses there; and for sm_90 what else is timed (`timed_entries`), of which (1) and (4) are demanded. Of all others:
 
     no spills                          ptxas: 0 bytes of spill stores and loads, unless            (1)
                                        `spills.toml` names the entry and says why
@@ -34,7 +34,7 @@ from pathlib import Path
 import triton
 from triton import knobs
 
-from . import catalogue, ptx
+from . import catalogue, ptx, timed_entries
 from .capture import Built, Launch, build, launches_of
 from .entry import Entry
 from .machine import kernels_hash
@@ -104,7 +104,7 @@ def _undeclared(entry: Entry, accesses: list[ptx.Access]) -> Iterator[str]:
     if unknown := sum(not a.owners for a in stores):
         yield f"writes through {unknown} addresses of unknown origin"
     written = {name for a in stores for name in a.owners}
-    if written != entry.stores:
+    if entry.stores is not None and written != entry.stores:
         yield f"writes {sorted(written)}, but declares {sorted(entry.stores)}"
     read = {name for a in accesses if a.kind == "load" for name in a.owners}
     if entry.wide - read:
@@ -180,9 +180,15 @@ def _narrow(accesses: list[ptx.Access], entry: Entry, sass: Counter[str]) -> Ite
         yield f"has {ptx.wide_loads(sass, entry.width)} wide loads in the machine code and {len(loads)} in the PTX"
 
 
+def everything() -> Iterator[Entry]:
+    """The catalogue, and what is timed beside it."""
+    yield from catalogue.entries()
+    yield from timed_entries.entries()
+
+
 def launched() -> Iterator[tuple[str, Launch, int]]:
-    """Every row of the catalogue, without compiling any: its name, its launch, its architecture."""
-    for entry in catalogue.entries():
+    """Every row, without compiling any: its name, its launch, its architecture."""
+    for entry in everything():
         for capability in entry.on:
             for i, launch in enumerate(launches_on(entry, capability)):
                 yield row_name(entry, i, launch, capability), launch, capability
@@ -250,7 +256,7 @@ def measured(work: list[tuple[str, int]], jobs: int) -> Iterator[Row]:
 
 
 def _rows_by_name(name: str, capability: int) -> list[Row]:
-    return rows(next(e for e in catalogue.entries() if e.name == name), capability)
+    return rows(next(e for e in everything() if e.name == name), capability)
 
 
 def line(row: Row, width: int) -> str:
@@ -271,13 +277,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="entries whose names hold this")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(argv)
-    chosen = [e for e in catalogue.entries() if options.only in e.name]
-    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
-    if not work:
-        parser.error(f"no entry's name holds {options.only!r}")
     held, budget = budgets()
     if options.write and (options.only or options.quick) and stale(held):
         parser.error(f"{stale(held)[0]}, over everything")
+    chosen = [e for e in everything() if options.only in e.name]
+    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
+    if not work:
+        parser.error(f"no entry's name holds {options.only!r}")
     names = [name for name, _, _ in launched()]
     width = max(map(len, names))
     print(head(width))
@@ -287,8 +293,8 @@ def main(argv: list[str] | None = None) -> int:
         print(line(row, width), flush=True)
     costs = {row.name: row.cost for row in found}
     if options.write:
-        everything = (budget if held == made() else {}) | costs
-        BUDGETS.write_text(written({name: everything[name] for name in names if name in everything}))
+        known = (budget if held == made() else {}) | costs
+        BUDGETS.write_text(written({name: known[name] for name in names if name in known}))
         held, budget = budgets()
     wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, held, budget)
     gone = sorted(set(budget) - set(names))

@@ -133,3 +133,19 @@ def test_what_is_compiled_for_an_architecture_is_what_its_launcher_chooses_there
     chosen = {on: compiled.launches_on(entry, on)[0].kwargs for on in entry.on}
     assert {on: kwargs["maxnreg"] for on, kwargs in chosen.items()} == {80: None, 90: 128, 100: None}
     assert {on: kwargs["OVERLAP"] for on, kwargs in chosen.items()} == {80: False, 90: True, 100: True}
+
+
+def test_every_timed_variant_is_compiled_and_a_planted_one_is_not(timed: dict[Variant, str]) -> None:
+    """As an entry of the catalogue or beside it; a row without its budget fails in test_compiled."""
+    rows = [(name, variants.variant(launch)) for name, launch, capability in compiled.launched() if capability == H200]
+    assert len({name for name, _ in rows}) == len(rows)
+    have = {one for _, one in rows}
+    assert [one for one in (*timed, PLANTED) if one not in have and one.kernel not in variants.UNTIMED] == [PLANTED]
+    assert {name for name, _ in rows} <= compiled.budgets()[1].keys()
+
+
+def test_a_launch_knows_the_launcher_that_was_called() -> None:
+    """The outermost module of the package, not that of the kernel."""
+    (pair, *_) = (e for e in catalogue.entries() if e.name == "ssd_tree_scan B=64 T=63 mamba2-2.7b")
+    (launch,) = compiled.launches_on(pair, H200)
+    assert (launch.name, launch.launcher) == ("ssd_tree_large_kernel", "ssd_tree_scan")

@@ -61,18 +61,34 @@ def variant(launch: Launch) -> Variant:
     return Variant(launch.name, tuple(constants), tuple(absent))
 
 
-def timed() -> dict[Variant, str]:
-    """What is timed, and the first place where it is."""
-    found: dict[Variant, str] = {}
+class Place(NamedTuple):
+    """Where something is timed: a part, the dims, the batch."""
+
+    part: str
+    model: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.part}, {self.model}, batch {self.batch}"
+
+
+def timed_launches() -> dict[Variant, tuple[Place, Launch]]:
+    """What is timed: of each variant the first place where it is, and its launch there."""
+    found: dict[Variant, tuple[Place, Launch]] = {}
     for part in PARTS:
         for timings, launches in rehearse(part):
-            where = f"{part}, {timings[0].model}, batch {timings[0].batch}"
+            place = Place(part, timings[0].model, timings[0].batch)
             for launch in launches:
-                found.setdefault(variant(launch), where)
+                found.setdefault(variant(launch), (place, launch))
     for pair in gates.load().core:
         for launch in sides(pair):
-            found.setdefault(variant(launch), f"core, {pair.name}")
+            found.setdefault(variant(launch), (Place("core", pair.dims, pair.batch), launch))
     return found
+
+
+def timed() -> dict[Variant, str]:
+    """What is timed, and the first place where it is."""
+    return {one: str(place) for one, (place, _) in timed_launches().items()}
 
 
 def sides(pair: gates.Core) -> list[Launch]:
