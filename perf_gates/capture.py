@@ -5,9 +5,11 @@ here. In place of a launch, the kernel and its arguments are kept. Triton's own 
 device: the types of pointers, the constants, which arguments are 1 or divisible by 16. Nothing of that is written by hand.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from triton import knobs
@@ -19,12 +21,14 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, and the arguments that its launcher gave it: constants and options among the named ones; and the grid."""
+    """A kernel, and the arguments that its launcher gave it: constants and options among the named ones; the grid; and the
+    module of the launcher, the outermost of the kernel's package."""
 
     kernel: JITFunction
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     grid: tuple[int, ...]
+    launcher: str = ""
 
     @property
     def name(self) -> str:
@@ -55,10 +59,19 @@ def recorded() -> Iterator[list[Launch]]:
     launches: list[Launch] = []
 
     def keep(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        launches.append(Launch(kernel, args, kwargs, grid))
+        launches.append(Launch(kernel, args, kwargs, grid, outermost(kernel, sys._getframe())))
 
     with launching(keep):
         yield launches
+
+
+def outermost(kernel: JITFunction, frame: FrameType | None) -> str:
+    """The last module of a kernel's package that is met on the way from a frame to what called it all."""
+    package, _, found = str(kernel.fn.__module__).rpartition(".")
+    while frame is not None:
+        inside, _, module = str(frame.f_globals.get("__name__", "")).rpartition(".")
+        found, frame = module if inside == package else found, frame.f_back
+    return found
 
 
 def launches_of(call: Callable[[], object]) -> list[Launch]:

@@ -37,6 +37,7 @@ def entries() -> Iterator[Entry]:
     for shape in DELTA:
         yield from delta(shape)
     yield from rings()
+    yield from batches()
     for shape in ("mamba2-2.7b", "qwen3.5-4b"):
         yield from conv(shape)
     for shape in SELECTIVE:
@@ -70,7 +71,7 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_tree_scan", "B=64 T=63", 64, 63, nodes, stores="y", quick=(90,), on=(90,))
     yield at("ssd_tree_scan", "B=64 T=63 as a window", 64, 63, nodes, stores="y", large=False)
     yield from ssd_prefill(shape)
-    yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y")
+    yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y", quick=(90,))
 
 
 def ssd_prefill(shape: str) -> Iterator[Entry]:
@@ -109,7 +110,8 @@ def delta(shape: str) -> Iterator[Entry]:
         given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
         stores, quick = "S scratch o", (90,) if b == 8 else ()
         yield entry("delta_chunk_scan", f"B={b} T=4096", shape, args, given, stores=stores, wide="S", quick=quick)
-    yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, stores=stores, wide="S")
+    wide: dict[str, Any] = {"stores": stores, "wide": "S", "on": (80, 90)}  # sm_100 refuses chunks of 64
+    yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, **wide)
     yield entry("delta_chunk_scan", "B=8 in bf16", shape, args, given | ROUNDED, stores=stores, wide="S")
     small = meta(64, 13, 13, dtype=BOOL)
     yield at("delta_tree", "T=13", 64, 13, small, stores="o", quick=(90,), held=False)
@@ -122,7 +124,7 @@ def delta(shape: str) -> Iterator[Entry]:
     nodes = meta(64, 63, g, k), meta(64, 63, g, k), meta(64, 63, h, v), meta(64, 63, h, k), meta(64, 63, h)
     args = meta(64, h, k, v, dtype=FP32), *nodes, meta(64, 63, 63, dtype=BOOL)
     yield entry("delta_tree", "T=63, a gate per channel", shape, args, {"slots": meta(64, dtype=I32)}, stores="o", wide="S")
-    yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o")
+    yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o", quick=(90,))
 
 
 def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:
@@ -187,6 +189,35 @@ def rings() -> Iterator[Entry]:
     yield entry("commit_window", "T=6 L=32", "any", accepted, window, stores="origin held", quick=(90,), module="cursors")
 
 
+def batches() -> Iterator[Entry]:
+    """What launchers choose for 4 or 256 rows, and for 64 not, as it is timed on an H200."""
+    ssd_ring, delta_ring = (import_module(f"ssmspec_kernels.{name}_ring").Ring for name in ("ssd", "delta"))
+
+    def cursors(b: int) -> tuple[torch.Tensor, ...]:
+        return meta(b, dtype=I32), meta(b, dtype=I32)
+
+    for shape, (h, p, n, g) in SSD.items():
+        for b in (4, 256):
+            at = partial(ssd_entry, shape, on=(90,))
+            yield at("ssd_window", f"B={b} T=5 verify", b, 5, stores="y", write_state=False)
+            if b == 256:
+                for L in (22, 32):
+                    ring = ssd_ring(meta(b, L, h, p), meta(b, L, h, dtype=FP32), meta(b, L, g, n), *cursors(b))
+                    at = partial(ssd_entry, shape, on=(90,), between=(ring,))
+                    yield at("ssd_buffered", f"B={b} T=6 L={L}", b, 6, stores="S ring_x ring_dt ring_B y")
+            else:
+                ring = ssd_ring(meta(b, 16, h, p), meta(b, 16, h, dtype=FP32), meta(b, 16, g, n), *cursors(b))
+                at = partial(ssd_entry, shape, on=(90,), between=(ring,))
+                yield at("ssd_buffered_step", f"B={b} L=16", b, 1, stores="S ring_x ring_dt ring_B y")
+    for shape, (g, h, k, v) in DELTA.items():
+        yield delta_entry(shape, "delta_chunked", "B=4 T=10", 4, 10, stores="S parts factors o", width=8, on=(90,))
+        for t, L in ((1, 16), (6, 22), (6, 32)):
+            b, name = 256, "delta_buffered_step" if t == 1 else "delta_buffered"
+            ring = delta_ring(meta(b, L, h, v), meta(b, L, g, k), meta(b, L, h, dtype=FP32), *cursors(b))
+            at = partial(delta_entry, shape, on=(90,), between=(ring,))
+            yield at(name, f"B={b} {f'T={t} ' if t > 1 else ''}L={L}", b, t, stores="S ring_u ring_k ring_g o")
+
+
 def trees() -> Iterator[Entry]:
     """Trees of 13 nodes over the vocabulary of Mamba2-2.7B, and the cache of a Nemotron-3-Nano-4B attention layer."""
     b, t, i = 64, 13, 50288
@@ -210,11 +241,11 @@ def trees() -> Iterator[Entry]:
     length = {"length": meta(b, dtype=I32)}
     prompts, near = partial(entry, "causal_attention", stores="y", wide="K V", quick=(90,)), {"descriptors": True}
     yield prompts("T=4096", "nemotron-4b", prompt, length)
-    yield prompts("T=4096 in bf16", "nemotron-4b", prompt, length | ROUNDED, quick=())
+    yield prompts("T=4096 in bf16", "nemotron-4b", prompt, length | ROUNDED | {"descriptors": False}, quick=())
     yield prompts("T=4096 by descriptors", "nemotron-4b", prompt, length | ROUNDED | near, on=(90, 100))
     window = meta(b, t, 40, 128), meta(b, t, 8, 128), meta(b, t, 8, 128), cache, cache, meta(b, dtype=I32)
     mask, owned = {"ancestors": meta(b, t, t, dtype=BOOL)}, "o_s m_s d_s y"
-    yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V")
+    yield entry("tree_attention", "T=13", "nemotron-4b", window, mask, stores=owned, wide="K V", quick=(90,))
     turns = meta(b, t, 64, dtype=FP32), meta(b, t, 64, dtype=FP32)
     yield entry("rotary", "T=13", "nemotron-4b", (*window[:2], *turns), {}, stores="out_q out_k", quick=(90,))
     yield entry("kv_compact", "T=13", "nemotron-4b", (cache, cache, nodes, row), {}, stores="K V", wide="K V", quick=(90,))
@@ -235,7 +266,7 @@ def conv(shape: str) -> Iterator[Entry]:
     yield entry("conv_window", "T=6 verify", shape, (M, u, weight), given | {"keep": "none"}, stores="y")
     yield entry("conv_tree", "T=13", shape, tree, given, stores="y", quick=quick)
     yield entry("conv_packed", "T=4096", shape, run, given, stores="M y", quick=quick)
-    yield entry("conv_commit", "T=6", shape, (M, u), {"advanced": meta(b, dtype=I32)}, stores="M")
+    yield entry("conv_commit", "T=6", shape, (M, u), {"advanced": meta(b, dtype=I32)}, stores="M", quick=quick)
 
 
 def selective(shape: str) -> Iterator[Entry]:
@@ -245,15 +276,15 @@ def selective(shape: str) -> Iterator[Entry]:
     yield at("selective_scan", "T=6", 64, 6, stores="S y")
     yield at("selective_scan", "T=6 verify", 64, 6, stores="y", write_state=False)
     # 16 channels by 16 states are two a lane.
-    yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y", width=8)
+    yield at("selective_tree", "T=13", 64, 13, meta(64, 13, dtype=I32), stores="y", width=8, quick=(90,))
 
 
 def layers() -> Iterator[Entry]:
     """What stands between the recurrences, at the widths of Mamba2-2.7B and Qwen3.5-4B."""
     for m in (1, 32, 128):
         args = meta(m, 5120), meta(2560, 5120)
-        yield entry("linear_rows", f"M={m}", "mamba2-2.7b", args, {}, stores="y", wide="W", quick=(90,) if m == 1 else ())
-        early = {"overlap": True}
+        early, late = {"overlap": True}, {"overlap": False}
+        yield entry("linear_rows", f"M={m}", "mamba2-2.7b", args, late, stores="y", wide="W", quick=(90,) if m == 1 else ())
         yield entry("linear_rows", f"M={m} overlapped", "mamba2-2.7b", args, early, stores="y", wide="W", on=(90,))
     for m in (1, 32):
         given = {"residual": meta(m, 2560, dtype=FP32), "weight": meta(2560)}

@@ -1,13 +1,15 @@
 """Time on a GPU: a launch inside a CUDA graph, over states that no cache can hold, against the run's own copy bandwidth."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from statistics import median, quantiles
 from time import monotonic, sleep
 
 import torch
+
+from .written import Outputs, written
 
 L2_BYTES = 60 * 2**20
 """The H200's level-2 cache; a measurement touches at least eight times as much before it comes back to the same bytes."""
@@ -49,13 +51,22 @@ def copies_for(bytes_per_launch: int, least: int = 8, most: int = 512) -> int:
     return 2 if _compiling else max(least, min(most, -(-8 * L2_BYTES // max(1, bytes_per_launch))))
 
 
-def graph_us(launches: Sequence[Launch], replays: int = 15) -> float:
-    """The median time of one launch, in microseconds: all of them captured in one CUDA graph, replayed."""
+def graph_us(launches: Sequence[Launch], outputs: Outputs, states: Collection[torch.Tensor] = (), replays: int = 15) -> float:
+    """The median time of one launch, in microseconds: all of them captured in one CUDA graph, replayed.
+
+    `outputs` are what the launches write, each an own tensor, by names that tell which launch it is; `states` what they
+    advance in place. Behind the last time that is taken the graph is replayed once more, as `written` describes.
+
+    Raises: WrongOutputError, ValueError (two outputs share their memory).
+    """
     if _compiling:
         for launch in (*launches[:2], launches[-1]):
             launch()
         return 1.0
-    return known_median(_replays_us(recorded(launches, warm=2), replays)) / len(launches)
+    replay = recorded(launches, warm=2)
+    times = _replays_us(replay, replays)
+    written(replay, outputs, states)
+    return known_median(times) / len(launches)
 
 
 def recorded(launches: Sequence[Launch], warm: int = 1) -> Callable[[], None]:
@@ -128,10 +139,11 @@ def copy_bytes_per_us(size: int = 2**31) -> float:
     source = torch.randn(size // 4, device="cuda")
     target = torch.empty_like(source)
     # A kernel that copies: copy_ would take the copy engine inside a graph.
-    return 2 * size / graph_us([lambda: torch.mul(source, 1.0, out=target)] * 2, replays=9)
+    copy = lambda: torch.mul(source, 1.0, out=target)  # noqa: E731
+    return 2 * size / graph_us([copy] * 2, {"the copy": target}, replays=9)
 
 
 def empty_launch_us() -> float:
     """What one launch of a kernel that does nothing costs inside a graph."""
     x = torch.zeros(1, device="cuda")
-    return graph_us([lambda: x.zero_()] * 256)
+    return graph_us([lambda: x.zero_()] * 256, {"the zero": x})

@@ -1,7 +1,7 @@
 """What every kernel costs once compiled, against committed budgets: `python -m perf_gates.compiled`, on any machine.
 
 Each entry of the catalogue is compiled for sm_80, sm_90 and sm_100, or those it names, with the tiles that its launcher
-chooses. Demanded of all:
+chooses there; and for sm_90 what else is timed (`timed_entries`), of which (1) and (4) are demanded. Of all others:
 
     no spills                          ptxas: 0 bytes of spill stores and loads, unless            (1)
                                        `spills.toml` names the entry and says why
@@ -11,7 +11,8 @@ chooses. Demanded of all:
     fits                               the shared memory that a block may have on the architecture (4)
 
 Registers, shared memory, and the counts of loads and stores must equal those of `budgets.toml`: a better figure fails as a
-worse one does, until the budgets are written anew with `--write`. They hold for the version of Triton that they name.
+worse one does, until the budgets are written anew with `--write`. They hold for the version of Triton that they name, and for
+the kernels whose hash they name: for others only a run over everything writes them.
 """
 
 import argparse
@@ -33,9 +34,11 @@ from pathlib import Path
 import triton
 from triton import knobs
 
-from . import catalogue, ptx
+from . import catalogue, ptx, timed_entries
 from .capture import Built, Launch, build, launches_of
 from .entry import Entry
+from .machine import kernels_hash
+from .on_device import on_device
 
 BUDGETS, SPILLS = (Path(__file__).parent / f"{name}.toml" for name in ("budgets", "spills"))
 SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -59,6 +62,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What budgets were written with: the version of Triton, and `kernels_hash`."""
+
+    triton: str
+    kernels: str
+
+
+def made() -> Made:
+    """What budgets are written with now."""
+    return Made(triton.__version__, kernels_hash())
+
+
+@dataclass(frozen=True)
 class Row:
     """A cost and its name, and what is wrong with the kernel whatever its budget."""
 
@@ -70,7 +86,7 @@ class Row:
 def rows(entry: Entry, capability: int) -> list[Row]:
     """Compile an entry's kernels, and judge them by (1) to (4)."""
     result, everything = [], []
-    for i, launch in enumerate(launches_of(entry.call)):
+    for i, launch in enumerate(launches_on(entry, capability)):
         built, log = _compiled(launch, capability)
         sass = ptx.histogram(disassembled(built.compiled.asm["cubin"]))
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
@@ -88,7 +104,7 @@ def _undeclared(entry: Entry, accesses: list[ptx.Access]) -> Iterator[str]:
     if unknown := sum(not a.owners for a in stores):
         yield f"writes through {unknown} addresses of unknown origin"
     written = {name for a in stores for name in a.owners}
-    if written != entry.stores:
+    if entry.stores is not None and written != entry.stores:
         yield f"writes {sorted(written)}, but declares {sorted(entry.stores)}"
     read = {name for a in accesses if a.kind == "load" for name in a.owners}
     if entry.wide - read:
@@ -164,11 +180,24 @@ def _narrow(accesses: list[ptx.Access], entry: Entry, sass: Counter[str]) -> Ite
         yield f"has {ptx.wide_loads(sass, entry.width)} wide loads in the machine code and {len(loads)} in the PTX"
 
 
+def everything() -> Iterator[Entry]:
+    """The catalogue, and what is timed beside it."""
+    yield from catalogue.entries()
+    yield from timed_entries.entries()
+
+
 def launched() -> Iterator[tuple[str, Launch, int]]:
-    """Every row of the catalogue, without compiling any: its name, its launch, its architecture."""
-    for entry in catalogue.entries():
-        for i, launch in enumerate(launches_of(entry.call)):
-            yield from ((row_name(entry, i, launch, capability), launch, capability) for capability in entry.on)
+    """Every row, without compiling any: its name, its launch, its architecture."""
+    for entry in everything():
+        for capability in entry.on:
+            for i, launch in enumerate(launches_on(entry, capability)):
+                yield row_name(entry, i, launch, capability), launch, capability
+
+
+def launches_on(entry: Entry, capability: int) -> list[Launch]:
+    """What an entry's launcher launches on an architecture."""
+    with on_device(capability):
+        return launches_of(entry.call)
 
 
 def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
@@ -176,25 +205,34 @@ def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
     return f"{entry.name} {i}:{launch.name} sm_{capability}"
 
 
-def budgets() -> tuple[str, dict[str, Cost]]:
-    """The version of Triton for which the budgets hold, and the budgets."""
+def budgets() -> tuple[Made, dict[str, Cost]]:
+    """What the budgets hold for, and the budgets."""
     if not BUDGETS.exists():
-        return triton.__version__, {}
+        return made(), {}
     read = tomllib.loads(BUDGETS.read_text())
-    return read["triton"], {name: Cost(**cost) for name, cost in read["cost"].items()}
+    return Made(read["triton"], read["kernels"]), {name: Cost(**cost) for name, cost in read["cost"].items()}
 
 
 def written(costs: dict[str, Cost]) -> str:
     """The text of `budgets.toml`."""
-    head = f'# Written by `{REWRITE}`.\ntriton = "{triton.__version__}"\n\n[cost]\n'
+    head = f"# Written by `{REWRITE}`.\n" + "".join(f'{k} = "{v}"\n' for k, v in asdict(made()).items()) + "\n[cost]\n"
     lines = (f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in asdict(cost).items())} }}\n' for name, cost in costs.items())
     return head + "".join(lines)
 
 
-def compare(found: dict[str, Cost], version: str, budget: dict[str, Cost]) -> list[str]:
+def stale(held: Made) -> list[str]:
+    """Why budgets do not hold for what stands here."""
+    now = made()
+    pairs = ("triton", held.triton, now.triton), ("kernels", held.kernels, now.kernels)
+    return [
+        f"the budgets hold for {what} {was}, and {is_} stands here; run `{REWRITE}`" for what, was, is_ in pairs if was != is_
+    ]
+
+
+def compare(found: dict[str, Cost], held: Made, budget: dict[str, Cost]) -> list[str]:
     """What differs from the budgets, in either direction."""
-    if version != triton.__version__:
-        return [f"the budgets hold for triton {version}, and {triton.__version__} is installed; run `{REWRITE}`"]
+    if why := stale(held):
+        return why
     differences = []
     for name, cost in found.items():
         if name not in budget:
@@ -218,7 +256,7 @@ def measured(work: list[tuple[str, int]], jobs: int) -> Iterator[Row]:
 
 
 def _rows_by_name(name: str, capability: int) -> list[Row]:
-    return rows(next(e for e in catalogue.entries() if e.name == name), capability)
+    return rows(next(e for e in everything() if e.name == name), capability)
 
 
 def line(row: Row, width: int) -> str:
@@ -239,7 +277,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="entries whose names hold this")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(argv)
-    chosen = [e for e in catalogue.entries() if options.only in e.name]
+    held, budget = budgets()
+    if options.write and (options.only or options.quick) and stale(held):
+        parser.error(f"{stale(held)[0]}, over everything")
+    chosen = [e for e in everything() if options.only in e.name]
     work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
     if not work:
         parser.error(f"no entry's name holds {options.only!r}")
@@ -251,14 +292,14 @@ def main(argv: list[str] | None = None) -> int:
         found.append(row)
         print(line(row, width), flush=True)
     costs = {row.name: row.cost for row in found}
-    version, budget = budgets()
     if options.write:
-        everything = budget | costs
-        BUDGETS.write_text(written({name: everything[name] for name in names if name in everything}))
-        version, budget = budgets()
-    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, version, budget)
-    stale = sorted(set(budget) - set(names))
-    wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in stale]
+        known = (budget if held == made() else {}) | costs
+        BUDGETS.write_text(written({name: known[name] for name in names if name in known}))
+        held, budget = budgets()
+    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, held, budget)
+    gone = sorted(set(budget) - set(names))
+    wrong += [f"{name}: a budget for what the catalogue does not name; run `{REWRITE}`" for name in gone]
+    wrong += [f"{name}: no budget; run `{REWRITE}`" for name in sorted(set(names) - set(budget) - set(costs))]
     wrong += idle(reasons(), budget)
     print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")
     print("\n".join(wrong))

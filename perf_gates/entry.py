@@ -24,13 +24,14 @@ SSD = {"mamba2-2.7b": shapes.SSD["mamba2-2.7b"], "nemotron-4b": shapes.SSD["nemo
 
 @dataclass(frozen=True)
 class Entry:
-    """One launch sequence at one shape; `quick` names the architectures for which the tests compile it, `on` all of them."""
+    """One launch sequence at one shape; `quick` names the architectures for which the tests compile it, `on` all of them.
+    `stores`: None where another entry declares what its kernels write."""
 
     kernel: str
     variant: str
     shape: str
     call: Callable[[], object]
-    stores: frozenset[str]
+    stores: frozenset[str] | None
     wide: frozenset[str] = frozenset()
     quick: tuple[int, ...] = ()
     width: int = 16

@@ -17,12 +17,26 @@ RUNS = {
     "steps": ("ssd_scan", "ssd_snapshots", "ssd_window", "ssd_tree_scan", "delta_scan", "delta_chunked", "delta_tree"),
     "buffered": ("ssd_buffered", "ssd_buffered_step", "ssd_scan", "cursors"),
     "buffered_delta": ("delta_buffered", "delta_buffered_step", "delta_scan", "cursors"),
-    "unrolled": ("ssd_window", "ssd_tree_scan"),
+    "unrolled": ("ssd_window", "ssd_tree_scan", "delta_chunked", "delta_tree"),
     "linear": ("linear_rows",),
     "prefill": ("ssd_chunk_scan", "delta_chunk_scan", "causal_attention"),
     "peers": ("ssd_scan", "ssd_snapshots", "delta_scan"),
 }
 """The kernels of a part that runs some of them; the other parts run an engine, or kernels of every kind."""
+
+
+LOOKED_AT = (*RUNS, "papers")
+"""Parts whose times are kept only if each launch of a graph was seen to write an output of its own (`written`)."""
+
+
+def rule(part: str) -> dict[str, str]:
+    """What the head of a part says of its outputs; nothing of a part that times no graphs of kernels."""
+    return {"outputs": "each launch its own"} if part in LOOKED_AT else {}
+
+
+def ruled(part: str, machine: dict[str, Any]) -> bool:
+    """Whether a part was measured by the rule that stands."""
+    return rule(part).items() <= machine.items()
 
 
 def code(part: str) -> str:
@@ -106,18 +120,6 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """What a ratio of times would be if each moved its bytes at the run's copy bandwidth, behind one launch."""
-
-    over: At
-    under: At
-
-    def __call__(self, results: Results) -> float:
-        times = (results.copy_us(at) + results.launch_us(at.part) for at in (self.over, self.under))
-        return next(times) / next(times)
-
-
-@dataclass(frozen=True)
 class OfCopy:
     """Bytes over time, in parts of the run's copy bandwidth."""
 
@@ -135,13 +137,3 @@ class OverFloor:
 
     def __call__(self, results: Results) -> float:
         return results.us(self.at) / (results.copy_us(self.at) + results.launch_us(self.at.part))
-
-
-@dataclass(frozen=True)
-class FloorOfCopy:
-    """The most that `OfCopy` can be behind one launch."""
-
-    at: At
-
-    def __call__(self, results: Results) -> float:
-        return results.copy_us(self.at) / (results.copy_us(self.at) + results.launch_us(self.at.part))

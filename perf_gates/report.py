@@ -13,8 +13,9 @@ from typing import Any
 from . import missed
 from .machine import kernels_hash
 from .marked import Marked
-from .measured import PARTS, Missing, Results, stands
-from .targets import Cell, cells
+from .measured import LOOKED_AT, PARTS, Missing, Results, ruled, stands
+from .shapes import BATCHES
+from .targets import SHAPES, Cell, accurate_prompts, cells, peer_of, steps
 
 README = Path(__file__).parent / "README.md"
 NOT_RUN = "not run: no time left"
@@ -112,19 +113,67 @@ def machine(results: Results) -> str:
 def text(results: Results) -> str:
     """Everything between the markers."""
     found = [(cell, line(cell, results)) for cell in cells()]
-    reached = sum(row.endswith("| reached |") for _, row in found)
     verdicts = results.parts.get("model_shapes", {}).get("verdicts", [])
     parts = [
         machine(results),
-        f"{reached} of {len(found)} cells reach their target.",
+        count([row for _, row in found]),
+        *older(results),
         "\n".join(speed(results)),
-        "What is missed, and what bounds it:",
+        "A plain step, us, and the slowest of ours over the fastest; what divides by a step takes the fastest of a line:",
+        "\n".join(plain_steps(results)),
+        "Prompts with products as accurate as fp32, which no peer has, over the peer's time; no target is set for them:",
+        "\n".join(accurate(results)),
+        "What is missed, and what bounds it; what was tried is told in steps of its own part and run:",
         "\n".join(missed.text(results, missed.reasons())),
         *lacking(results),
         f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
         "\n".join(conformance(verdicts)),
     ]
     return "\n\n".join(parts)
+
+
+def count(rows: list[str]) -> str:
+    """How many cells reach their target, and how many were not measured."""
+    reached, left = (sum(row.endswith(end) for row in rows) for end in ("| reached |", "| - |"))
+    measured = f"{reached} of {len(rows) - left} cells reach their target"
+    return f"{measured}; {left} more are not measured." if left else f"{measured}."
+
+
+def older(results: Results) -> Iterator[str]:
+    """What outputs the parts were looked at by that are older than the rule that stands."""
+    parts = [part for part in LOOKED_AT if part in results.parts and not ruled(part, results.parts[part]["machine"])]
+    if parts:
+        yield (
+            f"Measured before each launch of a graph had an output of its own: {', '.join(parts)}. There our launches shared "
+            "one output, which was looked at once at the most, behind one launch or one cycle made ahead of the recording. "
+            "Of the linear layers three products were compared, of the paths of a tree those over states of their own were "
+            "not, and the launches of a prompt all took the same one."
+        )
+
+
+def plain_steps(results: Results) -> Iterator[str]:
+    """A row for each shape and batch: our step in each part that measures it, the spread, and the peer's."""
+    yield "| shape | batch | alone | beside buffers | beside the peer's | slowest / fastest | the peer's |"
+    yield "|---|---|---|---|---|---|---|"
+    for shape in SHAPES:
+        for b in BATCHES:
+            each = [results.timings[at]["us"] if at in results.timings else None for at in steps(shape, b)]
+            ours = [us for us in each[:-1] if us is not None]
+            spread = f"{max(ours) / min(ours):.2f}" if len(ours) == len(each) - 1 else "-"
+            *shown, theirs = ("-" if us is None else f"{us:.2f}" for us in each)
+            yield f"| {shape} | {b} | {' | '.join(shown)} | {spread} | {theirs} {peer_of(shape)} |"
+
+
+def accurate(results: Results) -> Iterator[str]:
+    """A row for each kernel of prompts."""
+    yield "| kernel | shape | over the peer's |"
+    yield "|---|---|---|"
+    for kernel, shape, peer, ratio in accurate_prompts():
+        try:
+            figure = f"{ratio(results):.2f}"
+        except Missing:
+            figure = "-"
+        yield f"| {kernel} | {shape} | {figure} {peer} |"
 
 
 def lacking(results: Results) -> Iterator[str]:

@@ -34,8 +34,8 @@ import triton
 from torch import Tensor
 
 from . import catalogue, ptx
-from .capture import Launch, build, launches_of
-from .compiled import disassembled
+from .capture import Launch, build
+from .compiled import disassembled, launches_on
 
 ROOT = Path(__file__).parent.parent
 SPEC = find_spec("ssmspec_kernels")
@@ -87,7 +87,7 @@ def _described(value: Any, known: dict[int, int]) -> str:
 def codes(name: str, capability: int) -> dict[str, Code]:
     """The launches of the entry of that name, by entry and place."""
     entry = next(e for e in catalogue.entries() if e.name == name)
-    launches, known = launches_of(entry.call), dict[int, int]()
+    launches, known = launches_on(entry, capability), dict[int, int]()
     return {f"{name} {i}": _code(launch, capability, known) for i, launch in enumerate(launches)}
 
 

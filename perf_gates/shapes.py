@@ -8,5 +8,7 @@ CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
 SELECTIVE = {"mamba-2.8b": (5120, 16)}
 """d, n: channels, state."""
+ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}
+"""h, g, e: heads of queries, heads of keys, channels."""
 BATCHES = (1, 4, 16, 64, 256)
 """The rows at which they are measured."""

@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from .measured import At, Figure, Floor, FloorOfCopy, OfCopy, OverFloor, Ratio
+from .floors import Floor, FloorOfCopy, FloorOfPeer
+from .measured import At, Figure, OfCopy, OverFloor, Ratio
+from .moved import PACKED, PRIVATE, SHARED, TOKENS
 from .shapes import BATCHES, DELTA, SSD
 
 MAMBA2, NEMOTRON = SSD
 SHAPES = (*SSD, *DELTA)
 ROUTES = ("in registers", "by products")
 """Two kernels compute a fused scan; the faster counts."""
+LAYERS = 129
+"""Launches of all linear layers of Mamba2-2.7B for a token."""
 PREFILL = (
     ("ssd_chunk_scan", "mamba2-2.7b", "mamba-ssm"),
     ("ssd_chunk_scan", "nemotron-3-nano-4b", "mamba-ssm"),
@@ -21,9 +25,9 @@ PREFILL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of the table. `least`: the target is a lower limit. `floor` is the best that the bytes and the launches of
-    the same run allow. `best` is the peer's figure in the same units: measured in the same run, or as published. `row` is the
-    line of the table of targets that it belongs to."""
+    """One figure of the table. `least`: the target is a lower limit. `floor` is what bytes, products and launches allow
+    (`floors`). `best` is the peer's figure in the same units: measured in the same run, or as published. `row` is the line of
+    the table of targets that it belongs to."""
 
     row: str
     what: str
@@ -50,11 +54,35 @@ def cells() -> Iterator[Cell]:
     yield from prompts()
 
 
+def peer_of(shape: str) -> str:
+    """Whose plain step is timed beside ours."""
+    return "fla" if shape in DELTA else "vLLM"
+
+
+def rings(shape: str) -> str:
+    """The part that measures flush cycles."""
+    return "buffered_delta" if shape in DELTA else "buffered"
+
+
+def steps(shape: str, b: int) -> tuple[At, ...]:
+    """Every plain step of a run: ours in three parts, the peer's last. What divides by a step takes the fastest of them.
+
+    steps             over states of a large pool, by slots of their own for each launch
+    buffered          so too; of the delta rule (`buffered_delta`) by the same slots in pools of their own
+    peers             as `steps`; of the delta rule without slots, as fla has none
+    """
+    ours = At("steps", shape, "step", b), At(rings(shape), shape, "step", b), At("peers", shape, "step, ours", b)
+    return *ours, At("peers", shape, f"step, {peer_of(shape)}", b)
+
+
 def plain(shape: str) -> Iterator[Cell]:
-    """Bytes over time where rows are many; where they are few, time over that of the bytes and one launch."""
-    row, peer = "plain step", "fla" if shape in DELTA else "vLLM"
+    """Bytes over time where rows are many; where they are few, time over that of the bytes and one launch, 1 at the least.
+
+    Ours is that of the part `steps`, whose slots lie as an engine's do.
+    """
+    row, peer = "plain step", peer_of(shape)
     for b in BATCHES:
-        ours, theirs = At("steps", shape, "step", b), At("peers", shape, f"step, {peer}", b)
+        ours, *_, theirs = steps(shape, b)
         if b < 64:
             what, figures = f"{row}, over bytes and one launch", (OverFloor(ours), OverFloor(theirs))
             yield Cell(row, what, shape, b, figures[0], 1.3, floor="1", peer=peer, best=figures[1])
@@ -68,39 +96,33 @@ def scans(shape: str) -> Iterator[Cell]:
     limits = {5: 1.15, 10: 1.40} if shape in DELTA else {5: 1.08, 10: 1.20}
     for t, published in ((5, "1.11"), (10, "1.72")):
         for b in (16, 64, 256):
-            routes, one = (
-                tuple(At("steps", shape, f"scan of {t}, {route}", b) for route in ROUTES),
-                At("steps", shape, "step", b),
-            )
-            ours, floor = Ratio(routes, (one,)), Floor(routes[0], one)
+            routes, fastest = tuple(At("steps", shape, f"scan of {t}, {route}", b) for route in ROUTES), steps(shape, b)
+            ours, floor = Ratio(routes, fastest), Floor(routes[0], fastest[0])
             peer, best = "Snakes and Ladders, published", cast(str | Ratio, published)
             if shape in DELTA:
-                scan, step = (At("peers", shape, name, b) for name in (f"scan of {t}, fla", "step, ours"))
-                peer, best = "fla", Ratio((scan,), (step,))
+                peer, best = "fla", Ratio((At("peers", shape, f"scan of {t}, fla", b),), fastest)
             what = f"fused scan of {t}, over a step"
             yield Cell("fused scan", what, shape, b, ours, limits[t], floor=floor, peer=peer, best=best)
 
 
 def standard(shape: str) -> Iterator[Cell]:
-    """The gain over the faster of our plain step and vLLM's, and the bandwidth that is reached."""
+    """The gain over the fastest plain step, and the bandwidth that is reached."""
     delta, row = shape in DELTA, "buffered standard"
     limits = {1: 1.1, 4: 1.25, 16: 1.5, 64: 1.65, 256: 1.65} if delta else {1: 1.1, 4: 1.35, 16: 1.5, 64: 1.7, 256: 1.7}
-    part = "buffered_delta" if delta else "buffered"
     for phase, b in phases():
-        ours = At(part, shape, f"buffered L=16 output only, {phase}", b)
-        steps = (At(part, shape, "step", b), *(() if delta else (At("peers", shape, "step, vLLM", b),)))
+        ours, fastest = At(rings(shape), shape, f"buffered L=16 output only, {phase}", b), steps(shape, b)
         what = f"{row}, L = 16, {phase}"
-        gain = Ratio(steps, (ours,))
-        theirs = ("", "") if delta else ("vLLM", Ratio(steps, (At("peers", shape, "buffered L=16, vLLM", b),)))
-        yield Cell(row, f"{what}: gain over a step", shape, b, gain, limits[b], True, Floor(steps[0], ours), *theirs)
+        gain, floor = Ratio(fastest, (ours,)), Floor(fastest[1], ours)
+        theirs = ("", "") if delta else ("vLLM", Ratio(fastest, (At("peers", shape, "buffered L=16, vLLM", b),)))
+        yield Cell(row, f"{what}: gain over a step", shape, b, gain, limits[b], True, floor, *theirs)
         if b >= 64:
             yield Cell(row, f"{what}: bytes / time in copy", shape, b, OfCopy(ours), 0.88, True, FloorOfCopy(ours))
 
 
 def verification(shape: str) -> Iterator[Cell]:
-    """Windows of 6, averaged over flushes."""
+    """Windows of 6, averaged over flushes, over the fastest plain step."""
     delta = shape in DELTA
-    part, large = ("buffered_delta", {64: 0.85, 256: 0.85}) if delta else ("buffered", {64: 0.75, 256: 0.75})
+    large = {64: 0.85, 256: 0.85} if delta else {64: 0.75, 256: 0.75}
     rows = [(4, 32, large if delta else large | {16: 0.85, 4: 1.0, 1: 1.5})]
     rows += [] if delta else [(4, 22, {64: 0.80, 256: 0.80})]
     rows += [(6, 22, {64: 0.88, 256: 0.88})]
@@ -109,8 +131,8 @@ def verification(shape: str) -> Iterator[Cell]:
         for phase, b in phases():
             if b in limits:
                 name = f"verify 6, {advanced} advanced, L={L}, {phase}"
-                window, one = At(part, shape, name, b), At(part, shape, "step", b)
-                ours, floor = Ratio((window,), (one,)), Floor(window, one)
+                window, fastest = At(rings(shape), shape, name, b), steps(shape, b)
+                ours, floor = Ratio((window,), fastest), Floor(window, fastest[1])
                 best = seen.get(b, "") if advanced == 4 and shape != NEMOTRON else ""
                 peer = "ReplaySSM, published" if best else ""
                 what = f"verification of 6, {advanced} advanced, L = {L}, {phase}: over a step"
@@ -135,29 +157,42 @@ def large_trees(shape: str) -> Iterator[Cell]:
 
 def unrolled() -> Iterator[Cell]:
     """One tree against a row for each of its leaves."""
-    for name, limit in (("a row and a state for each leaf", 10.0), ("a row for each leaf, one state", 1.4)):
-        for shape in SSD:
-            for b in BATCHES[:-1]:
-                gain = Ratio((At("unrolled", shape, name, b),), (At("unrolled", shape, "packed tree", b),))
-                yield Cell("packed tree", f"packed tree of 63 against {name}", shape, b, gain, limit, True)
+    for name, limit in ((PRIVATE, 10.0), (SHARED, 1.4)):
+        for shape in SHAPES:
+            for b in BATCHES:
+                rows, tree = At("unrolled", shape, name, b), At("unrolled", shape, PACKED, b)
+                what = f"packed tree of 63 against {name}"
+                yield Cell("packed tree", what, shape, b, Ratio((rows,), (tree,)), limit, True, Floor(rows, tree))
 
 
 def linears() -> Iterator[Cell]:
     """All linear layers for a token; that the bits of a row are its own is demanded before anything is timed."""
     shape, row = MAMBA2, "linear_rows"
     for b in (1, 2, 6, 13, 16):
-        ours, theirs = (OfCopy(At("linear", shape, name, b)) for name in (row, "cuBLAS"))
-        yield Cell(row, f"{row}, bytes / time in copy", shape, b, ours, 0.80, True, "0.92", "cuBLAS", theirs)
+        ours, theirs = (At("linear", shape, name, b) for name in (row, "cuBLAS"))
+        floor = FloorOfCopy(ours, LAYERS)
+        yield Cell(row, f"{row}, bytes / time in copy", shape, b, OfCopy(ours), 0.80, True, floor, "cuBLAS", OfCopy(theirs))
     for b, limit in ((16, 1.03), (32, 1.06)):
         over, best = (Ratio((At("linear", shape, n, b),), (At("linear", shape, n, 1),)) for n in (row, "cuBLAS"))
-        yield Cell(row, f"{row}, over 1 row", shape, b, over, limit, floor="1", peer="cuBLAS", best=best)
+        floor_over = Floor(At("linear", shape, row, b), At("linear", shape, row, 1), LAYERS)
+        yield Cell(row, f"{row}, over 1 row", shape, b, over, limit, floor=floor_over, peer="cuBLAS", best=best)
 
 
 def prompts() -> Iterator[Cell]:
     for kernel, shape, peer in PREFILL:
         ours, theirs = (At("prefill", shape, f"{kernel}, {by}", 1) for by in ("ours in bf16", peer))
-        what = f"prefill of 4096 tokens, {kernel}, products in bf16 as the peer's, over the peer's"
-        yield Cell("prefill", what, shape, 1, Ratio((ours,), (theirs,)), 1.0, peer=peer, best="1")
+        what, floor = (
+            f"prefill of {TOKENS} tokens, {kernel}, products in bf16 as the peer's, over the peer's",
+            FloorOfPeer(ours, theirs),
+        )
+        yield Cell("prefill", what, shape, 1, Ratio((ours,), (theirs,)), 1.0, floor=floor, peer=peer, best="1")
+
+
+def accurate_prompts() -> Iterator[tuple[str, str, str, Ratio]]:
+    """Kernel, shape, peer, and what products as accurate as fp32, which no peer has, take of the peer's time."""
+    for kernel, shape, peer in PREFILL:
+        ours, theirs = (At("prefill", shape, f"{kernel}, {by}", 1) for by in ("ours", peer))
+        yield kernel, shape, peer, Ratio((ours,), (theirs,))
 
 
 def phases() -> Iterator[tuple[str, int]]:

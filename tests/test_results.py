@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from perf_gates import gates, paper_table, report, stable
-from perf_gates.gpu import equality, sanitized
+from perf_gates.gpu import equality, model_shapes, sanitized
+from perf_gates.gpu.judge.call import Plan
 from perf_gates.machine import kernels_hash
 from perf_gates.measured import FURTHER, Results, stands
 from perf_gates.verdict import Judged, Verdict, judge
@@ -34,10 +35,15 @@ def test_every_part_is_there() -> None:
     assert {*report.PARTS, *FURTHER} <= RESULTS.parts.keys()
 
 
-def test_every_cell_is_measured_with_the_kernels_that_stand_or_listed_as_lacking() -> None:
+def test_every_cell_and_check_is_of_the_kernels_that_stand_or_listed_as_lacking() -> None:
     lacking = {f"{j.table.id}, {j.cell.at}" for j in judged() if j.value is None or "not those that stand" in j.why}
     compared = {(t["model"], t["operation"]) for t in RESULTS.parts["equality"]["timings"]}
     lacking |= {f"equality, {model}, {method}" for model, method in {*equality.cases()} - compared}
+    verdicts = (v for v in RESULTS.parts["model_shapes"]["verdicts"] if v["message"] != report.NOT_RUN)
+    ran = {f"{v['kernel']}/{v['model']}/{v['variant']}/b{v['batch']}" for v in verdicts}
+    planned = {check.name for check in model_shapes.checks(Plan(further=True))}
+    assert ran <= planned
+    lacking |= {f"model_shapes, {name}" for name in planned - ran}
     assert lacking == gates.load().lacking.keys()
 
 

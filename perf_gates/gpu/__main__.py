@@ -24,7 +24,7 @@ from perf_gates.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu import peers, rehearsal
 from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
-from perf_gates.measured import FURTHER, PARTS, code, stands
+from perf_gates.measured import FURTHER, PARTS, code, rule, ruled, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
 """Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
@@ -33,14 +33,15 @@ TRIES = 4
 
 
 def complete(file: Path) -> bool:
-    """Whether a part needs no other run: of these kernels, to its end, without a fault."""
+    """Whether a part needs no other run: of these kernels, by the rule that stands, all its cases, without a fault."""
     if not file.exists():
         return False
     found = json.loads(file.read_text())
     same = stands(file.stem, found["machine"], kernels_hash())
     if "verdicts" in found:
         return same and bool(found["verdicts"]) and all(v["passed"] for v in found["verdicts"])
-    return same and found["complete"] and not found["errors"]
+    whole = {str(case) for case in module(file.stem).cases()} <= {*found["done"]}
+    return same and ruled(file.stem, found["machine"]) and found["complete"] and whole and not found["errors"]
 
 
 # --- measurement ---
@@ -53,13 +54,11 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     """
     if part in ("prefill", "peers"):
         peers.load(folder)
-    head: dict[str, Any] = fingerprint() | {
-        "code": code(part),
-        "copy_bytes_per_us": copy_bytes_per_us(),
-        "empty_launch_us": empty_launch_us(),
-    }
+    measured = {"code": code(part), "copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
+    head: dict[str, Any] = fingerprint() | rule(part) | measured
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
-    if out.exists() and stands(part, (was := json.loads(out.read_text()))["machine"], head["kernels"]):
+    was = json.loads(out.read_text()) if out.exists() else None
+    if was and stands(part, was["machine"], head["kernels"]) and ruled(part, was["machine"]):
         found |= {name: was[name] for name in ("errors", "done", "timings")}
     wanted = [case for case in module(part).cases() if re.search(like, str(case))]
     for case in wanted:

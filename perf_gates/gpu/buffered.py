@@ -3,7 +3,8 @@
 A measurement is a whole cycle of flushes in one CUDA graph: every layer of a model in turn, then one commit of the cursors
 that they share, again and again until the cursors stand as at the start. They move on the device, and the checkpoints with
 them. The time of one layer's step holds its share of the commit; bytes are averages over the cycle. Rows flush in the same
-step (aligned), or as many in each as in any other (staggered).
+step (aligned), or as many in each as in any other (staggered). Each layer has an output of its own at each step of the
+cycle, with a flush and without, which `perf_gates.written` looks at.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch
 from perf_gates.clock import copies_for, graph_us, is_compiling, layers_of
 from perf_gates.gpu.steps import Timing, bf16, kernel, timed
 from perf_gates.shapes import BATCHES, SSD
+from perf_gates.written import own_outputs
 
 LAYERS = {"mamba2-2.7b": 64, "nemotron-3-nano-4b": 21}
 
@@ -89,7 +91,10 @@ class Model:
 
 
 def buffered(model: Model, plan: Plan) -> tuple[float, int]:
-    """The time of one layer's step and its bytes, averaged over a cycle."""
+    """The time of one layer's step and its bytes, averaged over a cycle.
+
+    Raises: WrongOutputError; RuntimeError for cursors that do not come back to where the cycle began.
+    """
     h, p, n, g = model.sizes
     batch, cycle, t = model.batch, plan.cycle, max(1, plan.window)
     x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
@@ -98,10 +103,9 @@ def buffered(model: Model, plan: Plan) -> tuple[float, int]:
     launcher = kernel("ssd_buffered") if plan.window else kernel("ssd_buffered_step")
     route: dict[str, Any] = {} if plan.window else {"output_only": plan.output_only}
     advanced = torch.full((batch,), plan.advanced, device="cuda", dtype=torch.int32)
-    out = torch.full_like(x, float("nan"))
 
-    def layer(S: torch.Tensor, ring: Any, slots: torch.Tensor) -> Callable[[], object]:
-        return lambda: launcher(S, ring, x, dt, model.A, B, C, D=model.D, dt_bias=model.bias, slots=slots, out=out, **route)
+    def layer(S: torch.Tensor, ring: Any, slots: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+        return lambda: launcher(S, ring, x, dt, model.A, B, C, D=model.D, dt_bias=model.bias, slots=slots, out=y, **route)
 
     def commit(slots: torch.Tensor) -> Callable[[], object]:
         cursors, capacity = (model.origin, model.held), plan.capacity
@@ -110,13 +114,13 @@ def buffered(model: Model, plan: Plan) -> tuple[float, int]:
             return lambda: kernel("cursors", "commit_window")(*cursors, advanced, **window)
         return lambda: kernel("cursors", "commit_step")(*cursors, capacity=capacity, rows=batch, slots=slots)
 
-    step: list[Callable[[], object]] = []
-    for slots in model.slots:
-        step += [*(layer(S, ring, slots) for S, ring in model.pools), commit(slots)]
-    step[0]()
-    if not is_compiling() and not bool(out.isfinite().all()):
-        raise RuntimeError("an output was not written, or is not finite; nothing is timed")
-    us = graph_us(step * len(cycle), replays=7)
+    places = [(at, group, n) for at in range(len(cycle)) for group in range(model.groups) for n in range(model.layers)]
+    outputs = own_outputs(x, [f"step {at} of {len(cycle)}, rows {group}, layer {n}" for at, group, n in places])
+    free, sequence = iter(outputs.values()), list[Callable[[], object]]()
+    for _ in cycle:
+        for slots in model.slots:
+            sequence += [*(layer(S, ring, slots, next(free)) for S, ring in model.pools), commit(slots)]
+    us = graph_us(sequence, outputs, [S for S, _ in model.pools], replays=7)
     if not is_compiling() and model.held.tolist() != phases * model.groups:
         raise RuntimeError("the cursors did not come back to where the cycle began; nothing is measured")
     sizes: dict[str, Any] = {"capacity": plan.capacity}
@@ -146,9 +150,8 @@ def _plain(name: str, batch: int) -> tuple[float, int]:
     pool = torch.randn(batch * copies_for(bytes_), h, p, n, device="cuda")
     A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
     x, dt, B, C = bf16(batch, 1, h, p), bf16(batch, 1, h), bf16(batch, 1, g, n), bf16(batch, 1, g, n)
-    out = torch.empty_like(x)
-    launch = lambda s: kernel("ssd_scan")(pool, x, dt, A, B, C, D=D, dt_bias=bias, slots=s, out=out)  # noqa: E731
-    return timed(launch, batch, bytes_, out), bytes_
+    launch = lambda s, y: kernel("ssd_scan")(pool, x, dt, A, B, C, D=D, dt_bias=bias, slots=s, out=y)  # noqa: E731
+    return timed(launch, batch, bytes_, x, pool), bytes_
 
 
 def cases() -> Iterator[tuple[str, int]]:

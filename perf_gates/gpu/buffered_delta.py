@@ -3,7 +3,8 @@
 A run is what a model does: layers that share their cursors, each with its own states and rings, one launch a layer and step,
 one launch of the cursors for all layers of a model. All steps of a cycle lie in one CUDA graph, and a replay brings the
 cursors back to where they began, so that every flush is paid as often as it comes. Rows are aligned (all flush in the same
-step) or staggered (as many in every step). Times are per launch of a layer, the cursors' launches left out of the count but
+step) or staggered (as many in every step). Each layer has an output of its own at each step of the cycle, with a flush and
+without, which `perf_gates.written` looks at. Times are per launch of a layer, the cursors' launches left out of the count but
 not of the time; ratios are taken against the plain step of the same run.
 """
 
@@ -15,6 +16,7 @@ import torch
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
 from perf_gates.shapes import BATCHES, DELTA
+from perf_gates.written import Outputs, numbered, own_outputs
 
 from .steps import Timing, bf16, kernel
 
@@ -47,7 +49,6 @@ class Model:
     layers: list[Any]
     inputs: tuple[torch.Tensor, ...]
     slots: torch.Tensor
-    out: torch.Tensor
 
 
 def rings(shape: str, batch: int, cycle: Cycle, u: torch.dtype, copies: int, staggered: bool) -> list[Any]:
@@ -72,34 +73,43 @@ def model(shape: str, batch: int, cycle: Cycle, u: torch.dtype, copies: int, sta
     given = bf16(batch, cycle.tokens, g, k), bf16(batch, cycle.tokens, g, k), bf16(batch, cycle.tokens, h, v)
     slots = torch.randperm(batch, device="cuda").int()
     states = torch.randn(copies, batch, h, k, v, device="cuda")
-    out = torch.full_like(given[2], float("nan"))
-    return Model(states, rings(shape, batch, cycle, u, copies, staggered), (*given, *gates), slots, out)
+    return Model(states, rings(shape, batch, cycle, u, copies, staggered), (*given, *gates), slots)
 
 
-def launches(m: Model, cycle: Cycle, **tile: Any) -> Iterator[Callable[[], object]]:
+def outputs_of(m: Model, cycle: Cycle) -> Outputs:
+    """One for each layer at each step of a cycle, in the order of the launches."""
+    steps, layers = len(cycle.held), len(m.layers)
+    return own_outputs(m.inputs[2], [f"step {at} of {steps}, layer {n}" for at in range(steps) for n in range(layers)])
+
+
+def launches(m: Model, cycle: Cycle, outputs: Outputs, **tile: Any) -> Iterator[Callable[[], object]]:
     """All launches of one cycle, in order."""
+    free = iter(outputs.values())
     batch, origin_of = len(m.slots), kernel("cursors", "commit_step" if cycle.tokens == 1 else "commit_window")
     step = kernel("delta_buffered_step" if cycle.tokens == 1 else "delta_buffered")
     took = torch.full((batch,), cycle.advanced, device="cuda", dtype=torch.int32)
     more: dict[str, Any] = {"rows": batch} if cycle.tokens == 1 else {"advanced": took, "window": cycle.tokens}
     for _ in cycle.held:
         for n, ring in enumerate(m.layers):
-            yield lambda S=m.states[n], r=ring: step(S, r, *m.inputs, slots=m.slots, out=m.out, **tile)  # type: ignore[misc]
+            out = next(free)
+            yield lambda S=m.states[n], r=ring, o=out: step(S, r, *m.inputs, slots=m.slots, out=o, **tile)  # type: ignore[misc]
             if n % LAYERS == LAYERS - 1 or n == len(m.layers) - 1:
                 yield lambda r=ring: origin_of(r.origin, r.held, capacity=cycle.capacity, slots=m.slots, **more)  # type: ignore[misc]
 
 
 def cycle_us(shape: str, batch: int, cycle: Cycle, u: torch.dtype, staggered: bool, **tile: Any) -> float:
-    """The time of one launch of a layer, averaged over the flush cycle."""
+    """The time of one launch of a layer, averaged over the flush cycle.
+
+    Raises: WrongOutputError; RuntimeError for a cycle that does not close.
+    """
     m = model(shape, batch, cycle, u, copies_for(step_bytes(shape, batch) // 2), staggered)
-    before = m.layers[0].held.clone()
-    sequence = list(launches(m, cycle, **tile))
-    for launch in sequence:
-        launch()
-    closed = is_compiling() or (bool(m.out.isfinite().all()) and torch.equal(before, m.layers[0].held))
-    if not closed:
-        raise RuntimeError("an output was not written or is not finite, or a cycle did not close; nothing is timed")
-    return graph_us(sequence, replays=7) * len(sequence) / (len(cycle.held) * len(m.layers))
+    before = [ring.held.clone() for ring in m.layers]
+    outputs = outputs_of(m, cycle)
+    sequence = list(launches(m, cycle, outputs, **tile))
+    us = graph_us(sequence, outputs, list(m.states), replays=7) * len(sequence) / (len(cycle.held) * len(m.layers))
+    if not is_compiling() and not all(map(torch.equal, before, (ring.held for ring in m.layers))):
+        raise RuntimeError("the cursors did not come back to where the cycle began; nothing is measured")
+    return us
 
 
 def step_bytes(shape: str, batch: int) -> int:
@@ -125,8 +135,11 @@ def plain_us(shape: str, batch: int, **tile: Any) -> float:
     states = torch.randn(copies_for(step_bytes(shape, batch)), batch, h, k, v, device="cuda")
     gates = -torch.rand(batch, 1, h, device="cuda"), torch.rand(batch, 1, h, device="cuda")
     given = (bf16(batch, 1, g, k), bf16(batch, 1, g, k), bf16(batch, 1, h, v), *gates)
-    scan, out, slots = kernel("delta_scan"), torch.empty_like(given[2]), torch.arange(batch, device="cuda", dtype=torch.int32)
-    return graph_us([lambda S=S: scan(S, *given, slots=slots, out=out, **tile) for S in states])  # type: ignore[misc]
+    scan, slots = kernel("delta_scan"), torch.arange(batch, device="cuda", dtype=torch.int32)
+    outputs = own_outputs(given[2], numbered(len(states)))
+    each = zip(states, outputs.values(), strict=True)
+    sequence = [lambda S=S, o=o: scan(S, *given, slots=slots, out=o, **tile) for S, o in each]
+    return graph_us(sequence, outputs, list(states))
 
 
 CYCLES = {

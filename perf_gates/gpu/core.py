@@ -1,16 +1,17 @@
 """The sides of the core set: one CUDA graph each, over states that no cache holds, with what its output must be.
 
-Before a side is timed its output is filled with NaN and its first launch compared with the recurrence in float64, for the
-first row and the last; a side whose output is off by more than bf16 rounds, or is not all written, is not timed.
+Before a side is timed each of its launches is made alone, into an output filled with NaN that must be finite behind it, and
+the first row and the last of the first are compared with the recurrence in float64; a side whose output is off by more than
+bf16 rounds, or is not all written, is not timed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perf_gates.clock import L2_BYTES, copies_for, event_us, recorded
+from perf_gates.clock import L2_BYTES, copies_for, event_us, is_compiling, recorded
 from perf_gates.gates import Core
 from perf_gates.pairs import Side, WrongOutputError
 from perf_gates.shapes import DELTA, SSD
@@ -104,16 +105,15 @@ def _side(
 ) -> Side:
     copies = len(pool) // batch
     slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
+    launches: list[Callable[[], object]] = [lambda s=s: launch(s) for s in slots]  # type: ignore[misc]
 
     def check() -> None:
         wanted = {row: expected(row) for row in {0, batch - 1}}
-        out.fill_(float("nan"))
-        launch(slots[0])
-        if not bool(out.isfinite().all()):
-            raise WrongOutputError(f"{name}: an output was not written, or is not finite")
+        _alone(name, launches[:1], out)
         _near(name, {row: out[row] for row in wanted}, wanted)
+        _alone(name, launches, out)
 
-    call, count = swept([lambda s=s: launch(s) for s in slots], delayed)  # type: ignore[misc]
+    call, count = swept(launches, delayed)
     return Side(name, call, check, bytes_ * count, count)
 
 
@@ -122,21 +122,33 @@ def projection(rows: int, delayed: float) -> Side:
     Ws = [(torch.randn(IN, device="cuda") / IN[1] ** 0.5).bfloat16() for _ in range(copies)]
     x, y = bf16(rows, IN[1]), torch.empty(rows, IN[0], device="cuda", dtype=torch.bfloat16)
     linear = kernel("linear_rows")
+    launches: list[Callable[[], object]] = [lambda W=W: linear(x, W, out=y) for W in Ws]  # type: ignore[misc]
 
     def check() -> None:
-        y.fill_(float("nan"))
-        linear(x, Ws[0], out=y)
+        _alone("projection", launches[:1], y)
         _near("projection", {0: y}, {0: x.double() @ Ws[0].double().T})
+        _alone("projection", launches, y)
 
     bytes_ = int(kernel("linear_rows", "traffic_bytes")(rows, IN[1], IN[0]))
-    call, count = swept([lambda W=W: linear(x, W, out=y) for W in Ws], delayed)  # type: ignore[misc]
+    call, count = swept(launches, delayed)
     return Side(f"projection of {rows}", call, check, bytes_ * count, count)
 
 
-def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], None], int]:
+def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], object], int]:
     """A graph of whole sweeps over the launches, and of a share more that delays it; how many there are without that."""
+    if is_compiling():
+        return launches[0], 1
     whole = launches * -(-LEAST // len(launches))
     return recorded([*whole, *whole[: round(delayed * len(whole))]]), len(whole)
+
+
+def _alone(name: str, launches: Sequence[Callable[[], object]], out: Tensor) -> None:
+    """Each launch with an output that nobody has written. Raises: WrongOutputError."""
+    for i, launch in enumerate(launches):
+        out.fill_(float("nan"))
+        launch()
+        if not bool(out.isfinite().all()):
+            raise WrongOutputError(f"{name}: the output of launch {i} of {len(launches)} was not written, or is not finite")
 
 
 def _near(name: str, ours: dict[int, Tensor], exact: dict[int, Tensor]) -> None:

@@ -1,7 +1,8 @@
 """All linear layers of Mamba2-2.7B in one CUDA graph, for a few numbers of rows.
 
 64 layers with their own weights and the head, one launch after the other; cuBLAS beside it. Each row must have the same bits
-alone and in its batch, and differ from the float64 product by no more than bf16 rounds.
+alone and in its batch, and differ from the float64 product by no more than bf16 rounds. Each product has its own output,
+which `perf_gates.written` looks at.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,11 +39,15 @@ def faults(rows: int, W: Tensor) -> list[str]:
 
 
 def timed(product: Callable[[Tensor, Tensor, Tensor], object], rows: int, Ws: list[Tensor]) -> float:
-    """Microseconds of all layers."""
+    """Microseconds of all layers. Raises: WrongOutputError."""
     x = {k: torch.randn(rows, k, device="cuda").bfloat16() for k in (IN[1], OUT[1])}
-    y = {o: torch.empty(rows, o, device="cuda", dtype=torch.bfloat16) for o in (IN[0], OUT[0], HEAD[0])}
-    launches = [lambda W=W: product(x[W.shape[1]], W, y[W.shape[0]]) for W in Ws]
-    return graph_us(launches, replays=9) * len(launches)
+    names = [f"product {i} of {len(Ws)}" for i in range(len(Ws))]
+    outputs = {
+        name: torch.empty(rows, len(W), device="cuda", dtype=torch.bfloat16) for name, W in zip(names, Ws, strict=True)
+    }
+    each = zip(Ws, outputs.values(), strict=True)
+    launches = [lambda W=W, y=y: product(x[W.shape[1]], W, y) for W, y in each]
+    return graph_us(launches, outputs, replays=9) * len(launches)
 
 
 def timings(rows: int) -> list[Timing]:

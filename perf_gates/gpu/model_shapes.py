@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from perf_gates.gpu.judge import further
 from perf_gates.gpu.judge.call import Call, Check, Plan
 from perf_gates.machine import fingerprint, kernel_hash, need_gpu
 from perf_gates.report import NOT_RUN, conformance
@@ -49,6 +50,8 @@ class Verdict:
 def checks(plan: Plan, only: str = "") -> list[Check]:
     """All of them, or those whose name a pattern matches."""
     found = [c for family in FAMILIES for c in import_module(f"perf_gates.gpu.judge.{family}").checks(plan)]
+    if plan.further:
+        found += [c for c in checks(further.PLAN) if c.name in further.NAMES]
     return [c for c in found if re.search(only, c.name)]
 
 
@@ -137,7 +140,7 @@ def main() -> None:
     if a.merge:
         finish(merged(a.merge), a.out)
     need_gpu(parser)
-    plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes))
+    plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes), further=True)
     found: list[Verdict] = []
     for verdict in verdicts(plan, a.only, "cuda", GUARD, a.jobs, a.seconds):
         found.append(verdict)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.clock import copies_for, graph_us
 from perf_gates.shapes import DELTA, SSD
+from perf_gates.written import numbered, own_outputs
 
 from . import buffered, buffered_delta
 from .steps import Timing, bf16, kernel
@@ -41,7 +42,7 @@ def step(model: str, batch: int, *_: int) -> list[Timing]:
 def snapshots(model: str, batch: int, t: int, _: int) -> list[Timing]:
     """A window with the state after every token, each in a slot of its own.
 
-    Raises: RuntimeError for an output that was not written; nothing is timed then.
+    Raises: WrongOutputError.
     """
     sizes, state = (DELTA[model], DELTA[model][1:]) if model in DELTA else (SSD[model], SSD[model][:3])
     module = "delta_snapshots" if model in DELTA else "ssd_snapshots"
@@ -50,30 +51,27 @@ def snapshots(model: str, batch: int, t: int, _: int) -> list[Timing]:
     pool = torch.randn(copies * batch * (1 + t), *state, device="cuda")
     slots = torch.arange(len(pool), device="cuda", dtype=torch.int32).view(copies, batch, 1 + t)
     first, places = slots[..., 0].contiguous(), slots[..., 1:].contiguous()
-    args, named = _window(model, batch, t)
+    args, like, named = _window(model, batch, t)
+    outputs = own_outputs(like, numbered(copies))
 
-    def launch(i: int) -> torch.Tensor:
-        found: torch.Tensor = kernel(module)(pool, *args, places[i], slots=first[i], **named)
-        return found
+    def launch(i: int, out: torch.Tensor) -> None:
+        kernel(module)(pool, *args, places[i], slots=first[i], out=out, **named)
 
-    out = launch(0)
-    if not is_compiling() and not bool(out.isfinite().all()):
-        raise RuntimeError("an output is not finite; nothing is timed")
-    us = graph_us([lambda i=i: launch(i) for i in range(copies)], replays=9)  # type: ignore[misc]
+    each = enumerate(outputs.values())
+    us = graph_us([lambda i=i, y=y: launch(i, y) for i, y in each], outputs, [pool], replays=9)  # type: ignore[misc]
     return [Timing(model, f"snapshots of {t}", batch, us, bytes_)]
 
 
-def _window(model: str, batch: int, t: int) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-    """The inputs of a window, and the rest, with an output that nobody has written."""
+def _window(model: str, batch: int, t: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor, dict[str, Any]]:
+    """The inputs of a window, what its outputs are like, and the rest."""
     if model in DELTA:
         g, h, k, v = DELTA[model]
         gates = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
         given = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v), *gates
-        return given, {"out": torch.full_like(given[2], float("nan"))}
+        return given, given[2], {}
     h, p, n, g = SSD[model]
     given = bf16(batch, t, h, p), bf16(batch, t, h), -torch.rand(h, device="cuda"), bf16(batch, t, g, n), bf16(batch, t, g, n)
-    rest = {"D": torch.randn(h, device="cuda"), "dt_bias": torch.randn(h, device="cuda")}
-    return given, rest | {"out": torch.full_like(given[0], float("nan"))}
+    return given, given[0], {"D": torch.randn(h, device="cuda"), "dt_bias": torch.randn(h, device="cuda")}
 
 
 def cases() -> Iterator[tuple[str, str, int, int, int]]:

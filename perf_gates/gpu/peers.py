@@ -3,7 +3,8 @@
 Peers are Triton sources only, and no part of this repository: the folder holds what their wheels and archives hold,
 unpacked (`fla` and `einops`; `mamba_ssm/ops/triton` and `mamba_ssm/utils`; `vllm/model_executor/layers/mamba/ops`). They are
 imported without their packages, whose initialisation wants extensions in CUDA that nothing timed here needs. A peer that is
-not there is named, and the rest goes on. What a peer computes is compared with ours before either is timed.
+not there is named, and the rest goes on. What a peer computes is compared with ours before either is timed, and each launch
+of either has an output of its own, which `perf_gates.written` looks at.
 
     step        vLLM `selective_state_update`, tuned for the machine where it brings a file; fla `fused_recurrent`
     snapshots   vLLM `selective_state_update` with a place for the state after every token
@@ -13,7 +14,7 @@ not there is named, and the rest goes on. What a peer computes is compared with 
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,6 +30,7 @@ from triton.runtime.errors import OutOfResources
 
 from perf_gates.clock import copies_for, graph_us, is_compiling
 from perf_gates.shapes import BATCHES, DELTA, SSD
+from perf_gates.written import Outputs, numbered, own_outputs
 
 from .steps import SCANS, Timing, bf16, kernel
 
@@ -120,9 +122,9 @@ def same(name: str, ours: Tensor, theirs: Tensor) -> None:
         raise RuntimeError(f"{name} differs from ours by {apart:.2g} of the largest; nothing is timed")
 
 
-def rotated(launch: Callable[[int], object], copies: int) -> float:
-    """The time of one launch over rotating states."""
-    return graph_us([lambda i=i: launch(i) for i in range(copies)])  # type: ignore[misc]
+def rotated(launch: Callable[[int], object], copies: int, outputs: Outputs, states: Collection[Tensor]) -> float:
+    """The time of one launch over rotating states, each with an output. Raises: WrongOutputError."""
+    return graph_us([lambda i=i: launch(i) for i in range(copies)], outputs, states)  # type: ignore[misc]
 
 
 def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
@@ -137,16 +139,17 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     first, places = slots[..., 0].contiguous(), slots[..., 1:].contiguous()
     x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
     A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
-    out, peer_out = (torch.full_like(x, float("nan")) for _ in range(2))
+    outs, peer_outs = own_outputs(x, numbered(copies)), own_outputs(x, numbered(copies))
+    mine, others = [*outs.values()], [*peer_outs.values()]
     ends = torch.arange(0, batch * t + 1, t, device="cuda", dtype=torch.int32)
     read, ones = slots[..., :1].expand(copies, batch, t).contiguous(), torch.ones_like(ends[1:])
-    x_run, B_run, C_run, out_run = (u.flatten(0, 1) for u in (x, B, C, peer_out))
+    x_run, B_run, C_run = (u.flatten(0, 1) for u in (x, B, C))
     wide = dt.flatten(0, 1)[..., None].expand(-1, -1, p), A[:, None, None].expand(h, p, n)
     over = D[:, None].expand(h, p), bias[:, None].expand(h, p)
 
     def ours(i: int) -> None:
         kept = (places[i],) if t > 1 else ()
-        launcher(pool, x, dt, A, B, C, *kept, D=D, dt_bias=bias, slots=first[i], out=out)
+        launcher(pool, x, dt, A, B, C, *kept, D=D, dt_bias=bias, slots=first[i], out=mine[i])
 
     def theirs(i: int) -> None:
         index = {"state_batch_indices": first[i]}
@@ -154,7 +157,7 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
             index = {"state_batch_indices": read[i], "dst_state_batch_indices": places[i]}
             index |= {"num_accepted_tokens": ones, "cu_seqlens": ends}
         update = peers["vllm"].selective_state_update
-        update(pool, x_run, *wide, B_run, C_run, *over, dt_softplus=True, out=out_run, **index)
+        update(pool, x_run, *wide, B_run, C_run, *over, dt_softplus=True, out=others[i].flatten(0, 1), **index)
 
     before = pool[: 1 + states].clone()
     ours(0)
@@ -162,11 +165,11 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     pool[: 1 + states] = before
     if "vllm" in peers:
         theirs(0)
-        same("vLLM's output", out, peer_out)
+        same("vLLM's output", mine[0], others[0])
         same("vLLM's state", after, pool[: 1 + states])
-    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies), bytes_)]
+    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies, outs, [pool]), bytes_)]
     if "vllm" in peers:
-        found.append(Timing(model, f"{name}, vLLM", batch, rotated(theirs, copies), bytes_))
+        found.append(Timing(model, f"{name}, vLLM", batch, rotated(theirs, copies, peer_outs, [pool]), bytes_))
     return found
 
 
@@ -191,7 +194,8 @@ def buffered(peers: Peers, model: str, batch: int) -> list[Timing]:
     A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
     given = x, dt[..., None].expand(-1, -1, p), A[:, None, None].expand(h, p, n), B, C
     wide = {"D": D[:, None].expand(h, p), "dt_bias": bias[:, None].expand(h, p), "dt_softplus": True}
-    out = torch.full_like(x, float("nan"))
+    outputs = own_outputs(x, [f"step {i // copies} of {PERIOD}, rows {i % copies}" for i in range(PERIOD * copies)])
+    outs = [*outputs.values()]
     rows_of: dict[str, Any] = {"device": "cuda", "size": (batch,)}
     cursors = [
         {
@@ -204,15 +208,17 @@ def buffered(peers: Peers, model: str, batch: int) -> list[Timing]:
 
     def theirs(i: int) -> None:
         at = slots[(i % copies) * batch :][:batch]
-        update(pool, *given, **wide, **ring, **cursors[i // copies], max_cache_len=PERIOD, state_batch_indices=at, out=out)
+        update(
+            pool, *given, **wide, **ring, **cursors[i // copies], max_cache_len=PERIOD, state_batch_indices=at, out=outs[i]
+        )
 
     expected, y = pool[1 : 1 + batch].clone(), x[:, None].clone()
     for step in range(PERIOD):
         kernel("ssd_scan")(expected, x[:, None], dt[:, None], A, B[:, None], C[:, None], D=D, dt_bias=bias, out=y)
         theirs(step * copies)
-    same("vLLM's buffered output", y[:, 0], out)
+    same("vLLM's buffered output", y[:, 0], outs[(PERIOD - 1) * copies])
     same("vLLM's flushed state", expected, pool[1 : 1 + batch])
-    us = graph_us([lambda i=i: theirs(i) for i in range(PERIOD * copies)], replays=7)  # type: ignore[misc]
+    us = graph_us([lambda i=i: theirs(i) for i in range(PERIOD * copies)], outputs, [pool], replays=7)  # type: ignore[misc]
     sizes = kernel("ssd_buffered_step", "traffic_bytes")(range(PERIOD), h, p, n, g, capacity=PERIOD)
     return [Timing(model, f"buffered L={PERIOD}, vLLM", batch, us, sizes * batch // PERIOD)]
 
@@ -225,25 +231,27 @@ def delta(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     pool = torch.randn(copies, batch, h, k, v, device="cuda")
     q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
     gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
-    out = torch.full_like(value, float("nan"))
+    outs = own_outputs(value, numbered(copies))
+    mine, peer_outs, peer_states = [*outs.values()], dict[str, Tensor](), dict[int, Tensor]()
 
     def ours(i: int) -> None:
-        launcher(pool[i], q, key, value, gate, beta, out=out)
+        launcher(pool[i], q, key, value, gate, beta, out=mine[i])
 
-    def theirs(i: int) -> tuple[Tensor, Tensor]:
+    def theirs(i: int) -> None:
         update = peers["fla"].fused_recurrent_gated_delta_rule
         options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
-        found: tuple[Tensor, Tensor] = update(q, key, value, gate, beta=beta, initial_state=pool[i], **options)
-        return found
+        given = {"beta": beta, "initial_state": pool[i], **options}
+        peer_outs[f"launch {i}"], peer_states[i] = update(q, key, value, gate, **given)
 
-    peer = theirs(0) if "fla" in peers else None
+    if "fla" in peers:
+        theirs(0)
     ours(0)
-    if peer is not None:
-        same("fla's output", out, peer[0])
-        same("fla's state", pool[0], peer[1])
-    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies), bytes_)]
-    if peer is not None:
-        found.append(Timing(model, f"{name}, fla", batch, rotated(theirs, copies), bytes_))
+    if "fla" in peers:
+        same("fla's output", mine[0], peer_outs["launch 0"])
+        same("fla's state", pool[0], peer_states[0])
+    found = [Timing(model, f"{name}, ours", batch, rotated(ours, copies, outs, [pool]), bytes_)]
+    if "fla" in peers:
+        found.append(Timing(model, f"{name}, fla", batch, rotated(theirs, copies, peer_outs, peer_states.values()), bytes_))
     return found
 
 

@@ -3,25 +3,27 @@
 One packed sequence of 4096 tokens from an initial state, under both contracts: products as accurate as fp32 (`ours`), and
 products of operands rounded to bf16 (`ours in bf16`), which are the peers' and are compared with theirs. What we compute is
 set against a recurrence in float64, token by token; what peers compute against ours. mamba-ssm keeps the states between
-chunks in bf16.
+chunks in bf16. The launches of a graph take prompts, states and outputs of their own, so many that no cache holds them, and
+`perf_gates.written` looks at what each has written.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perf_gates.clock import graph_us, is_compiling
-from perf_gates.shapes import DELTA, SSD
+from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.measured import At
+from perf_gates.moved import TOKENS, bytes_of
+from perf_gates.shapes import ATTENTION, DELTA, SSD
+from perf_gates.written import numbered, own_outputs
 
 from .peers import Peers, compiled_apart, peers, same
 from .steps import Timing, bf16, kernel
 
-TOKENS = 4096
 CHUNK = {"mamba2-2.7b": 256, "nemotron-3-nano-4b": 128}
 """The chunks that the models' configurations name, for mamba-ssm."""
-ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}  # query heads, key heads, channels
 ROUNDING = 2.0**-8
 """The largest difference from float64, in parts of the largest number: outputs are stored in bf16."""
 CONTRACTS = {"fp32": ("ours", ROUNDING), "bf16": ("ours in bf16", 4 * ROUNDING)}
@@ -29,28 +31,40 @@ CONTRACTS = {"fp32": ("ours", ROUNDING), "bf16": ("ours in bf16", 4 * ROUNDING)}
 may be off by is the conformance suite's."""
 
 Found = dict[str, float]
+Given = tuple[Tensor, ...]
+"""What of a prompt differs from launch to launch: the state, or the values, first."""
 
 
 def ssd(peers: Peers, model: str, exact: bool) -> Found:
     """The chunked SSD scan, and mamba-ssm's."""
     h, p, n, g = SSD[model]
     t = TOKENS
-    x, dt, B, C = bf16(t, h, p), (torch.randn(t, h, device="cuda") - 2).bfloat16(), bf16(t, g, n), bf16(t, g, n)
     A, D, bias = -torch.rand(h, device="cuda") - 0.1, torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
-    S = torch.randn(1, h, p, n, device="cuda")
     bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
     rest = {"D": D, "dt_bias": bias}
 
-    def ours(products: str, pool: Tensor, out: Tensor) -> None:
-        kernel("ssd_chunk_scan")(pool, x, dt, A, B, C, bounds, out=out, products=products, **rest)
+    def prompt() -> Given:
+        S, dt = torch.randn(1, h, p, n, device="cuda"), (torch.randn(t, h, device="cuda") - 2).bfloat16()
+        return S, bf16(t, h, p), dt, bf16(t, g, n), bf16(t, g, n)
 
-    first, found = _ours(ours, S, x, _ssd_float64(S[0], x, dt, A, B, C, D, bias) if exact else None)
-    if "mamba_ssm" in peers:
+    def ours(products: str, given: Given, out: Tensor) -> None:
+        S, x, dt, B, C = given
+        kernel("ssd_chunk_scan")(S, x, dt, A, B, C, bounds, out=out, products=products, **rest)
+
+    def theirs(given: Given) -> tuple[Tensor, Tensor]:
+        S, x, dt, B, C = given
         scan, options = peers["mamba_ssm"].mamba_chunk_scan_combined, {"dt_softplus": True, "return_final_states": True}
-        given = x[None], dt[None], A, B[None], C[None], CHUNK[model]
-        theirs = lambda: scan(*given, D=D, dt_bias=bias, initial_states=S, **options)  # noqa: E731
-        same("mamba-ssm's output", first, theirs()[0][0])
-        found["mamba-ssm"] = graph_us([theirs] * 2)
+        found: tuple[Tensor, Tensor] = scan(
+            x[None], dt[None], A, B[None], C[None], CHUNK[model], initial_states=S, **rest, **options
+        )
+        return found
+
+    prompts = several(prompt)
+    S, x, dt, B, C = prompts[0]
+    first, found = _ours(ours, prompts, x, _ssd_float64(S[0], x, dt, A, B, C, D, bias) if exact else None)
+    if "mamba_ssm" in peers:
+        same("mamba-ssm's output", first, theirs(prompts[0])[0][0])
+        found["mamba-ssm"] = _theirs(theirs, prompts)
     return found
 
 
@@ -71,21 +85,27 @@ def delta(peers: Peers, model: str, exact: bool) -> Found:
     """The chunked gated delta rule, and fla's."""
     g, h, k, v = DELTA[model]
     t = TOKENS
-    S, q, key, value = torch.randn(1, h, k, v, device="cuda"), bf16(t, g, k), bf16(t, g, k), bf16(t, h, v)
-    gate, beta = -0.3 * torch.rand(t, h, device="cuda"), torch.rand(t, h, device="cuda")
     bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
 
-    def ours(products: str, pool: Tensor, out: Tensor) -> None:
-        kernel("delta_chunk_scan")(pool, q, key, value, gate, beta, bounds, out=out, products=products)
+    def prompt() -> Given:
+        gates = -0.3 * torch.rand(t, h, device="cuda"), torch.rand(t, h, device="cuda")
+        return torch.randn(1, h, k, v, device="cuda"), bf16(t, g, k), bf16(t, g, k), bf16(t, h, v), *gates
 
-    first, found = _ours(ours, S, value, _delta_float64(S[0], q, key, value, gate, beta) if exact else None)
-    if "fla" in peers:
+    def ours(products: str, given: Given, out: Tensor) -> None:
+        kernel("delta_chunk_scan")(*given, bounds, out=out, products=products)
+
+    def theirs(given: Given) -> tuple[Tensor, Tensor]:
         scan, options = peers["fla"].chunk_gated_delta_rule, {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
-        given = [u[None] for u in (q, key, value, gate, beta)]
-        theirs = lambda: scan(*given, initial_state=S, **options)  # noqa: E731
         with torch.no_grad():
-            same("fla's output", first, theirs()[0][0])
-            found["fla"] = graph_us([theirs] * 2)
+            found: tuple[Tensor, Tensor] = scan(*(u[None] for u in given[1:]), initial_state=given[0], **options)
+        return found
+
+    prompts = several(prompt)
+    S, *rest = prompts[0]
+    first, found = _ours(ours, prompts, rest[2], _delta_float64(S[0], *rest) if exact else None)
+    if "fla" in peers:
+        same("fla's output", first, theirs(prompts[0])[0][0])
+        found["fla"] = _theirs(theirs, prompts)
     return found
 
 
@@ -106,18 +126,26 @@ def attention(peers: Peers, model: str, exact: bool) -> Found:
     """Causal attention of a prompt over its own keys, and torch's."""
     h, g, e = ATTENTION[model]
     t = TOKENS
-    q, K, V = bf16(t, h, e), bf16(1, t, g, e), bf16(1, t, g, e)
     bounds = torch.tensor([0, t], device="cuda", dtype=torch.int32)
+    sdpa: Any = torch.nn.functional.scaled_dot_product_attention
 
-    def ours(products: str, pool: Tensor, out: Tensor) -> None:
+    def prompt() -> Given:
+        return bf16(1, t, g, e), bf16(1, t, g, e), bf16(t, h, e)
+
+    def ours(products: str, given: Given, out: Tensor) -> None:
+        V, K, q = given
         kernel("causal_attention")(q, K, V, bounds, out=out, products=products)
 
-    first, found = _ours(ours, V, q, (_attention_float64(q, K[0], V[0]), V[0].double()) if exact else None)
-    heads = q.transpose(0, 1)[None], K.transpose(1, 2), V.transpose(1, 2)
-    sdpa: Any = torch.nn.functional.scaled_dot_product_attention
-    theirs = lambda: sdpa(*heads, is_causal=True, enable_gqa=True)  # noqa: E731
-    same("torch's output", first, theirs()[0].transpose(0, 1))
-    return found | {"torch": graph_us([theirs] * 4)}
+    def theirs(given: Given) -> tuple[Tensor]:
+        V, K, q = given
+        heads = q.transpose(0, 1)[None], K.transpose(1, 2), V.transpose(1, 2)
+        return (sdpa(*heads, is_causal=True, enable_gqa=True),)
+
+    prompts = several(prompt)
+    V, K, q = prompts[0]
+    first, found = _ours(ours, prompts, q, (_attention_float64(q, K[0], V[0]), V[0].double()) if exact else None)
+    same("torch's output", first, theirs(prompts[0])[0][0].transpose(0, 1))
+    return found | {"torch": _theirs(theirs, prompts)}
 
 
 def _attention_float64(q: Tensor, K: Tensor, V: Tensor) -> Tensor:
@@ -129,19 +157,42 @@ def _attention_float64(q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     return y
 
 
+def several(prompt: Callable[[], Given]) -> list[Given]:
+    """Prompts of a graph: so many that what they hold alone is far beyond the cache, their outputs beside it."""
+    first = prompt()
+    return [first, *(prompt() for _ in range(copies_for(sum(u.nbytes for u in first)) - 1))]
+
+
 def _ours(
-    launch: Callable[[str, Tensor, Tensor], None], S: Tensor, like: Tensor, exact: tuple[Tensor, Tensor] | None
+    launch: Callable[[str, Given, Tensor], None], prompts: Sequence[Given], like: Tensor, exact: tuple[Tensor, Tensor] | None
 ) -> tuple[Tensor, Found]:
-    """The outputs as accurate as fp32, and the times under both contracts; `exact` are outputs and state in float64."""
-    outputs, found = {}, {}
+    """The outputs of the first prompt as accurate as fp32, and the times under both contracts; `exact` are its outputs and
+    state in float64. The states of the prompts are left as they are."""
+    firsts, found = {}, {}
     for products, (name, rounding) in CONTRACTS.items():
-        pool, out = S.clone(), torch.full_like(like, float("nan"))
-        launch(products, pool, out)
-        for ours, wanted in zip((out, pool[0]), exact or (), strict=False):
+        own = [(S.clone(), *rest) for S, *rest in prompts]
+        outputs = own_outputs(like, numbered(len(prompts)))
+        outs = [*outputs.values()]
+        launch(products, own[0], outs[0])
+        for ours, wanted in zip((outs[0], own[0][0][0]), exact or (), strict=False):
             _near(ours, wanted, rounding)
-        outputs[products] = out.clone()
-        found[name] = graph_us([lambda p=products, s=pool, y=out: launch(p, s, y)] * 4)  # type: ignore[misc]
-    return outputs["fp32"], found
+        firsts[products] = outs[0].clone()
+        each = zip(own, outs, strict=True)
+        sequence = [lambda p=products, u=u, y=y: launch(p, u, y) for u, y in each]
+        found[name] = graph_us(sequence, outputs, [S for S, *_ in own])
+    return firsts["fp32"], found
+
+
+def _theirs(launch: Callable[[Given], tuple[Tensor, ...]], prompts: Sequence[Given]) -> float:
+    """The time of a peer's launch, which returns its outputs and, where it has one, its state."""
+    outputs: dict[str, Tensor] = {}
+    states: dict[int, Tensor] = {}
+
+    def kept(i: int) -> None:
+        outputs[f"prompt {i}"], *state = launch(prompts[i])
+        states.update((i, S) for S in state)
+
+    return graph_us([lambda i=i: kept(i) for i in range(len(prompts))], outputs, states.values())  # type: ignore[misc]
 
 
 def _near(ours: Tensor, exact: Tensor, rounding: float) -> None:
@@ -168,7 +219,15 @@ def cases() -> Iterator[tuple[str, str]]:
 def timings(name: str, model: str) -> list[Timing]:
     """Ours, which must be the recurrence in float64, and the peers'."""
     timed, _ = WORK[name]
-    return [Timing(model, f"{name}, {by}", 1, us) for by, us in timed(peers(), model, True).items()]
+    return [
+        Timing(model, f"{name}, {by}", 1, us, moved(model, f"{name}, {by}")) for by, us in timed(peers(), model, True).items()
+    ]
+
+
+def moved(model: str, operation: str) -> int:
+    """The bytes of ours; 0 for a peer's, which are not known."""
+    at = At("prefill", model, operation, 1)
+    return bytes_of(at) if operation.split(", ")[1].startswith("ours") else 0
 
 
 def compile_case(name: str, model: str, share: int, shares: int) -> None:

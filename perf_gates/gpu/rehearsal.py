@@ -1,30 +1,21 @@
 """Every measurement without a device, at its real shapes: `python -m perf_gates.gpu --rehearse`.
 
-Tensors of the device become meta tensors, and launches are recorded instead of made: launchers check all that they are given
-and choose their tiles. Nothing is computed, compared or timed.
+Tensors of the device become meta tensors that say they lie on it, and launches are recorded instead of made: launchers check
+all that they are given and choose their tiles, as on an H200. Nothing is computed, compared or timed.
 """
 
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-import torch
-from torch.overrides import TorchFunctionMode
-
 from perf_gates.capture import Launch, launches_of
 from perf_gates.clock import compiling
+from perf_gates.on_device import on_device
 
 from .steps import Timing
 
-
-class OnMeta(TorchFunctionMode):
-    """Tensors of the device have no data."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("device") == "cuda":
-            kwargs["device"] = "meta"
-        return args[0].to("meta") if func is torch.Tensor.cuda else func(*args, **kwargs)
+H200 = 90
+"""Its architecture."""
 
 
 def rehearse(part: str) -> Iterator[tuple[list[Timing], list[Launch]]]:
@@ -40,7 +31,7 @@ def rehearse(part: str) -> Iterator[tuple[list[Timing], list[Launch]]]:
             timings.extend(module.timings(*case))
 
         try:
-            with OnMeta(), compiling():
+            with on_device(H200), compiling():
                 launches = launches_of(call)
         except Exception as error:
             error.add_note(f"{part}: {case}")

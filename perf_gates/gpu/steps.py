@@ -1,7 +1,7 @@
 """Plain steps, fused scans, windows without a write, and trees, of SSD and of the delta rule.
 
-Each launch runs inside a CUDA graph over distinct states; outputs are filled with NaN before and must be finite after. Times
-are medians of one run.
+Each launch runs inside a CUDA graph over states and an output of its own, which `perf_gates.written` looks at behind the last
+replay that is timed. Times are medians of one run.
 """
 
 import importlib
@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from perf_gates.clock import copies_for, graph_us, is_compiling
+from perf_gates.clock import copies_for, graph_us
 from perf_gates.shapes import BATCHES, DELTA, SSD
+from perf_gates.written import numbered, own_outputs
 
 SCANS, WINDOW, TREES = (5, 10), 5, (13, 15, 63)
 
@@ -45,15 +46,17 @@ def ladder(nodes: int, batch: int) -> torch.Tensor:
     return mask.expand(batch, nodes, nodes).contiguous().cuda()
 
 
-def timed(launch: Callable[[torch.Tensor], object], batch: int, bytes_: int, out: torch.Tensor) -> float:
-    """The time of one launch over rotating slots; the outputs must have been written."""
+Rotating = Callable[[torch.Tensor, torch.Tensor], object]
+"""A launch on slots, into an output."""
+
+
+def timed(launch: Rotating, batch: int, bytes_: int, like: torch.Tensor, pool: torch.Tensor) -> float:
+    """The time of one launch over rotating slots of the pool, each with an output of its own. Raises: WrongOutputError."""
     count = copies_for(bytes_)
     slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(count)]
-    out.fill_(float("nan"))
-    launch(slots[0])
-    if not is_compiling() and not bool(out.isfinite().all()):
-        raise RuntimeError("an output was not written, or is not finite; nothing is timed")
-    return graph_us([lambda s=s: launch(s) for s in slots])  # type: ignore[misc]
+    outputs = own_outputs(like, numbered(count))
+    each = zip(slots, outputs.values(), strict=True)
+    return graph_us([lambda s=s, y=y: launch(s, y) for s, y in each], outputs, [pool])  # type: ignore[misc]
 
 
 def ssd(model: str, batch: int, nodes: int) -> list[Timing]:
@@ -68,9 +71,8 @@ def ssd(model: str, batch: int, nodes: int) -> list[Timing]:
     def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
         x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
         mask = () if ancestors is None else (ancestors,)
-        out = torch.empty_like(x)
-        launch = lambda s: launcher(pool, x, dt, A, B, C, *mask, D=D, dt_bias=bias, slots=s, out=out, **rest)  # noqa: E731
-        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
+        launch = lambda s, y: launcher(pool, x, dt, A, B, C, *mask, D=D, dt_bias=bias, slots=s, out=y, **rest)  # noqa: E731
+        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, x, pool), bytes_))
 
     found: list[Timing] = []
     if nodes:
@@ -99,9 +101,8 @@ def delta(model: str, batch: int, nodes: int) -> list[Timing]:
         q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
         gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
         mask = () if ancestors is None else (ancestors,)
-        out = torch.empty_like(value)
-        launch = lambda s: launcher(pool, q, key, value, gate, beta, *mask, slots=s, out=out, **rest)  # noqa: E731
-        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, out), bytes_))
+        launch = lambda s, o: launcher(pool, q, key, value, gate, beta, *mask, slots=s, out=o, **rest)  # noqa: E731
+        found.append(Timing(model, name, batch, timed(launch, batch, bytes_, value, pool), bytes_))
 
     found: list[Timing] = []
     if nodes:

@@ -14,8 +14,7 @@ from triton.runtime.jit import JITFunction
 
 import ssmspec_kernels
 from perf_gates import catalogue
-from perf_gates.capture import launches_of
-from perf_gates.compiled import rows
+from perf_gates.compiled import launches_on, rows
 from perf_gates.entry import Entry, meta
 
 
@@ -52,8 +51,8 @@ def uncovered() -> list[str]:
     for module in pkgutil.iter_modules(ssmspec_kernels.__path__):
         found = vars(importlib.import_module(f"ssmspec_kernels.{module.name}")).values()
         held |= {f.__name__ for f in found if isinstance(f, JITFunction) and f.__name__.endswith("_kernel")}
-    launched = {launch.name for entry in catalogue.entries() for launch in launches_of(entry.call)}
-    return sorted(held - launched)
+    entries = ((entry, capability) for entry in catalogue.entries() for capability in entry.on)
+    return sorted(held - {launch.name for entry, capability in entries for launch in launches_on(entry, capability)})
 
 
 if __name__ == "__main__":

@@ -49,8 +49,10 @@ def strided(values: Array, form: str, gap: int = 3) -> Tensor:
     """
     gaps = [*(gap // 2 for _ in values.shape[:-1]), gap]
     wide = [n + g for n, g in zip(values.shape, gaps, strict=True)]
-    buffer = torch.full((int(np.prod(wide)) + 2 * GUARD,), float("nan"), dtype=DTYPES[form])
-    view = buffer[GUARD:-GUARD].view(wide)[tuple(slice(g, None) for g in gaps)]
+    size = int(np.prod(wide))
+    guard = max(GUARD, size)  # an index twice that of the tensor stays within it
+    buffer = torch.full((size + 2 * guard,), float("nan"), dtype=DTYPES[form])
+    view = buffer[guard:-guard].view(wide)[tuple(slice(g, None) for g in gaps)]
     view.copy_(torch.from_numpy(values))
     return view
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import triton
 
-from perf_gates import capture, compiled, ptx
+from perf_gates import capture, catalogue, compiled, ptx
 from perf_gates.capture import launches_of
 from perf_gates.compiled import Cost
 from perf_gates.entry import ARCHITECTURES, Entry
+from perf_gates.machine import kernels_hash
 
 pytestmark = pytest.mark.interpreter
 
@@ -40,11 +40,36 @@ def probe() -> dict[str, Any]:
 
 
 def test_the_kernels_keep_their_budgets_and_none_of_these_spills() -> None:
-    """A fixed part of the catalogue, one entry a kernel; a verification for all three architectures."""
+    """A fixed part of the catalogue, an entry of each launcher for sm_90; a verification for all three architectures."""
     done = run("-m", "perf_gates.compiled", "--quick", "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 faults" in done.stdout
     assert all(f"ssd_scan_kernel sm_{capability}" in done.stdout for capability in ARCHITECTURES)
+
+
+def test_every_launcher_has_an_entry_that_the_tests_compile() -> None:
+    entries = list(catalogue.entries())
+    assert {entry.kernel for entry in entries} == {entry.kernel for entry in entries if 90 in entry.quick}
+
+
+def test_the_budgets_are_of_the_kernels_that_stand() -> None:
+    """What is not compiled here, and the table behind these tests, is read from them."""
+    held, _ = compiled.budgets()
+    assert compiled.stale(held) == []
+    (line,) = compiled.stale(replace(held, kernels="of another"))
+    assert line == f"the budgets hold for kernels of another, and {kernels_hash()} stands here; run `{compiled.REWRITE}`"
+    assert compiled.compare({"k": COST}, replace(held, kernels="of another"), {"k": COST}) == [line]
+
+
+def test_budgets_of_other_kernels_are_not_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "budgets.toml"
+    file.write_text(compiled.written({"a b": COST}).replace(kernels_hash(), "of another"))
+    monkeypatch.setattr(compiled, "BUDGETS", file)
+    before = file.read_text()
+    for part in (["--quick"], ["--only", "ssd_scan"]):
+        with pytest.raises(SystemExit):
+            compiled.main(["--write", *part])
+    assert file.read_text() == before
 
 
 def test_every_kernel_of_the_package_is_in_the_catalogue(probe: dict[str, Any]) -> None:
@@ -70,14 +95,14 @@ def test_a_planted_fault_is_caught(probe: dict[str, Any], planted: str, message:
 @pytest.mark.parametrize(("figure", "value"), [("registers", 63), ("registers", 65), ("stores", 10), ("wide_loads", 0)])
 def test_a_figure_that_moves_either_way_fails_and_names_the_command(figure: str, value: int) -> None:
     moved = replace(COST, **{figure: value})
-    (line,) = compiled.compare({"k": moved}, triton.__version__, {"k": COST})
+    (line,) = compiled.compare({"k": moved}, compiled.made(), {"k": COST})
     assert line == f"k: {figure} {getattr(COST, figure)} -> {value}; if that is meant, run `{compiled.REWRITE}`"
 
 
 def test_a_kernel_without_a_budget_and_budgets_of_another_triton_fail() -> None:
-    assert compiled.compare({"k": COST}, triton.__version__, {"k": COST}) == []
-    assert compiled.compare({"k": COST}, triton.__version__, {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
-    (line,) = compiled.compare({"k": COST}, "0.1", {"k": COST})
+    assert compiled.compare({"k": COST}, compiled.made(), {"k": COST}) == []
+    assert compiled.compare({"k": COST}, compiled.made(), {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
+    (line,) = compiled.compare({"k": COST}, replace(compiled.made(), triton="0.1"), {"k": COST})
     assert line.startswith("the budgets hold for triton 0.1, and")
 
 
@@ -101,7 +126,7 @@ def test_spills_are_a_fault_without_a_reason_and_a_block_too_large_always() -> N
 def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BUDGETS", tmp_path / "budgets.toml")
     compiled.BUDGETS.write_text(compiled.written({"a b": COST, "c": replace(COST, stores=0)}))
-    assert compiled.budgets() == (triton.__version__, {"a b": COST, "c": replace(COST, stores=0)})
+    assert compiled.budgets() == (compiled.made(), {"a b": COST, "c": replace(COST, stores=0)})
 
 
 def test_launches_cannot_be_recorded_in_the_interpreter() -> None:

@@ -118,7 +118,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         asked[at.part].append({"model": at.shape, "operation": at.operation, "batch": at.batch, "us": 10.0, "bytes": 1000})
     head = {"gpu": "G", "driver": "1", "torch": "2", "triton": "3", "commit": "c" * 40, "kernels": machine.kernels_hash()}
     for part in PARTS:
-        found: dict[str, Any] = {"machine": head | {"copy_bytes_per_us": 100.0, "empty_launch_us": 1.0}}
+        found: dict[str, Any] = {"machine": head | measured.rule(part) | {"copy_bytes_per_us": 100.0, "empty_launch_us": 1.0}}
         if part == "model_shapes":
             verdict = {
                 "kernel": "k",
@@ -131,7 +131,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             }
             found["verdicts"] = [verdict]
         else:
-            found |= {"complete": True, "errors": [], "timings": asked[part]}
+            done = [str(case) for case in compilation.module(part).cases()]
+            found |= {"complete": True, "errors": [], "done": done, "timings": asked[part]}
         (tmp_path / f"{part}.json").write_text(json.dumps(found))
     return tmp_path
 
@@ -142,7 +143,8 @@ def keys() -> set[At]:
     for cell in targets.cells():
         for figure in (cell.reached, cell.best, cell.floor):
             if not isinstance(figure, str):
-                found |= {at for value in vars(figure).values() for at in (value if isinstance(value, tuple) else (value,))}
+                held = (at for value in vars(figure).values() for at in (value if isinstance(value, tuple) else (value,)))
+                found |= {at for at in held if isinstance(at, At)}
     return found
 
 
@@ -195,6 +197,33 @@ def test_part_with_a_fault_is_a_fault_and_is_run_again(part: str, edit: Any, fol
     assert not gpu.complete(folder / f"{part}.json")
 
 
+@pytest.mark.parametrize(
+    "edit", [lambda found: found["done"].pop(), lambda found: found["machine"].update(outputs="shared")], ids=["case", "rule"]
+)
+def test_part_without_one_of_its_cases_or_by_an_older_rule_is_run_again(edit: Any, folder: Path) -> None:
+    change(folder, "unrolled", edit)
+    assert not gpu.complete(folder / "unrolled.json")
+    said = [line for line in report.text(Results(folder)).splitlines() if line.startswith("Measured before each launch")]
+    by_rule = [
+        part
+        for part in PARTS
+        if part in measured.LOOKED_AT and not measured.ruled(part, Results(folder).parts[part]["machine"])
+    ]
+    assert [line.split(": ")[1].split(". ")[0] for line in said] == by_rule
+
+
+def test_what_was_measured_by_an_older_rule_is_not_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "linear.json"
+    three_cases(monkeypatch, lambda rows: [steps.Timing("m", "o", rows, 1.0)])
+    gpu.measure("linear", file, None, "1")
+    gpu.measure("linear", file, None)
+    assert [t["batch"] for t in json.loads(file.read_text())["timings"]] == [1, 2, 3]
+    gpu.without_errors(file)
+    change(tmp_path, "linear", lambda found: found["machine"].pop("outputs"))
+    gpu.measure("linear", file, None, "2")
+    assert [t["batch"] for t in json.loads(file.read_text())["timings"]] == [2]
+
+
 def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(found: dict[str, Any]) -> None:
         for t in found["timings"]:
@@ -203,7 +232,7 @@ def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: P
     change(folder, "linear", slow)
     results = Results(folder)
     (cell,) = [c for c in targets.cells() if c.what == "linear_rows, over 1 row" and c.batch == 32]
-    assert report.line(cell, results).endswith("| <= 1.06 | 3.00 | 1 | 1.00 cuBLAS | **missed** |")
+    assert report.line(cell, results).endswith("| <= 1.06 | 3.00 | 1.00 | 1.00 cuBLAS | **missed** |")
     assert not cell.holds(float("nan"))
     short = [f"{c.what}, {c.shape}, {c.batch}: missed" for c in missed.missed(results) if c.row == "linear_rows"]
     assert short

@@ -18,7 +18,7 @@ from tests.kernels import planted_worker
 
 pytestmark = pytest.mark.interpreter
 
-PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True)
+PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True, rare=True)
 CHECKS = {check.name: check for check in model_shapes.checks(PLAN)}
 
 
@@ -184,6 +184,16 @@ def test_a_bound_that_zeros_would_pass_says_nothing() -> None:
             torch.ones(3).double().numpy(),
             eb.exact(torch.ones(3).double().numpy(), call.declared(), torch.full((3,), 2.0).double().numpy()),
         )
+
+
+def test_a_check_of_which_no_row_is_judged_fails() -> None:
+    class NoRows(call.Call):
+        def rows(self, b: int) -> Any:
+            return super().rows(b)[:0]
+
+    assert CHECKS["ssd_scan/tiny/T=5/b3"].run(call.Call("cpu", 0)) > 0
+    with pytest.raises(call.NothingJudgedError, match="y: no element is judged"):
+        CHECKS["ssd_scan/tiny/T=5/b3"].run(NoRows("cpu", 0))
 
 
 def test_an_error_is_a_verdict() -> None:

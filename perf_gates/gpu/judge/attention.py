@@ -17,13 +17,14 @@ from .call import Call, Check, Plan, accepted, ancestors, chain, declared, finit
 
 MODELS = {"32 heads, 8 kv, 128": (32, 8, 128)}
 """h, g, e."""
+FURTHER = {"40 heads, 8 kv, 128": (40, 8, 128)}
 TINY = {"tiny": (4, 2, 18)}
 CACHE, BLOCK = 900, 16
 """The longest cache; the shortest block that a kernel may walk it by, for the bound of the online softmax."""
 
 
 def checks(plan: Plan) -> Iterator[Check]:
-    for model, sizes in (TINY if plan.tiny else MODELS).items():
+    for model, sizes in (TINY if plan.tiny else MODELS | FURTHER if plan.rare else MODELS).items():
         for b in plan.batches:
             for t in plan.windows:
                 yield Check("rotary", model, f"T={t}", b, partial(turned, sizes=sizes, b=b, t=t))

@@ -64,6 +64,10 @@ class Plan:
     rings: tuple[tuple[int, int], ...] = ((1, 2), (5, 16), (6, 22), (6, 32), (10, 64))
     tiny: bool = False
     """Sizes that the interpreter can take, to try the checks themselves."""
+    rare: bool = False
+    """With launches that are otherwise in no check."""
+    further: bool = False
+    """With the checks of `further`, which are of other batches and trees."""
 
 
 class Call:
@@ -97,10 +101,10 @@ class Call:
     def ints(self, array: Any, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.from_numpy(np.array(array)).to(self.device, dtype)
 
-    def beside(self, b: int, t: int, *parts: tuple[int, ...]) -> list[Tensor]:
+    def beside(self, b: int, t: int, *parts: tuple[int, ...], form: str = "bf16") -> list[Tensor]:
         """Activations as a projection leaves them: parts of one row of memory; those of a padding row are NaN."""
         sizes = [int(np.prod(part)) for part in parts]
-        whole = self.normal(b, t, sum(sizes))
+        whole = self.normal(b, t, sum(sizes), form=form)
         if b > 1:
             whole[-1] = float("nan")
         return [x.unflatten(-1, part) for x, part in zip(whole.split(sizes, dim=-1), parts, strict=True)]
@@ -161,8 +165,14 @@ def pulled(x: Tensor, rows: Array, heads: Array | None = None, axis: int = 2) ->
     return x.double().cpu().numpy()
 
 
+class NothingJudgedError(AssertionError):
+    """A comparison of no elements says nothing."""
+
+
 def within(what: str, found: Array, pair: Approx) -> float:
     """The share of the bound that was used, after the assertion that it holds and says something."""
+    if not found.size:
+        raise NothingJudgedError(f"{what}: no element is judged")
     comparison = eb.compare(found, pair.value, pair.error)
     assert comparison.passed, f"{what}: {comparison}"
     assert bool((pair.error < np.abs(pair.value)).any()), f"{what}: zeros would pass"

@@ -41,6 +41,8 @@ def checks(plan: Plan) -> Iterator[Check]:
             yield at("delta_snapshots", "T=6", snapshots, t=6)
             for t in plan.nodes:
                 yield at("delta_tree", f"T={t}", tree, t=t, by="delta_tree")
+                if plan.rare:
+                    yield at("delta_tree", f"T={t} without the inverse", tree, t=t, by="delta_tree", inverse=False)
             for u in ("bf16", "fp32"):
                 for t, capacity in plan.rings:
                     yield at("delta_buffered", f"T={t} L={capacity} u={u}", buffered, t=t, capacity=capacity, u=u)

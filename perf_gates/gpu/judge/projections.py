@@ -22,6 +22,9 @@ def checks(plan: Plan) -> Iterator[Check]:
         for model, (k, o) in ({"tiny": (70, 37)} if plan.tiny else PROJECTIONS).items():
             for m in sorted({m for m in (b, 6 * b) if m <= MOST_ROWS}):
                 yield Check("linear_rows", model, f"{m} rows", b, partial(linear, m=m, k=k, o=o))
+                if plan.rare:
+                    name, alone = f"{m} rows without overlap", partial(linear, m=m, k=k, o=o, overlap=False)
+                    yield Check("linear_rows", model, name, b, alone)
                 yield Check("linear_added", model, f"{m} rows", b, partial(added, m=m, k=k, o=o))
         yield Check("norm", "mamba2-2.7b", "T=6", b, partial(norm, b=b, t=6, u=64 if plan.tiny else 2560))
         yield Check("gated_norm", "mamba2-2.7b", "T=6", b, partial(gated, b=b, shape=(6, 96 if plan.tiny else 5120)))
@@ -33,11 +36,11 @@ def checks(plan: Plan) -> Iterator[Check]:
         )
 
 
-def linear(call: Call, m: int, k: int, o: int) -> float:
+def linear(call: Call, m: int, k: int, o: int, **how: Any) -> float:
     """All columns for a few rows."""
     x, W, out = call.normal(m, k), call.normal(o, k, scale=k**-0.5), call.blank(m, o, form="fp32")
     with call.keeping({"out": slice(0, m)}, x=x, W=W, out=out):
-        launcher("linear_rows")(x, W, out=out)
+        launcher("linear_rows")(x, W, out=out, **how)
     rows, columns = call.sample(m, 3), call.sample(o, 400)
     picked = x.double().cpu().numpy()[rows], W.double().cpu().numpy()[columns]
     contract = declared(io="fp32")

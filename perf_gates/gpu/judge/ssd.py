@@ -25,9 +25,13 @@ def checks(plan: Plan) -> Iterator[Check]:
             at = partial(_check, model, sizes, b)
             for t in plan.windows:
                 yield at("ssd_scan", f"T={t}", scan, t=t, by="ssd_scan", order="sequential")
+                if plan.rare:
+                    yield at("ssd_scan", f"T={t} verify", scan, t=t, by="ssd_scan", order="sequential", write_state=False)
                 yield at("ssd_window", f"T={t}", scan, t=t, by="ssd_window", order="output_only")
                 yield at("ssd_window", f"T={t} verify", scan, t=t, by="ssd_window", order="output_only", write_state=False)
                 yield at("ssd_replay_scan", f"T={t}", replay, t=t)
+                if plan.rare:
+                    yield at("ssd_replay_scan", f"T={t} in fp16", replay, t=t, io="fp16")
                 yield at("ssd_commit", f"T={t}", commit, t=t)
                 yield at("ssd_gated_window", f"T={t}", gated_window, t=t)
             yield at("ssd_snapshots", "T=6", snapshots, t=6)
@@ -63,12 +67,12 @@ def scan(call: Call, sizes: Any, b: int, t: int, by: str, order: Any, write_stat
     return max(used, within("S", layer.state(), S)) if write_state else used
 
 
-def tree(call: Call, sizes: Any, b: int, t: int, by: str = "ssd_tree_scan", family: Any = Layer) -> float:
+def tree(call: Call, sizes: Any, b: int, t: int, by: str = "ssd_tree_scan", family: Any = Layer, **how: Any) -> float:
     layer = family(call, sizes, b)
     tokens, out, mask = layer.window(t), layer.blank(t), ancestors(trees(call, b, t))
     sees = poisoned(call, tokens, mask)
     with call.keeping({"out": slice(0, layer.live)}, out=out, sees=sees, **layer.same(**tokens)):
-        launcher(by)(layer.S, **tokens, ancestors=sees, **layer.given, out=out)
+        launcher(by)(layer.S, **tokens, ancestors=sees, **layer.given, out=out, **how)
     finite("y", out, layer.live)
     window, errors = layer.judged(tokens)
     return within("y", layer.outputs(out), layer.tree(layer.state(), window, mask[layer.rows], errors))
@@ -143,9 +147,9 @@ def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) ->
     return used
 
 
-def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, windows: int = 3) -> float:
+def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, windows: int = 3, io: str = "bf16") -> float:
     """Windows or trees in a row, each after the replay of what was accepted of the one before."""
-    layer = Layer(call, sizes, b)
+    layer = Layer(call, sizes, b, io=io)
     cache, path, advanced = layer.cache(t), np.full((b, t), -1), np.zeros(b, dtype=int)
     last: Tokens | None = None
     used = 0.0

@@ -29,6 +29,7 @@ class Layer:
     b: int
     extra: int = 0
     name: str = "ssd"
+    io: str = "bf16"
     given: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,8 +52,8 @@ class Layer:
 
     def window(self, t: int) -> dict[str, Tensor]:
         h, p, n, g = self.sizes
-        x, B, C = self.call.beside(self.b, t, (h, p), (g, n), (g, n))
-        _, dt = self.call.beside(self.b, t, (8,), (h,))
+        x, B, C = self.call.beside(self.b, t, (h, p), (g, n), (g, n), form=self.io)
+        _, dt = self.call.beside(self.b, t, (8,), (h,), form=self.io)
         return {"x": x, "dt": dt, "B": B, "C": C}
 
     def blank(self, t: int) -> Tensor:
@@ -102,5 +103,5 @@ class Layer:
 
     def cache(self, t: int) -> Any:
         (h, p, n, g), call, s = self.sizes, self.call, len(self.S)
-        kept = call.blank(s, 2 * t, h, p), call.blank(s, 2 * t, h), call.blank(s, 2 * t, g, n)
+        kept = (call.blank(s, 2 * t, *size, form=self.io) for size in ((h, p), (h,), (g, n)))
         return launcher("ssd_replay_scan", "Cache")(*kept, call.ints(call.rng.integers(0, 2, s)))
