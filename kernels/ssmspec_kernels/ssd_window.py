@@ -159,6 +159,8 @@ def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple
         block = 64 if t > 16 or p % 64 == 0 else 32
         return block, block, 1, 4, 1
     if t <= 16 and p % 64:
+        if rows < 4 * SMS:
+            return 32, triton.cdiv(p, 32) * 32, 1, 1, 3
         return 16, triton.cdiv(p, 16) * 16, heads_of(rows, heads, 8, 8), 1, 3
     most = (20 if t > 8 or rows < 8192 else 8) if t <= 16 else 16 if p % 64 == 0 else 8
     return 64, triton.cdiv(p, 64) * 64, heads_of(rows, heads, 2, most), 4, 3 if t <= 16 else 2
