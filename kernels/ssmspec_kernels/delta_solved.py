@@ -143,7 +143,7 @@ def _delta_solve_kernel(
         x, i = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
         h, t = (tl.program_id(0) * (BLOCK_T // EACH) + x // EACH).to(tl.int64), (x % EACH).to(tl.int64)
         there, own = (t < T) & (h < HEADS), x[:, None] // EACH == x[None, :] // EACH
-        same, decay, bias = x[:, None] == x[None, :], 0.0, 0.0
+        decay, bias = 0.0, 0.0
         if ancestors is None:
             real, group = there, h // HEADS_PER_KEY
             if live is not None:
@@ -161,11 +161,13 @@ def _delta_solve_kernel(
                 bias = tl.load(dt_bias + h * stride_bias_h, mask=h < HEADS, other=0.0).to(tl.float32)
             g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
             g_t = tl.where(real, g_t, 0.0)
-            sees = own & (t[None, :] <= t[:, None])
-            of_q = dot_inputs(q_t, tl.trans(q_t))
+            same, sees = x[:, None] == x[None, :], own & (t[None, :] <= t[:, None])
+            G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
             to_q, to_k = dot_inputs(q_t, tl.trans(k_t)), dot_inputs(k_t, tl.trans(k_t))
+            of_q = dot_inputs(q_t, tl.trans(q_t))
         else:
-            # A tree of 13 takes 0.73 to 0.93 of its time by what follows, a chain 0.99 to 1.25 of its own.
+            # Loads as below take a tree of 13 to 0.73 to 0.93 of the time of loads as above, a chain to 0.99 to 1.25. The order
+            # of lines counts in both: it decides what is asked for early (a chain of 5 by 89 registers, not 146: 1.35 of its time).
             # A number for each token is loaded, and its gates are formed, by one lane (`of_lanes`).
             h_1, t_1, there_1 = h[:, None], t[:, None], there[:, None]
             real_1 = there_1
@@ -195,8 +197,9 @@ def _delta_solve_kernel(
             of_q, to_q, to_k = quarters(dot_inputs(both, tl.trans(both)))
             g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
             g_t, beta_t = of_lanes(g_t), of_lanes(beta_t)
+            same = x[:, None] == x[None, :]
             sees = (seen != 0) & real[:, None] & real[None, :]
-        G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
+            G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)
         if L2_NORM:
             of_q, of_keys = tl.where(same, of_q, 0.0), tl.where(same, to_k, 0.0)
             r_q, r_k = scale * tl.rsqrt(tl.sum(of_q, axis=1) + eps), tl.rsqrt(tl.sum(of_keys, axis=1) + eps)
