@@ -115,12 +115,12 @@ def ssd_buffered_short_kernel(
             if (length > 0) & (count + 2 * WINDOW > CAPACITY):
                 due_run(
                     tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole, True,
+                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
             else:
                 open_run(
                     tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole, True,
+                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
     else:
         rank = ranks(slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
@@ -139,12 +139,12 @@ def ssd_buffered_short_kernel(
                 if ROWS == "due":
                     due_run(
                         tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole, False,
+                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 else:
                     open_run(
                         tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole, False,
+                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 begin += stop - start
     if OVERLAP and not FIRST:

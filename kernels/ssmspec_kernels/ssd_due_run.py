@@ -25,12 +25,9 @@ def due_run(
     tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
     N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens behind `count` entries from `first` on.
-
-    EARLY: the first tile is asked for before B and C of the window, as in `open_run`; B of the history still comes before it.
-    """
+    """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens behind `count` entries from `first` on."""
     S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y = tensors
     at_S, at_x, at_dt, at_B, at_C, at_z, at_y, at_ring_x, at_ring_dt, at_ring_B, at_D = strides
     e, i, t, n = tl.arange(0, BLOCK_F), tl.arange(0, 16), tl.arange(0, 8), tl.arange(0, HALF_N)
@@ -49,12 +46,13 @@ def due_run(
     behind = tl.load(ring_dt + h_0 * at_ring_dt[2] + at_next * at_ring_dt[1], mask=follows, other=0.0)
     decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
     C += b * at_C[0] + g * at_C[2]
-    C_left, C_right = tl.zeros((HALF_N, 8), C.dtype.element_ty), tl.zeros((HALF_N, 8), C.dtype.element_ty)
-    scores = tl.zeros((16, 8), tl.float32)
-    if not EARLY:
-        C_left, C_right, scores = load_scores(B, C, at_B[1], at_C[1], length, sees, N, HALF_N, WHOLE)
-        if begin == 0:
-            append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
+    C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
+    C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
+    scores = dot_inputs(load_window(B, at_B[1], length, 0, N, 16, HALF_N, WHOLE), C_left)
+    scores += dot_inputs(load_window(B, at_B[1], length, HALF_N, N, 16, HALF_N, WHOLE), C_right)
+    scores = tl.where(sees, scores, 0.0)
+    if begin == 0:
+        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
     B_left = permuted(load_rows(ring_B, at * at_ring_B[1], n, past, (n < N) | WHOLE), BLOCK_F, HALF_N)
     B_right = permuted(load_rows(ring_B, at * at_ring_B[1], m, past, (m < N) | WHOLE), BLOCK_F, HALF_N)
     W, growth = tl.zeros((16, 8), tl.float32), tl.zeros((8,), tl.float32)
@@ -67,8 +65,6 @@ def due_run(
         right = load_half(at_head, p, m, at_S[2], in_p, N, WHOLE)
         x_e = load_rows(ring_x + h * at_ring_x[2], at * at_ring_x[1], p, past, in_p)
         x_t = load_rows(x + h * at_x[2], tok * at_x[1], p, new, in_p)
-        if EARLY and index == begin:  # and not before the loop: the first tile is on its way
-            C_left, C_right, scores = load_scores(B, C, at_B[1], at_C[1], length, sees, N, HALF_N, WHOLE)
         if (p_0 == 0) | (index == begin):
             since = tl.cumsum(behind * decay, axis=0, reverse=True)
             weight, scale = tl.exp(since) * step, tl.exp(tl.sum(step * decay, axis=0))
@@ -95,21 +91,3 @@ def due_run(
         tl.store(
             (ring_x + h * at_ring_x[2] + at_new * at_ring_x[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :]
         )  # (2)
-    if EARLY and begin == 0:
-        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
-
-
-@triton.jit
-def load_scores(
-    B, C, stride_B: tl.constexpr, stride_C: tl.constexpr, length, sees, N: tl.constexpr, HALF_N: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Halves of C of the window, (permuted n, t), and the scores of its tokens."""
-    B_left = load_window(B, stride_B, length, 0, N, 16, HALF_N, WHOLE)
-    B_right = load_window(B, stride_B, length, HALF_N, N, 16, HALF_N, WHOLE)
-    C_left = load_window(C, stride_C, length, 0, N, 8, HALF_N, WHOLE)  # last: they change lanes, which waits for them
-    C_right = load_window(C, stride_C, length, HALF_N, N, 8, HALF_N, WHOLE)
-    C_left, C_right = tl.trans(C_left), tl.trans(C_right)
-    scores = dot_inputs(B_left, C_left)
-    scores += dot_inputs(B_right, C_right)
-    return C_left, C_right, tl.where(sees, scores, 0.0)

@@ -22,12 +22,9 @@ def open_run(
     tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
     N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
-    STAGES: tl.constexpr, WHOLE: tl.constexpr, EARLY: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens behind `count` entries from `first` on.
-
-    EARLY: the first tile is asked for before B and C, which takes more code but fewer rounds of loads.
-    """
+    """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens behind `count` entries from `first` on."""
     S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y = tensors
     at_S, at_x, at_dt, at_B, at_C, at_z, at_y, at_ring_x, at_ring_dt, at_ring_B, at_D = strides
     e, t, n = tl.arange(0, BLOCK_L), tl.arange(0, 8), tl.arange(0, HALF_N)
@@ -46,13 +43,14 @@ def open_run(
     step = tl.load(ring_dt + h_0 * at_ring_dt[2], mask=past, other=0.0)
     decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
     C += b * at_C[0] + g * at_C[2]
+    C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
+    C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
     ring = ring_B, at_ring_B[1], first, count
-    C_left, C_right = tl.zeros((HALF_N, 8), C.dtype.element_ty), tl.zeros((HALF_N, 8), C.dtype.element_ty)
-    scores = tl.zeros((BLOCK_L, 8), tl.float32)
-    if not EARLY:
-        C_left, C_right, scores = load_scores(B, C, ring, at_B[1], at_C[1], length, sees, N, BLOCK_L, HALF_N, CAPACITY, WHOLE)
-        if begin == 0:
-            append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
+    scores = dot_inputs(load_entries(ring, B, at_B[1], length, 0, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_left)
+    scores += dot_inputs(load_entries(ring, B, at_B[1], length, HALF_N, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_right)
+    scores = tl.where(sees, scores, 0.0)
+    if begin == 0:
+        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
     W, growth = tl.zeros((BLOCK_L, 8), tl.float32), tl.zeros((8,), tl.float32)
     rows_x, rows_h = tl.where(new, x + tok * at_x[1], ring_x + at * at_ring_x[1]), tl.where(new, at_x[2], at_ring_x[2])
     for index in tl.range(begin, end, num_stages=STAGES):
@@ -62,10 +60,6 @@ def open_run(
         left = load_half(S + h * at_S[1], p, n, at_S[2], in_p, N, WHOLE)
         right = load_half(S + h * at_S[1], p, m, at_S[2], in_p, N, WHOLE)
         x_e = load_at(rows_x + h * rows_h.to(tl.int64), p, live, in_p)
-        if EARLY and index == begin:  # and not before the loop: the first tile is on its way
-            C_left, C_right, scores = load_scores(
-                B, C, ring, at_B[1], at_C[1], length, sees, N, BLOCK_L, HALF_N, CAPACITY, WHOLE
-            )
         if (p_0 == 0) | (index == begin):
             step += step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
             tl.store(ring_dt + h * at_ring_dt[2], step, mask=new & (p_0 == 0))  # (2)
@@ -85,24 +79,6 @@ def open_run(
         tl.store(
             (ring_x + h * at_ring_x[2] + at * at_ring_x[1])[:, None] + p[None, :], x_e, mask=new[:, None] & in_p[None, :]
         )  # (2)
-    if EARLY and begin == 0:
-        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
-
-
-@triton.jit
-def load_scores(
-    B, C, ring, stride_B: tl.constexpr, stride_C: tl.constexpr, length, sees, N: tl.constexpr, BLOCK_L: tl.constexpr,
-    HALF_N: tl.constexpr, CAPACITY: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Halves of C of the window, (permuted n, t), and the scores of the entries."""
-    B_left = load_entries(ring, B, stride_B, length, 0, N, BLOCK_L, HALF_N, CAPACITY, WHOLE)
-    B_right = load_entries(ring, B, stride_B, length, HALF_N, N, BLOCK_L, HALF_N, CAPACITY, WHOLE)
-    C_left = load_window(C, stride_C, length, 0, N, 8, HALF_N, WHOLE)  # last: they change lanes, which waits for them
-    C_right = load_window(C, stride_C, length, HALF_N, N, 8, HALF_N, WHOLE)
-    C_left, C_right = tl.trans(C_left), tl.trans(C_right)
-    scores = dot_inputs(B_left, C_left)
-    scores += dot_inputs(B_right, C_right)
-    return C_left, C_right, tl.where(sees, scores, 0.0)
 
 
 @triton.jit
