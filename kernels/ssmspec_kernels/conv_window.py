@@ -141,27 +141,20 @@ def _conv_window_kernel(
                 state, previous + b * stride_previous_b, nodes, first, PREVIOUS, True, c, inside,
                 stride_M_c, stride_previous_t, stride_path_l, W, 1 if KEEP == "none" else 0,
             )  # (2)  # fmt: skip
-        # All inputs are asked for before an output is stored: a load does not pass a store.
-        inputs, reals = (), ()
-        for t in tl.static_range(T):
-            at, here = tl.cast(t, tl.int64), inside
-            if live is not None:
-                real = tl.load(live + b * stride_live_b + at * stride_live_t) != 0
-                reals += (real,)  # type: ignore[assignment]
-                here &= real
-            inputs += (tl.load(u + b * stride_u_b + at * stride_u_t + c, mask=here, other=0.0),)  # type: ignore[assignment]
         if KEEP == "committed":
             write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)
         moved = 0
         for t in tl.static_range(T):
-            y_at = y + b * stride_y_b + tl.cast(t, tl.int64) * stride_y_t + c
-            u_t = inputs[t].to(tl.float32)
+            at = tl.cast(t, tl.int64)
+            u_at = u + b * stride_u_b + at * stride_u_t + c
+            y_at = y + b * stride_y_b + at * stride_y_t + c
             if live is None:
                 window = window[1:]
-                window += (u_t,)  # (3)
+                window += (tl.load(u_at, mask=inside, other=0.0).to(tl.float32),)  # (3)
                 y_t = read(window, taps, shift, W, ACTIVATION)  # (4)
             else:
-                real = reals[t]
+                real = tl.load(live + b * stride_live_b + at * stride_live_t) != 0
+                u_t = tl.load(u_at, mask=inside & real, other=0.0).to(tl.float32)
                 moved += real.to(tl.int32)
                 after = ()
                 for k in tl.static_range(W - 1):

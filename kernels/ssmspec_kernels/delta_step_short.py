@@ -23,6 +23,7 @@ from .delta_fragments import beside, by_lane, from_left, part_rows, to_left, to_
 from .delta_inputs import gates, load_gate_params
 from .delta_ring import place
 from .dots import dot_cut_onto, dot_inputs, split3
+from .fence import unmoved
 from .fragments import load_operand, operand_rows
 
 LONGEST, WIDEST = 32, 128
@@ -61,13 +62,20 @@ def delta_step_short_kernel(
     which, n = operand_rows(8, 0, BLOCK_K)
     of_both = (which < 2)[:, None] & real & ((n < K) | (K == BLOCK_K))
     both = load_operand(tl.where(which == 0, at_k, at_q), n, of_both, 8, BLOCK_K)
-    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h).to(tl.float32)
-    g_t = tl.load(g + b * stride_g_b + h * stride_g_h).to(tl.float32)
+    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h)
+    g_t = tl.load(g + b * stride_g_b + h * stride_g_h)
     decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
+    tl.debug_barrier()  # or all this would be asked for behind the slot
     if slot >= 0:
         at_S = S + slot * stride_S_s + h * stride_S_h
-        first, count = tl.load(origin + slot).to(tl.int32), tl.load(held + slot).to(tl.int32)
+        first, count = tl.load(origin + slot), tl.load(held + slot)
         state = load_tile(at_S, j, stride_S_k, K, V, BLOCK_K)
+        vq = tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
+        in_v = (j + vq < V) | (V % 32 == 0)
+        v_t = tl.load(v + b * stride_v_b + h * stride_v_h + j + vq, mask=in_v & real, other=0.0)
+        x_k, x_q = load_token(at_k, real, K, BLOCK_K), load_token(at_q, real, K, BLOCK_K)
+        tl.debug_barrier()  # or the tile would be asked for behind the ring
+        first, count = first.to(tl.int32), count.to(tl.int32)
         past, new = l < count, l == count
         at_u = ring_u + slot * stride_ring_u_s + h * stride_ring_u_h
         at_kept = ring_k + slot * stride_ring_k_s + group * stride_ring_k_g
@@ -77,7 +85,11 @@ def delta_step_short_kernel(
         seen = (e < count) | ((e == count) & real)
         keys = load_operand(at_e, n_e, seen[:, None] & ((n_e < K) | (K == BLOCK_K)), BLOCK_L, BLOCK_K)
         g_l = tl.load(at_decay + place(first + l, CAPACITY) * stride_ring_g_l, mask=past, other=0.0)
-        g_t, beta_t = gates(g_t, beta_t, decay, bias, A)
+        l_u, quad = beside(BLOCK_L)
+        in_u = (l_u < count)[:, None] & ((j + quad < V) | (V % 32 == 0))
+        u_l = tl.load(at_u + (place(first + l_u, CAPACITY) * stride_ring_u_l)[:, None] + (j + quad), mask=in_u, other=0.0)
+        tl.debug_barrier()  # all is asked for before anything waits for a part of it
+        g_t, beta_t = gates(g_t.to(tl.float32), beta_t.to(tl.float32), decay, bias, A)
         g_t, beta_t = tl.where(real, g_t, 0.0), tl.where(real, beta_t, 0.0)
         G_l = tl.cumsum(g_l, axis=0)
         since = tl.sum(tl.where(l == count - 1, G_l, 0.0), axis=0)  # as it came out of the running sum
@@ -96,9 +108,9 @@ def delta_step_short_kernel(
         to_key = tl.sum(tl.where(column == 0, scores, 0.0), axis=1)
         to_query = tl.sum(tl.where(column == 1, scores, 0.0), axis=1)
         own = tl.sum(tl.where(new, to_query, 0.0), axis=0)
-        x_k, x_q = load_token(at_k, real, K, BLOCK_K), load_token(at_q, real, K, BLOCK_K)
+        x_k, x_q = of_token(x_k, slot), of_token(x_q, slot)
         at_new = place(first + count, CAPACITY)
-        at_v, at_o = v + b * stride_v_b + h * stride_v_h, o + b * stride_o_b + h * stride_o_h
+        at_o = o + b * stride_o_b + h * stride_o_h
         full = count + 1 == CAPACITY
         if (full == 0) & real & (tl.program_id(0) == 0):
             tl.store(at_decay + at_new * stride_ring_g_l, g_t)
@@ -106,35 +118,33 @@ def delta_step_short_kernel(
                 tl.store(at_kept + at_new * stride_ring_k_l + i, k_t, mask=in_k)
         if full & real:
             walk(
-                state, at_S, at_u, at_u, at_kept, at_k, at_v, at_o, origin + slot, first, count, x_k, x_q, to_key, to_query,
-                own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_u_l, stride_ring_k_l, K, V, CAPACITY,
+                state, at_S, at_u, at_kept, at_k, v_t, u_l, at_o, origin + slot, first, count, x_k, x_q, to_key, to_query,
+                own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_k_l, K, V, CAPACITY,
                 BLOCK_L, BLOCK_K, True,
             )  # fmt: skip
         else:
             walk(
-                state, at_S, at_u, at_u + at_new * stride_ring_u_l, at_kept, at_k, at_v, at_o, origin + slot, first, count,
-                x_k, x_q, to_key, to_query, own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_u_l,
-                stride_ring_k_l, K, V, CAPACITY, BLOCK_L, BLOCK_K, False,
+                state, at_S, at_u + at_new * stride_ring_u_l, at_kept, at_k, v_t, u_l, at_o, origin + slot, first, count,
+                x_k, x_q, to_key, to_query, own, weight, left, beta_t, r_k, r_q, real, j, stride_S_k, stride_ring_k_l,
+                K, V, CAPACITY, BLOCK_L, BLOCK_K, False,
             )  # fmt: skip
 
 
 @triton.jit
 def walk(
-    state, S, ring_u, new_u, ring_k, k, v, o, origin, first, count, x_k, x_q, to_key, to_query, own, weight, left, beta, r_k,
-    r_q, real, j, stride_S_k: tl.constexpr, stride_u: tl.constexpr, stride_k: tl.constexpr, K: tl.constexpr,
+    state, S, new_u, ring_k, k, v_t, u_l, o, origin, first, count, x_k, x_q, to_key, to_query, own, weight, left, beta, r_k,
+    r_q, real, j, stride_S_k: tl.constexpr, stride_k: tl.constexpr, K: tl.constexpr,
     V: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr, DUE: tl.constexpr,
 ):  # fmt: skip
     """The tile of a program; the pointers are those of its head. Where DUE, (3) instead of the entry of u at `new_u`."""
     WHOLE: tl.constexpr = V % 32 == 0
     parts: tl.constexpr = len(x_k)
-    l, quad = beside(BLOCK_L)
+    l, _ = beside(BLOCK_L)
     vq = tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :]
     key_l = of_entries(to_key)
     query_l = of_entries(to_query)
     in_v = (j + vq < V) | WHOLE
-    at_u = ring_u + (place(first + l, CAPACITY) * stride_u)[:, None] + (j + quad)
-    u_l = by_lane(tl.load(at_u, mask=(l < count)[:, None] & ((j + quad < V) | WHOLE), other=0.0).to(tl.float32))
-    v_t = tl.load(v + j + vq, mask=in_v & real, other=0.0).to(tl.float32)
+    u_l, v_t = by_lane(u_l.to(tl.float32)), v_t.to(tl.float32)
     sum_k, sum_q = tl.sum(tl.sum(key_l * u_l, axis=0), axis=0), tl.sum(tl.sum(query_l * u_l, axis=0), axis=0)
     for part in tl.static_range(parts):
         x = by_lane(state[part])
@@ -157,7 +167,7 @@ def walk(
             inside = ((i < K) | (K == BLOCK_K))[:, None] & ((j + cols < V) | WHOLE)
             tl.store(at_part, following.to(S.dtype.element_ty), mask=inside)  # (3)
     else:
-        tl.store(new_u + j + vq, u.to(ring_u.dtype.element_ty), mask=in_v & real)
+        tl.store(new_u + j + vq, u.to(new_u.dtype.element_ty), mask=in_v & real)
 
 
 @triton.jit
@@ -194,11 +204,25 @@ def load_token(x, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def load_runs(x, part: tl.constexpr, real, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Those of a part, as (m, i, 1, c, 1)."""
+    """Those of a part, two runs for each c of a lane."""
     RUN: tl.constexpr = min(8, BLOCK_K // 8)
     i = part * 8 * RUN + tl.arange(0, 4)[:, None] * (2 * RUN) + tl.arange(0, 2 * RUN)[None, :]
-    runs = tl.load(x + i, mask=((i < K) | (K == BLOCK_K)) & real, other=0.0)
-    return tl.permute(tl.reshape(runs, (4, 2, RUN)), (2, 1, 0))[:, :, None, :, None]
+    return tl.load(x + i, mask=((i < K) | (K == BLOCK_K)) & real, other=0.0)
+
+
+@triton.jit
+def of_token(parts, slot):
+    """Them beside four channels v of a lane."""
+    runs = (of_runs(unmoved(parts[0], slot)),)
+    if len(parts) > 1:
+        runs += (of_runs(unmoved(parts[1], slot)),)  # type: ignore[assignment]
+    return runs
+
+
+@triton.jit
+def of_runs(runs):
+    """(4, 2 RUN) as (m, i, 1, c, 1)."""
+    return tl.permute(tl.reshape(runs, (4, 2, runs.shape[1] // 2)), (2, 1, 0))[:, :, None, :, None]
 
 
 @triton.jit

@@ -4,6 +4,9 @@ For few rows a launch takes 3 to 4 us on an H200, of which a load that stands be
 A `tl.debug_barrier()` is a fence: no load passes it, and among a few warps it costs next to nothing. But Triton changes the
 layout of a block through shared memory, and so waits for it, right behind its load; and it loads a number for each token once
 for every layout in which it is wanted. `unmoved` and `of_lanes` keep the one and the other where they are written.
+
+Each place that has them was measured. It does not always pay: verification of SSD took 1.03 to 1.21 of its time by it, and
+windows of the delta rule, chains that are solved, 1.11 to 1.35.
 """
 
 import triton

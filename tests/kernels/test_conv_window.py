@@ -168,7 +168,7 @@ MUTANTS = [
     ("conv_window.py", "after += (tl.where(real, window[k + 1], window[k]),)", "after += (window[k + 1],)"),
     ("conv_window.py", "after += (tl.where(real, u_t, window[W - 1]),)", "after += (u_t,)"),
     ("conv_window.py", "ACTIVATION), 0.0)", "ACTIVATION), 1.0)"),
-    ("conv_window.py", "here &= real", "here &= inside"),
+    ("conv_window.py", "mask=inside & real", "mask=inside"),
     ("conv_window.py", "inside & (moved > 0)", "inside"),
     ("conv_window.py", "inside & (moved > 0)", "inside & (moved > 1)"),
     ("conv_window.py", "at * stride_u_t", "at * stride_y_t"),

@@ -299,7 +299,7 @@ SHORT_FAULTS = [
     ("tl.where(l < count, ring + place(first + l, CAPACITY) * stride, k)", "ring + place(first + l, CAPACITY) * stride"),
     ("dot_cut_onto(left * to_left(", "dot_cut_onto(to_left("),
     ("hi, mid, lo, keys))", "hi, lo, lo, keys))"),
-    ("l, quad = beside(BLOCK_L)", "l, quad = beside(BLOCK_L, 4, 1)"),
+    ("l_u, quad = beside(BLOCK_L)", "l_u, quad = beside(BLOCK_L, 4, 1)"),
     ("(j + cols < V) | (V % 32 == 0)", "(j + cols < V) | (V % 4 == 0)"),
     ("(j + cols < V) | (V % 32 == 0)", "(j - cols < V) | (V % 32 == 0)"),
     ("WHOLE: tl.constexpr = V % 32 == 0", "WHOLE: tl.constexpr = V % 4 == 0"),
