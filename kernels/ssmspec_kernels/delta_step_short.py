@@ -62,8 +62,8 @@ def delta_step_short_kernel(
     which, n = operand_rows(8, 0, BLOCK_K)
     of_both = (which < 2)[:, None] & real & ((n < K) | (K == BLOCK_K))
     both = load_operand(tl.where(which == 0, at_k, at_q), n, of_both, 8, BLOCK_K)
-    beta_t = tl.load(beta + b * stride_beta_b + h * stride_beta_h)
-    g_t = tl.load(g + b * stride_g_b + h * stride_g_h)
+    raw_beta = tl.load(beta + b * stride_beta_b + h * stride_beta_h)
+    raw_g = tl.load(g + b * stride_g_b + h * stride_g_h)
     decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, False)
     tl.debug_barrier()  # or all this would be asked for behind the slot
     if slot >= 0:
@@ -89,7 +89,7 @@ def delta_step_short_kernel(
         in_u = (l_u < count)[:, None] & ((j + quad < V) | (V % 32 == 0))
         u_l = tl.load(at_u + (place(first + l_u, CAPACITY) * stride_ring_u_l)[:, None] + (j + quad), mask=in_u, other=0.0)
         tl.debug_barrier()  # all is asked for before anything waits for a part of it
-        g_t, beta_t = gates(g_t.to(tl.float32), beta_t.to(tl.float32), decay, bias, A)
+        g_t, beta_t = gates(raw_g.to(tl.float32), raw_beta.to(tl.float32), decay, bias, A)
         g_t, beta_t = tl.where(real, g_t, 0.0), tl.where(real, beta_t, 0.0)
         G_l = tl.cumsum(g_l, axis=0)
         since = tl.sum(tl.where(l == count - 1, G_l, 0.0), axis=0)  # as it came out of the running sum
