@@ -122,10 +122,40 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started_and_heard
     assert monotonic() - began < 30
 
 
-def test_a_file_keeps_what_another_tool_said_of_the_same_kernels_only(tmp_path: Path) -> None:
+def test_a_file_keeps_what_was_said_on_such_a_machine(tmp_path: Path) -> None:
     file = tmp_path / "sanitized.json"
-    assert sanitized.kept(file, {"kernels": "a"}, ("memcheck",)) == []
+    assert sanitized.kept(file, {"kernels": "a", "gpu": "G"}) == []
     tools = [asdict(Said("memcheck", 1)), asdict(Said("racecheck", 2))]
-    file.write_text(json.dumps({"machine": {"kernels": "a"}, "tools": tools}))
-    assert sanitized.kept(file, {"kernels": "a"}, ("memcheck",)) == [Said("racecheck", 2)]
-    assert sanitized.kept(file, {"kernels": "b"}, ("memcheck",)) == []
+    file.write_text(json.dumps({"machine": {"kernels": "a", "gpu": "G", "commit": "c"}, "tools": tools}))
+    assert sanitized.kept(file, {"kernels": "b", "gpu": "G", "commit": "d"}) == [Said("memcheck", 1), Said("racecheck", 2)]
+    assert sanitized.kept(file, {"kernels": "a", "gpu": "other", "commit": "c"}) == []
+
+
+def said_of(*names: str, **more: Any) -> Said:
+    left = sorted({check.name for check in chosen()} - {*names})
+    return Said("memcheck", 1, [*names], unrun=left, codes={name: sanitized.code_of(name) for name in names}, **more)
+
+
+def test_checks_of_a_kernel_whose_code_changed_are_stale_and_not_run() -> None:
+    first, second = sorted(check.name for check in chosen())[:2]
+    before = said_of(first, second)
+    before.codes[second] = "0" * 16
+    found = sanitized.standing(before)
+    assert (found.checks, [*found.codes], found.stale) == ([first], [first], {second: "0" * 16})
+    assert (first in found.unrun, second in found.unrun) == (False, True)
+
+
+def test_a_run_is_joined_with_what_stands_of_the_one_before() -> None:
+    first, second, third = sorted(check.name for check in chosen())[:3]
+    before = said_of(first, second, third)
+    before.codes[second] = before.codes[third] = "0" * 16
+    found = sanitized.joined(before, said_of(second))
+    assert (found.checks, found.stale) == ([first, second], {third: "0" * 16})
+    assert {*found.checks} | {*found.unrun} == {check.name for check in chosen()}
+    assert {*found.checks} & {*found.unrun} == set()
+
+
+@pytest.mark.parametrize("fault", [{"found": 1}, {"failed": ["x"]}, {"refused": "no"}])
+def test_nothing_is_kept_of_a_run_that_found_something(fault: dict[str, Any]) -> None:
+    first, second = sorted(check.name for check in chosen())[:2]
+    assert sanitized.joined(said_of(first, **fault), said_of(second)).checks == [second]

@@ -68,7 +68,7 @@ def test_the_page_shows_every_step_and_the_spread(folder: Path) -> None:
     assert len(rows) == 2 + 15
     (row,) = [r for r in rows if r.startswith("| mamba2-2.7b | 16 |")]
     ours = [slow.us(at) for at in targets.steps("mamba2-2.7b", 16)]
-    assert row.endswith(f"| {50 / ours[2]:.2f} | {ours[3]:.2f} vLLM |")
+    assert row.endswith(f"| {50 / min(ours[:3]):.2f} | {ours[3]:.2f} vLLM |")
     gone = change(folder, At("buffered", "mamba2-2.7b", "step", 16), lambda t: t.update(operation="other"))
     (row,) = [r for r in report.plain_steps(gone) if r.startswith("| mamba2-2.7b | 16 |")]
     assert row.split(" | ")[3] == row.split(" | ")[5] == "-"

@@ -7,7 +7,8 @@ What runs is one check of every launcher and variant of `model_shapes`, and more
 outputs judged as there, spread over processes; which kernels were launched is written down. A fault of its kind is planted
 first: a tool that does not report it says nothing of the kernels. A tool that the machine's runtime refuses is written down
 with what it said. FILE keeps what another tool said of the same kernels on such a machine, so that each may have a GPU of its
-own. Exits with 1 unless every tool that ran saw its fault and nothing else.
+own, and what a tool said before of kernels whose code is the same; checks of others are stale, and count as not run.
+Exits with 1 unless every tool that ran saw its fault and nothing else.
 """
 
 import argparse
@@ -21,13 +22,13 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from perf_gates.gpu.judge.call import Check, Plan
-from perf_gates.machine import fingerprint, need_gpu
+from perf_gates.machine import fingerprint, kernel_hash, need_gpu
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
 MANY = Plan(batches=(16,), windows=(10, 32), nodes=(63,), rings=((6, 32), (10, 64)))
@@ -50,7 +51,8 @@ JUDGED = "judged: "
 @dataclass
 class Said:
     """What one tool said. `kernels` that the checks launched; `found` errors or hazards; `failed` checks whose outputs were
-    wrong; `unrun` had no end in time; `refused`: why the tool could not run; `lines`: the first of what was found."""
+    wrong; `unrun` had no end in time; `refused`: why the tool could not run; `lines`: the first of what was found; `codes`: a
+    hash of the code of each check's kernel; `stale`: the same of checks that passed before that code changed."""
 
     tool: str
     planted: int = 0
@@ -61,6 +63,8 @@ class Said:
     unrun: list[str] = field(default_factory=list)
     refused: str = ""
     lines: list[str] = field(default_factory=list)
+    codes: dict[str, str] = field(default_factory=dict)
+    stale: dict[str, str] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
@@ -140,13 +144,42 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
     said.checks.sort()
     said.kernels = sorted(kernels)
     said.unrun += sorted({check.name for check in chosen()} - {*said.checks})
+    said.codes = {name: code_of(name) for name in said.checks}
     return said
 
 
-def kept(file: Path, machine: dict[str, Any], tools: tuple[str, ...]) -> list[Said]:
-    """What a file holds of other tools, where it was written on such a machine with these kernels; else nothing."""
-    held = json.loads(file.read_text()) if file.exists() else {"machine": None, "tools": []}
-    return [Said(**one) for one in held["tools"] if held["machine"] == machine and one["tool"] not in tools]
+def code_of(check: str) -> str:
+    """The code that a check, by its name, runs."""
+    return kernel_hash(check.split("/")[0])
+
+
+def standing(said: Said) -> Said:
+    """What stands of it: checks of kernels whose code changed since are stale, and not run."""
+    names = {check.name for check in chosen()}
+    stand = [name for name in said.checks if name in names and said.codes[name] == code_of(name)]
+    stale = said.stale | {name: said.codes[name] for name in said.checks if name in names and name not in stand}
+    shares = [name for name in said.unrun if name.startswith("share ")]
+    codes = {name: said.codes[name] for name in stand}
+    return replace(said, checks=stand, codes=codes, stale=stale, unrun=[*shares, *sorted(names - {*stand})])
+
+
+def joined(before: Said, now: Said) -> Said:
+    """What a tool said now, and what stands of what it said before, if it found nothing then and could run now."""
+    before = standing(before)
+    if now.refused or before.refused or before.found or before.failed:
+        return now
+    codes = before.codes | now.codes
+    stale = {name: code for name, code in before.stale.items() if name not in codes}
+    kernels = sorted({*before.kernels, *now.kernels})
+    unrun = [name for name in now.unrun if name not in codes]
+    return replace(now, checks=sorted(codes), codes=codes, stale=stale, kernels=kernels, unrun=unrun)
+
+
+def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
+    """What a file holds, where it was written on such a machine, with any kernels; else nothing."""
+    held = json.loads(file.read_text()) if file.exists() else {"machine": {}, "tools": []}
+    same = all(held["machine"].get(name) == value for name, value in machine.items() if name not in ("commit", "kernels"))
+    return [Said(**one) for one in held["tools"] if same]
 
 
 def inside(tool: str, share: str) -> Iterator[str]:
@@ -195,7 +228,10 @@ def main(argv: list[str] | None = None) -> int:
         }
         said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in a.tools]
     machine = fingerprint()
-    every = sorted([*kept(a.out, machine, tuple(a.tools)), *said], key=lambda one: one.tool)
+    before = {one.tool: one for one in kept(a.out, machine)}
+    others = [standing(one) for one in before.values() if one.tool not in a.tools]
+    now = [joined(before[one.tool], one) if one.tool in before else one for one in said]
+    every = sorted([*others, *now], key=lambda one: one.tool)
     a.out.write_text(json.dumps({"machine": machine, "tools": [asdict(one) for one in every]}, indent=1) + "\n")
     if a.logs:
         a.logs.mkdir(parents=True, exist_ok=True)

@@ -189,6 +189,12 @@ def test_heads_are_cut_to_fill_the_first_round_or_to_be_the_last(programs: int, 
     assert programs > kernel.RESIDENT or whole + cut <= kernel.RESIDENT
 
 
+def test_tiles_take_two_warps_where_more_than_twelve_a_multiprocessor_would_come() -> None:
+    """Of 80 channels five each: 316 heads of rows are 1580 of the 1584 that 132 multiprocessors hold."""
+    assert kernel.tile(316, 80, 128, True) == (16, 16, 1)
+    assert kernel.tile(317, 80, 128, True) == (16, 16, 2)
+
+
 @pytest.mark.parametrize("output_only", [True, False])
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_integers_come_out_exactly(capacity: int, output_only: bool) -> None:

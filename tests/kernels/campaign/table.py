@@ -31,6 +31,8 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
     first = Counter(row["first"] for row in rows)
     kinds = Counter(row["how"].split(":")[0] for row in rows if row["result"] == "killed")
     survivors = [row for row in rows if row["result"] == "survived"]
+    same = sum("same" in row for row in survivors)
+    alive, breaks = len(survivors) - same, len(rows) - same
     unargued = [row["name"] for row in survivors if row["name"] not in arguments]
     if unargued:
         raise SystemExit("no argument for:\n" + "\n".join(unargued))
@@ -45,8 +47,13 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"ones of every file until it has {header['each']}: {len(rows)} breaks of {len({r['file'] for r in rows})} files",
         f"- commit {header['commit']}, kernels {header['kernels']}",
         *_anew(header["anew"]),
-        f"- **{results['killed']} killed, {results['survived']} survived ({100 * results['survived'] / len(rows):.1f} %)**; "
-        f"{first['survived']} survived before cases were added for them",
+        *(
+            [f"- {same} of them leave the machine code as it was, and are no breaks (`tests.kernels.campaign.same`)"]
+            if same
+            else []
+        ),
+        f"- **{results['killed']} killed, {alive} survived ({100 * alive / breaks:.1f} %)**; "
+        f"{first['survived'] - same} survived before cases were added for them",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
         f"- the {header['killers']} tests that killed them pass on the unbroken package",
         *([f"- judged nothing, because they fail on the unbroken package: {', '.join(unfit)}"] if unfit else []),
@@ -58,7 +65,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         "",
         "| place | change | why nothing changes |",
         "|---|---|---|",
-        *(f"| {_place(r)} | {_change(r)} | {arguments[r['name']]} |" for r in survivors),
+        *(f"| {_place(r)} | {_change(r)} | {arguments[r['name']]}{_same(r)} |" for r in survivors),
         "",
         "## All breaks",
         "",
@@ -124,6 +131,10 @@ def _most(missed: int, others: int) -> float:
         few = sum(comb(others, k) * share**k * (1 - share) ** (others - k) for k in range(missed + 1))
         low, high = (share, high) if few > 0.05 else (low, share)
     return high
+
+
+def _same(row: dict[str, Any]) -> str:
+    return f" Compiled for sm_90, {row['same']} kernels have the same instructions." if "same" in row else ""
 
 
 def _settled(row: dict[str, Any]) -> str:
