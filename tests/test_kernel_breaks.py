@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernels.campaign import cases, run, table
+from tests.kernels.campaign import cases, run, same, table
 from tests.kernels.campaign.draw import Break, draw, redraw
 from tests.kernels.campaign.places import Place, find
 
@@ -150,6 +150,33 @@ def test_a_survivor_without_an_argument_makes_no_table() -> None:
     assert "1 killed, 1 survived (50.0 %)" in made
     assert "| a.py:3 | `-x` to `(x)` in `y = -x \\| 1` | x is 0 |" in made
     assert "| + assertion | `t.py::t` |" in made
+
+
+def test_a_survivor_that_leaves_the_machine_code_is_no_break() -> None:
+    place = {"file": "a.py", "line": 3, "start": 5, "kind": "sign", "old": "-x", "new": "(x)", "source": "y = -x"}
+    alive = {"result": "survived", "first": "survived", "tests": 4}
+    killed = {"result": "killed", "first": "killed", "how": "assertion", "by": "tests/kernels/t.py::t"}
+    rows = [{**place, **alive, "name": "n", "same": 2}, {**place, **alive, "name": "m"}, {**place, **killed, "name": "o"}]
+    header: dict[str, Any] = dict.fromkeys(("commit", "kernels"), "0")
+    header |= dict.fromkeys(("seed", "places", "count", "each", "void", "killers"), 1) | {"left_out": {}, "anew": []}
+    made = table.table(header, rows, {"n": "x is 0", "m": "x is 1"})
+    assert "1 of the breaks leave the machine code as it was" in made
+    assert "1 killed, 1 survived (50.0 %)" in made
+    assert "| x is 0 Compiled for sm_90, 2 kernels have the same instructions. |" in made
+    assert "| x is 1 |" in made
+
+
+@pytest.mark.parametrize(
+    ("new", "counted"), [("tl.load(at, mask=inside & inside", True), ("tl.load(at + 1, mask=inside", False)]
+)
+def test_machine_code_tells_a_break_from_none(new: str, counted: bool) -> None:
+    """Of the taps of a convolution."""
+    old = "tl.load(at, mask=inside"
+    source = (run.PACKAGE / "conv_taps.py").read_bytes()
+    start = source.index(old.encode())
+    line = source[:start].count(b"\n") + 1
+    made = Break(Place("conv_taps.py", line, start, start + len(old.encode()), "planted", (new,)), new)
+    assert bool(same.same(made)) is counted
 
 
 def test_a_fresh_draw_is_counted_and_every_survivor_settled() -> None:

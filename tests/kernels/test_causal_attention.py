@@ -167,7 +167,7 @@ def test_outputs_lie_within_the_bound_and_nothing_else_is_written(o: Options) ->
     check_bound(kernel, o)
 
 
-@pytest.mark.parametrize("o", [*COVER[:2], COVER[-1]], ids=str)
+@pytest.mark.parametrize("o", [*COVER[:2], COVER[-1], Options(lengths=(1, 1), committed=(0, 3))], ids=str)
 def test_bytes_equal_the_formula_and_dead_slots_are_not_read(o: Options) -> None:
     check_bytes(kernel, o)
 

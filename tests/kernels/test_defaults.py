@@ -99,6 +99,28 @@ def test_every_launcher_with_such_a_default_is_listed() -> None:
     assert found == {module.__name__.rpartition(".")[2] for _, module in PAIRS}
 
 
+def check_bytes(module: ModuleType) -> None:
+    """A state is counted as fp32 and an activation as bf16 where nothing is said."""
+    found = defaults(module.traffic_bytes)
+    assert {name: found[name] for name in found.keys() & {"state", "io"}} == dict.fromkeys(found.keys() & {"state"}, 4) | (
+        dict.fromkeys(found.keys() & {"io"}, 2)
+    )
+
+
+def test_bytes_are_counted_for_fp32_states_and_bf16_activations() -> None:
+    modules = [import_module(f"ssmspec_kernels.{module.name}") for module in pkgutil.iter_modules(ssmspec_kernels.__path__)]
+    counted = [module for module in modules if hasattr(module, "traffic_bytes")]
+    assert sum(bool(defaults(module.traffic_bytes).keys() & {"state", "io"}) for module in counted) > 20
+    for module in counted:
+        check_bytes(module)
+
+
+def test_a_planted_default_of_bytes_is_caught() -> None:
+    mutant = mutated(ssd_snapshots, "state: int = 4, io: int = 2, z", "state: int = 4, io: int = 3, z")
+    with pytest.raises(AssertionError):
+        check_bytes(mutant)
+
+
 FAULTS = [
     (SelectiveParams, selective_tree, "dt_softplus: bool = True", "dt_softplus: bool = False"),
     (DeltaParams, delta_chunked, "eps: float = 1e-6", "eps: float = 2e-6"),

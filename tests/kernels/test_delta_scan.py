@@ -126,6 +126,11 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
     ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live came as"),
     ({"dt_bias": lambda c: torch.zeros(4)}, ParameterError, "dt_bias came without A"),
+    (
+        {"A": lambda c: torch.zeros(4), "dt_bias": lambda c: torch.zeros(8)[::2]},
+        ShapeMismatch,
+        "dt_bias has stride 2 on its last axis",
+    ),
     ({"A": lambda c: torch.zeros(4).bfloat16()}, PrecisionError, "A came as"),
     ({"scale": lambda c: 0.0}, ParameterError, "scale and eps"),
     ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),

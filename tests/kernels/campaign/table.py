@@ -48,7 +48,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- commit {header['commit']}, kernels {header['kernels']}",
         *_anew(header["anew"]),
         *(
-            [f"- {same} of them leave the machine code as it was, and are no breaks (`tests.kernels.campaign.same`)"]
+            [f"- {same} of the breaks leave the machine code as it was, and are none (`tests.kernels.campaign.same`)"]
             if same
             else []
         ),
