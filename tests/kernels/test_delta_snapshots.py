@@ -124,7 +124,7 @@ FAULTS = [
     ("if place >= 0:", "if place > 0:", "delta_scan.py"),
     ("if place >= 0:", "if place != -2:", "delta_scan.py"),
     ("(place - slot) * stride_S_s", "place * stride_S_s", "delta_scan.py"),
-    ("t * stride_places_t).to", "(t + 1) % T * stride_places_t).to", "delta_scan.py"),
+    ("cast(t, tl.int64) * stride_places_t).to", "cast((t + 1) % T, tl.int64) * stride_places_t).to", "delta_scan.py"),
     ("b * stride_places_b + ", "", "delta_scan.py"),
     ("        WRITE_STATE=False,", "        WRITE_STATE=True,", None),
     ("state.to(S.dtype.element_ty), mask=inside)\n            real", "state.to(S.dtype.element_ty))\n            real",

@@ -162,7 +162,7 @@ MUTANTS = {
     "windows from the root on": ("best % (L + 1) + k", "best % (L + 1) + k - 1"),
     "a table's row twice": ("(tl.max(known.to(tl.int32), axis=0) == 0)", "(tl.max(known.to(tl.int32), axis=0) >= 0)"),
     "the table before it is needed": ("live & (there < DRAFTS)", "live & (there == 0)"),
-    "the table's first row only": ("n * stride_tab_n", "0 * stride_tab_n"),
+    "the table's first row only": ("tl.cast(n, tl.int64) * stride_tab_n", "0 * stride_tab_n"),
     "another slot's history": ("x = sequences + slot * stride_seq_s", "x = sequences + b * stride_seq_s"),
     "padding drafts": ("new = live & (there", "new = (there"),
     "one draft too long": ("1 + K, 1)", "2 + K, 1)"),
