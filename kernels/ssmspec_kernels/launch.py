@@ -1,6 +1,6 @@
-"""What launchers share: sizes of axes, storage types, slots. A launcher that refuses has written nothing.
+"""What launchers share: checks of axes, storage types and slots. A launcher that raises has written nothing.
 
-The axes are those of `ssmspec_ref.shapes`; `s` is a slot of a pool of states.
+The axes are those of `ssmspec_ref.shapes`; `s` is a slot in a pool of states.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 INDICES = (torch.int32, torch.int64)
 
 AS_WRITTEN = {"enable_fp_fusion": False}
-"""Option of a launch: no product is fused into a sum but where the source says so (`tl.fma`). Otherwise each compiled variant
-of a kernel (another number of tokens, other strides) may fuse others, and a token's bits depend on what came with it."""
+"""Launch option: the compiler fuses no product into a sum unless the source says so (`tl.fma`). Otherwise different compiled
+variants of a kernel (other numbers of tokens, other strides) may fuse differently, and a token's bits would depend on the
+number of tokens in its window."""
 
 
 @cache
@@ -27,23 +28,24 @@ def overlaps(device: torch.device) -> bool:
 
 
 def overlapped(device: torch.device, wanted: bool | None = None) -> dict[str, Any]:
-    """Options of a launch that is placed while the one before it in the stream ends, where the device can (sm_90).
+    """Options of a launch whose programs start while the previous launch in the stream ends, if the device supports it
+    (sm_90).
 
-    The kernel waits for that one (`gdc_wait`) before it writes anything, or reads what that one, or one that it overlaps, may
-    write; from where it allows the next launch to be placed (`gdc_launch_dependents`) is its own affair.
+    The kernel waits for the previous launch (`gdc_wait`) before it writes anything, or reads what that launch, or one that it
+    overlaps, may write. Each kernel decides when to allow the next launch to start (`gdc_launch_dependents`).
     """
     on = overlaps(device) if wanted is None else wanted
     return {"OVERLAP": on, **({"launch_pdl": True} if on else {})}
 
 
 Argument = tuple[str, Tensor | None, str, tuple[torch.dtype, ...]]
-"""Name, tensor, axes, storage types that are allowed."""
+"""Name, tensor, axes, allowed storage types."""
 
 
 def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
     """The size of every axis letter over all tensors.
 
-    Raises: ShapeMismatch (an axis with two sizes, another number of axes, an empty axis, a last axis with gaps),
+    Raises: ShapeMismatch (an axis with two sizes, another number of axes, an empty axis, a last axis that is not contiguous),
     PrecisionError (a type or a device that is not allowed).
     """
     found: dict[str, tuple[int, str]] = {}
@@ -53,22 +55,22 @@ def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
             continue
         if tensor.dtype not in dtypes:
             allowed = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-            raise PrecisionError(f"{name} came as {tensor.dtype}, but the kernel takes {allowed}; convert it first")
+            raise PrecisionError(f"{name} is {tensor.dtype}, but the kernel takes {allowed}; convert it first")
         device = tensor.device if device is None else device
         if tensor.device != device:
             raise PrecisionError(f"{name} lies on {tensor.device}, the arguments before it on {device}; move it there")
         letters = axes.split()
         if tensor.dim() != len(letters):
-            raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}, but its axes are ({axes})")
+            raise ShapeMismatch(f"{name} has shape {tuple(tensor.shape)}, but its axes are ({axes})")
         for axis, size in zip(letters, tensor.shape, strict=True):
             first, owner = found.setdefault(axis, (size, name))
             if first != size:
                 raise ShapeMismatch(
-                    f"{name} came with shape {tuple(tensor.shape)} for the axes ({axes}), "
+                    f"{name} has shape {tuple(tensor.shape)} for the axes ({axes}), "
                     f"but axis {axis} has size {first} in {owner}; give both the same {axis}"
                 )
             if size == 0:
-                raise ShapeMismatch(f"{name} came with shape {tuple(tensor.shape)}: axis {axis} is empty")
+                raise ShapeMismatch(f"{name} has shape {tuple(tensor.shape)}: axis {axis} is empty")
         dense = tensor.dim() == 1 or (tensor.dim() > 2 and tensor.dtype in FLOATS)
         if dense:
             check_dense(**{name: tensor})
@@ -76,8 +78,9 @@ def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
 
 
 def check_dense(**tensors: Tensor | None) -> None:
-    """Raises: ShapeMismatch for a last axis with gaps. `sizes` asks it of 1 axis, and of floats on 3 and more; of 2 axes, as
-    kernels read masks and parameters by both strides, the launcher asks it where its kernel does not."""
+    """Raises: ShapeMismatch for a last axis that is not contiguous. `sizes` checks this for 1 axis, and for floats with 3
+    axes or more. With 2 axes kernels read masks and parameters by both strides, so a launcher whose kernel does not must
+    check it here."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
@@ -90,7 +93,7 @@ def divides(groups: int, heads: int) -> None:
 
 
 def check_pool(pool: int, rows: int, slots: Tensor | None) -> None:
-    """Raises: ParameterError for rows without slots in a pool that has fewer states than rows."""
+    """Raises: ParameterError if no slots are given and the pool has fewer states than rows."""
     if slots is None and pool < rows:
         raise ParameterError(f"the pool holds {pool} states for {rows} rows; give slots, or a state for each row")
 

@@ -1,0 +1,1 @@
+"""The causal convolution: a step, a window, a tree, packed prompts, the commit of accepted inputs."""

@@ -1,0 +1,114 @@
+"""What the convolution kernels share: a window as a tuple of w columns of channels, in registers.
+
+    ext = [M | u_0 .. u_{T-1}]                       the columns of the state, then the inputs            (1)
+    M'  = ext[advanced : advanced + w]               the window after `advanced` of the inputs            (2)
+    y   = act(bias + sum_w weight_w M_w)             the output of a window                               (3)
+
+Along a path of a tree, u_i of (1) is the input of node path[i], and `advanced` counts the path's nodes. Advancing a tuple of
+columns only renames them: no column is copied.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from ..shared.functions import silu
+
+WIDEST = 8
+
+
+def check_width(w: int) -> None:
+    """Raises: ParameterError unless the convolution has 2 to 8 taps."""
+    if not 2 <= w <= WIDEST:
+        raise ParameterError(f"the window has {w} taps; the kernel takes 2 to {WIDEST}")
+
+
+def check_replay(previous: Tensor | None, advanced: Tensor | None, path: Tensor | None) -> None:
+    """Raises: ParameterError unless previous inputs are given with exactly one of `advanced` and `path`, or none of the
+    three."""
+    named = sum(x is not None for x in (advanced, path))
+    if named != (previous is not None):
+        inputs = "no previous inputs" if previous is None else "previous inputs"
+        raise ParameterError(f"{inputs} and {named} of advanced and path are given; give inputs and one, or nothing")
+
+
+def tile(c: int, b: int) -> tuple[int, int]:
+    """Channels and warps of a program that loops over a window."""
+    return min(triton.next_power_of_2(c), 256 if b >= 16 else 128), 4 if b >= 16 else 2
+
+
+@triton.jit
+def accepted_count(advanced, path, b, tokens, stride_path_l, LONGEST: tl.constexpr, BLOCK_L: tl.constexpr):
+    """How many inputs were accepted: `advanced` itself, or the nodes of the path; at least 0 and at most `tokens`."""
+    if path is not None:
+        i = tl.arange(0, BLOCK_L).to(tl.int64)
+        nodes = tl.load(path + i * stride_path_l, mask=i < LONGEST, other=-1)
+        taken = tl.sum((nodes >= 0).to(tl.int64), axis=0)
+    else:
+        taken = tl.load(advanced + b).to(tl.int64)
+    return tl.minimum(tl.maximum(taken, 0), tokens)
+
+
+@triton.jit
+def load_columns(
+    M, u, path, first, tokens, held, c, inside, stride_M_c, stride_u_t, stride_path_l,
+    W: tl.constexpr, LOW: tl.constexpr,
+):  # fmt: skip
+    """Columns first .. first + w - 1 of (1); those below LOW are not read and are 0. Without inputs `first` is 0.
+
+    A state that is not `held` counts as zeros and is not read.
+    """
+    window = ()
+    for k in tl.static_range(W):
+        column = tl.zeros_like(c).to(tl.float32)
+        if k >= LOW:
+            if u is None:
+                column = tl.load(M + c * stride_M_c + k, mask=inside & held, other=0.0).to(tl.float32)
+            else:
+                i = first + k
+                node = i - W
+                if path is not None:
+                    node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
+                old = tl.load(M + c * stride_M_c + i, mask=inside & held & (i < W), other=0.0).to(tl.float32)
+                there = (node >= 0) & (node < tokens)
+                new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)
+                column = tl.where(i < W, old, new)
+        window += (column,)  # type: ignore[assignment]
+    return window
+
+
+@triton.jit
+def load_filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W: tl.constexpr):
+    """The w columns of the weight, and the bias."""
+    taps = ()
+    for k in tl.static_range(W):
+        at = weight + c * stride_weight_c + k * stride_weight_w
+        taps += (tl.load(at, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
+    shift = tl.zeros_like(c).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + c, mask=inside, other=0.0).to(tl.float32)
+    return taps, shift
+
+
+@triton.jit
+def filtered(window, taps, shift, W: tl.constexpr, ACTIVATION: tl.constexpr):
+    """The output of a window (3)."""
+    y = shift
+    for k in tl.static_range(W):
+        y += window[k] * taps[k]
+    if ACTIVATION:
+        y = silu(y)
+    return y
+
+
+@triton.jit
+def store_columns(M, window, c, inside, stride_M_c, W: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr):
+    """Stores the w columns of a window, rounded once; the columns of a channel are adjacent and are stored together."""
+    w = tl.arange(0, BLOCK_W)
+    state = tl.zeros((BLOCK_C, BLOCK_W), tl.float32)
+    for k in tl.static_range(W):
+        state = tl.where(w[None, :] == k, window[k][:, None], state)
+    at = M + c[:, None] * stride_M_c + w[None, :]
+    tl.store(at, state.to(M.dtype.element_ty), mask=inside[:, None] & (w < W)[None, :])

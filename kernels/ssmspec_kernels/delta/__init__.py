@@ -1,0 +1,1 @@
+"""The gated delta rule: steps, scans, windows, trees, prompts and snapshots."""

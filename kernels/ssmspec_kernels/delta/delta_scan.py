@@ -1,0 +1,173 @@
+"""The gated delta rule, one or several tokens in one launch, token by token in registers.
+
+    g, beta, q^, k^ as in `delta_inputs` (1) (2)
+    S- = diag(exp g) S                        (3)
+    u  = beta (v - S-^T k^)                   (4)
+    S' = S- + k^ u^T,   o = S'^T q^           (5)
+
+(5) computes o from S-, in parallel with (4): o = S-^T q^ + (q^ k^) u, so that no sum over k waits for u. A program owns v
+channels of one value head of one row, with all of k: it reads its tile of the state once, processes the tokens in order, and
+writes it once, or not at all. So a window is the same arithmetic as single tokens. Everything is computed in fp32; the state
+is rounded to its storage type once, at the end.
+
+A lane holds 4 values adjacent in v and a run of k, one of LANES: sums over k begin within a lane and end with log2(LANES)
+shuffles. q and k are normalized in place and reach the lanes as runs (`delta_inputs`).
+
+Layout: S (s, h, k, v), a pool that rows index through `slots`; a row with a negative slot is padding and is skipped.
+Bound by the bytes of the state: one read, and one write if it is kept. The cost of each further token is in
+docs/explanation/tuning.md.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..launch import FLOATS, overlapped, strides
+from ..shared.strides import TokenStrides
+from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows, window_strides
+
+
+def traffic_bytes(
+    b: int,
+    t: int,
+    g: int,
+    h: int,
+    k: int,
+    v: int,
+    *,
+    state: int = 4,
+    io: int = 2,
+    gate: int = 4,
+    write_state: bool = True,
+    channel: bool = False,
+) -> int:
+    """Bytes that must cross the memory bus for b live rows: state, q, k, v, o, g and beta; parameters are left out.
+
+    Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
+    """
+    states = b * h * k * v * state * (2 if write_state else 1)
+    return states + b * t * (io * (2 * g * k + 2 * h * v) + gate * h * (1 + (k if channel else 1)))
+
+
+def delta_scan(
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    A: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    l2_norm: bool = True,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    write_state: bool = True,
+    out: Tensor | None = None,
+    fused: bool = True,
+    tiles: tuple[int, int, int] | None = None,
+) -> Tensor:
+    """Advances the states S[slots] by a window of tokens, in place, and returns the outputs (b, t, h, v): (1) to (5).
+
+    `g` (b, t, h) or (b, t, h, k) is a log decay, `beta` (b, t, h); with `A` (h) both are given as projections
+    (`delta_inputs`). `slots` (b) gives the state of each row (None: row b has slot b); several rows may share one if
+    `write_state` is off. `live` (b, t) marks the real tokens; the output of a no-op is 0. The output of a padding row is not
+    written. Unless `fused`, products are rounded before they are summed: the bits of a token do not depend on the number of
+    tokens.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
+    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    b, t, groups, h = (axes[a] for a in "btgh")
+    o = torch.empty_like(v) if out is None else out
+    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused)
+    delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
+        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o,
+        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)), TokenStrides(0, 0),
+        *strides(dt_bias, 1), scale, eps,
+        T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
+        WRITE_STATE=write_state, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
+        maxnreg=registers(S, axes["k"], t) if fused and g.dim() == 3 else None, enable_fp_fusion=fused,
+        **overlapped(S.device),
+    )  # fmt: skip
+    return o
+
+
+def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int]:
+    """Lanes along k, value channels, and warps of a program, as measured on an H200 at 128 x 128.
+
+    The number of rows does not matter, nor that of tokens unless `fused`: other warps would sum norms in another order.
+    """
+    lanes, block, warps = ((8, 64, 4) if tokens == 1 else (8, 16, 1)) if fused else (4, 32, 1)
+    return min(lanes, triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
+
+
+def registers(S: Tensor, k: int, tokens: int) -> int | None:
+    """The most registers of a lane: on sm_90 128 for a window, so that four warps share a scheduler
+    (docs/explanation/tuning.md)."""
+    hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
+    return 128 if hopper and tokens > 1 and k <= 128 else None
+
+
+@triton.jit
+def delta_scan_kernel(
+    S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
+    stride, stride_live, stride_places, stride_bias_h, scale, eps,
+    T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
+    L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, LANES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    b = tl.program_id(2).to(tl.int64)
+    h = tl.program_id(1).to(tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    i = tl.arange(0, BLOCK_K)
+    j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_k = (i < K) | (K == BLOCK_K)
+    in_v = (j < V) | (V % BLOCK_V == 0)
+    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
+    at_q = q + b * stride.q.b + (h // HEADS_PER_KEY) * stride.q.g + i
+    at_k = k + b * stride.k.b + (h // HEADS_PER_KEY) * stride.k.g + i
+    at_v = v + b * stride.v.b + h * stride.v.h + j
+    at_o = o + b * stride.o.b + h * stride.o.h + j
+    at_g = g + b * stride.g.b + h * stride.g.h
+    if CHANNEL:
+        at_g += i
+    at_beta = beta + b * stride.beta.b + h * stride.beta.h
+    at_live = live
+    if live is not None:
+        at_live = live + b * stride_live.b
+    real, q_t, k_t, v_t, g_t, beta_t = load_token(
+        at_q, at_k, at_v, at_g, at_beta, at_live, 0, stride.q.t, stride.k.t, stride.v.t, stride.g.t, stride.beta.t,
+        stride_live.t, in_k, in_v, CHANNEL,
+    )  # fmt: skip
+    if slot >= 0:
+        row = rows(BLOCK_K, LANES)
+        inside = ((row < K) | (K == BLOCK_K))[:, None] & in_v[None, :]
+        at_S = S + slot * stride.S.s + h * stride.S.h + row[:, None].to(tl.int64) * ROW + j[None, :]
+        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
+        for t in range(T):
+            # The next token is loaded before the output of this one is stored: a load does not pass a store.
+            real_next, q_next, k_next, v_next, g_next, beta_next = real, q_t, k_t, v_t, g_t, beta_t
+            if T > 1:
+                real_next, q_next, k_next, v_next, g_next, beta_next = load_token(
+                    at_q, at_k, at_v, at_g, at_beta, at_live, tl.minimum(t + 1, T - 1), stride.q.t, stride.k.t, stride.v.t,
+                    stride.g.t, stride.beta.t, stride_live.t, in_k, in_v, CHANNEL,
+                )  # fmt: skip
+            g_t, beta_t = gates(g_t, beta_t, decay, bias, A)  # (1)
+            o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM, LANES)  # (2) to (5)
+            tl.store(at_o + tl.cast(t, tl.int64) * stride.o.t, o_t.to(o.dtype.element_ty), mask=in_v)
+            if places is not None:
+                place = tl.load(places + b * stride_places.b + tl.cast(t, tl.int64) * stride_places.t).to(tl.int64)
+                if place >= 0:
+                    tl.store(at_S + (place - slot) * stride.S.s, state.to(S.dtype.element_ty), mask=inside)
+            real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
+        if WRITE_STATE:
+            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)

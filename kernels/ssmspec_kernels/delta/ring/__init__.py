@@ -1,0 +1,1 @@
+"""The gated delta rule from a checkpoint and a ring: standard decode, verification, flush."""

@@ -1,0 +1,1 @@
+"""The selective scan (Mamba-1): steps and trees."""

@@ -1,0 +1,1 @@
+"""What kernels of several families share: matrix products, scalar functions, tiles in registers, cursors."""

@@ -1,0 +1,1 @@
+"""SSD (Mamba-2): steps, scans, windows, trees, prompts, snapshots and commits."""

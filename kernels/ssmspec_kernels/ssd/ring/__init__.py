@@ -1,0 +1,1 @@
+"""SSD from a checkpoint and a ring: standard decode, verification, flush."""

@@ -1,0 +1,297 @@
+"""SSD (Mamba-2) from a checkpoint and a ring: verification of a window, with the flush of the rows that are due.
+
+With S_0 the checkpoint, j the tokens held since it, s and t those of the window, G the sum of dt A from the checkpoint on,
+
+    y_t  = exp(G_t) C_t S_0^T + sum_{j held} exp(G_t - G_j) dt_j (C_t . B_j) x_j
+           + sum_{s<=t} exp(G_t - G_s) dt_s (C_t . B_s) x_s + D x_t,  then y silu(z)                     (1)
+    ring: x, dt, B of the window's tokens after the held ones                                            (2)
+    S_0' = exp(G_h) S_0 + sum_{j held} exp(G_h - G_j) dt_j x_j B_j^T       where held + 2T > L            (3)
+
+The outputs of every row are computed from the old checkpoint; (3) adds committed tokens only, never the window, which may
+still be rejected. The cursors are updated with the accepted tokens afterwards (`cursors.commit_window`), by the same rule.
+
+The kernel is that of `ssd_window` with more columns: entries (e) are the held tokens and those of the window, of which only
+the window's have outputs (t). A program owns HEADS heads of one group of one row: the scores C B^T are computed once, the
+sums G for all of its heads in one product with the mask. Then it loops over heads and tiles (p, n); the load of the next one
+is in flight while this one is multiplied. S_0 (s, h, p, n) is read once, and written for the rows that are due, in its own
+type. All products are as accurate as fp32 (`dots`): the factors of x and B in (3) are never rounded to their type. The
+exponents of (3) are sums over the entries in between, not differences of large sums. With many rows, the rows that are due
+and the other rows have one launch each, in which programs of rows of the other kind end at once: one kernel for both would
+need the registers of (3) in addition to those of (1). The launch for the rows that are due has few heads per program, as
+there may be few such rows.
+
+Bound by the bytes of the state and of the ring's live entries, if enough programs are resident to hide their prologue; the
+launch of the rows that are due is bound by its registers.
+
+Source: ReplaySSM, algorithm 4; the exact products and the one path for all rows are ours.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from ...launch import INDICES
+from ...shared.cursors import check_window
+from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
+from ...shared.functions import silu
+from ..ssd_inputs import Inputs, check_heads, check_inputs, load_rows, step_size
+from ..ssd_scan import traffic_bytes as scan_bytes
+from .ssd_buffered_short import MOST_TOKENS, launch_short
+from .ssd_ring import Ring, entry_bytes, load_at, place
+from .ssd_state_tile import CHANNELS, SMS, heads_per_program
+
+
+def traffic_bytes(
+    held: Sequence[int],
+    t: int,
+    h: int,
+    p: int,
+    n: int,
+    g: int,
+    *,
+    capacity: int,
+    window: int,
+    state: int = 4,
+    io: int = 2,
+    z: bool = False,
+) -> int:
+    """Bytes that must cross the memory bus for live rows with `held` entries each and t real tokens; cursors are left out.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    flushes = sum(1 for count in held if count + 2 * window > capacity)
+    entries = sum(held) + t * len(held)
+    scan = scan_bytes(len(held), t, h, p, n, g, state=state, io=io, write_state=False, z=z)
+    return scan + flushes * h * p * n * state + entries * entry_bytes(h, p, n, g, io=io)
+
+
+def ssd_buffered(
+    S: Tensor,
+    ring: Ring,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    window: int | None = None,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    lengths: Tensor | None = None,
+    out: Tensor | None = None,
+    block_p: int | None = None,
+    program_p: int | None = None,
+    heads: int | None = None,
+    num_warps: int | None = None,
+    stages: int | None = None,
+    apart: bool | None = None,
+    short: bool | None = None,
+    due_first: bool | None = None,
+) -> Tensor:
+    """Reads a window after the history of S[slots], stores it in the ring, flushes what is due; outputs (b, t, h, p): (1) to
+    (3).
+
+    `window` is the longest window (T of the rule; None: t). `lengths` (b) counts the real tokens of each row, which come
+    first; the outputs after them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring`
+    are read, not updated: every layer of a model may share them. Only one row may use a slot. `due_first` (None: if not all
+    programs fit at once) lets the rows that are due start before the others in a short window of up to 1024 rows.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
+    """
+    more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    t = given.axes["t"]
+    ring.check_types(x, B, C)
+    window = t if window is None else window
+    check_window(ring.capacity, window, t)
+    y = x.new_empty(x.shape) if out is None else out
+    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short, due_first)
+    return y
+
+
+def _launch(
+    given: Inputs,
+    ring: Ring,
+    lengths: Tensor | None,
+    y: Tensor,
+    window: int,
+    tiles: tuple[int | None, ...],
+    apart: bool | None,
+    short: bool | None,
+    due_first: bool | None,
+) -> None:
+    """Runs the kernel on checked arguments.
+
+    Raises: ParameterError, before anything is written.
+    """
+    b, t, h, p, n, g = given.sizes
+    products = given.x.dtype == torch.bfloat16 and n <= 128
+    check_heads(tiles[2] or 1, h // g)
+    tuned = (tiles[0] or 16, tiles[2] or 1, tiles[3] or 1) != (16, 1, 1)
+    if short is None:
+        short = products and t <= MOST_TOKENS and not tuned
+    if short and (tuned or t > MOST_TOKENS):
+        raise ParameterError(
+            f"{tiles[0] or 16} channels a tile, {tiles[2] or 1} heads a program, {tiles[3] or 1} warps and {t} tokens; the "
+            f"kernel for short windows takes 16, one, one and up to {MOST_TOKENS}"
+        )
+    if short:
+        launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart, due_first)
+        return
+    if apart is None:
+        apart = products and b * h >= few(p)
+    for rows in ("open", "due") if apart else ("all",):
+        default = tile(b * h, h // g, p, products, rows == "due")
+        block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
+        each = triton.cdiv(min(program, p), block)
+        ssd_buffered_kernel[(triton.cdiv(p, each * block), h // heads, b)](
+            *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars,
+            T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity, WINDOW=window, ROWS=rows,
+            BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
+            BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, HEADS=heads,
+            BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
+        )  # fmt: skip
+
+
+def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int, int, int, int, int]:
+    """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows, and `due`
+    selects the launch of the rows that are due. Chosen for heads of 64 and 80 channels."""
+    if not products:
+        return 16, p, 1, 2, 1
+    if rows < few(p):
+        return 32, 32, 1, 2 if p % 64 else 4, 1
+    if p % 64:
+        return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, heads_per_program(rows, heads, 8, 6), 1, 3)
+    return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, heads_per_program(rows, heads, 2, 20), 4, 3)
+
+
+def few(p: int) -> int:
+    """Heads of rows below which one launch does everything, with little work per program."""
+    return 2 * SMS if p % 64 else 1024
+
+
+@triton.jit
+def pick(x, here):
+    """The column of x (r, k) where `here` (k) is true."""
+    return tl.sum(tl.where(here[None, :], x, 0.0), axis=1)
+
+
+@triton.jit
+def ssd_buffered_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
+    stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_t: tl.constexpr,
+    stride_x_h: tl.constexpr, stride_dt_b: tl.constexpr, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr,
+    stride_B_b: tl.constexpr, stride_B_t: tl.constexpr, stride_B_g: tl.constexpr, stride_C_b: tl.constexpr,
+    stride_C_t: tl.constexpr, stride_C_g: tl.constexpr, stride_z_b: tl.constexpr, stride_z_t: tl.constexpr,
+    stride_z_h: tl.constexpr, stride_y_b: tl.constexpr, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
+    stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr, stride_ring_x_h: tl.constexpr,
+    stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr, stride_ring_dt_h: tl.constexpr,
+    stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr,
+    stride_D_p: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    h_0 = tl.program_id(1).to(tl.int64) * HEADS
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    length = T
+    if lengths is not None:
+        length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+    count = tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
+    due = (length > 0) & (count + 2 * WINDOW > CAPACITY)
+    if (slot >= 0) & ((ROWS == "all") | (due == (ROWS == "due"))):
+        g = h_0 // HEADS_PER_GROUP
+        e, t, n, k = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
+        in_n, in_h, heads = n < N, k < HEADS, h_0 + k
+        p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
+        at_S = S + slot * stride_S_s
+        if HEADS * TILES == 1:
+            early = load_rows(at_S + h_0 * stride_S_h, p * stride_S_p, n, p < P, in_n)
+        first = tl.load(origin + slot).to(tl.int32)
+        i = e - count
+        past, new, real = i < 0, (i >= 0) & (i < length), t < length
+        at, row, col = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
+        is_t = i[None, :] == t[:, None]
+        sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
+        at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
+        at_B_t = B + b * stride_B_b + g * stride_B_g
+        B_e = load_at(tl.where(new, at_B_t + row * stride_B_t, at_B + at * stride_ring_B_l), n, past | new, in_n)
+        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, col * stride_C_t, n, real, in_n)
+        at_dt = ring_dt + slot * stride_ring_dt_s
+        steps = load_rows(at_dt, at * stride_ring_dt_l, heads * stride_ring_dt_h, past, in_h)
+        raw = load_rows(dt + b * stride_dt_b, row * stride_dt_t, heads * stride_dt_h, new, in_h)
+        bias = tl.zeros((BLOCK_H,), tl.float32)
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+        decays = tl.load(A + heads, mask=in_h, other=0.0)
+        steps += step_size(raw, new[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+        if tl.program_id(0) == 0:
+            tl.store(
+                at_dt + at[:, None] * stride_ring_dt_l + heads[None, :] * stride_ring_dt_h, steps,
+                mask=new[:, None] & in_h[None, :],
+            )  # fmt: skip
+            if h_0 % HEADS_PER_GROUP == 0:
+                tl.store(at_B + at[:, None] * stride_ring_B_l + n[None, :], B_e, mask=new[:, None] & in_n[None, :])
+        lds = steps * decays[None, :]
+        G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
+        G_t = dot_right(sees.to(tl.bfloat16), lds)
+        if ROWS != "open":
+            since = dot_right(((e[:, None] < e[None, :]) & past[None, :]).to(tl.bfloat16), lds)
+            if ROWS == "all":
+                B_f = tl.where(past[:, None], B_e, 0.0).to(B_e.dtype)
+        scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
+        if D_HEAD:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+        for head in tl.range(0, HEADS, num_stages=STAGES):
+            h, here = h_0 + head, k == head
+            G_q, step = pick(G_t, here), pick(steps, here)
+            between = tl.where(sees, G_q[:, None] - pick(G_e, here)[None, :], float("-inf"))
+            W = tl.exp(between) * (step[None, :] * scores)
+            if D_HEAD:
+                W = tl.where(is_t, W + tl.sum(tl.where(here, skips, 0.0), axis=0), W)
+            at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
+            at_x_t = x + b * stride_x_b + h * stride_x_h
+            rows_x = tl.where(new, at_x_t + row * stride_x_t, at_x + at * stride_ring_x_l)
+            for tile in tl.range(0, TILES, num_stages=STAGES):
+                p_t = p + tile * BLOCK_P
+                in_p = p_t < P
+                x_e = load_at(rows_x, p_t, past | new, in_p)
+                y_t = dot_left(W, x_e)
+                at_tile = at_S + h * stride_S_h
+                if HEADS * TILES > 1:
+                    early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
+                state = early.to(tl.float32)
+                y_t += tl.exp(G_q)[:, None] * dot_right(C_t, tl.trans(state))  # (1)
+                if D is not None and not D_HEAD:
+                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                    y_t += skip[None, :] * load_rows(at_x_t, col * stride_x_t, p_t, real, in_p).to(tl.float32)
+                if z is not None:
+                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, col * stride_z_t, p_t, real, in_p)
+                    y_t *= silu(z_t.to(tl.float32))
+                at_y = y + b * stride_y_b + h * stride_y_h + col[:, None] * stride_y_t + p_t[None, :]
+                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=(t < T)[:, None] & in_p[None, :])
+                tl.store(at_x + at[:, None] * stride_ring_x_l + p_t[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
+                if ROWS != "open":  # noqa: SIM102, settled when the kernel is compiled
+                    if due:
+                        if ROWS == "due":
+                            B_f = load_rows(at_B, at * stride_ring_B_l, n, past, in_n)
+                        weight = tl.exp(pick(since, here)) * step
+                        x_f = tl.where(past[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
+                        total = tl.sum(tl.where(here[None, :] & past[:, None], lds, 0.0))
+                        state = dot_onto(tl.exp(total) * state, tl.trans(x_f), B_f)  # (3)
+                        tl.store(
+                            at_tile + p_t[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty),
+                            mask=in_p[:, None] & in_n[None, :],
+                        )  # fmt: skip

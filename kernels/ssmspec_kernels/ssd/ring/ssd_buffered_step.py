@@ -1,0 +1,273 @@
+"""SSD (Mamba-2) from a checkpoint and a ring: standard decode, one token for each row, in one of two ways.
+
+With S_0 the checkpoint, j the tokens held since it, t the new one, and G the sum of dt A from the checkpoint on,
+
+    output only:       y = exp(G_t) S_0 C + sum_{j held} exp(G_t - G_j) dt_j (C . B_j) x_j + dt_t (C . B_t) x_t     (1)
+    state and output:  S_t = exp(G_t) S_0 + sum_j exp(G_t - G_j) dt_j x_j B_j^T + dt_t x_t B_t^T,   y = S_t C       (2)
+    then y + D x, and y silu(z) if z is given                                                                       (3)
+    ring: x, dt, B of the token after the held ones, unless it is the L-th                                          (4)
+    S_0' = S_t of (2) where held + 1 = L                                                                            (5)
+
+The token is already accepted, so the L-th goes into the checkpoint with the others. The cursors are updated afterwards, once
+for all layers (`cursors.commit_step`).
+
+A program owns TILES tiles (p, n) of one head of one row, with all of n, and processes them one after the other, so that
+entries and weights are computed once for all of them. Loads that do not depend on the slot are issued before the slot has
+arrived. (1) takes one fused multiply-add per element in registers, fewer instructions than splitting S_0 for tensor cores.
+Rows that are due take another branch of the same launch, where (2) is a product on tensor cores (`dots`). With 168 registers
+per lane, 12 programs fit an SM and hide each other's loads. The tile is loaded as rows of RUN states, as in `ssd_scan`. S_0
+is read once, and written once in L tokens, in its own type; nothing is rounded to less than fp32.
+
+The program that starts last decides when the launch ends, and one of a row that is due takes about twice as long as another.
+So the last heads have one program per tile, as many as the device holds at once. Programs start while the previous launch
+ends, and wait for it (programmatic dependent launch); if they are few, the next launch may start beside them.
+
+Bound by the bytes of the state and of the ring's live entries; for few rows by the dependent loads of slot, cursors, ring,
+sums.
+Source: ReplaySSM, algorithms 2 and 6.
+"""
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError
+
+from ...launch import INDICES, overlapped, strides
+from ...shared.dots import dot_onto
+from ...shared.functions import silu
+from ...shared.load_fence import unmoved
+from ..ssd_inputs import check_inputs, step_size
+from ..ssd_scan import traffic_bytes as scan_bytes
+from .ssd_ring import Ring, entry_bytes, load_at, place
+
+
+def traffic_bytes(
+    held: Sequence[int], h: int, p: int, n: int, g: int, *, capacity: int, state: int = 4, io: int = 2, z: bool = False
+) -> int:
+    """Bytes that must cross the memory bus for live rows with `held` entries each; cursors are left out.
+
+    Units: bytes; `state` and `io` are the bytes of an element.
+    """
+    flushes = sum(1 for count in held if count + 1 == capacity)
+    entries = sum(held) + len(held) - flushes
+    scan = scan_bytes(len(held), 1, h, p, n, g, state=state, io=io, write_state=False, z=z)
+    return scan + flushes * h * p * n * state + entries * entry_bytes(h, p, n, g, io=io)
+
+
+def ssd_buffered_step(
+    S: Tensor,
+    ring: Ring,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    output_only: bool = True,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    lengths: Tensor | None = None,
+    out: Tensor | None = None,
+    block_p: int | None = None,
+    program_p: int | None = None,
+    num_warps: int | None = None,
+    whole: int | None = None,
+) -> Tensor:
+    """Decodes one token (b, 1, ..) after the history of S[slots], and stores it; outputs (b, 1, h, p): (1) or (2), then (3).
+
+    `lengths` (b) is 0 for a row without a token: its output is 0 and its state is unchanged. The cursors of `ring` are read,
+    not updated. Only one row may use a slot. `whole`: how many programs process all of their tiles; the
+    others take one tile each.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
+    """
+    more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    b, t, h, p, n, _ = given.sizes
+    ring.check_types(x, B, C)
+    if t != 1:
+        raise ParameterError(f"the window holds {t} tokens; standard decode takes one, ssd_buffered several")
+    y = x.new_empty(x.shape) if out is None else out
+    short = output_only and ring.capacity <= 16
+    default = tile(b * h, p, n, short)
+    block, program, warps = (one or own for one, own in zip((block_p, program_p, num_warps), default, strict=True))
+    each, block_n = triton.cdiv(min(program, p), block), max(16, triton.next_power_of_2(n))
+    parts = triton.cdiv(p, each * block)
+    if whole is None:
+        whole = whole_programs(b * h * parts, each) if short else b * h * parts
+    programs = whole + (b * h * parts - whole) * each
+    _ssd_buffered_step_kernel[(programs,)](
+        *given.tensors, lengths, *ring.tensors, y, *strides(S, 3),
+        *(a.stride(axis) for a in (x, dt, B, C) for axis in (0, 2)), *strides(z, 3)[::2], *strides(y, 3)[::2], *ring.strides,
+        *given.scalars, whole, P=p, N=n, HEADS=h, **given.constants, OUTPUT_ONLY=output_only, CAPACITY=ring.capacity,
+        BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, BLOCK_P=block, TILES=each, PARTS=parts,
+        RUN=min(32, block_n), EARLY=short and programs * warps <= FEW, num_warps=warps,
+        maxnreg=168 if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
+        **overlapped(S.device),
+    )  # fmt: skip
+    return y
+
+
+def tile(rows: int, p: int, n: int, short: bool) -> tuple[int, int, int]:
+    """Channels of a tile, of a program, and warps, chosen for 64 and 80 channels; `rows` counts heads of rows, `short`: (1)
+    from a ring of up to 16."""
+    if rows >= 1024 or n > 128 or not short:
+        return 16, p if rows >= 1024 else 16, 2 if n > 128 else 1
+    return (32, 32, 2) if p % 32 == 0 else (16, 16, 2 if rows * triton.cdiv(p, 16) > RESIDENT else 1)
+
+
+RESIDENT = 12 * 132
+"""Programs of one warp that an H200 holds at once: 12 an SM, by their registers."""
+FEW = 5 * 132
+"""Up to this number of warps the next launch fits beside them."""
+
+
+def whole_programs(programs: int, each: int) -> int:
+    """How many of the programs process all of their `each` tiles; the others are replaced by one program per tile.
+
+    The single-tile programs fill the first round of programs, or form the last, which would otherwise leave most of the
+    device idle. With many rounds that makes no difference."""
+    if each == 1 or programs > 8 * RESIDENT:
+        return programs
+    if programs > RESIDENT:
+        return programs - RESIDENT // each
+    return max(0, programs - (RESIDENT - programs) // (each - 1))
+
+
+@triton.jit(do_not_specialize=["whole"])
+def _ssd_buffered_step_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
+    stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_h: tl.constexpr,
+    stride_dt_b: tl.constexpr, stride_dt_h: tl.constexpr, stride_B_b: tl.constexpr, stride_B_g: tl.constexpr,
+    stride_C_b: tl.constexpr, stride_C_g: tl.constexpr, stride_z_b: tl.constexpr, stride_z_h: tl.constexpr,
+    stride_y_b: tl.constexpr, stride_y_h: tl.constexpr, stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr,
+    stride_ring_x_h: tl.constexpr, stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr,
+    stride_ring_dt_h: tl.constexpr, stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr,
+    stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high, whole,
+    P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr,
+    LIMIT: tl.constexpr, OUTPUT_ONLY: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr, RUN: tl.constexpr, EARLY: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        if EARLY:
+            tl.extra.cuda.gdc_launch_dependents()
+    index = tl.program_id(0)
+    cut = tl.maximum(index - whole, 0)
+    item = tl.minimum(index, whole) + cut // TILES
+    row, head = item // (HEADS * PARTS), item // PARTS % HEADS
+    begin = item % PARTS * TILES + cut % TILES
+    end = tl.where(index < whole, begin + TILES, begin + 1)
+    b, h = tl.cast(row, tl.int64), tl.cast(head, tl.int64)
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    # Loads that do not depend on the slot are issued before the slot has arrived.
+    real = True
+    if lengths is not None:
+        real = tl.load(lengths + b) > 0
+    g = h // HEADS_PER_GROUP
+    n, e = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_L)
+    run = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
+    in_n, in_run = (n < N) | (N == BLOCK_N), (run < N) | (N == BLOCK_N)
+    inner: tl.constexpr = P % (TILES * BLOCK_P) == 0
+    if TILES == 1:
+        p = begin * BLOCK_P + tl.arange(0, BLOCK_P)
+        in_p = (p < P) | inner
+        x_t = tl.load(x + b * stride_x_b + h * stride_x_h + p, mask=in_p & real, other=0.0)
+    decay = tl.load(A + h)
+    bias = 0.0
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + h).to(tl.float32)
+    raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h, mask=real, other=0.0)
+    at_x_t, at_B_t = x + b * stride_x_b + h * stride_x_h, B + b * stride_B_b + g * stride_B_g
+    at_C = C + b * stride_C_b + g * stride_C_g
+    as_n = tl.load(at_C + n, mask=in_n & real, other=0.0)
+    as_runs = tl.load(at_C + run, mask=in_run & real, other=0.0)
+    if slot >= 0:
+        at_S = S + slot * stride_S_s + h * stride_S_h
+        lane = tl.arange(0, BLOCK_N // RUN * BLOCK_P)
+        col = (lane // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
+        early = load_runs(at_S, begin * BLOCK_P + lane % BLOCK_P, col, True, stride_S_p, P, N, BLOCK_N, inner)
+        count, first = tl.load(held + slot), tl.load(origin + slot)
+        tl.debug_barrier()  # otherwise the loads of the ring would be issued before that of the tile
+        count, first = count.to(tl.int32), first.to(tl.int32)
+        past, new = e < count, e == count
+        at, at_new = place(first + e, CAPACITY), place(first + count, CAPACITY)
+        seen = past | (new & real)
+        full, kept = (count + 1 == CAPACITY) & real, (count + 1 < CAPACITY) & real
+        at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
+        at_dt = ring_dt + slot * stride_ring_dt_s + h * stride_ring_dt_h
+        at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
+        rows_x = tl.where(new, at_x_t, at_x + at * stride_ring_x_l)
+        B_e = load_at(tl.where(new, at_B_t, at_B + at * stride_ring_B_l), n, seen, in_n)
+        if TILES == 1:
+            x_e = load_at(rows_x, p, seen, in_p)
+        if BLOCK_P < 32:  # faster for tiles of 16 channels only
+            tl.debug_barrier()
+        steps = tl.load(at_dt + at * stride_ring_dt_l, mask=past, other=0.0)
+        behind = tl.load(at_dt + place(first + e + 1, CAPACITY) * stride_ring_dt_l, mask=e + 1 < count, other=0.0)
+        tl.debug_barrier()  # all loads are issued before anything waits for one of them
+        B_e = unmoved(B_e, slot)
+        if TILES == 1:
+            x_e = unmoved(x_e, slot)
+        C_n, C_run = as_n.to(tl.float32), as_runs.to(tl.float32)
+        step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
+        steps = tl.where(new, step, steps)
+        # The decay since an entry is summed from the newest one on: the newest has weight dt, and no difference is formed.
+        since = tl.cumsum(tl.where(e + 1 == count, step, behind) * decay, axis=0, reverse=True)
+        G, weights = tl.sum(steps * decay, axis=0), tl.exp(since) * steps
+        if OUTPUT_ONLY:
+            scores = tl.sum(B_e.to(tl.float32) * C_n[None, :], axis=1)
+        for tile in tl.range(begin, end, num_stages=1):
+            if TILES > 1:
+                p = tile * BLOCK_P + tl.arange(0, BLOCK_P)
+                in_p = (p < P) | inner
+                x_e = load_at(rows_x, p, seen, in_p)
+                x_t = tl.load(at_x_t + p, mask=in_p & real, other=0.0)
+            state = tl.reshape(early.to(tl.float32), (BLOCK_N // RUN, BLOCK_P, RUN))
+            wide = x_e.to(tl.float32)
+            if OUTPUT_ONLY:
+                y_t = tl.exp(G) * tl.sum(tl.sum(state * C_run[:, None, :], axis=0), axis=1)
+                y_t += tl.sum((weights * scores)[:, None] * wide, axis=0)  # (1)
+            if full or not OUTPUT_ONLY:
+                before = tl.reshape(tl.permute(state, (1, 0, 2)), (BLOCK_P, BLOCK_N))
+                following = dot_onto(tl.exp(G) * before, tl.trans(weights[:, None] * wide), B_e)
+                if not OUTPUT_ONLY:
+                    y_t = tl.sum(following * C_n[None, :], axis=1)  # (2)
+                at_tile = at_S + p.to(tl.int64)[:, None] * stride_S_p + n[None, :]
+                in_tile = in_p[:, None] & in_n[None, :] & full
+                tl.store(at_tile, following.to(S.dtype.element_ty), mask=in_tile, eviction_policy="evict_first")  # (5)
+            if D is not None:
+                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                y_t += skip * x_t.to(tl.float32)
+            if z is not None:
+                gate = tl.load(z + b * stride_z_b + h * stride_z_h + p, mask=in_p & real, other=0.0).to(tl.float32)
+                y_t *= silu(gate)  # (3)
+            tl.store(y + b * stride_y_b + h * stride_y_h + p, y_t.to(y.dtype.element_ty), mask=in_p)
+            tl.store(at_x + at_new * stride_ring_x_l + p, x_t, mask=in_p & kept)  # (4)
+            if TILES > 1:
+                behind_p = (tile + 1) * BLOCK_P + lane % BLOCK_P
+                early = load_runs(at_S, behind_p, col, tile + 1 < end, stride_S_p, P, N, BLOCK_N, inner)
+        if kept & (begin == 0):
+            tl.store(at_dt + at_new * stride_ring_dt_l, step)
+            if h % HEADS_PER_GROUP == 0:
+                tl.store(at_B + at_new * stride_ring_B_l + n, tl.load(at_B_t + n, mask=in_n), mask=in_n)
+
+
+@triton.jit
+def load_runs(
+    S, p, n, wanted, stride_p: tl.constexpr, P: tl.constexpr, N: tl.constexpr, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Runs of n of the channels p; zeros outside."""
+    inside = ((p < P) | WHOLE)[:, None] & ((n < N) | (N == BLOCK_N)) & wanted
+    return tl.load(S + (p.to(tl.int64) * stride_p)[:, None] + n, mask=inside, other=0.0, eviction_policy="evict_first")

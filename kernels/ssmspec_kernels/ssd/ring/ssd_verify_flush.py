@@ -1,0 +1,94 @@
+"""Verification with a flush: the history is added to the checkpoint, (3) of `ssd_buffered`, then the outputs of the window.
+
+    y_t = exp(G'_t) C_t S'^T + sum_{s<=t} exp(G'_t - G'_s) dt_s (C_t . B_s) x_s + D x_t        G' the sum from the window on
+
+is (1) with S', which is in registers, instead of S_0 and the held tokens, so that these are multiplied once. A half of a tile
+is loaded through shared memory. Scaled, it is the accumulator to which the history is added; it is written back to memory,
+and split for the product with C. B of the history stays in registers for the whole run, as an operand. The exponents of the
+weights of the history (e) are running sums from its newest entry on: no difference of large sums is formed, and the factors
+of x and B are never rounded to their type.
+"""
+
+import triton
+import triton.language as tl
+
+from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
+from ...shared.mma_tile import permuted
+from ..ssd_inputs import load_rows, step_size
+from .ssd_ring import place
+from .ssd_state_tile import load_half, store_half, to_mma
+from .ssd_tile_outputs import load_head, store_outputs, weights_by_entry
+from .ssd_verify_open import append, load_window
+
+
+@triton.jit
+def verify_flush(
+    tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
+    N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+    CAPACITY: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
+    STAGES: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens after `count` entries from `first` on."""
+    S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y = tensors
+    at_S, at_x, at_dt, at_B, at_C, at_z, at_y, at_ring_x, at_ring_dt, at_ring_B, at_D = strides
+    e, i, t, n = tl.arange(0, BLOCK_F), tl.arange(0, 16), tl.arange(0, 8), tl.arange(0, HALF_N)
+    m = n + HALF_N
+    past, follows, new = e < count, e + 1 < count, i < length
+    at, at_next = place(first + e, CAPACITY), place(first + e + 1, CAPACITY)
+    tok, at_new = i.to(tl.int64), place(tl.where(new, first + count + i, 0), CAPACITY)
+    sees, own = (i[:, None] <= t[None, :]) & (t < length)[None, :], i[:, None] == t[None, :]
+    S += slot * at_S[0]
+    x, ring_x = x + b * at_x[0], ring_x + slot * at_ring_x[0]
+    B, ring_B = B + b * at_B[0] + g * at_B[2], ring_B + slot * at_ring_B[0] + g * at_ring_B[2]
+    dt, ring_dt = dt + b * at_dt[0] + tok * at_dt[1], ring_dt + slot * at_ring_dt[0]
+    h_0 = g * HEADS + begin // TILES
+    raw = tl.load(dt + h_0 * at_dt[2], mask=new, other=0.0)
+    step = tl.load(ring_dt + h_0 * at_ring_dt[2] + at * at_ring_dt[1], mask=past, other=0.0)
+    behind = tl.load(ring_dt + h_0 * at_ring_dt[2] + at_next * at_ring_dt[1], mask=follows, other=0.0)
+    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
+    C += b * at_C[0] + g * at_C[2]
+    C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
+    C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
+    scores = dot_inputs(load_window(B, at_B[1], length, 0, N, 16, HALF_N, WHOLE), C_left)
+    scores += dot_inputs(load_window(B, at_B[1], length, HALF_N, N, 16, HALF_N, WHOLE), C_right)
+    scores = tl.where(sees, scores, 0.0)
+    if begin == 0:
+        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
+    B_left = permuted(load_rows(ring_B, at * at_ring_B[1], n, past, (n < N) | WHOLE), BLOCK_F, HALF_N)
+    B_right = permuted(load_rows(ring_B, at * at_ring_B[1], m, past, (m < N) | WHOLE), BLOCK_F, HALF_N)
+    W, growth = tl.zeros((16, 8), tl.float32), tl.zeros((8,), tl.float32)
+    weight, scale = tl.zeros((BLOCK_F,), tl.float32), 0.0
+    for index in tl.range(begin, end, num_stages=STAGES):
+        h, p_0 = g * HEADS + index // TILES, index % TILES * BLOCK_P
+        p = p_0 + tl.arange(0, BLOCK_P)
+        in_p, at_head = (p < P) | WHOLE, S + h * at_S[1]
+        left = load_half(at_head, p, n, at_S[2], in_p, N, WHOLE)
+        right = load_half(at_head, p, m, at_S[2], in_p, N, WHOLE)
+        x_e = load_rows(ring_x + h * at_ring_x[2], at * at_ring_x[1], p, past, in_p)
+        x_t = load_rows(x + h * at_x[2], tok * at_x[1], p, new, in_p)
+        if (p_0 == 0) | (index == begin):
+            since = tl.cumsum(behind * decay, axis=0, reverse=True)
+            weight, scale = tl.exp(since) * step, tl.exp(tl.sum(step * decay, axis=0))
+            own_step = step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
+            tl.store(ring_dt + h * at_ring_dt[2] + at_new * at_ring_dt[1], own_step, mask=new & (p_0 == 0))  # (2)
+            G_s = tl.cumsum(own_step * decay, axis=0)
+            G_t = tl.sum(tl.where(own, G_s[:, None], 0.0), axis=0)  # from the running sum: a token's own weight is exactly dt
+            W = weights_by_entry(G_s, G_t, own_step, scores, sees, own, skip, D_HEAD)
+            growth = tl.exp(G_t)
+            ahead, more = h + 1, (index // TILES + 1) * TILES < end
+            raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
+            at_ahead = ring_dt + ahead * at_ring_dt[2]
+            step = tl.load(at_ahead + at * at_ring_dt[1], mask=past & more, other=0.0)
+            behind = tl.load(at_ahead + at_next * at_ring_dt[1], mask=follows & more, other=0.0)
+            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, at_D[0], D_HEAD)
+        weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
+        state = dot_onto(scale * to_mma(left, HALF_N), weighted, B_left)  # (3)
+        store_half(at_head, state, p_0, 0, at_S[2], True, P, N, HALF_N, False, WHOLE)
+        y_t = dot_left(state, C_left)
+        state = dot_onto(scale * to_mma(right, HALF_N), weighted, B_right)  # (3)
+        store_half(at_head, state, p_0, HALF_N, at_S[2], True, P, N, HALF_N, False, WHOLE)
+        y_t = growth[None, :] * dot_onto(y_t, state, C_right) + dot_right(tl.trans(x_t), W)  # (1)
+        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
+        tl.store(
+            (ring_x + h * at_ring_x[2] + at_new * at_ring_x[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :]
+        )  # (2)

@@ -1,0 +1,303 @@
+"""SSD (Mamba-2), a window of tokens through matrix products: a chain, or any packed tree.
+
+    dt   = clip(softplus(dt_raw + dt_bias), dt_limit),   ld = dt A                  (1)
+    G_i  = sum of ld over the tokens that i sees, itself included                   (2)
+    W_ij = exp(G_i - G_j) dt_j (C_i . B_j)        where i sees j, otherwise 0       (3)
+    y    = W x + exp(G) (C S^T) + D x, then y silu(z) if z is given                 (4)
+    S'   = exp(G_T) S + sum_j exp(G_T - G_j) dt_j x_j B_j^T          chain only     (5)
+
+For `ssd_gated_window` the kernel also computes half of a norm:
+
+    squares = sum y^2 over the channels of a tile;  y = weight y                    (6)
+
+i sees j if j comes no later (chain), or lies on the path from the root to i (tree). A no-op token has ld = 0 and
+x = B = C = 0. D of a head is added to the diagonal of W. A live token that is not finite makes its whole window NaN, not only
+the tokens after it: 0 NaN is NaN in a product. The exponent of a pair that is not seen may be large: it is limited to 88,
+below the overflow, and the pair's score is 0.
+
+A program owns HEADS heads of a group of one row. What the heads share, the products C B^T, is computed once, and (2) for all
+of them in one product with the mask. Then it loops over heads, and tiles (p, n) of each; the load of the next one is in
+flight while this one is multiplied. Each tile of the state is read once and written at most once, for any number of tokens;
+products are as accurate as fp32 (`dots`). A program of one tile issues its load before all others. Chains of up to 16 tokens
+in bf16 that write their state have their own kernel, `ssd_window_chain`, which computes (5) from the registers of (4).
+
+Up to 16 tokens are the rows of the products. More of them are the columns (P_FIRST): then the state goes from shared memory
+directly into the registers of a wgmma, in two halves of n, whose parts fit without a spill.
+Layout: S (s, h, p, n), a pool that rows index through `slots`; a row with a negative slot is padding and is skipped.
+Bound by the bytes of the state up to 16 tokens; above, by the latency of one head after the other in two programs per SM.
+"""
+
+import torch
+import triton
+import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
+from torch import Tensor
+
+from ssmspec_ref.errors import Unsupported
+
+from ..launch import overlapped, strides
+from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
+from ..shared.functions import silu
+from ..shared.load_fence import unmoved
+from .ring.ssd_state_tile import CHANNELS, SMS, has_many_tiles, heads_per_program, tiles_per_program
+from .ring.ssd_state_tile import MOST_TOKENS as SHORT
+from .ssd_inputs import Inputs, check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
+from .ssd_window_chain import ssd_window_chain_kernel
+
+MOST_TOKENS = 128
+WGMMA = (
+    "tiles of {block} channels with {warps} warps, for {t} tokens: there, what Triton 3.6 compiled for an H200 gave wrong "
+    "values or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
+)
+"""Above 32 tokens with 4 warps, tiles under 64 channels gave wrong values, the same in every run; combinations with 8 warps
+read outside memory. In common they have chained products of different shapes, as wgmma. The cause was not found: racecheck
+reports no hazard, and memcheck was not run on such a case. One or two warps use no wgmma."""
+
+
+def ssd_window(
+    S: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = True,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    write_state: bool = True,
+    out: Tensor | None = None,
+    block_p: int | None = None,
+    program_p: int | None = None,
+    heads: int | None = None,
+    num_warps: int | None = None,
+    stages: int | None = None,
+) -> Tensor:
+    """The outputs (b, t, h, p) of a window over the states S[slots], which advance in place if `write_state` is on.
+
+    Equal to `ssd_scan` up to rounding, for windows of 4 tokens and more. `live` (b, t) marks the real tokens; the output
+    of a no-op is 0. The output of a padding row is not written.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported, before anything is written.
+    """
+    more = [("live", live, "b t", (torch.bool,))]
+    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    return launch(given, live, None, write_state, out, (block_p, program_p, heads, num_warps, stages))
+
+
+def launch(
+    given: Inputs,
+    live: Tensor | None,
+    ancestors: Tensor | None,
+    write_state: bool,
+    out: Tensor | None,
+    tiles: tuple[int | None, ...],
+    gate: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Runs the kernel, on a chain or, with `ancestors`, a tree; `gate` holds a norm's weight and the tensor for squares (6).
+
+    Raises: PrecisionError, Unsupported, before anything is written.
+    """
+    b, t, h, p, n, g = given.sizes
+    x = given.x
+    check_one_type(x=x, B=given.B, C=given.C)
+    if t > MOST_TOKENS:
+        raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
+    y = torch.empty_like(x) if out is None else out
+    if write_state and ancestors is None and x.dtype == torch.bfloat16 and t <= SHORT and n <= 128:
+        _launch_chain(given, live, y, tiles)
+        return y
+    products = not write_state and x.dtype == torch.bfloat16 and n <= 128
+    p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
+    default = window_tiles(b * h, t, h // g, p, products)
+    block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
+    check_heads(heads, h // g)
+    if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:
+        raise Unsupported(WGMMA.format(block=block, warps=warps, t=t))
+    weight, squares = (None, None) if gate is None else gate
+    each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
+    ssd_window_kernel[(triton.cdiv(p, each * block), h // heads, b)](
+        *given.tensors, live, ancestors, y, weight, squares, *given.strides(y), *strides(live, 2), *strides(ancestors, 3),
+        *strides(squares, 2), *given.scalars, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head,
+        WRITE_STATE=write_state, P_FIRST=p_first, BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n,
+        HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each, HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)),
+        STAGES=stages, num_warps=warps, **overlapped(x.device),
+    )  # fmt: skip
+    return y
+
+
+def _launch_chain(given: Inputs, live: Tensor | None, y: Tensor, tiles: tuple[int | None, ...]) -> None:
+    """Short chains that write a state, with bf16 activations and up to 128 states: tiles of 16 channels, one warp."""
+    b, t, h, p, n, g = given.sizes
+    _, program, heads, _, stages = tiles
+    check_heads(heads or 1, h // g)
+    head = triton.cdiv(p, CHANNELS)
+    run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else tiles_per_program(b, h, h // g, p)
+    crowded = has_many_tiles(b, h, p)
+    ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
+        *given.tensors, live, y, *given.strides(y), *strides(live, 2), *given.scalars, run, T=t, P=p, N=n, **given.constants,
+        D_HEAD=given.skip_per_head, BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
+        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or (3 if crowded else 2), MANY=crowded, num_warps=1,
+        **overlapped(y.device),
+    )  # fmt: skip
+
+
+def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple[int, int, int, int, int]:
+    """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows.
+
+    Chosen for heads of 64 and 80 channels. Without tensor cores, with a state to write, and for wide or narrow states: one
+    head, narrow tiles.
+    """
+    if not products or (t > 16 and p < 64):
+        block, program, warps, stages = window_tile(p, rows, 16)
+        return block, program, 1, warps, stages
+    if rows < 2 * SMS:
+        block = 64 if t > 16 or p % 64 == 0 else 32
+        return block, block, 1, 4, 1
+    if t <= 16 and p % 64:
+        if rows < 4 * SMS:
+            return 32, triton.cdiv(p, 32) * 32, 1, 1, 3
+        return 16, triton.cdiv(p, 16) * 16, heads_per_program(rows, heads, 8, 8), 1, 3
+    most = (20 if t > 8 or rows < 8192 else 8) if t <= 16 else 16 if p % 64 == 0 else 8
+    return 64, triton.cdiv(p, 64) * 64, heads_per_program(rows, heads, 2, most), 4, 3 if t <= 16 else 2
+
+
+@triton.jit
+def ssd_window_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares,
+    stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
+    stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t: tl.constexpr, stride_B_g,
+    stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_z_b, stride_z_t: tl.constexpr, stride_z_h: tl.constexpr,
+    stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
+    stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j, stride_squares_b, stride_squares_t,
+    stride_D_h, stride_D_p, low, high,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
+    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
+    P_FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    b = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(1).to(tl.int64) * HEADS
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    if slot >= 0:
+        g = first // HEADS_PER_GROUP
+        i, n, k = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
+        t, heads = i.to(tl.int64), first + k
+        in_t, in_n, in_h = i < T, n < N, k < HEADS
+        p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
+        at_S = S + slot * stride_S_s
+        half, other = tl.arange(0, HALF_N), tl.arange(0, HALF_N) + HALF_N
+        if HEADS * TILES == 1:
+            if P_FIRST:
+                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, half, p < P, half < N)
+                early_other = load_rows(at_S + first * stride_S_h, p * stride_S_p, other, p < P, other < N)
+            else:
+                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, n, p < P, in_n)
+            tl.debug_barrier()  # otherwise the loads that follow would be issued before that of the tile
+        real = in_t
+        if live is not None:
+            real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=in_t, other=0) != 0
+        if ancestors is not None:
+            at_anc = ancestors + b * stride_anc_b
+            real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
+            at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
+            pairs = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0)
+        bias = tl.zeros((BLOCK_H,), tl.float32)
+        if dt_bias is not None:
+            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0)
+        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
+        decay = tl.load(A + heads, mask=in_h, other=0.0)
+        if D_HEAD:
+            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0)
+        B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
+        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
+        if P_FIRST:
+            C_half = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, half, real, half < N)
+            C_other = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, other, real, other < N)
+        if HEADS * TILES == 1:
+            early_x = load_rows(x + b * stride_x_b + first * stride_x_h, t * stride_x_t, p, real, p < P)
+        tl.debug_barrier()  # all loads are issued before anything waits for one of them
+        B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
+        if D_HEAD:
+            skips = skips.to(tl.float32)
+        if P_FIRST:
+            C_half, C_other = unmoved(C_half, slot), unmoved(C_other, slot)
+        if HEADS * TILES == 1:
+            early_x, early = unmoved(early_x, slot), unmoved(early, slot)
+            if P_FIRST:
+                early_other = unmoved(early_other, slot)
+        if ancestors is not None:
+            sees = pairs != 0
+            before = sees
+        else:
+            before = i[:, None] >= i[None, :]
+            sees = before & real[:, None] & real[None, :]
+        steps = step_size(raw, real[:, None] & in_h[None, :], bias.to(tl.float32)[None, :], low, high, SOFTPLUS, LIMIT)
+        lds = steps * decay[None, :]  # (1)
+        # No-ops are rows too: the sum of the last row is exactly that of the last token, whose weight in (5) is then its dt.
+        Gs = dot_right(before.to(tl.bfloat16), lds)  # (2)
+        scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_t)), 0.0)
+        for head in tl.range(0, HEADS, num_stages=STAGES):
+            h = first + head
+            G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
+            step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
+            between = tl.minimum(G[:, None] - G[None, :], 88.0, propagate_nan=tl.PropagateNan.ALL)
+            W = tl.exp(between) * (step[None, :] * scores)  # (3)
+            if D_HEAD:
+                W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+            total = tl.sum(tl.where(i == BLOCK_T - 1, G, 0.0), axis=0)
+            for tile in tl.range(0, TILES, num_stages=STAGES):
+                p_t = p + tile * BLOCK_P
+                in_p = p_t < P
+                if HEADS * TILES == 1:
+                    x_t = early_x
+                else:
+                    x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p_t, real, in_p)
+                at_tile = at_S + h * stride_S_h
+                if P_FIRST:
+                    y_p = dot_right(tl.trans(x_t), tl.trans(W))
+                    if HEADS * TILES > 1:
+                        early = load_rows(at_tile, p_t * stride_S_p, half, in_p, half < N)
+                    from_state = dot_left(early.to(tl.float32), tl.trans(C_half))
+                    if HEADS * TILES > 1:
+                        early_other = load_rows(at_tile, p_t * stride_S_p, other, in_p, other < N)
+                    from_state = dot_onto(from_state, early_other.to(tl.float32), tl.trans(C_other))
+                    y_t = tl.trans(y_p + tl.exp(G)[None, :] * from_state)  # (4)
+                else:
+                    y_t = dot_left(W, x_t)
+                    if HEADS * TILES > 1:
+                        early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
+                    state = early.to(tl.float32)
+                    y_t += tl.exp(G)[:, None] * dot_right(C_t, tl.trans(state))  # (4)
+                if D is not None and not D_HEAD:
+                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
+                    y_t += skip[None, :] * x_t.to(tl.float32)
+                if z is not None:
+                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p_t, real, in_p)
+                    y_t *= silu(z_t.to(tl.float32))
+                if weight is not None:  # (6)
+                    part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
+                    at_part = squares + b * stride_squares_b + t * stride_squares_t + part
+                    there = in_t
+                    if (P + BLOCK_P - 1) // BLOCK_P % TILES != 0:  # programs with more tiles than the head has
+                        there &= tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)
+                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=there)
+                    y_t *= tl.load(weight + h * P + p_t, mask=in_p, other=0.0).to(tl.float32)[None, :]
+                at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
+                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])
+                if WRITE_STATE:
+                    to_state = tl.exp(total - G) * step
+                    state = tl.exp(total) * state + dot_left(tl.trans(to_state[:, None] * x_t.to(tl.float32)), B_t)  # (5)
+                    tl.store(
+                        at_tile + p_t[:, None] * stride_S_p + n[None, :],
+                        state.to(S.dtype.element_ty),
+                        mask=in_p[:, None] & in_n[None, :],
+                    )

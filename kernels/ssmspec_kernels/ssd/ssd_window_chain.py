@@ -1,0 +1,110 @@
+"""The kernel of `ssd_window` for a chain of up to 16 tokens that writes the state it reached: its equations, tile by tile.
+
+A half of a tile is kept in registers (`ssd_state_tile`): split into parts, it is multiplied by C; scaled, it is the
+accumulator to which the tokens are added, and is written to memory from there. A program loops over a run of tiles of one
+group; the products B C^T are computed once, and the weights of a head once for its tiles. The loads of the next tiles with
+their x, and of dt of the next head, are in flight while a tile is multiplied. With many programs, B C^T is computed in the
+first round of the loop, after the loads of the first tiles are issued; with few it is computed before. All products are as
+accurate as fp32 (`dots`).
+
+The total decay of the window is G of its last real token from the running sum, so that the token's own weight is
+exactly its dt; in another order the sum would be rounded differently.
+Bound by the bytes of the state, one read and one write.
+"""
+
+import triton
+import triton.language as tl
+import triton.language.extra.cuda  # griddepcontrol
+
+from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
+from ..shared.load_fence import unmoved
+from ..shared.mma_tile import permuted
+from .ring.ssd_state_tile import load_half, store_half, to_mma
+from .ring.ssd_tile_outputs import load_head, store_outputs, weights_by_entry
+from .ssd_inputs import load_rows, step_size
+
+
+@triton.jit(do_not_specialize=["run"])
+def ssd_window_chain_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, y,
+    stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
+    stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr, stride_B_b,
+    stride_B_t: tl.constexpr, stride_B_g: tl.constexpr, stride_C_b, stride_C_t: tl.constexpr, stride_C_g: tl.constexpr,
+    stride_z_b, stride_z_t: tl.constexpr, stride_z_h: tl.constexpr, stride_y_b, stride_y_t: tl.constexpr,
+    stride_y_h: tl.constexpr, stride_live_b, stride_live_t, stride_D_h: tl.constexpr, stride_D_p: tl.constexpr, low, high,
+    run, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
+    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, BLOCK_T: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    TILES: tl.constexpr, STAGES: tl.constexpr, MANY: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+    b = tl.program_id(2).to(tl.int64)
+    g = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * run
+    end = tl.minimum(first + run, HEADS_PER_GROUP * TILES)
+    h_0 = g * HEADS_PER_GROUP + first // TILES
+    slot = b
+    if slots is not None:
+        slot = tl.load(slots + b).to(tl.int64)
+    # Loads that do not depend on the slot are issued before the slot has arrived.
+    e, t, n = tl.arange(0, 16), tl.arange(0, BLOCK_T), tl.arange(0, HALF_N)
+    row_e, col_t, m = e.to(tl.int64), t.to(tl.int64), n + HALF_N
+    real, real_t = e < T, t < T
+    if live is not None:
+        at_live = live + b * stride_live_b
+        real &= tl.load(at_live + row_e * stride_live_t, mask=real, other=0) != 0
+        real_t &= tl.load(at_live + col_t * stride_live_t, mask=real_t, other=0) != 0
+    last = tl.max(tl.where(real, e, -1), axis=0)
+    at_dt = dt + b * stride_dt_b + row_e * stride_dt_t
+    raw = tl.load(at_dt + h_0 * stride_dt_h, mask=real, other=0.0)
+    decay, bias, skip_h = load_head(A, D, dt_bias, h_0, None, stride_D_h, D_HEAD)
+    at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
+    B_n, B_m = load_rows(at_B, row_e * stride_B_t, n, real, n < N), load_rows(at_B, row_e * stride_B_t, m, real, m < N)
+    C_n, C_m = load_rows(at_C, col_t * stride_C_t, n, real_t, n < N), load_rows(at_C, col_t * stride_C_t, m, real_t, m < N)
+    if slot >= 0:
+        at_S, at_x = S + slot * stride_S_s, x + b * stride_x_b
+        tl.debug_barrier()  # all loads are issued before anything waits for one of them
+        B_left, B_right = permuted(unmoved(B_n, slot), 16, HALF_N), permuted(unmoved(B_m, slot), 16, HALF_N)
+        C_left = tl.trans(permuted(unmoved(C_n, slot), BLOCK_T, HALF_N))
+        C_right = tl.trans(permuted(unmoved(C_m, slot), BLOCK_T, HALF_N))
+        diagonal = e[:, None] == t[None, :]
+        sees = (e[:, None] <= t[None, :]) & real[:, None] & real_t[None, :]
+        if MANY:
+            scores = tl.zeros((16, BLOCK_T), tl.float32)
+        else:
+            scores = tl.where(sees, dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right), 0.0)
+        W, from_state = tl.zeros((16, BLOCK_T), tl.float32), tl.zeros((BLOCK_T,), tl.float32)
+        weight, scale = tl.zeros((16,), tl.float32), 0.0
+        for index in tl.range(first, end, num_stages=STAGES):
+            h, p_0 = g * HEADS_PER_GROUP + index // TILES, index % TILES * BLOCK_P
+            p = p_0 + tl.arange(0, BLOCK_P)
+            in_p, at_head = p < P, at_S + h * stride_S_h
+            left = load_half(at_head, p, n, stride_S_p, in_p, N)
+            right = load_half(at_head, p, m, stride_S_p, in_p, N)
+            x_e = load_rows(at_x + h * stride_x_h, row_e * stride_x_t, p, real, in_p)
+            if MANY and index == first:  # after the loads of the first tiles are issued
+                scores = tl.where(sees, dot_inputs(B_left, C_left) + dot_inputs(B_right, C_right), 0.0)
+            if (p_0 == 0) | (index == first):
+                step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)  # (1)
+                G_e = tl.cumsum(step * decay, axis=0)  # (2)
+                G_t = tl.sum(tl.where(diagonal, G_e[:, None], 0.0), axis=0)
+                total = tl.sum(tl.where(e == last, G_e, 0.0), axis=0)
+                W = weights_by_entry(G_e, G_t, step, scores, sees, diagonal, skip_h, D_HEAD)  # (3)
+                weight, scale, from_state = tl.where(real, tl.exp(total - G_e) * step, 0.0), tl.exp(total), tl.exp(G_t)
+                ahead, more = h + 1, (index // TILES + 1) * TILES < end
+                raw = tl.load(at_dt + ahead * stride_dt_h, mask=real & more, other=0.0)
+                decay, bias, skip_h = load_head(A, D, dt_bias, ahead, more, stride_D_h, D_HEAD)
+            weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
+            state = to_mma(left, HALF_N)
+            y_t = dot_left(state, C_left)
+            state = dot_onto(scale * state, weighted, B_left)  # (5)
+            store_half(at_head, state, p_0, 0, stride_S_p, True, P, N, HALF_N, not MANY)
+            state = to_mma(right, HALF_N)
+            y_t = dot_onto(y_t, state, C_right)
+            state = dot_onto(scale * state, weighted, B_right)  # (5)
+            store_half(at_head, state, p_0, HALF_N, stride_S_p, True, P, N, HALF_N, not MANY)
+            y_t = from_state[None, :] * y_t + dot_right(tl.trans(x_e), W)  # (4)
+            store_outputs(
+                y_t, at_x, D, z, y, b, h, p, in_p, real_t, (stride_x_b, stride_x_t, stride_x_h), (stride_D_h, stride_D_p),
+                (stride_z_b, stride_z_t, stride_z_h), (stride_y_b, stride_y_t, stride_y_h), T, D_HEAD,
+            )  # fmt: skip

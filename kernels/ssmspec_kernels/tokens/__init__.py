@@ -1,0 +1,1 @@
+"""Acceptance, commit of tokens and n-gram drafts, on the device."""

@@ -1,0 +1,100 @@
+"""Adds a step to the record of older hashes, in a checkout:
+
+    python -m perf_gates.closure.carry REVISION --runs A.json B.json
+
+A and B are what `perf_gates.static.same_code REVISION --out` wrote on two versions of Triton, of the kernels as they are
+committed. Every launcher whose hash changed is carried, the whole, and the parts of a run; `--renamed new=old` as there.
+"""
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..verdicts.measured import RUNS
+from .carried import FILE, faults
+from .hashes import Closures, folder_of
+from .package import Definition, Package
+
+ROOT = Path(__file__).parents[2]
+
+
+def step(before: Closures, after: Closures, runs: list[dict[str, Any]], renamed: dict[str, str]) -> dict[str, Any]:
+    """A step without its revisions. `renamed`: new names by old ones.
+
+    Raises: ValueError for runs of other kernels.
+    """
+    wholes = before.whole(), after.whole()
+    if any((run["before"], run["after"]) != wholes for run in runs):
+        raise ValueError(f"the runs compared other kernels than {wholes[0]} and {wholes[1]}; run same_code again")
+    old_names = {new: old for old, new in renamed.items()}
+    codes = [{"of": [_told(d) for d in after.launchers], "old": wholes[0], "new": wholes[1]}]
+    for names in RUNS.values():
+        launchers = [after.launcher(name) for name in names]
+        olds = before.of(*(old_names.get(name, name) for name in names))
+        codes.append({"of": [_told(d) for d in launchers], "old": olds, "new": after.of(*names)})
+    for d in sorted(after.launchers):
+        same = [b for b in before.launchers if b.name == old_names.get(d.name, d.name)]
+        same = same if len(same) == 1 else [b for b in same if b.module.rpartition(".")[2] == d.module.rpartition(".")[2]]
+        codes += [{"of": [_told(d)], "old": before.hash(b), "new": after.hash(d)} for b in same]
+    unique = {" ".join(code["of"]): code for code in codes if code["old"] != code["new"]}
+    return {"renamed": renamed, "proof": {"kind": "same code", "runs": runs}, "codes": list(unique.values())}
+
+
+def _told(launcher: Definition) -> str:
+    return f"{launcher.module}.{launcher.name}"
+
+
+def write(record: dict[str, Any], file: Path = FILE) -> None:
+    """Writes the record, one line per code."""
+    steps = []
+    for held in record["steps"]:
+        codes = ",\n".join(f"  {json.dumps(code)}" for code in held["codes"])
+        head = f'"renamed": {json.dumps(held["renamed"])},\n "proof": {json.dumps(held["proof"])}'
+        steps.append(f'{{\n {head},\n "codes": [\n{codes}\n ]\n}}')
+    file.write_text('{"steps": [' + ", ".join(steps) + "]}\n")
+
+
+def at(revision: str, folder: Path) -> tuple[str, Path]:
+    """The whole name of a revision, and its package of kernels unpacked.
+
+    Raises: subprocess.CalledProcessError for a revision that is not known.
+    """
+    git = ["git", "-C", str(ROOT)]
+    name = subprocess.run([*git, "rev-parse", f"{revision}^{{commit}}"], capture_output=True, text=True, check=True).stdout
+    packed = subprocess.run([*git, "archive", "--format=tar", revision, "kernels"], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return name.strip(), folder / "kernels" / "ssmspec_kernels"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.closure.carry", description=__doc__)
+    parser.add_argument("revision", help="before the change")
+    parser.add_argument("--runs", nargs="+", type=Path, required=True)
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD")
+    a = parser.parse_args(argv)
+    renamed = {old: new for new, old in (pair.split("=", 1) for pair in a.renamed)}
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        (was, before), (now, after) = at(a.revision, Path(one)), at("HEAD", Path(other))
+        closures = [Closures(Package(package)) for package in (before, after, folder_of("ssmspec_kernels"))]
+    if closures[1].whole() != closures[2].whole():
+        parser.error("the kernels differ from HEAD; commit them first")
+    made = step(closures[0], closures[1], [json.loads(file.read_text()) for file in a.runs], renamed)
+    made["proof"] |= {"before": was, "after": now}
+    record = json.loads(FILE.read_text())
+    record["steps"].append(made)
+    if wrong := list(faults(record)):
+        parser.error("\n".join(wrong))
+    write(record)
+    print(f"{len(made['codes'])} hashes are carried from {was[:7]} to {now[:7]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

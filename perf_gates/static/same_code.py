@@ -1,0 +1,397 @@
+"""Whether the kernels of two revisions are the same machine code, on any machine.
+
+    python -m perf_gates.static.same_code REVISION
+    python -m perf_gates.static.same_code REVISION --renamed new=old ..     where modules and launchers have other names now
+    python -m perf_gates.static.same_code REVISION --out FILE               also writes the proof for `closure.carry`
+    python -m perf_gates.static.same_code REVISION --keep FOLDER            continues an interrupted run
+    python -m perf_gates.static.same_code REVISION --machine-code           every launch compiled, whatever its Triton IR
+
+The catalogue of this tree, and every timed variant that is not in it, are launched with the package of the revision, then
+with that of this tree, independent of folders. Of each launch these are compared:
+
+    the machine code    with what the loader reads of it, but without names, lines and debug information           (1)
+    the launch          grid, warps, shared memory, options, and what the kernel is given at run time              (2)
+    the Triton IR       after the passes on it, without names and lines, with all options of the compiler          (3)
+
+(3) and (2) are compared first, because they take a twentieth of the time. Launches that they show to be equal count as proven
+by `ir`, because the rest of the compiler is a function of them. All others are compiled to (1), and so is one launch of each
+kernel whose source changed, to check that claim: the text of (3) leaves out the order of constants and of a value's uses.
+
+Kernels are compiled without line information, because with it ptxas chose other registers where only lines had moved.
+A tensor is identified by its shape, strides, type, and its place among those of the launches before it.
+For a change that should not alter the machine code; launches with other code are listed with the changed instructions.
+"""
+
+import argparse
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from io import BytesIO
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import triton
+from torch import Tensor
+from triton.language import constexpr
+
+from ..closure.hashes import Closures, digest
+from ..closure.package import Package
+from ..gpu.rehearsal import H200, rehearse
+from ..gpu.variants import PARTS, sides, variant
+from ..verdicts.gates import load
+from . import catalogue, ptx
+from .capture import Launch, build, given, leaves, optimised_ir
+from .compiled import disassembled, launches_on
+from .kernel_modules import homes, kernel_module
+
+ROOT = Path(__file__).parents[2]
+SPEC = find_spec("ssmspec_kernels")
+KERNELS = Path(str(SPEC and SPEC.origin)).parent.parent
+"""The folder of this tree's package, or of the one that is installed."""
+SECTION = re.compile(r"^//-{20,} \.(\S+)", re.MULTILINE)
+"""The head of a section in nvdisasm's output."""
+FUNCTION = re.compile(r"tt\.func (?:\w+ )?@([\w.$-]+|\"[^\"]*\")")
+CONSTANT = re.compile(r"^ *(%[\w.$-]+) = arith\.constant (.*)\n", re.MULTILINE)
+"""In the order in which functions were inlined."""
+VALUE = re.compile(r"%[\w.$-]+")
+DEBUG = ("debug", "nv_debug", "rel.debug", "rel.nv_debug", "rela.debug")
+TIMED, CORE = "timed ", "core"
+AT_ONCE = 8
+"""Names that are compiled before their results are saved."""
+OPTIONS = ("num_warps", "num_ctas", "shared", "launch_pdl", "launch_cooperative_grid", "global_scratch_size")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A launch for comparison: a digest of (1), (2) as text, and the counted instructions."""
+
+    code: str
+    launch: str
+    instructions: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Intermediate:
+    """A launch before machine code: a digest of (3), (2) as text; its kernel, and a digest of the kernel's source."""
+
+    ir: str
+    launch: str
+    kernel: str
+    source: str
+
+
+Compared = Code | Intermediate
+
+
+def plain(disassembly: str, name: str) -> str:
+    """nvdisasm's output for a kernel, without its name and the sections for debuggers."""
+    starts = [match.start() for match in SECTION.finditer(disassembly)]
+    sections = (disassembly[a:b] for a, b in zip(starts, [*starts[1:], len(disassembly)], strict=True))
+    kept = [s for s in sections if not SECTION.match(s)[1].startswith(DEBUG)]  # type: ignore[index]
+    if not any(".text." in section for section in kept):
+        raise RuntimeError(f"nvdisasm printed no code of {name}")
+    lines = (line.replace(name, "kernel").split() for section in kept for line in section.splitlines())
+    return "\n".join(" ".join(words) for words in lines if words and not words[0].startswith("//"))
+
+
+def described(launch: Launch, known: dict[int, int]) -> str:
+    """(2), without what compilation adds; `known` numbers the tensors, and is extended."""
+    constants = {p.name for p in launch.kernel.params if p.is_constexpr}
+    values = [v for name, value in given(launch).items() if name not in constants for _, v in leaves(name, value)]
+    told = [_described(value, known) for value in values if not isinstance(value, constexpr)]
+    return f"grid {launch.grid}, given {told}"
+
+
+def _described(value: Any, known: dict[int, int]) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    number = known.setdefault(id(value), len(known))
+    return f"{number}: {tuple(value.shape)} {value.stride()} {value.dtype} {value.storage_offset()}"
+
+
+def codes(name: str, capability: int, form: str = "code") -> dict[str, Compared]:
+    """The launches of the entry with that name, by entry and place; for a timed case only those that its name counts."""
+    made, known = FORMS[form].make, dict[int, int]()
+    if name.startswith(TIMED):
+        part, case, wanted = name.removeprefix(TIMED).rsplit("#", 2)
+        launches = timed(part)[int(case)]
+        return {
+            f"{TIMED}{part}#{case}#{i}": made(launches[i], capability, known)
+            for i in map(int, wanted.split("+"))
+            if i < len(launches)
+        }
+    entry = next(e for e in catalogue.entries() if e.name == name)
+    return {f"{name} {i}": made(launch, capability, known) for i, launch in enumerate(launches_on(entry, capability))}
+
+
+@functools.cache
+def timed(part: str) -> list[list[Launch]]:
+    """The launches of every case of a timed part; for the core set those of every pair."""
+    if part == CORE:
+        return [sides(pair) for pair in load().core]
+    return [launches for _, launches in rehearse(part)]
+
+
+def timed_names() -> list[str]:
+    """The timed cases, each with the launches whose variant is in no entry of the catalogue and no earlier case."""
+    have = {variant(launch) for e in catalogue.entries() if H200 in e.on for launch in launches_on(e, H200)}
+    names = []
+    for part in (*PARTS, CORE):
+        for case, launches in enumerate(timed(part)):
+            new = []
+            for i, launch in enumerate(launches):
+                if variant(launch) not in have:
+                    have.add(variant(launch))
+                    new.append(i)
+            if new:
+                names.append(f"{TIMED}{part}#{case}#{'+'.join(map(str, new))}")
+    return names
+
+
+def rename(names: dict[str, str]) -> None:
+    """Makes modules and functions of a package available under their names in another: new name, old name.
+
+    Raises: LookupError for an old name that the package does not have.
+    """
+    for new, old in names.items():
+        functions = [module for module in map(kernel_module, [*homes()]) if hasattr(module, old)]
+        if old in homes():
+            homes().setdefault(new, homes()[old])
+        elif not functions:
+            raise LookupError(f"the package has neither a module nor a function {old!r}; give new=old")
+        for module in functions:
+            setattr(module, new, getattr(module, old))
+
+
+def _code(launch: Launch, capability: int, known: dict[int, int]) -> Code:
+    compiled = build(launch, capability).compiled
+    printed = disassembled(compiled.asm["cubin"])
+    digest = sha256(plain(printed, launch.name).encode()).hexdigest()
+    options = {name: getattr(compiled.metadata, name) for name in OPTIONS}
+    return Code(digest, f"{described(launch, known)}, {options}", dict(ptx.histogram(printed)))
+
+
+def _intermediate(launch: Launch, capability: int, known: dict[int, int]) -> Intermediate:
+    text, told = optimised_ir(launch, capability)
+    found = sha256(f"{unnamed(text)}\n{sorted((name, repr(value)) for name, value in told.items())}".encode()).hexdigest()
+    return Intermediate(found, described(launch, known), launch.name, digest(str(launch.kernel.cache_key)))
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which a launch is compared, how it is made, and how many names are made before saving."""
+
+    kind: type[Compared]
+    make: Callable[[Launch, int, dict[int, int]], Compared]
+    at_once: int
+
+
+FORMS = {"code": Form(Code, _code, AT_ONCE), "ir": Form(Intermediate, _intermediate, 1000)}
+
+
+def unnamed(text: str) -> str:
+    """Triton IR with a number instead of each function's name, in order of definition, and each constant at its uses."""
+    for number, name in enumerate(dict.fromkeys(FUNCTION.findall(text))):
+        text = re.sub(rf"@{re.escape(name)}(?![\w.$-])", f"@function_{number}", text)
+    return "".join(_with_constants(function) for function in re.split(r"(?=tt\.func )", text))
+
+
+def _with_constants(function: str) -> str:
+    constants = dict(CONSTANT.findall(function))
+    return VALUE.sub(lambda use: f"<{constants[use[0]]}>" if use[0] in constants else use[0], CONSTANT.sub("", function))
+
+
+def of_tree(
+    kernels: Path,
+    names: list[str],
+    capability: int,
+    jobs: int,
+    renamed: dict[str, str] | None = None,
+    form: str = "code",
+) -> dict[str, Any]:
+    """The launches of a tree's package in a form of `FORMS`, compiled in a process that imports that package; `renamed` as in
+    `rename`.
+
+    Raises: RuntimeError with the output of that process, if it failed.
+    """
+    paths = [str(kernels), *(p for p in sys.path if p), str(ROOT)]
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env |= {"PYTHONPATH": os.pathsep.join(paths), "TRITON_DISABLE_LINE_INFO": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "perf_gates.static.same_code",
+        "--of",
+        str(kernels),
+        f"--sm={capability}",
+        f"--jobs={jobs}",
+        f"--form={form}",
+    ]
+    done = subprocess.run(
+        command, input=json.dumps([names, renamed or {}]), capture_output=True, text=True, env=env, cwd=ROOT
+    )
+    if done.returncode:
+        raise RuntimeError(f"the kernels of {kernels} could not be compiled:\n{done.stderr[-4000:]}")
+    return {name: FORMS[form].kind(**code) for name, code in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def in_parts(
+    folder: Path | None,
+    kernels: Path,
+    names: list[str],
+    capability: int,
+    jobs: int,
+    renamed: dict[str, str] | None = None,
+    form: str = "code",
+) -> dict[str, Any]:
+    """As `of_tree`, AT_ONCE names at a time, each part saved in a folder under a key of its inputs."""
+    how = capability, jobs, renamed, form
+    if folder is None:
+        return of_tree(kernels, names, *how)
+    folder.mkdir(parents=True, exist_ok=True)
+    made, found = (triton.__version__, Closures(Package(kernels / "ssmspec_kernels")).whole(), how), dict[str, Any]()
+    for part in (names[at : at + FORMS[form].at_once] for at in range(0, len(names), FORMS[form].at_once)):
+        file = folder / f"{digest(repr((made, part)))}.json"
+        if not file.exists():
+            codes = of_tree(kernels, part, *how)
+            file.write_text(json.dumps({name: asdict(code) for name, code in codes.items()}))
+        found |= {name: FORMS[form].kind(**code) for name, code in json.loads(file.read_text()).items()}
+    return found
+
+
+def _print_codes(kernels: Path, capability: int, jobs: int, form: str) -> None:
+    """The other side of `of_tree`."""
+    package = import_module("ssmspec_kernels")
+    if not Path(package.__file__ or "").resolve().is_relative_to(kernels.resolve()):
+        raise RuntimeError(f"ssmspec_kernels was imported from {package.__file__}, not from {kernels}")
+    names, renamed = json.load(sys.stdin)
+    rename(renamed)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=rename, initargs=(renamed,)) as pool:
+        found = list((map if jobs == 1 else pool.map)(codes, names, [capability] * len(names), [form] * len(names)))
+    print(json.dumps({name: asdict(code) for part in found for name, code in part.items()}))
+
+
+def unpacked(revision: str, folder: Path) -> Path:
+    """The `kernels` folder of a revision of this repository.
+
+    Raises: subprocess.CalledProcessError for a revision that is not known.
+    """
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, "kernels"]
+    packed = subprocess.run(command, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "kernels"
+
+
+def differences(before: dict[str, Code], after: dict[str, Code]) -> Iterator[str]:
+    """A line for each launch that is not the same."""
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before or name not in after:
+            yield f"{name}: launched only {'after' if name in after else 'before'} the change"
+            continue
+        was, now = before[name], after[name]
+        if was.launch != now.launch:
+            yield f"{name}: launched as\n    {was.launch}\n    {now.launch}"
+        if was.code != now.code:
+            moved = {
+                op: (was.instructions.get(op, 0), now.instructions.get(op, 0)) for op in was.instructions | now.instructions
+            }
+            counts = ", ".join(f"{op} {a} -> {b}" for op, (a, b) in sorted(moved.items()) if a != b)
+            total = f"{sum(was.instructions.values())} -> {sum(now.instructions.values())} instructions"
+            yield f"{name}: other code, {total}; {counts or 'as many of each'}"
+
+
+def unproven(before: dict[str, Intermediate], after: dict[str, Intermediate]) -> set[str]:
+    """The launches that (2) and (3) do not prove to be the same."""
+    names = before.keys() | after.keys()
+    one, other = ({n: (c.ir, c.launch) for n, c in side.items()} for side in (before, after))
+    return {name for name in names if name not in one or name not in other or one[name] != other[name]}
+
+
+def sampled(before: dict[str, Intermediate], after: dict[str, Intermediate]) -> set[str]:
+    """The first launch of each kernel whose source changed."""
+    changed = [name for name in after if name in before and before[name].source != after[name].source]
+    return {*{after[name].kernel: name for name in reversed(changed)}.values()}
+
+
+def entry_of(name: str, names: list[str]) -> str:
+    """The name, of those that `codes` takes, of a launch."""
+    if not name.startswith(TIMED):
+        return name.rpartition(" ")[0]
+    case, _, place = name.rpartition("#")
+    return next(n for n in names if n.rpartition("#")[0] == case and place in n.rpartition("#")[2].split("+"))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print what differs; 1 if anything does."""
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.static.same_code", description=__doc__.splitlines()[0])
+    parser.add_argument("revision", nargs="?", default="HEAD", help="the revision to compare with")
+    parser.add_argument("--only", default="", help="only entries with one of these in their names, separated by commas")
+    parser.add_argument("--sm", type=int, default=90, help="the architecture")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--form", choices=FORMS, default="code", help=argparse.SUPPRESS)
+    parser.add_argument("--without-sample", action="store_true", help="compile only what differs, where another run has it")
+    parser.add_argument("--machine-code", action="store_true", help="compile every launch, whatever its Triton IR")
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="modules and launchers of the revision")
+    parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
+    parser.add_argument("--out", type=Path, help="a file for what was compared")
+    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that a stopped run goes on")
+    options = parser.parse_args(argv)
+    if options.of is not None:
+        _print_codes(options.of, options.sm, options.jobs, options.form)
+        return 0
+    renamed = dict(pair.split("=", 1) for pair in options.renamed)
+    names = [e.name for e in catalogue.entries() if options.sm in e.on]
+    names += timed_names() if options.sm == H200 and not options.without_timed else []
+    names = [name for name in names if any(part in name for part in options.only.split(","))]
+    if not names:
+        parser.error(f"no entry has {options.only!r} in its name")
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = unpacked(options.revision, Path(folder))
+        inputs = wholes(kernels, KERNELS)
+        sides = (kernels, renamed), (KERNELS, dict[str, str]())
+        how = options.sm, options.jobs
+        before, after = (in_parts(options.keep, side, names, *how, told, "ir") for side, told in sides)
+        proven = before.keys() | after.keys()
+        few = unproven(before, after) | (set() if options.without_sample else sampled(before, after))
+        machine = proven if options.machine_code else few
+        entries = sorted({entry_of(name, names) for name in machine})
+        was, now = (in_parts(options.keep, side, entries, *how, told) for side, told in sides)
+    was, now = ({name: code for name, code in side.items() if name in machine} for side in (was, now))
+    found = list(differences(was, now))
+    summary = f"{len(proven)} compared, {len(machine)} of them as machine code, {len(found)} differ"
+    print("\n".join([*found, f"triton {triton.__version__}, sm_{options.sm}: {summary}"]))
+    if options.out:
+        options.out.write_text(json.dumps(said(proven, machine, found, options.sm) | inputs) + "\n")
+    return 1 if found else 0
+
+
+def wholes(before: Path, after: Path) -> dict[str, str]:
+    """The closure hashes of both packages."""
+    packages = {"before": before, "after": after}
+    return {side: Closures(Package(folder / "ssmspec_kernels")).whole() for side, folder in packages.items()}
+
+
+def said(compared: Iterable[str], machine: Iterable[str], found: list[str], capability: int) -> dict[str, Any]:
+    """A run in the form of the record of proofs; launches not in `machine_code` were proven by `ir`."""
+    names, by_code = sorted(compared), sorted(machine)
+    run = {"triton": triton.__version__, "sm": capability, "compared": len(names), "differ": len(found)}
+    run |= {"timed": sum(name.startswith(TIMED) for name in names), "entries": digest("\n".join(names))}
+    return run | {"ir": len(names) - len(by_code), "machine_code": by_code}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

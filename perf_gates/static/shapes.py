@@ -1,0 +1,14 @@
+"""The sizes of the models whose kernels are measured, tested and compiled."""
+
+SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-3-nano-4b": (96, 80, 128, 8)}
+"""h, p, n, g: heads, channels a head, state, groups."""
+DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}
+"""g, h, k, v: heads of keys, heads of values, channels of a key, channels of a value."""
+CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
+"""Channels; the width is 4."""
+SELECTIVE = {"mamba-2.8b": (5120, 16)}
+"""d, n: channels, state."""
+ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}
+"""h, g, e: heads of queries, heads of keys, channels."""
+BATCHES = (1, 4, 16, 64, 256)
+"""The numbers of rows at which they are measured."""
