@@ -1,1 +1,1 @@
-"""The float64 oracle: every decode and backtracking path, one a file, reading like the paper."""
+"""The float64 reference: every method of decoding and of rollback, one file each, written in the equations of its paper."""

@@ -1,9 +1,10 @@
-"""One speculative step of every path on a tiny model of every kind, against plain decoding: `python -m ssmspec_ref`.
+"""Check every backtracking path against plain decoding on tiny models of every kind: `python -m ssmspec_ref`.
 
-A window is verified and partly accepted, so that every path has something to undo; the step that is judged is the next one.
-Its logits at every token or node, and what it leaves of every layer's state, are compared with plain decoding from the same
-prompt. Both are computed in float64 and each may be off by its own running error bound, so the bound of a deviation is their
-sum. The ring of the replay buffer must hold what was committed, exactly. Exits with 1 if a deviation lies above its bound.
+Each path verifies a window and accepts part of it, so that it has tokens to undo. The next window is then compared with plain
+decoding from the same prompt: its logits at every token or node, and the state of every layer after it. Both sides are
+computed in float64 and each may deviate by its own running error bound, so the bound on their difference is the sum of the
+two. The ring of the replay buffer must hold the committed inputs exactly. The command exits with 1 if any deviation exceeds
+its bound.
 """
 
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import decode, error_bounds, speculate, tiny
+from . import decode, error_bounds, speculate
 from . import model as lm
 from .backtrack import activation_replay, joint, snapshots, tree
 from .backtrack.replay_buffer import Kept as Ring
@@ -22,7 +23,7 @@ from .contract import FLOAT64, NumericContract
 from .decode import Row, Sequences, Settings
 from .error_bounds import Comparison
 from .error_bounds.model import Bounds
-from .model import Model, ModelState
+from .model import Model, ModelState, tiny
 from .records import rows
 from .shapes import Array, Mask
 from .speculate import Path, Window
@@ -36,7 +37,7 @@ Contracts = tuple[NumericContract, ...]
 
 @dataclass(frozen=True)
 class Route:
-    """A path, the window that it verifies, and the orders of evaluation in which its closed forms may compute."""
+    """A path, the window that it verifies, and the orders of evaluation that its closed forms may use."""
 
     path: Path
     tree: bool
@@ -71,7 +72,7 @@ class Line:
 
 
 def drafted(sequences: Sequences, future: tuple[Row, ...], is_tree: bool) -> Window:
-    """Right drafts for the first row; for the others, tokens that turn wrong ever earlier, so that rows accept unequally."""
+    """Correct drafts for the first row; each later row goes wrong earlier, so that rows accept unequally."""
     parents = TREE if is_tree else tuple(range(-1, 3))
     tokens = np.zeros((len(sequences), len(parents)), dtype=np.int64)
     for b, root in enumerate(sequences.roots()):
@@ -87,7 +88,7 @@ def drafted(sequences: Sequences, future: tuple[Row, ...], is_tree: bool) -> Win
 
 @dataclass(frozen=True)
 class Runs:
-    """Tokens that plain decoding reads from the state of a row of the prompt: what was committed before, then more."""
+    """Token runs that plain decoding reads from the state after a row's prompt: first what was committed, then more."""
 
     owner: Array
     before: tuple[Row, ...]
@@ -95,7 +96,7 @@ class Runs:
 
 
 def to_every_node(sequences: Sequences, window: Window) -> tuple[Runs, Array]:
-    """The runs that stand at the nodes of a window, and the nodes."""
+    """The token runs from the prompt to each node of a window, and the nodes."""
     trees = [window.tree(b) for b in range(len(sequences))]
     nodes = [(b, i) for b, drafts in enumerate(trees) for i in range(len(drafts))]
     more = tuple(tuple(trees[b].tokens[j] for j in trees[b].path(i)) for b, i in nodes)
@@ -104,19 +105,19 @@ def to_every_node(sequences: Sequences, window: Window) -> tuple[Runs, Array]:
 
 
 def to_the_end(earlier: Sequences, sequences: Sequences) -> Runs:
-    """The runs of what was committed, cut where it was committed earlier."""
+    """The runs of committed tokens, starting at the earlier commit."""
     before = tuple(since(earlier, b) for b in range(len(earlier)))
     more = tuple(since(sequences, b)[len(row) :] for b, row in enumerate(before))
     return Runs(np.arange(len(before)), before, more)
 
 
 def since(sequences: Sequences, b: int) -> Row:
-    """What a row committed since its prompt: the prompt's last token, the first root, among it."""
+    """The tokens that a row has committed since its prompt, including the prompt's last token (the first root)."""
     return sequences.committed(b)[len(sequences.prompts[b]) - 1 :]
 
 
 def plain(state: ModelState, runs: Runs, model: Model) -> tuple[Array, ModelState, Bounds]:
-    """Plain decoding of the runs: the last logits, the state, and how far it may be off."""
+    """Decode the runs plainly. Returns the last logits, the state, and the error bound of both."""
     tokens, live = decode.padded(tuple(a + b for a, b in zip(runs.before, runs.more, strict=True)))
     began = tuple(rows(layer, runs.owner) for layer in state)
     logits, after = lm.scan(began, tokens, model, live)
@@ -124,9 +125,10 @@ def plain(state: ModelState, runs: Runs, model: Model) -> tuple[Array, ModelStat
 
 
 def of_path(state: ModelState, runs: Runs, model: Model, route: Route) -> tuple[Bounds, Mask]:
-    """How far the path may be off, and which tokens of its last window are real.
+    """The error bound of the path, and which tokens of its last window are real.
 
-    It reads the window from the state that it committed before, which is off already; the replay buffer reads both as one.
+    The window is read from the state of the previous commit, which has an error already; the replay buffer reads both as one
+    sequence.
     """
     began = tuple(rows(layer, runs.owner) for layer in state)
     if isinstance(route.path, ReplayBuffer):
@@ -141,7 +143,7 @@ def of_path(state: ModelState, runs: Runs, model: Model, route: Route) -> tuple[
 
 
 def ends(window: Array, live: Mask) -> Array:
-    """The entry of each row's last live token."""
+    """The value at each row's last live token."""
     return window[np.arange(len(live)), live.sum(axis=1) - 1]
 
 
@@ -170,7 +172,7 @@ def step(kind: str, name: str, route: Route, model: Model) -> Iterator[Line]:
 def compared_logits(
     logits: Array, sequences: Sequences, window: Window, state: ModelState, model: Model, route: Route
 ) -> Comparison:
-    """The logits at every node against plain decoding of everything since the prompt, up to the node."""
+    """Compare the logits at every node with plain decoding of everything since the prompt, up to that node."""
     runs, nodes = to_every_node(sequences, window)
     want, _, own = plain(state, runs, model)
     path, live = of_path(state, runs, model, route)
@@ -182,7 +184,7 @@ def compared_logits(
 def compared_states(
     restored: ModelState, runs: Runs, state: ModelState, model: Model, route: Route
 ) -> dict[str, list[Comparison]]:
-    """What was left of every layer, against plain decoding of what was committed."""
+    """Compare the state of every layer with plain decoding of the committed tokens."""
     _, want, own = plain(state, runs, model)
     path, _ = of_path(state, runs, model, route)
     found: dict[str, list[Comparison]] = {}
@@ -195,7 +197,7 @@ def compared_states(
 
 
 def main() -> int:
-    """Print the table; 1 if any deviation lies above its bound."""
+    """Print the table; return 1 if any deviation exceeds its bound."""
     began, above, count = time.perf_counter(), 0, 0
     print(f"{'model':13} {'path':24} {'what':7} {'deviation':>9}  {'bound':>9}  {'utilisation':>11}")
     for kind in tiny.KINDS:

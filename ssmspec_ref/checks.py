@@ -1,8 +1,8 @@
-"""Argument checks, read off the annotations.
+"""Argument checks, derived from the annotations.
 
-A function marked `@checked` states its shapes once, in its signature, through the names of `shapes.py`. Before its body
-runs, every array, and every array inside a record, is compared with its annotation; an axis letter has one size in the
-whole call, and the axis `_` any size. Nothing has been computed or written when a check fails.
+A function marked `@checked` states its shapes once, in its signature, with the names of `shapes.py`. Before its body runs,
+every array, including those inside records, is compared with its annotation. An axis letter has one size in the whole call;
+the axis `_` may have any size. Nothing has been computed or written when a check fails.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_record(record: Any) -> None:
-    """Check the arrays of a record against the annotations of its class; records call it when they are made."""
+    """Check the arrays of a record against the annotations of its class. Records call it when they are created."""
     sizes: dict[str, tuple[int, str]] = {}
     kind: Any = type(record)
     for name, hint in _fields(kind).items():
@@ -54,9 +54,9 @@ def check_record(record: Any) -> None:
 
 
 def check_groups(groups: int, heads: int) -> None:
-    """Raise ParameterError unless the groups (of B and C, of keys) divide the heads, so that each serves equally many."""
+    """Raise ParameterError unless the number of groups (of B and C, or of keys) divides the number of heads."""
     if groups < 1 or heads % groups:
-        raise ParameterError(f"{groups} groups do not divide {heads} heads; give each group equally many heads")
+        raise ParameterError(f"{groups} groups do not divide {heads} heads; every group must have the same number of heads")
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The arrays under one argument, each with the array types that it may have."""
+    """The arrays of one argument, each with its allowed array types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind: Any = type(value)
         for name, field_hint in _fields(kind).items():
@@ -82,7 +82,7 @@ def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]
 
 @functools.cache
 def _array_types(hint: Any) -> tuple[tuple[Any, ...], bool]:
-    """The array types among the alternatives of a hint, and whether None is another."""
+    """The array types among the alternatives of a hint, and whether None is one of them."""
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     options = typing.get_args(hint) if union else (hint,)
     return tuple(option for option in options if hasattr(option, "dim_str")), type(None) in options
@@ -94,7 +94,7 @@ def _axes(hint: Any) -> tuple[str, ...]:
 
 
 _name = functools.cache(str)
-"""The name of a dtype, which NumPy puts together anew on every call."""
+"""The name of a dtype, cached because NumPy builds it again on every call."""
 
 
 def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple[int, str]]) -> None:
@@ -102,17 +102,17 @@ def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple
     dtype = getattr(array, "dtype", type(array).__name__)
     if not isinstance(array, np.ndarray) or _name(dtype) not in hint.dtypes:
         needed = " or ".join(hint.dtypes)
-        raise PrecisionError(f"{where} came as {dtype}, but a NumPy array of {needed} is needed; convert it first")
+        raise PrecisionError(f"{where} is {dtype}; it must be a NumPy array of {needed}: convert it first")
     if array.ndim != len(axes):
-        raise ShapeMismatch(f"{where} came with shape {array.shape}, but its axes are ({' '.join(axes)})")
+        raise ShapeMismatch(f"{where} has shape {array.shape}, but its axes are ({' '.join(axes)})")
     for axis, size in zip(axes, array.shape, strict=True):
         if axis == "_":
             continue
         first, owner = sizes.setdefault(axis, (size, label))
         if first != size:
             raise ShapeMismatch(
-                f"{where} came with shape {array.shape} for the axes ({' '.join(axes)}), "
-                f"but axis {axis} has size {first} in {owner}; give both the same {axis}"
+                f"{where} has shape {array.shape} for the axes ({' '.join(axes)}), "
+                f"but axis {axis} has size {first} in {owner}; the two must be equal"
             )
         if axis == "t" and size == 0:
-            raise EmptyWindow(f"{where} holds no token; a window needs at least its root")
+            raise EmptyWindow(f"{where} has no tokens; a window needs at least its root")

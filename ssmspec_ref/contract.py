@@ -1,12 +1,12 @@
-"""What an implementation declares, how it is reached, and what may be said of it.
+"""What an adapter declares about an implementation, how its operations are called, and the verdicts.
 
-A numeric contract is how an implementation says it computes; the error bound it is held to follows from that and from the
-data (`error_bounds`). There are no free tolerances. What is declared is tested; what is not declared is inapplicable, with
-the reason shown.
+A numeric contract says how an implementation computes. The allowed error follows from it and from the data (`error_bounds`);
+there are no tolerances to choose. Everything declared is tested; everything else is reported as inapplicable, with the
+reason.
 
-An adapter is plain data: names, contracts, and functions. A pure operation has the signature of the reference's function
-that `OPERATIONS` names, over the same records of float64 NumPy arrays; the values are exact in the formats that the contract
-declares, so that storing them in those formats changes nothing.
+An adapter is plain data: names, contracts and functions. A pure operation has the signature that `OPERATIONS` gives. It takes
+the reference's records of float64 NumPy arrays. All values are exactly representable in the formats of the contract, so
+casting them to these formats loses nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from .errors import ParameterError
+from .registry import Derived, Registry
 from .shapes import Array, Mask
 
 Storage: TypeAlias = Literal["fp64", "fp32", "fp16", "bf16"]
@@ -28,10 +29,10 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp16": 2.0**-11,
     "bf16": 2.0**-8,
 }
-"""u of each format, round to nearest: half the distance from 1 to the next number."""
+"""The unit roundoff u of each format, round to nearest: half the distance from 1 to the next number."""
 
 SMALLEST_NORMAL: dict[str, float] = {"fp64": 2.0**-1022, "fp32": 2.0**-126, "fp16": 2.0**-14, "bf16": 2.0**-126}
-"""Below it a result is rounded on a fixed grid of 2 u SMALLEST_NORMAL, or flushed to zero."""
+"""The smallest normal number. Results below it are rounded on a fixed grid of 2 u SMALLEST_NORMAL, or flushed to zero."""
 
 LARGEST: dict[str, float] = {
     "fp64": (2 - 2.0**-52) * 2.0**1023,
@@ -41,41 +42,55 @@ LARGEST: dict[str, float] = {
 }
 """The largest finite number of each format."""
 
-OPERATIONS: dict[str, str] = {
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The operations of a recurrence. `windows` says whether they include packed prompts and partly accepted windows."""
+
+    name: str
+    windows: bool = True
+
+    @property
+    def operations(self) -> dict[str, str]:
+        name = self.name
+        alone = {
+            "step": f"{name}.step(S, token, params) -> y, S",
+            "scan": f"{name}.scan(S, window, params) -> y, S",
+            "scan_masked": f"{name}.scan(S, window, params, live) -> y, S",
+            "scan_packed": "scan_packed(S, run, bounds, fresh, params) -> y, S: every sequence of a run from its own state",
+            "verify_tree": f"{name}_tree.scan(S, window, ancestors, params) -> y",
+            "verify_snapshots": "windows verified with a state kept for every token, one of which is restored",
+            "verify_replay": "windows and trees verified, each after the replay of what was accepted before",
+            "buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
+            "buffered_step": "single tokens decoded from a checkpoint and a ring",
+        }
+        plain = ("step", "scan", "scan_masked", "verify_tree")
+        return {f"{name}.{operation}": says for operation, says in alone.items() if self.windows or operation in plain}
+
+
+RECURRENCES = Registry(
+    "recurrence",
+    Recurrence("selective", windows=False),
+    Recurrence("ssd"),
+    Recurrence("delta"),
+)
+"""The recurrences that can be tested."""
+
+_BEFORE = {
     "conv.step": "conv.step(M, u, params) -> y, M",
     "conv.scan": "conv.scan(M, u, params) -> y, M",
     "conv.scan_masked": "conv.scan_masked(M, u, live, params) -> y, M",
     "conv.verify_tree": "conv_tree.scan(M, u, parents, params) -> y",
     "conv.commit": "conv.commit(M, u, advanced) -> M",
     "conv.commit_path": "conv.commit_path(M, u, path) -> M",
-    "selective.step": "selective.step(S, token, params) -> y, S",
-    "selective.scan": "selective.scan(S, window, params) -> y, S",
-    "selective.scan_masked": "selective.scan(S, window, params, live) -> y, S",
-    "selective.verify_tree": "selective_tree.scan(S, window, ancestors, params) -> y",
-    "ssd.step": "ssd.step(S, token, params) -> y, S",
-    "ssd.scan": "ssd.scan(S, window, params) -> y, S",
-    "ssd.scan_masked": "ssd.scan(S, window, params, live) -> y, S",
-    "ssd.scan_packed": "scan_packed(S, run, bounds, fresh, params) -> y, S: every sequence of a run from its own state",
-    "ssd.verify_tree": "ssd_tree.scan(S, window, ancestors, params) -> y",
-    "ssd.verify_snapshots": "windows verified with a state kept for every token, one of which is restored",
-    "ssd.verify_replay": "windows and trees verified, each behind the replay of what was accepted before",
-    "ssd.buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
-    "ssd.buffered_step": "single tokens decoded from a checkpoint and a ring",
-    "delta.step": "delta.step(S, token, params) -> y, S",
-    "delta.scan": "delta.scan(S, window, params) -> y, S",
-    "delta.scan_masked": "delta.scan(S, window, params, live) -> y, S",
-    "delta.scan_packed": "scan_packed(S, run, bounds, fresh, params) -> y, S: every sequence of a run from its own state",
-    "delta.verify_tree": "delta_tree.scan(S, window, ancestors, params) -> y",
-    "delta.verify_snapshots": "windows verified with a state kept for every token, one of which is restored",
-    "delta.verify_replay": "windows and trees verified, each behind the replay of what was accepted before",
-    "delta.buffered_verify": "windows verified from a checkpoint and a ring, accepted in part, flushed where due",
-    "delta.buffered_step": "single tokens decoded from a checkpoint and a ring",
-    "attention.verify_tree": "verify(K, V, length, q, k, v, ancestors, scale) -> y: what turned queries read",
+}
+_BEHIND = {
+    "attention.verify_tree": "verify(K, V, length, q, k, v, ancestors, scale) -> y: attention of rotated queries",
     "attention.compact": "compact(K, V, length, path) -> K, V",
     "acceptance.greedy": "greedy(tokens, parents, choice, budget, eos) -> tokens, path, advanced, ended",
     "acceptance.sampled": "sampled(tokens, parents, p, q, coins, picks, budget, eos, law) -> tokens, path, advanced, ended",
     "acceptance.process": "process(logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, "
-    "min_tokens, eos) -> p: the law that is sampled",
+    "min_tokens, eos) -> p: the distribution that is sampled",
     "layer.prefill": "a prompt",
     "layer.step": "a prompt, then single tokens from the cache",
     "layer.continue": "a prompt, then several tokens at once from the cache",
@@ -86,40 +101,43 @@ OPERATIONS: dict[str, str] = {
     "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
     "generate.greedy": "generate(prompts, count, speculate) -> tokens: an engine against itself without speculation",
 }
-"""Every operation that can be judged: a function of the reference, or what a stateful layer is taken through."""
+OPERATIONS = Derived(
+    lambda: _BEFORE | {name: says for kind in RECURRENCES.values() for name, says in kind.operations.items()} | _BEHIND
+)
+"""Every operation that can be tested: a function of the reference, or a sequence of calls on a stateful layer."""
 
 
 @dataclass(frozen=True)
 class NumericContract:
-    """How an implementation computes. What it declares it is held to; a looser declaration gives a larger bound.
+    """How an implementation computes. It is tested against this declaration; a looser one allows a larger error.
 
     Formats and order:
-    `state` is how the state is stored between two calls; `stored_every_token` says that it is also stored, and read back,
-    after every token (every chunk where the order is chunked). `io` is how outputs are stored, `accumulate` the arithmetic of
-    everything else, `dot` how the operands of a matrix product are rounded before it, `ring` how the delta rule's replay
-    buffer keeps the corrections u and the normalised keys (None: as `accumulate`).
-    `order` is the order of evaluation and `chunk` the tokens over which log decays are summed (None: the whole window).
+    `state` is the format of the state between two calls; `stored_every_token` says that the state is also stored in this
+    format, and read back, after every token (every chunk, if the order is chunked). `io` is the format of outputs,
+    `accumulate` that of all other arithmetic, `dot` the format to which the operands of a matrix product are rounded first,
+    and `ring` the format of the corrections u and the normalised keys in the delta rule's replay buffer (None: as
+    `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed
+    (None: the whole window).
 
     Functions:
     `function_ulp` is the largest error of exp, log1p, rsqrt, sqrt and division in ulp. 2.5 covers expf, rsqrtf and the
     approximate division of the CUDA C++ Programming Guide, appendix on mathematical functions (2 ulp from the correctly
     rounded result, so 2.5 from the true one; log1pf has 1); ex2.approx and div.approx (2 ulp), rsqrt.approx (2^-22.9) and
     sqrt.approx (2^-23) of the PTX manual; and Sleef's u10 functions (1), which PyTorch calls on a CPU. NumPy's float32 exp
-    needs 3 (2.52 is documented). A function that is put together from others, as log1p from a logarithm and a quotient,
-    counts as one, with the errors of its parts added up.
-    `exp` is "ex2" where e^x is formed as 2^(x log2 e): both the constant and the product are rounded, 2 u |x| more. Running
+    needs 3 (2.52 is documented). A function composed of others, such as log1p from a logarithm and a quotient, counts as one,
+    with the sum of their errors.
+    `exp` is "ex2" if e^x is computed as 2^(x log2 e): both the constant and the product are rounded, 2 u |x| more. Running
     sums of log decays may be multiplied by log2 e before they are subtracted: u of each more.
-    `softplus` is "log" where it is formed as log(1 + e^x), so that the sum drops what e^x has below u, an absolute error;
+    `softplus` is "log" if it is computed as log(1 + e^x), where the sum loses the part of e^x below u, an absolute error;
     "log1p" keeps it. Above `softplus_threshold` softplus(x) is taken as x.
 
     Hardware:
-    `truncates` says that sums inside a matrix product, and the rounding of its operands, cut off instead of rounding: twice
-    u (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, for tensor cores). `ftz` flushes results below the normal range.
+    `truncates` says that sums inside a matrix product, and the rounding of its operands, truncate instead of rounding: twice
+    u (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, for tensor cores). `ftz` says that results below the normal range are
+    flushed to zero. `str` lists every field that widens the bound, so that no widening is hidden.
 
-    `str` names every field that widens the bound, so that no one widens it unseen.
-
-    Raises: ParameterError for a format, a dot, an order or a form of a function that is not listed here, function_ulp < 0.5
-    (a correctly rounded function), a softplus_threshold that is not a number, chunk < 1.
+    Raises: ParameterError for an unknown format, dot, order or form of a function, for function_ulp < 0.5 (a correctly
+    rounded function), for a softplus_threshold that is not a number, and for chunk < 1.
     """
 
     state: Storage = "fp32"
@@ -140,13 +158,15 @@ class NumericContract:
     def __post_init__(self) -> None:
         for name, allowed in _ALLOWED.items():
             if getattr(self, name) not in allowed:
-                raise ParameterError(f"{name} came as {getattr(self, name)!r}; give one of {', '.join(map(str, allowed))}")
+                raise ParameterError(f"{name} is {getattr(self, name)!r}; give one of {', '.join(map(str, allowed))}")
         if self.softplus_threshold != self.softplus_threshold:
-            raise ParameterError("softplus_threshold came as nan; give the x above which softplus(x) is taken as x")
+            raise ParameterError("softplus_threshold is nan; give the x above which softplus(x) is computed as x")
         if not self.function_ulp >= 0.5:
-            raise ParameterError(f"function_ulp came as {self.function_ulp}; a correctly rounded function has 0.5")
+            raise ParameterError(
+                f"function_ulp is {self.function_ulp}; it must be at least 0.5, which is a correctly rounded function"
+            )
         if self.chunk is not None and self.chunk < 1:
-            raise ParameterError(f"chunk came as {self.chunk}; give the tokens of a chunk, at least 1, or None")
+            raise ParameterError(f"chunk is {self.chunk}; it must be the number of tokens in a chunk, at least 1, or None")
 
     def __str__(self) -> str:
         parts: list[str] = [self.accumulate]
@@ -178,7 +198,7 @@ FLOAT64 = NumericContract("fp64", "fp64", "fp64", softplus_threshold=float("inf"
 
 
 class Verdict(IntEnum):
-    """What may be said of a case; the worst verdict of a group is the group's."""
+    """The verdict on a case. The verdict on a group is the worst of its cases."""
 
     PASS = 0
     INAPPLICABLE = 1
@@ -189,10 +209,10 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """What an operation takes; cases outside are not run, and the reason is shown.
+    """The inputs that an operation supports. Cases outside are not run, and the reason is shown.
 
-    `options` lists the values of an option that are offered ({"D": ("head",), "z": ("off",)}); an option that is not named is
-    offered in full. `sizes` gives the smallest and the largest size of an axis ({"g": (1, 1), "w": (2, 4)}).
+    `options` lists the supported values of an option ({"D": ("head",), "z": ("off",)}); all values of an option that is not
+    listed are supported. `sizes` gives the smallest and the largest size of an axis ({"g": (1, 1), "w": (2, 4)}).
     """
 
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -202,12 +222,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Capability:
-    """One operation of a subject: the function that does it, how it computes, and what it takes.
+    """One operation of a subject: the function that computes it, its numeric contract, and its limits.
 
-    A pure operation is called as `OPERATIONS` says and returns what it says, in that order. A `layer.` operation is
-    `run(layer, rows) -> Layer`: given a record of `ssmspec_ref.layer`, a layer with those weights that has seen nothing. A
-    `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.mixer`. `verify_snapshots`,
-    `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with those of the recurrence.
+    A pure operation takes and returns what `OPERATIONS` says, in that order. A `layer.` operation is
+    `run(layer, rows) -> Layer`: it takes a record of `ssmspec_ref.layers.layer` and returns a layer with these weights and an
+    empty state. A `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.layers.mixer`.
+    `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
+    of the recurrence.
     """
 
     run: Callable[..., Any]
@@ -217,9 +238,9 @@ class Capability:
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing under judgement (a kernel, a module, a layer family): the operations that it has, and why it lacks others.
+    """One thing under test (a kernel, a module, a layer family): its operations, and the reasons why others are missing.
 
-    `absent` gives the reason for an operation by its name, or by its group ("conv"); a missing entry reads "not declared".
+    `absent` gives the reason for a missing operation, by its name or by its group ("conv"); the default is "not declared".
     """
 
     name: str
@@ -231,10 +252,11 @@ class Subject:
 class Decoding:
     """One way to decode a whole model speculatively: `start(model, slots=, cache=, window=) -> Decoder`.
 
-    `model` is a record of `ssmspec_ref.model`; `slots` sequences of at most `cache` tokens are held, windows have at most
-    `window` tokens. `chains` and `trees` say what windows may be, `drafts` how many rows a sequence has in each. Decodings of
-    an adapter with one name of `bits` promise the same bits as each other ("" promises none). The options of `limits` are
-    those of the models (`kind`: mamba1, mamba2, delta, attention), its sizes those of a window (`t`).
+    `model` is a record of `ssmspec_ref.model`. The decoder holds up to `slots` sequences of at most `cache` tokens each, and
+    takes windows of at most `window` tokens. `chains` and `trees` say which windows are supported, `drafts` how many rows a
+    sequence has in each window. Decodings of one adapter with the same name in `bits` promise bitwise equal results (""
+    promises nothing). The options of `limits` are those of the models (`kind`: mamba1, mamba2, delta, attention), its sizes
+    those of a window (`t`).
     """
 
     name: str
@@ -249,7 +271,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An implementation under judgement. `version` is the implementation's; `homepage` is where faults are reported."""
+    """An implementation under test. `version` is the version of the implementation; `homepage` is where to report bugs."""
 
     name: str
     version: str
@@ -259,67 +281,67 @@ class Adapter:
 
 
 class Layer(Protocol):
-    """A stateful layer with given weights, from residual stream to residual stream (`ssmspec_ref.layer`).
+    """A stateful layer with given weights, residual stream in and out (`ssmspec_ref.layers.layer`).
 
-    It may have an attribute `used`: the record of the weights as loaded, where a weight could not be stored exactly (A from
-    A_log). It may differ from the record given by rounding only.
+    If a weight could not be stored exactly (A from A_log), the layer may have an attribute `used`: the record of the weights
+    as loaded. It may differ from the given record by rounding only.
     """
 
     def forward(self, u: Array, live: Mask | None = None) -> Array:
-        """Advance by a window of tokens from the layer's own cache, and return the outputs.
+        """Advance by a window of tokens from the layer's cache, and return the outputs.
 
-        `live` marks the real tokens of a padded batch; the outputs at the others are not judged.
+        `live` marks the real tokens of a padded batch; outputs at other tokens are not compared.
         """
         ...
 
     def state(self) -> tuple[Array, Array]:
-        """Copies of M, the last w inputs of the convolution, and of S, the state, both as the reference lays them out."""
+        """Copies of M, the last w inputs of the convolution, and of S, the state, both in the reference's layout."""
         ...
 
     def rollback(self, tokens: int) -> None:
-        """Undo the last `tokens` tokens by the layer's own means."""
+        """Undo the last `tokens` tokens by the layer's own method."""
         ...
 
 
 class Speculation(Protocol):
-    """What lies between a layer's projections (`ssmspec_ref.mixer`), decoding speculatively from a given state."""
+    """The part of a layer between its projections (`ssmspec_ref.layers.mixer`), decoding speculatively from a given state."""
 
     def verify(self, inputs: Any, parents: Array | None = None) -> Array:
-        """The outputs at every token of a window (`MixerInputs`), a chain or a tree; nothing is accepted yet."""
+        """The outputs at every token of a window (`MixerInputs`), a chain or a tree. Nothing is accepted yet."""
         ...
 
     def commit(self, advanced: Array, path: Array) -> None:
-        """Accept of the window just verified, row by row, the first `advanced` tokens of `path`; 0: the row took no part."""
+        """Accept, in each row of the window just verified, the first `advanced` tokens of `path` (0: no window)."""
         ...
 
     def state(self) -> tuple[Array, Array]:
-        """M and S after what was accepted, as plain decoding would hold them."""
+        """M and S after the accepted tokens, as in plain decoding."""
         ...
 
 
 class Windows(Protocol):
-    """A recurrence alone (`ssmspec_ref.ssd`, `ssmspec_ref.delta`), decoding window after window from a given state."""
+    """A recurrence alone (`ssmspec_ref.ssd`, `ssmspec_ref.delta`), decoding window by window from a given state."""
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
-        """The outputs at every token of a window, a chain or a tree. Single tokens (`buffered_step`) are windows of one."""
+        """The outputs at every token of a window, a chain or a tree. `buffered_step` takes windows of one token."""
         ...
 
     def commit(self, advanced: Array, path: Array) -> None:
-        """Accept, row by row, the first `advanced` tokens of `path`; 0: the row took no part. A single token is accepted."""
+        """For each row accept the first `advanced` tokens of `path` (0: no window). A single token is always accepted."""
         ...
 
     def state(self) -> Array:
-        """S after what was accepted, as plain decoding would hold it: what waits is replayed, what is held is flushed."""
+        """S after the accepted tokens, as in plain decoding: pending tokens are replayed, buffered ones flushed."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenWindow:
-    """What a decoder verifies at once: in each row a root and its drafts, as a chain or as a packed tree.
+    """A window that a decoder verifies in one pass. Each row is a root and its drafts, as a chain or as a packed tree.
 
-    `tokens` (b, t); `slots` (b) names the sequence of each row, negative for padding. `lengths` (b) counts the real tokens of
-    chains, first ones first; `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding. `drafts` rows, one behind
-    the other, belong to one sequence.
+    `tokens` (b, t); `slots` (b) gives the slot of each row's sequence, negative for padding. `lengths` (b) counts the real
+    tokens of chains, which come first; `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding. Each sequence
+    has `drafts` consecutive rows.
     """
 
     tokens: Array
@@ -331,11 +353,11 @@ class TokenWindow:
 
 @dataclass(frozen=True)
 class TokenVerdict:
-    """What stands of a window, for each of its sequences (n): the first `advanced` nodes of `path` (n, t) in `row`.
+    """What is accepted of a window, for each of its sequences (n): the first `advanced` nodes of `path` (n, t) in row `row`.
 
-    They enter the states; `root` is the next root, which does not. Where an end of sequence or a budget has cut the run, the
-    path goes on behind `advanced`: those nodes were accepted and are not committed. At padding `advanced` is 0; elsewhere 1
-    or more. Behind the path stands -1.
+    These nodes enter the states; `root` is the next root, which does not. If an end of sequence or a budget has cut the run,
+    the path continues after `advanced`: those nodes were accepted but are not committed. `advanced` is 0 at padding and at
+    least 1 elsewhere. The path is padded with -1.
     """
 
     advanced: Array
@@ -345,51 +367,51 @@ class TokenVerdict:
 
 
 class Decoder(Protocol):
-    """Sequences in slots under one way of decoding. Slots are free until a prompt, a fork or a restored sequence takes them.
+    """Sequences in slots, decoded in one way. A slot is free until a prompt, a fork or a restored snapshot takes it.
 
-    Between `verify` and `commit` other sequences may be forked and taken out, nothing else happens.
+    Between `verify` and `commit`, other sequences may be forked and snapshotted; no other call is made.
     """
 
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> None:
-        """Prompts into free slots: all but their last token enter the states; the last is the first root."""
+        """Put prompts into free slots. All tokens but the last enter the states; the last token is the first root."""
         ...
 
     def verify(self, window: TokenWindow) -> Array:
-        """The logits (b, t, i) behind every token; those at padding are not read."""
+        """The logits (b, t, i) after every token; logits at padding are not read."""
         ...
 
     def commit(self, verdict: TokenVerdict) -> None:
-        """Root and accepted drafts of the window just verified enter the states."""
+        """Apply the root and the accepted drafts of the window just verified to the states."""
         ...
 
     def fork(self, slot: int, to: int) -> None:
-        """The sequence of a slot in a free slot too."""
+        """Copy the sequence of a slot into a free slot."""
         ...
 
     def release(self, slot: int) -> None:
-        """The slot is free; nothing of its sequence is read again."""
+        """Free a slot; its sequence is not read again."""
         ...
 
     def snapshot(self, slot: int) -> Any:
-        """All that the sequence needs to go on, here or in another decoder of the adapter and the model."""
+        """Everything needed to continue the sequence, in this or another decoder of the same adapter and model."""
         ...
 
     def restore(self, slot: int, held: Any) -> None:
-        """A sequence that was taken out, into a free slot."""
+        """Put a snapshot into a free slot."""
         ...
 
     def flush(self, slots: Sequence[int]) -> None:
-        """Bring the states of these slots up to all their committed tokens now; what comes after is the same."""
+        """Bring the states of these slots up to date with all committed tokens now; later outputs do not change."""
         ...
 
     def state(self, slot: int) -> tuple[tuple[Array, Array], ...]:
-        """M and S, or K and V (l, g, e), of every layer as plain decoding would hold them. To read changes nothing."""
+        """M and S, or K and V (l, g, e), of every layer, as in plain decoding. Reading them changes nothing."""
         ...
 
     def memory(self, slot: int) -> tuple[Array, ...]:
-        """Copies of all that belongs to a slot, live or dead, as it lies there; compared bit for bit."""
+        """Copies of all memory of a slot, in use or not; compared bit for bit."""
         ...
 
     def poison(self) -> None:
-        """NaN into all memory that no sequence needs: free slots, what was rejected, what is behind a length."""
+        """Write NaN into all memory that no sequence needs: free slots, rejected tokens, positions after a length."""
         ...

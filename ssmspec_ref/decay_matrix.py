@@ -1,4 +1,4 @@
-"""What is left of each token at each later token: the lower triangular matrix of the chunked forms."""
+"""The decay from each token to each later token: the lower triangular matrix of the chunked forms."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from .shapes import Array
 
 
 def decays(log_decay: Array) -> Array:
-    """What is left at token i of something written at token j; time is the last axis, of length 1 + T.
+    """The fraction left at token i of what token j wrote; time is the last axis, of length 1 + T.
 
     E[i, j] = sum_{j < m <= i} log_decay[m], -inf where j > i (1)    decays = exp(E) (2)
 
-    Entry 0 stands for the state that the window starts from: column 0 is what is left of it, and log_decay[0] is not read.
-    The mask is applied before the exponential: sums over reversed stretches are positive and would overflow to inf, and
-    inf 0 is no number. Each stretch is summed by itself; the difference of two running sums loses the digits of a short
-    stretch behind a long one.
+    Entry 0 is the state that the window starts from: column 0 is the fraction left of it, and log_decay[0] is not read.
+    The mask is applied before the exponential: above the diagonal the sums would be positive and overflow to inf, and
+    inf * 0 is NaN. Each sum is computed on its own, because the difference of two running sums loses the digits of a short
+    stretch after a long one.
 
     Source: arXiv:2405.21060, listing 1 (segsum).
     """
@@ -30,5 +30,5 @@ def from_start(log_decay: Array) -> Array:
 
 
 def pieces(tokens: int, chunk: int) -> list[tuple[int, int]]:
-    """Where the chunks of a window begin and end; the last one may be shorter."""
+    """The first token and the end of each chunk of a window; the last chunk may be shorter."""
     return [(begin, min(begin + chunk, tokens)) for begin in range(0, tokens, chunk)]

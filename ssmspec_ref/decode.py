@@ -1,12 +1,11 @@
-"""Plain decoding, one token at a time: the definition that every other way of decoding must equal.
+"""Plain decoding, one token at a time: the definition that all other ways of decoding must match.
 
 root   = the last token of the sequence, not yet in any state   (1)
 S'     = scan(S, root)                                          (2)
 token  = choose(logits, prompt, output)                         (3)
 stop at an end of sequence, or when the budget is spent         (4)
-
-The tokens of a row depend on nothing outside the row: a choice sees the logits, the row's own tokens and the row's own noise,
-laid out by position. A finished row stays as it is: its last token is emitted, and in no state.
+The tokens of a row depend on nothing outside the row: each choice uses the logits, the row's own tokens and the row's own
+noise, indexed by position. A finished row does not change; its last token is emitted but is in no state.
 """
 
 from collections.abc import Sequence
@@ -38,14 +37,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.budget < 0:
-            raise BudgetError(f"budget came as {self.budget} tokens; give 0 or more")
+            raise BudgetError(f"budget is {self.budget} tokens; it must be 0 or more")
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """A batch of prompts and what each has emitted.
+    """A batch of prompts and the tokens emitted for each.
 
-    Raises: EmptyWindow for an empty prompt, ShapeMismatch unless there is one emission for each prompt.
+    Raises: EmptyWindow for an empty prompt, ShapeMismatch unless there is one emission per prompt.
     """
 
     prompts: tuple[Row, ...]
@@ -54,16 +53,18 @@ class Sequences:
     def __post_init__(self) -> None:
         if not self.prompts or not all(self.prompts):
             raise EmptyWindow(
-                f"prompts came with lengths {[len(p) for p in self.prompts]}; each needs a token, the first root"
+                f"prompts have lengths {[len(p) for p in self.prompts]}; each needs at least one token, the first root"
             )
         if len(self.emitted) != len(self.prompts):
-            raise ShapeMismatch(f"{len(self.prompts)} prompts came with {len(self.emitted)} emissions; give one each")
+            raise ShapeMismatch(
+                f"there are {len(self.prompts)} prompts and {len(self.emitted)} emissions; give one emission for each prompt"
+            )
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     def committed(self, b: int) -> Row:
-        """All tokens of a row but its root: what is in its state."""
+        """All tokens of a row except its root: the tokens in its state."""
         return (self.prompts[b] + self.emitted[b])[:-1]
 
     def roots(self) -> Array:
@@ -71,7 +72,7 @@ class Sequences:
         return np.array([(p + e)[-1] for p, e in zip(self.prompts, self.emitted, strict=True)])
 
     def active(self, settings: Settings) -> Mask:
-        """The rows that may go on (4)."""
+        """The rows that are not finished (4)."""
         return np.array([len(e) < settings.budget and settings.stop.ended(e) is None for e in self.emitted])
 
     def extended(self, tokens: tuple[Row, ...]) -> "Sequences":
@@ -79,7 +80,7 @@ class Sequences:
 
 
 class Choose(Protocol):
-    """The next token of row `b` from the logits behind its prompt and output."""
+    """The next token of row `b`, from the logits after its prompt and output."""
 
     def __call__(self, logits: LogitRow, b: int, prompt: Row, output: Row) -> int: ...
 
@@ -91,7 +92,7 @@ def most_likely(logits: LogitRow, b: int, prompt: Row, output: Row) -> int:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A draw from the processed distribution, by the row's own dice; its node is the position in the output."""
+    """A draw from the processed distribution with the row's own dice; the node is the position in the output."""
 
     sampling: Sampling
     dice: Sequence[Dice]
@@ -101,7 +102,7 @@ class Sampled:
 
 
 def padded(rows: tuple[Row, ...]) -> tuple[Tokens, Mask]:
-    """Rows of unequal length as one array, padded behind with token 0, and the mask of what is real."""
+    """Rows of unequal length as one array, padded with token 0 at the end, and the mask of real tokens."""
     longest = max(len(row) for row in rows)
     tokens, live = np.zeros((len(rows), longest), dtype=np.int64), np.zeros((len(rows), longest), dtype=bool)
     for b, row in enumerate(rows):
@@ -110,7 +111,7 @@ def padded(rows: tuple[Row, ...]) -> tuple[Tokens, Mask]:
 
 
 def prefill(prompts: tuple[Row, ...], model: Model) -> tuple[Sequences, ModelState]:
-    """Everything but the last token of each prompt enters the state; the last is the first root.
+    """Enter all tokens but the last of each prompt into the state; the last token is the first root.
 
     Raises: EmptyWindow, ParameterError.
     """
@@ -125,7 +126,7 @@ def prefill(prompts: tuple[Row, ...], model: Model) -> tuple[Sequences, ModelSta
 def step(
     sequences: Sequences, state: ModelState, model: Model, settings: Settings, choose: Choose = most_likely
 ) -> tuple[Sequences, ModelState]:
-    """One token more for every active row, (1) to (4).
+    """One more token for every active row, (1) to (4).
 
     Raises: ParameterError, ProbabilityError.
     """
@@ -141,7 +142,7 @@ def step(
 def decode(
     prompts: tuple[Row, ...], model: Model, settings: Settings, choose: Choose = most_likely
 ) -> tuple[Sequences, ModelState]:
-    """Prompts in, tokens out, and the state after them.
+    """Decode prompts to the end. Returns the emitted tokens and the final state.
 
     Raises: EmptyWindow, ParameterError, ProbabilityError.
     """

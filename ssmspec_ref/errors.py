@@ -1,4 +1,4 @@
-"""Every mistake that a caller can make has one class. The message says what came, what is needed, and what to do.
+"""One class for each kind of caller error. The message says what was given, what is needed, and what to do.
 
 SpecError
 ├── ArgumentError
@@ -13,14 +13,14 @@ SpecError
 ├── TreeError
 │   ├── NotTopological        a parent does not precede its child, or the root is not node 0
 │   └── NotNested             a mask whose ancestor sets do not nest, where only nesting sets are defined
-├── AcceptanceError           more tokens accepted than the window holds, or a path that is no path of the tree
+├── AcceptanceError           more tokens accepted than the window holds, or a path that is not a path of the tree
 ├── RingOverflow              the window does not fit the ring beside its history
 └── Unsupported               a combination that is not defined, with the reason
 """
 
 
 class SpecError(Exception):
-    """Anything that ssmspec refuses."""
+    """Base class of the errors that ssmspec raises for invalid calls."""
 
 
 class ArgumentError(SpecError, ValueError):
@@ -32,7 +32,7 @@ class ShapeMismatch(ArgumentError):
 
 
 class PrecisionError(ArgumentError, TypeError):
-    """An array of another type than the contract's."""
+    """An array whose dtype is not the one required: float64 for values, int64 for tokens and lengths, bool for masks."""
 
 
 class ParameterError(ArgumentError):
@@ -44,15 +44,15 @@ class EmptyWindow(ArgumentError):
 
 
 class LengthError(ArgumentError):
-    """A row longer than its window, or negative."""
+    """A row longer than its window, or of negative length."""
 
 
 class SlotError(ArgumentError):
-    """A slot named twice in one batch, or outside the pool."""
+    """A slot that occurs twice in one batch, or lies outside the pool."""
 
 
 class ProbabilityError(ArgumentError):
-    """A row that is no probability distribution."""
+    """A row that is not a probability distribution."""
 
 
 class BudgetError(ArgumentError):
@@ -60,7 +60,7 @@ class BudgetError(ArgumentError):
 
 
 class TreeError(SpecError, ValueError):
-    """A tree of tokens that is none."""
+    """Base class of errors in a tree of tokens."""
 
 
 class NotTopological(TreeError):
@@ -72,11 +72,11 @@ class NotNested(TreeError):
 
 
 class AcceptanceError(SpecError, ValueError):
-    """More tokens accepted than were offered, or a path that is no path of the tree."""
+    """More tokens accepted than the window holds, or a path that is not a path of the tree."""
 
 
 class RingOverflow(SpecError, ValueError):
-    """A window that does not fit the ring beside its history."""
+    """A window that does not fit in the ring after its history."""
 
 
 class Unsupported(SpecError):

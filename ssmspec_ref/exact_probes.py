@@ -1,21 +1,21 @@
-"""Inputs on which every operation is exact, in any order and association: the test is ==, with no tolerance and no bound.
+"""Inputs on which every operation is exact, in any order and association: the test is ==, without a tolerance or a bound.
 
-numbers       small integers, so that products are integers and every partial sum, in whatever order, is below 2^24
+numbers       small integers, so that products are integers and every partial sum, in any order, is below 2^24
 decays        exactly 1 (A = 0, dt = 0, g = 0) or exactly 0 (dt A or g at most -1024, below the smallest float64 exponent):
-              a state with decay 1 forgets nothing, so that a truncated history shows
-dt            raw + bias is 48, 64 or 80, or at most -1000: softplus is then the identity, or 0, to the last bit
-silu          z is 0, 64 or 128, and the convolution's sums are multiples of 1024: silu is the identity, or 0
-keys          one channel is +1 or -1, the others 0, without norm; beta is 0 or 1: a key's row is replaced, or nothing is
+              a state with decay 1 keeps everything, so a truncated history changes the result
+dt            raw + bias is 48, 64 or 80, or at most -1000: then softplus is the identity, or 0, to the last bit
+silu          z is 0, 64 or 128, and the convolution's sums are multiples of 1024: then silu is the identity, or 0
+keys          one channel is +1 or -1, the others 0, without norm; beta is 0 or 1: a key's row is replaced, or nothing changes
 biases        integers other than 0
 
-`form` says which formats must hold every operand and every state: "bf16", 8 significant bits, so that results are the same
-in bf16, fp16, tf32 and fp32; or "fp32", where states have up to 16 bits, so that a state kept in bf16 or an operand rounded
-to tf32 is seen. What no probe sees is a wrong constant in exp; bounds see that (`error_bounds`).
+`form` names the formats that must represent every operand and every state: "bf16", 8 significant bits, so that results are
+equal in bf16, fp16, tf32 and fp32; or "fp32", where states have up to 16 bits, so that a state stored in bf16 or an operand
+rounded to tf32 changes the result. No probe detects a wrong constant in exp; the bounds do (`error_bounds`).
 
-A draw is refused where an input tensor is constant along an axis, or where rolling it along an axis, or adding 1 to it,
-changes neither output nor state: a test on it would not notice that input being misread.
+A draw is rejected if an input tensor is constant along an axis, or if rolling it along an axis, or adding 1 to it, changes
+neither output nor state: a test with this draw would not detect that the input is misread.
 
-Source: the integers are an old practice of test suites of matrix products; decays in {0, 1} for recurrences are ours.
+Source: integers are an old practice in tests of matrix products; decays in {0, 1} for recurrences are ours.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def ssd_probe(
 ) -> tuple[State, SSDWindow, SSDParams]:
     """State, window and parameters of SSD, with D per head and channel.
 
-    Raises: ParameterError where no draw of these sizes is exact and depends on every input.
+    Raises: ParameterError if no draw of these sizes is exact and depends on every input.
     """
 
     def draw() -> tuple[State, SSDWindow, SSDParams]:
@@ -61,13 +61,13 @@ def ssd_probe(
         )
         return _first_state(rng, form, b, h, p, n), window, params
 
-    return _accepted(draw, ssd, form)
+    return _accepted(draw, ssd, form, _scores)
 
 
 def selective_probe(
     rng: Rng, *, b: int = 2, t: int = 6, d: int = 6, n: int = 4, z: bool = True, form: Form = "bf16"
 ) -> tuple[ChannelState, SelectiveWindow, SelectiveParams]:
-    """State, window and parameters of the selective scan; channels and states forget each in its own way.
+    """State, window and parameters of the selective scan; each channel and state has its own decays.
 
     Raises: as `ssd_probe`.
     """
@@ -99,7 +99,7 @@ def delta_probe(
     channel_gate: bool = False,
     form: Form = "bf16",
 ) -> tuple[DeltaState, DeltaWindow, DeltaParams]:
-    """State, window and parameters of the gated delta rule; channels are forgotten one by one with `channel_gate`.
+    """State, window and parameters of the gated delta rule; with `channel_gate` each key channel has its own decays.
 
     Raises: as `ssd_probe`.
     """
@@ -138,7 +138,7 @@ def conv_probe(
 
 
 def _integers(rng: Rng, most: int, *shape: int) -> Array:
-    """Integers of both signs, 1 to `most` in size: no zero hides what it is multiplied with."""
+    """Integers of both signs, 1 to `most` in magnitude; a zero would hide its factor."""
     return rng.integers(1, most + 1, shape) * rng.choice([-1.0, 1.0], shape)
 
 
@@ -149,15 +149,18 @@ def _raw_steps(rng: Rng, bias: Array, *shape: int) -> Array:
 
 
 def _first_state(rng: Rng, form: Form, *shape: int) -> Array:
-    """Multiples of 16, as every update of dt x B^T is; or numbers of 16 bits, odd ones among them."""
+    """Multiples of 16, like every update dt x B^T; or numbers of 16 bits, some of them odd."""
     return 16 * _integers(rng, 4, *shape) if form == "bf16" else _integers(rng, 2**15, *shape)
 
 
-def _accepted(draw: Callable[[], tuple[Any, Any, Any]], recurrence: Any, form: Form) -> tuple[Any, Any, Any]:
-    """The first draw that is exact in the formats and depends on every input."""
+def _accepted(
+    draw: Callable[[], tuple[Any, Any, Any]], recurrence: Any, form: Form, scores: Callable[..., Array] | None = None
+) -> tuple[Any, Any, Any]:
+    """The first draw that is exact in the formats and depends on every input; `scores` are operands besides the states."""
     for _ in range(TRIES):
         S, window, params = draw()
-        if _exact(S, window, params, recurrence, form) and _all_matter(recurrence.scan, S, window, params):
+        narrow = scores is None or bool(np.all(_width(scores(window, params)) <= BITS[form]))
+        if narrow and _exact(S, window, params, recurrence, form) and _all_matter(recurrence.scan, S, window, params):
             return S, window, params
     raise _refusal()
 
@@ -173,9 +176,9 @@ def _all_matter(scan: Callable[..., tuple[Array, Array]], *inputs: Any, step: fl
 
 
 def _perturbed(record: Any, step: float) -> Iterator[Any]:
-    """An array rolled along each axis, and with `step` added; a record with each of its arrays perturbed in turn.
+    """An array rolled along each axis, and with `step` added; or a record with each of its arrays perturbed in turn.
 
-    A decay rate A, which stays at most 0, is turned about instead.
+    A decay rate A must stay at most 0, so it is reversed instead.
     """
     if isinstance(record, np.ndarray):
         yield from (np.roll(record, 1, axis) for axis in range(record.ndim) if record.shape[axis] > 1)
@@ -191,7 +194,7 @@ def _perturbed(record: Any, step: float) -> Iterator[Any]:
 
 
 def _exact(S: Array, window: Any, params: Any, recurrence: Any, form: Form) -> bool:
-    """Every state fits the format, and sums of absolute terms, so all partial sums, stay below 2^24 quarter units."""
+    """Whether every state fits the format, and sums of absolute terms are below 2^24 quarter units (so are partial sums)."""
     ungated = replace(window, z=None) if hasattr(window, "z") else window
     y, after = recurrence.states(S, ungated, params)
     sums = max(float(np.abs(y).max()), float(np.abs(after).max()))
@@ -200,8 +203,7 @@ def _exact(S: Array, window: Any, params: Any, recurrence: Any, form: Form) -> b
         D = None if params.D is None else np.abs(params.D)
         largest, _ = recurrence.scan(np.abs(S), replace(ungated, **sizes), replace(params, D=D))
         sums = float(largest.max())
-    operands = [after, _scores(window, params)] if isinstance(window, SSDWindow) else [after]
-    return bool(sums < 2.0**22 and all(np.all(_width(a) <= BITS[form]) for a in operands))
+    return bool(sums < 2.0**22 and np.all(_width(after) <= BITS[form]))
 
 
 def _scores(window: SSDWindow, params: SSDParams) -> Array:

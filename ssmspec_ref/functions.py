@@ -1,4 +1,4 @@
-"""The scalar functions of the papers in float64, within 1e-15 of their value; below x = -708 exp(x) runs out of digits."""
+"""The scalar functions of the papers in float64, accurate to 1e-15; below x = -708 exp(x) loses digits."""
 
 import numpy as np
 
@@ -11,11 +11,11 @@ def silu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), as exp(x) / (1 + exp(x)) below 0: no overflow, and no digit lost where it is small."""
+    """1 / (1 + exp(-x)), computed as exp(x) / (1 + exp(x)) below 0: no overflow, and accurate for small results."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
 def softplus(x: Array) -> Array:
-    """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)): no overflow, and no digit lost where it is small."""
+    """log(1 + exp(x)), computed as max(x, 0) + log(1 + exp(-|x|)): no overflow, and accurate for small results."""
     return np.logaddexp(0.0, x)

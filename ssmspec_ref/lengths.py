@@ -11,18 +11,16 @@ def check_lengths(name: str, lengths: Lengths, longest: int) -> None:
     bad = np.flatnonzero((lengths < 0) | (lengths > longest))
     if bad.size:
         row = int(bad[0])
-        raise LengthError(
-            f"{name}[{row}] came as {int(lengths[row])}, but the window holds {longest} tokens; give 0 to {longest}"
-        )
+        raise LengthError(f"{name}[{row}] is {int(lengths[row])}, but the window holds {longest} tokens; give 0 to {longest}")
 
 
 def check_path(path: Array, tokens: int) -> None:
-    """Raise AcceptanceError unless each row of `path` names tokens of the window in rising order, then pads with -1."""
+    """Raise AcceptanceError unless each row of `path` lists tokens of the window in ascending order, then pads with -1."""
     for b, row in enumerate(path):
         nodes = row[: int((row >= 0).sum())]
         if np.any(nodes < 0) or np.any(nodes >= tokens) or np.any(np.diff(nodes) <= 0) or np.any(row[len(nodes) :] != -1):
             raise AcceptanceError(
-                f"row {b} came with the path {row.tolist()} through {tokens} tokens; list nodes below {tokens} "
+                f"row {b} has the path {row.tolist()} through {tokens} tokens; list nodes below {tokens} "
                 "in rising order, root first, then -1"
             )
 

@@ -1,7 +1,7 @@
-"""Records of arrays: frozen dataclasses whose fields share their leading axes, cut and joined field by field.
+"""Records of arrays: frozen dataclasses whose fields share their leading axes, sliced and joined field by field.
 
-A window record has the axes (b t ...) in every field; a state record (b ...). These few functions are all that the
-backtracking paths need to keep, cut, gather and scatter them.
+A window record has the axes (b t ...) in every field; a state record (b ...). The backtracking paths use only these few
+functions to store, slice, gather and scatter records.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A frozen group of arrays, checked against its annotations when it is made."""
+    """A frozen group of arrays, checked against its annotations when it is created."""
 
     def __post_init__(self) -> None:
         check_record(self)
 
 
 def each(function: Callable[..., Any], *records: T) -> T:
-    """Apply `function` to every array of the records, field by field; what is no array is taken from the first."""
+    """Apply `function` to every array of the records, field by field; other fields are taken from the first record."""
     return cast(T, _each(function, *records))
 
 
@@ -49,7 +49,7 @@ def arrays(record: Any) -> Iterator[Array]:
 
 
 def rows(record: T, index: Array) -> T:
-    """The rows `index` of a record, in that order; a row may be taken more than once."""
+    """The rows `index` of a record, in that order; a row may occur more than once."""
     return each(lambda a: a[index], record)
 
 
@@ -59,18 +59,18 @@ def prefix(window: T, length: int) -> T:
 
 
 def along(window: T, path: Array) -> T:
-    """Row by row, the tokens `path[b, :]` of a window; entries below zero repeat token 0 and are for masking."""
+    """Row by row, the tokens `path[b, :]` of a window; negative entries repeat token 0 and must be masked."""
     safe = np.maximum(path, 0)
     return each(lambda a: np.take_along_axis(a, safe.reshape(safe.shape + (1,) * (a.ndim - 2)), axis=1), window)
 
 
 def concat(first: T, second: T) -> T:
-    """Two windows one after the other."""
+    """Two windows concatenated along the tokens."""
     return each(lambda a, b: np.concatenate([a, b], axis=1), first, second)
 
 
 def where(row: Array, yes: T, no: T) -> T:
-    """Row by row, one record or the other."""
+    """For each row, one record or the other."""
     return each(lambda a, b: np.where(row.reshape(row.shape + (1,) * (a.ndim - 1)), a, b), yes, no)
 
 

@@ -1,10 +1,10 @@
-"""The glossary: every axis letter and every named array of the project. No shape is written anywhere else.
+"""The glossary: every axis letter and every named array of the project. Shapes are written only here.
 
 axis  meaning                                              in the papers
 b     sequence (row of the batch)                          B, batch
 m     row of a window: b, or b times its drafts; a mark   N x M (Snakes and Ladders, section 4)
 t     token of a window, or node of a tree                 L, T = K + 1
-j     token of a window seen by another token              L
+j     an earlier token of a window, as read by token t      L
 h     head (value head of the delta rule)                  H, nheads
 p     channel of a head                                    P, headdim (D in Snakes and Ladders)
 n     state                                                N, dstate (P in Snakes and Ladders)
@@ -70,7 +70,7 @@ InnerStateParam = Float64[Array, "d n"]
 InnerProjection = Float64[Array, "o d"]
 StepProjection = Float64[Array, "d r"]
 
-# Layers: the axis `_` has a size of its own, which its owner checks
+# Layers: the axis `_` may have any size, which its record checks
 Weight = Float64[Array, "_ _"]  # of a linear map: outputs, inputs
 Scale = Float64[Array, "_"]  # of a norm, or of a projection, channel by channel
 HeadKeyParam = Float64[Array, "h k"]

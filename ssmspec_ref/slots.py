@@ -1,9 +1,9 @@
-"""A pool of states: the rows of a batch read from slots and written back to them.
+"""A pool of states: rows of a batch are read from slots and written back to them.
 
-A row names its slot; a negative slot is padding, which reads zeros and writes nothing. Slot 0 is a slot like any other. A
-pool is an array, or a record of arrays, with the slots as its first axis.
+Each row gives its slot; a negative slot is padding, which reads zeros and writes nothing. Slot 0 is an ordinary slot. A pool
+is an array, or a record of arrays, with the slots as its first axis.
 
-Source: the padding is mamba-ssm's (a negative index); engines that keep slot 0 for it declare so.
+Source: the padding is mamba-ssm's (a negative index); engines that reserve slot 0 for padding declare so.
 """
 
 from typing import TypeVar
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def take(pool: T, slots: Slots) -> T:
-    """The states that the rows of a batch start from; zeros for padding.
+    """The initial states of the rows of a batch; zeros for padding.
 
     Raises: PrecisionError, ShapeMismatch, SlotError (a slot twice, or outside the pool).
     """
@@ -36,9 +36,9 @@ def take(pool: T, slots: Slots) -> T:
 
 
 def put(pool: T, slots: Slots, batch: T) -> T:
-    """A new pool that holds the states of a batch in their slots, and all else as it was, bit for bit.
+    """A new pool with the states of a batch written to their slots; all else is unchanged, bit for bit.
 
-    Raises: PrecisionError, ShapeMismatch (the batch is not one row for each slot), SlotError (a slot twice, or outside).
+    Raises: PrecisionError, ShapeMismatch (the batch has not one row per slot), SlotError (a slot twice, or outside the pool).
     """
     for old, new in zip(arrays(pool), arrays(batch), strict=True):
         _check_rows(old, new, slots)
@@ -54,25 +54,23 @@ def put(pool: T, slots: Slots, batch: T) -> T:
 
 @checked
 def check_slots(slots: Slots, size: int) -> None:
-    """Raise SlotError unless the slots of a batch are different ones of a pool of `size`; negative ones are padding.
+    """Raise SlotError unless the slots of a batch are distinct slots of a pool of `size`; negative ones are padding.
 
     Raises: PrecisionError, ShapeMismatch, SlotError.
     """
     seen: dict[int, int] = {}
     for row, slot in enumerate(slots.tolist()):
         if slot >= size:
-            raise SlotError(
-                f"row {row} names slot {slot}, but the pool holds {size}; give 0 to {size - 1}, or -1 for padding"
-            )
+            raise SlotError(f"row {row} names slot {slot}, but the pool has {size}; give 0 to {size - 1}, or -1 for padding")
         if slot >= 0 and slot in seen:
-            raise SlotError(f"rows {seen[slot]} and {row} both name slot {slot}; give each row a slot of its own")
+            raise SlotError(f"rows {seen[slot]} and {row} both name slot {slot}; give each row its own slot")
         seen[slot] = row
 
 
 def _check_rows(pooled: Array, rows: Array, slots: Slots) -> None:
     check_slots(slots, len(pooled))
     if rows.dtype != pooled.dtype:
-        raise PrecisionError(f"the batch came as {rows.dtype}, but the pool holds {pooled.dtype}; convert it first")
+        raise PrecisionError(f"the batch is {rows.dtype}, but the pool holds {pooled.dtype}; convert it first")
     if rows.shape != (len(slots), *pooled.shape[1:]):
         needed = (len(slots), *pooled.shape[1:])
-        raise ShapeMismatch(f"the batch came with shape {rows.shape}, but {len(slots)} slots of this pool need {needed}")
+        raise ShapeMismatch(f"the batch has shape {rows.shape}, but {len(slots)} slots of this pool need {needed}")

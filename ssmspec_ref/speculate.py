@@ -1,14 +1,14 @@
-"""Speculative decoding of a whole model, whatever the layers use to undo what is rejected.
+"""Speculative decoding of a whole model, with any backtracking path in its layers.
 
-feed     = tokens to bring again | root | drafts           (1)
+feed     = tokens to repeat | root | drafts                (1)
 logits   = model(feed), every layer by its path            (2)
 run      = judge(window, logits), cut at the end           (3)
 commit   : root and accepted drafts enter every layer      (4)
 new root = the token that the target chose after them      (5)
 
-A window may be a chain, several chains for each sequence, or a tree. A path is a module of `backtrack`, or a configured one;
+A window may be a chain, several chains per sequence, or a tree. A path is a module of `backtrack`, or a configured object;
 attention layers always use `kv_cache`. As many tokens enter the state as are emitted: the root enters, the new root does not.
-So a run that is cut at an end of sequence, or at the budget, commits fewer tokens by as many.
+If a run is cut at an end of sequence or at the budget, the cut tokens are not committed either.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from .accept.emitted import accepted
 from .accept.greedy import walk
 from .accept.stop import cut
 from .attention import KVState
-from .attention_layer import AttentionLayer
+from .attention.layer import AttentionLayer
 from .backtrack import Accepted, Backtrack, Draft, kv_cache
 from .backtrack.kv_cache import AttentionDraft
 from .decode import Choose, Row, Sequences, Settings, most_likely, padded, prefill
@@ -42,7 +42,7 @@ Kept: TypeAlias = tuple[Any, ...]  # of each layer
 
 @dataclass(frozen=True)
 class Window(Record):
-    """What is verified at once: roots and drafts, a row for each draft (see `Draft` for the other fields).
+    """What one pass verifies: roots and drafts, one row per draft (see `Draft` for the other fields).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow.
     """
@@ -53,7 +53,7 @@ class Window(Record):
     parents: Parents | None = None
 
     def live(self) -> Mask:
-        """The real tokens of each row; padding nodes of a tree are none."""
+        """Marks the real tokens of each row; padding nodes of a tree are not real."""
         rows, longest = self.tokens.shape
         real = first(np.full(rows, longest) if self.lengths is None else self.lengths, longest)
         return real if self.parents is None else real & (self.parents != PADDING)
@@ -72,7 +72,7 @@ class Window(Record):
 
 @dataclass(frozen=True)
 class Pending:
-    """What each layer holds before the verdict."""
+    """What each layer stores between verification and commit."""
 
     window: Window
     layers: tuple[Any, ...]
@@ -83,17 +83,17 @@ Judge: TypeAlias = Callable[[DraftTree, WindowLogits, int, Row, Row], Emitted]  
 
 
 def start(state: ModelState, model: Model, path: Path) -> Kept:
-    """What the layers keep before the first window."""
+    """What each layer stores before the first window."""
     return tuple(kv_cache.start(s) if isinstance(s, KVState) else path.start(s) for s in state)
 
 
 def refeed(kept: Kept, model: Model, path: Path) -> Lengths:
-    """How many committed tokens of each sequence the next window must bring again: the longest lag of a layer."""
+    """How many committed tokens of each sequence the next window must repeat: the longest lag of a layer."""
     return np.max([kv_cache.refeed(k) if isinstance(k, KVState) else path.refeed(k) for k in kept], axis=0)
 
 
 def restore(kept: Kept, sequences: Sequences, model: Model, path: Path) -> ModelState:
-    """The state that plain decoding would hold now: what the layers restore, advanced by the tokens that they lack.
+    """The state of plain decoding now: the layers' restored states, advanced by the tokens that they lack.
 
     Raises: as the path's `restore`.
     """
@@ -104,7 +104,7 @@ def restore(kept: Kept, sequences: Sequences, model: Model, path: Path) -> Model
 
 
 def _restored(kept: Any, lag: Lengths, layer: Layer, path: Path) -> Any:
-    """What a layer held `lag` tokens ago; a cache is cut by its length."""
+    """What a layer held `lag` tokens ago; a cache is shortened to its length then."""
     if isinstance(layer, AttentionLayer):
         state = kv_cache.restore(kept, layer.params)
         return KVState(state.K, state.V, state.length - lag)
@@ -118,14 +118,14 @@ def behind(lag: Lengths, sequences: Sequences) -> tuple[Row, ...]:
 
 
 def feed(window: Window, lag: Lengths, sequences: Sequences) -> Window:
-    """The window as the layers receive it: the tokens to bring again stand before the root of every live row (1).
+    """The window as the layers receive it: repeated tokens come before the root of every live row (1).
 
-    Raises: Unsupported for a tree behind tokens to bring again.
+    Raises: Unsupported for a tree if tokens must be repeated.
     """
     if not lag[window.sequences()[window.live()[:, 0]]].any():
         return window
     if window.parents is not None:
-        raise Unsupported("a path that brings committed tokens again verifies rows, not trees; give each path as a row")
+        raise Unsupported("a path that feeds committed tokens again verifies rows, not trees; give each path as a row")
     again = behind(lag, sequences)
     rows = [
         again[b] + tuple(row[real].tolist()) if real[0] else ()
@@ -173,7 +173,7 @@ def check_roots(window: Window, sequences: Sequences) -> None:
     """Raise ShapeMismatch unless every live row starts with the root of its sequence, ParameterError for another sequence."""
     rows = len(window.tokens)
     if window.sequence is None and rows != len(sequences):
-        raise ShapeMismatch(f"the window has {rows} rows for {len(sequences)} sequences; name the sequence of each row")
+        raise ShapeMismatch(f"the window has {rows} rows for {len(sequences)} sequences; give the sequence of each row")
     owner, count = window.sequences(), len(sequences)
     for r in np.flatnonzero((owner < 0) | (owner >= count)).tolist():
         raise ParameterError(f"row {r} continues sequence {owner[r]}, but there are {count}; give 0 to {count - 1}")
@@ -185,9 +185,9 @@ def check_roots(window: Window, sequences: Sequences) -> None:
 
 
 def follow(choose: Choose = most_likely) -> Judge:
-    """The judge that changes no token: a draft stands as long as plain decoding would choose it there.
+    """A judge that changes no token: a draft is accepted if plain decoding would choose it.
 
-    With `most_likely` it is greedy verification; with `Sampled` it is naive sampling with noise laid out by position.
+    With `most_likely` this is greedy verification; with `Sampled` it is naive sampling with noise indexed by position.
     """
 
     def judge(tree: DraftTree, logits: WindowLogits, b: int, prompt: Row, output: Row) -> Emitted:
@@ -198,9 +198,9 @@ def follow(choose: Choose = most_likely) -> Judge:
 
 
 def runs(window: Window, logits: Logits, sequences: Sequences, settings: Settings, judge: Judge) -> list[tuple[int, Emitted]]:
-    """For each sequence the accepted row and its run, cut at the end (3).
+    """For each sequence, the accepted row and its run, cut at the end (3).
 
-    A sequence that has ended, or has no live row, emits nothing.
+    A finished sequence, or one without a live row, emits nothing.
 
     Raises: Unsupported for several trees of one sequence.
     """
@@ -219,8 +219,8 @@ def runs(window: Window, logits: Logits, sequences: Sequences, settings: Setting
 def judged(window: Window, logits: Logits, rows: Array, b: int, sequences: Sequences, judge: Judge) -> tuple[int, Emitted]:
     """The accepted row and run of one sequence.
 
-    Its rows are judged as one trie, since the best of several verdicts is biased (`drafts`). Greedily that is the longest
-    accepted prefix, the lowest row on ties.
+    Its rows are merged into one trie, because choosing the best of several results is biased (`drafts`). For greedy decoding
+    this gives the longest accepted prefix, the lowest row on ties.
 
     Raises: Unsupported for several trees of one sequence.
     Source: Snakes and Ladders, section 3.1; for sampled verification the trie is ours.
@@ -228,7 +228,7 @@ def judged(window: Window, logits: Logits, rows: Array, b: int, sequences: Seque
     prompt, output = sequences.prompts[b], sequences.emitted[b]
     if window.parents is not None:
         if len(rows) > 1:
-            raise Unsupported(f"sequence {b} came with {len(rows)} trees; merge them into one")
+            raise Unsupported(f"sequence {b} has {len(rows)} trees; merge them into one")
         r = int(rows[0])
         return r, judge(window.tree(r), logits[r, window.live()[r]], b, prompt, output)
     chains = [window.tree(int(r)).tokens for r in rows]
@@ -239,7 +239,7 @@ def judged(window: Window, logits: Logits, rows: Array, b: int, sequences: Seque
 
 
 def verdict(best: Sequence[tuple[int, Emitted]], window: Window) -> Accepted:
-    """The runs as the backtracking paths read them."""
+    """The runs in the form that the backtracking paths take."""
     entered = accepted([run for _, run in best], window.tokens.shape[1])
     row = None if window.sequence is None else np.array([r for r, _ in best])
     return Accepted(entered.advanced, row, None if window.parents is None else entered.path)
@@ -261,7 +261,7 @@ def step(
 def decode(
     prompts: tuple[Row, ...], model: Model, settings: Settings, drafter: Drafter, path: Path, judge: Judge | None = None
 ) -> tuple[Sequences, ModelState]:
-    """Prompts in, tokens out, and the state after them: what `decode.decode` gives, in fewer steps of the model.
+    """Decode prompts to the end. Same result as `decode.decode`, in fewer steps of the model.
 
     Raises: as `step`.
     """

@@ -1,15 +1,15 @@
-"""Which drafts stand, and what is emitted after them. Every rule here is lossless, and `exact_law` proves it.
+"""Acceptance: which drafts are accepted, and what is emitted after them. Every rule is lossless; `exact_law` proves it.
 
 greedy      a chain, a tree, a batch of trees on a device
 rejection   a sampled chain
-multi_step  a sampled or deterministic tree; `proposals` says by what law its nodes were drawn, `draws` draws them
+multi_step  a sampled or deterministic tree; `proposals` gives the distribution of each node, `draws` draws the nodes
 naive       any tree, without q
-sampled     multi_step or naive, by the name of the law of the drafts
+sampled     multi_step or naive, chosen by the name of the drafts' distribution
 drafts      several drafts for one sequence
-processors  from logits to distributions, alike for target and draft
-stop        the cut at an end of sequence, a stop sequence, or the budget
+processors  from logits to distributions, the same for target and draft
+stop        cuts a run at an end of sequence, a stop sequence, or the budget
 
-All but `greedy.sweep` judge one sequence. They run on floats or fractions, and take their randomness from a `Dice`.
+All but `greedy.sweep` treat one sequence. They run on floats or on fractions, and take their randomness from a `Dice`.
 """
 
 from .dice import Dice, EnumeratingDice, GeneratorDice, GumbelDice, UniformDice

@@ -1,17 +1,17 @@
-"""Sources of randomness. Every algorithm of this folder is written once against `Dice` and runs unchanged under each of them.
+"""Sources of randomness. Every algorithm of this folder is written once against `Dice` and runs unchanged with each of them.
 
-dice              noise                                                        for
-GeneratorDice     a NumPy generator                                            decoding
-UniformDice       one uniform for each coin and each pick, named by its node   decision by decision beside a kernel
-GumbelDice        one uniform for each coin, Gumbel noise for each pick        the same, where the kernel races
-EnumeratingDice   none: one script of outcomes, with its exact weight          `exact_law`
+dice              noise                                                           used for
+GeneratorDice     a NumPy generator                                               decoding
+UniformDice       one uniform per coin and per pick, indexed by node              comparing single decisions with a kernel
+GumbelDice        one uniform per coin, Gumbel noise per pick, indexed by node    the same, for kernels that use Gumbel-max
+EnumeratingDice   none: a given script of outcomes, with its exact weight         `exact_law`
 
-Each decision names its node: the draft token that is judged or drawn, or after which a token is emitted. So noise may be laid
-out in an array, and two implementations agree on which number decides what, in whatever order they visit the nodes.
+Each decision is indexed by a node: the draft token that is accepted or drawn, or the token after which one is emitted. Noise
+can therefore be given as an array, and two implementations use the same number for the same decision in any order of visits.
 
-The map from noise to outcome: a coin of probability p falls on yes iff u < p (1), and a pick is the first token i with
-u < w_0 + .. + w_i (2), for u in [0, 1). At u = 0 a coin of probability 0 is no and a token of weight 0 is passed over, which
-u <= p would get wrong; at u = 1 - 2^-24, or where the running sum ends below u by rounding, the pick is the last token with
+From noise to outcome: a coin of probability p is true iff u < p (1), and a pick is the first token i with
+u < w_0 + .. + w_i (2), for u in [0, 1). At u = 0 a coin of probability 0 is false and a token of weight 0 is skipped; u <= p
+would get both wrong. At u = 1 - 2^-24, or where rounding leaves the running sum below u, the pick is the last token with
 weight (3). A token of weight zero is never picked.
 """
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 
 class Dice(Protocol):
-    """A source of randomness: a coin, and a pick from a distribution.
+    """A source of randomness: coins, and picks from a distribution.
 
-    Raises: ProbabilityError for a p outside 0 .. 1, or weights that are no distribution.
+    Raises: ProbabilityError for a p outside 0 .. 1, or weights that are not a distribution.
     """
 
     def bern(self, p: Number, node: int) -> bool: ...
@@ -40,7 +40,7 @@ class Dice(Protocol):
 
 
 class GeneratorDice:
-    """Fresh uniforms from a NumPy generator, one for each coin and each pick."""
+    """A new uniform from a NumPy generator for each coin and each pick."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator
@@ -53,11 +53,11 @@ class GeneratorDice:
 
 
 class UniformDice:
-    """Uniforms given as input: `coins[node]` decides a coin, `picks[node]` a pick.
+    """Given uniforms: `coins[node]` decides a coin, `picks[node]` a pick.
 
-    A kernel with one uniform a row for the last token is `picks = [u] * nodes`.
+    For a kernel that has one uniform per row for the last token, use `picks = [u] * nodes`.
 
-    Raises: ParameterError for noise outside [0, 1), or a node that has none.
+    Raises: ParameterError for noise outside [0, 1), or a node without noise.
     """
 
     def __init__(self, coins: Sequence[Number], picks: Sequence[Number]) -> None:
@@ -71,9 +71,9 @@ class UniformDice:
 
 
 class GumbelDice:
-    """Coins as `UniformDice`; a pick is the race argmax_i (log w_i + gumbel[node][i]), the lowest index on ties.
+    """Coins as in `UniformDice`; a pick is argmax_i (log w_i + gumbel of node and i), the lowest index on ties.
 
-    Its law is that of the weights, if the noise is -log(-log U).
+    A pick has the distribution of the weights if the noise is -log(-log U), U uniform.
 
     Raises: ParameterError for a node without noise.
     """
@@ -89,10 +89,10 @@ class GumbelDice:
 
 
 class EnumeratingDice:
-    """Replay a script of outcomes; beyond it take the first possible outcome and note the others.
+    """Replay a script of outcomes; after its end take the first possible outcome and record the others.
 
-    `weight` is the exact probability of what was decided so far, `script` what was decided, `others` the scripts of the
-    outcomes passed over. Rational numbers only.
+    `weight` is the exact probability of the outcomes so far, `script` these outcomes, and `others` the scripts of the
+    alternatives not taken. Works on rational numbers only.
     """
 
     def __init__(self, script: Sequence[int] = ()) -> None:
@@ -109,7 +109,7 @@ class EnumeratingDice:
 
     def _choose(self, weights: list[Number]) -> int:
         if any(isinstance(w, float) for w in weights):
-            raise PrecisionError(f"weights came as {weights}, but an exact law needs Fraction; give rational models")
+            raise PrecisionError(f"weights are {weights}, but an exact distribution needs Fraction; give rational models")
         if self.decided == len(self.script):
             first, *rest = [i for i, w in enumerate(weights) if w > 0]
             self.others += [[*self.script, other] for other in rest]
@@ -127,7 +127,7 @@ def coin(p: Number, u: Number) -> bool:
 
 
 def inverse_cdf(weights: Distribution, u: Number) -> int:
-    """The token at u: equations (2) and (3) of the module. Raises: ProbabilityError."""
+    """The token picked by u: equations (2) and (3) of the module. Raises: ProbabilityError."""
     last = 0
     total: Number = 0
     for token, weight in enumerate(distribution("weights", weights)):
@@ -140,20 +140,20 @@ def inverse_cdf(weights: Distribution, u: Number) -> int:
 
 
 def race(weights: Distribution, gumbel: Sequence[float]) -> list[int]:
-    """The tokens that have weight, in the order of their arrival: descending log w_i + gumbel_i, ties by index.
+    """The tokens with weight, by descending log w_i + gumbel_i, ties by index.
 
-    Raises: ProbabilityError, ParameterError for noise that is not finite, or not one number for each token.
+    Raises: ProbabilityError; ParameterError for noise that is not finite, or not one number per token.
     """
     row = distribution("weights", weights)
     if len(gumbel) != len(row) or not all(math.isfinite(g) for g in gumbel):
-        raise ParameterError(f"gumbel came as {gumbel}, but {len(row)} finite numbers are needed, one for each token")
+        raise ParameterError(f"gumbel is {gumbel}; it must hold {len(row)} finite numbers, one for each token")
     arrival = {i: -(math.log(w) + gumbel[i]) for i, w in enumerate(row) if w > 0}
     return sorted(arrival, key=arrival.__getitem__)
 
 
 def _check_coin(p: Number) -> None:
     if not 0 <= p <= 1:
-        raise ProbabilityError(f"a coin came with probability {p}; give 0 to 1")
+        raise ProbabilityError(f"the probability of a coin is {p}; it must be 0 to 1")
 
 
 def _entry(name: str, noise: Sequence[T], node: int) -> T:
@@ -167,5 +167,5 @@ def _entry(name: str, noise: Sequence[T], node: int) -> T:
 def _noise(name: str, noise: Sequence[Number], node: int) -> Number:
     u = _entry(name, noise, node)
     if not 0 <= u < 1:
-        raise ParameterError(f"{name}[{node}] came as {u}; a uniform lies in [0, 1)")
+        raise ParameterError(f"{name}[{node}] is {u}; it must lie in [0, 1)")
     return u

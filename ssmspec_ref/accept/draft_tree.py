@@ -1,7 +1,6 @@
-"""A window of one sequence: the root and its drafts as a tree of tokens, a chain being a tree with one path.
+"""The window of one sequence: the root and its drafts as a tree of tokens. A chain is a tree with one path.
 
-The order of siblings is the order in which they are verified. Where they were sampled it must be the order in which they were
-drawn.
+Siblings are verified in their order in the tree. If they were sampled, this must be the order in which they were drawn.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from ..tree import PADDING, check_parents
 
 @dataclass(frozen=True)
 class DraftTree:
-    """Node i holds `tokens[i]` below `parents[i]`; node 0 is the root. No padding: `unpadded` takes it off.
+    """Node i holds `tokens[i]` and its parent is `parents[i]`; node 0 is the root. No padding: use `unpadded` for padded
+    rows.
 
     Raises: ShapeMismatch, NotTopological, EmptyWindow.
     """
@@ -27,7 +27,7 @@ class DraftTree:
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents) or PADDING in self.parents:
             raise ShapeMismatch(
-                f"a tree came with tokens {self.tokens} and parents {self.parents}; give each token a parent, and no padding"
+                f"a tree has tokens {self.tokens} and parents {self.parents}; give each token a parent, and no padding"
             )
         check_parents(np.array([self.parents], dtype=np.int64))
 
@@ -48,7 +48,7 @@ class DraftTree:
         return (*above, node)
 
     def drafted(self, node: int) -> tuple[int, ...]:
-        """The draft tokens on the path to `node`: what the target sees after the root."""
+        """The draft tokens on the path to `node`: the tokens that the target reads after the root."""
         return tuple(self.tokens[i] for i in self.path(node)[1:])
 
 

@@ -1,11 +1,11 @@
-"""Several drafts for one sequence, as rows that each begin after the same root.
+"""Several drafts for one sequence, one per row, all after the same root.
 
-Greedy: every row is judged alone, and the longest accepted prefix wins, the lowest row on ties. All rows agree with the
-target as far as they are accepted, so the choice of the row is no choice of the text.
+Greedy: each row is verified alone, and the longest accepted prefix wins, the lowest row on ties. Accepted tokens are the
+target's own choices in every row, so the choice of the row does not change the text.
 
-Sampled: the rows become a trie, and the trie is verified under tree rules. Judging the rows one by one and keeping the best
-is biased: whoever picks the longest of several runs prefers the texts that are accepted easily. So does a draw from the
-target for each row, where rows share a prefix.
+Sampled: the rows are merged into a trie, and the trie is verified with the tree rules. To verify each row alone and keep the
+longest run is biased towards texts that are accepted easily. To draw from the target separately for each row is biased too,
+if rows share a prefix.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from .emitted import Emitted
 
 
 def longest(drafts: Sequence[Sequence[int]], choices: Sequence[Sequence[int]]) -> tuple[int, Emitted]:
-    """The row with the longest accepted prefix, the lowest on ties, and what it emits.
+    """The row with the longest accepted prefix (the lowest row on ties), and what it emits.
 
-    `choices[m]` are the target's choices along row m, the root included.
+    `choices[m]` are the target's choices along row m, starting with the one after the root.
 
     Raises: ParameterError (no row), ShapeMismatch.
     Source: Snakes and Ladders, section 3.1.
     """
     _check_rows(len(drafts))
     if len(choices) != len(drafts):
-        raise ShapeMismatch(f"choices came with {len(choices)} rows, but there are {len(drafts)} drafts; give one for each")
+        raise ShapeMismatch(f"choices have {len(choices)} rows, but there are {len(drafts)} drafts; give one for each")
     runs = [greedy.chain(draft, choice) for draft, choice in zip(drafts, choices, strict=True)]
     row = max(range(len(runs)), key=lambda m: (runs[m].advanced, -m))
     return row, runs[row]
@@ -41,19 +41,19 @@ class Trie:
     nodes: tuple[tuple[int, ...], ...]
 
     def row(self, node: int) -> int:
-        """The lowest row that passes through a node: whose window holds the path to it."""
+        """The lowest row whose window contains the path to a node."""
         return next(m for m, path in enumerate(self.nodes) if node in path)
 
     def places(self) -> list[tuple[int, int]]:
-        """For each node, a row and a place in its window where the target after it can be read."""
+        """For each node, a row and a position in its window at which the target's output after this node is found."""
         return [(m := self.row(node), self.nodes[m].index(node)) for node in range(len(self.tree))]
 
 
 def trie(root: int, drafts: Sequence[Sequence[int]]) -> Trie:
-    """Merge drafts into a trie; siblings stand in the order of the first row that holds them.
+    """Merge drafts into a trie; siblings are in the order of the first row that holds them.
 
-    For acceptance, i.i.d. rows are children drawn without replacement, since a row that repeats a child adds none
-    (`proposals.without_replacement`); the rows of an n-gram table are point masses. Rows may differ in length.
+    For acceptance, i.i.d. rows count as children drawn without replacement, because a row that repeats a child adds none
+    (`proposals.without_replacement`); rows from an n-gram table are point masses. Rows may differ in length.
 
     Raises: ParameterError (no row).
     """
@@ -73,4 +73,4 @@ def trie(root: int, drafts: Sequence[Sequence[int]]) -> Trie:
 
 def _check_rows(count: int) -> None:
     if count == 0:
-        raise ParameterError("no draft came; give at least one row, which may be empty")
+        raise ParameterError("there is no draft; give at least one row, which may be empty")

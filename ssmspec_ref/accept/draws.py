@@ -1,12 +1,12 @@
-"""Drawing the children of a node, and whole drafts, from a draft model.
+"""Draw the children of a node, and whole drafts, from a draft model.
 
-iid                   x_m ~ q                                                 twins are possible
-without_replacement   x_m ~ norm(q without x_1 .. x_{m-1}), order kept        at most as many as q has tokens with mass
-top_k                 the k most probable tokens, ties by index               no randomness: a point mass for acceptance
+iid                   x_m ~ q                                                 duplicates are possible
+without_replacement   x_m ~ norm(q without x_1 .. x_{m-1}), in this order     at most as many as q has tokens with mass
+top_k                 the k most probable tokens, ties by index               deterministic: a point mass for acceptance
 
-A second derivation of drawing without replacement, for devices: the first k of the race log q + Gumbel noise, in the order
-of their arrival (`gumbel_top_k`). After the winner x the others race on as if x had never run, which is norm(q without x).
-Sorting the winners by anything else loses the order, and with it the law.
+An equivalent way to draw without replacement, suited to devices: the first k by log q + Gumbel noise, in descending order
+(`gumbel_top_k`). Given the winner x, the order of the others is distributed as if x had weight zero, which is
+norm(q without x). Any other order of the k winners does not have the right distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Draw: TypeAlias = Callable[[Distribution, int, Dice, int], list[int]]
 
 
 def iid(q: Distribution, count: int, dice: Dice, first: int = 1) -> list[int]:
-    """`count` independent children; the first is node `first`, the others follow it.
+    """`count` independent children. The first uses the noise of node `first`, the next ones that of the nodes after it.
 
     Raises: ProbabilityError, PrecisionError, ParameterError (a negative count).
     """
@@ -32,7 +32,7 @@ def iid(q: Distribution, count: int, dice: Dice, first: int = 1) -> list[int]:
 
 
 def without_replacement(q: Distribution, count: int, dice: Dice, first: int = 1) -> list[int]:
-    """Up to `count` different children in the order of their draw; fewer where q has fewer tokens with mass.
+    """Up to `count` different children in the order drawn; fewer if q has fewer tokens with mass.
 
     Raises: ProbabilityError, PrecisionError, ParameterError (a negative count).
     """
@@ -47,7 +47,7 @@ def without_replacement(q: Distribution, count: int, dice: Dice, first: int = 1)
 
 
 def gumbel_top_k(q: Distribution, count: int, gumbel: Sequence[float]) -> list[int]:
-    """`without_replacement` by one race: the first `count` arrivals, in order.
+    """`without_replacement` by Gumbel top-k: the first `count` tokens by log q + noise, in descending order.
 
     Raises: ProbabilityError, PrecisionError, ParameterError.
     Source: arXiv:1903.06059 (Gumbel top-k), section 2.
@@ -57,7 +57,7 @@ def gumbel_top_k(q: Distribution, count: int, gumbel: Sequence[float]) -> list[i
 
 
 def top_k(q: Distribution, count: int) -> list[int]:
-    """The `count` most probable tokens that have mass, most probable first, ties by index.
+    """The `count` most probable tokens with nonzero mass, most probable first, ties by index.
 
     Raises: ProbabilityError, PrecisionError, ParameterError (a negative count).
     """
@@ -67,7 +67,7 @@ def top_k(q: Distribution, count: int) -> list[int]:
 
 
 def grow_chain(q_model: Model, context: Context, count: int, dice: Dice) -> tuple[list[int], list[Distribution]]:
-    """A chain of `count` tokens after `context`, and the law of each."""
+    """A chain of `count` tokens after `context`, and the distribution that each was drawn from."""
     _check_count(count)
     draft: list[int] = []
     laws: list[Distribution] = []
@@ -80,9 +80,10 @@ def grow_chain(q_model: Model, context: Context, count: int, dice: Dice) -> tupl
 def grow_tree(
     q_model: Model, context: Context, branching: Sequence[int], draw: Draw, dice: Dice, root: int = 0
 ) -> tuple[DraftTree, list[Distribution]]:
-    """A tree, level by level, each node of level d with up to `branching[d]` children, and the draft law after each node.
+    """A tree grown level by level, and the draft distribution after each node. A node of level d has up to `branching[d]`
+    children.
 
-    `context` is all that was emitted; its last token is the root, or `root` where it is empty.
+    `context` is everything emitted so far; its last token is the root. If it is empty, the root is `root`.
     """
     tree = DraftTree((context[-1] if context else root,), (-1,))
     level = [0]
@@ -97,10 +98,10 @@ def grow_tree(
 
 
 def after_nodes(model: Model, context: Context, tree: DraftTree) -> list[Distribution]:
-    """What a model says after each node of a tree."""
+    """The model's distribution after each node of a tree."""
     return [model((*context, *tree.drafted(node))) for node in range(len(tree))]
 
 
 def _check_count(count: int) -> None:
     if count < 0:
-        raise ParameterError(f"{count} children were asked for; give 0 or more")
+        raise ParameterError(f"count is {count}; it must be 0 or more")

@@ -1,4 +1,4 @@
-"""What a window emits: the accepted drafts and one token of the target's, which is the next root and in no state yet."""
+"""What a window emits: the accepted drafts and one token of the target, which is the next root and not yet in any state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from ..errors import LengthError
 
 @dataclass(frozen=True)
 class Emitted:
-    """The run of tokens, and the path of nodes that enters the state: the root and the accepted drafts, one for each token.
+    """The emitted tokens, and the path of nodes that enters the state: the root and the accepted drafts, one node per token.
 
-    An empty run belongs to a row that took no part. Raises: LengthError.
+    The run is empty for a row without a window. Raises: LengthError.
     """
 
     tokens: tuple[int, ...]
@@ -22,8 +22,8 @@ class Emitted:
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.path):
             raise LengthError(
-                f"a run of {len(self.tokens)} tokens came with a path of {len(self.path)} nodes; "
-                "a window emits its accepted drafts and one token, and advances by its root and its accepted drafts"
+                f"a run has {len(self.tokens)} tokens and a path of {len(self.path)} nodes; "
+                "a window emits its accepted drafts and one more token, and advances by its root and its accepted drafts"
             )
 
     @property
@@ -37,12 +37,12 @@ class Emitted:
         return max(self.advanced - 1, 0)
 
     def first(self, count: int) -> "Emitted":
-        """The run cut to its first `count` tokens; the last of them is in no state, so the path has as many nodes."""
+        """The run cut to its first `count` tokens, with as many nodes on the path (the last token enters no state)."""
         return Emitted(self.tokens[:count], self.path[:count])
 
 
 def accepted(runs: Sequence[Emitted], tokens: int) -> Accepted:
-    """The runs of a batch as the backtracking paths read them, for windows of `tokens` tokens.
+    """The runs of a batch in the form that the backtracking paths take, for windows of `tokens` tokens.
 
     Raises: LengthError for a path longer than the window.
     """

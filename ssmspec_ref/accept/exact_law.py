@@ -1,10 +1,10 @@
-"""The exact law of what an algorithm emits, by enumeration of its own decisions with rational weights.
+"""The exact distribution of what an algorithm emits, found by enumerating its random decisions with rational weights.
 
 law(x) = sum over the scripts of outcomes that emit x of the product of their weights   (1)
 
-The algorithm itself runs, unchanged, once for each script; the draws of the draft and the decisions of the acceptance are
-enumerated together. An algorithm is lossless if its law equals the target's as fractions. No sample is drawn, so a difference
-of any size is seen, and equality is proof for the models at hand.
+The algorithm itself runs unchanged, once per script; the draws of the draft and the decisions of the acceptance are
+enumerated together. An algorithm is lossless if its distribution equals the target's as fractions. Nothing is sampled, so a
+difference of any size is found, and equality is a proof for the models used.
 """
 
 import functools
@@ -20,13 +20,13 @@ from .draws import Context, Model
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 Round: TypeAlias = Callable[[Context, Dice], Context]
-"""One window after a context: the tokens that it emits, at least one."""
+"""One window after a context: returns the tokens that it emits, at least one."""
 
 
 def exact_law(experiment: Callable[[Dice], Outcome]) -> dict[Outcome, Fraction]:
-    """The law of an experiment's outcome (1).
+    """The distribution of an experiment's outcome (1).
 
-    Raises: PrecisionError for weights that are not rational, ProbabilityError for weights that are no distribution.
+    Raises: PrecisionError for weights that are not rational, ProbabilityError for weights that are not a distribution.
     """
     law: dict[Outcome, Fraction] = defaultdict(Fraction)
     scripts: list[list[int]] = [[]]
@@ -38,14 +38,14 @@ def exact_law(experiment: Callable[[Dice], Outcome]) -> dict[Outcome, Fraction]:
 
 
 def law_of_rounds(one_round: Round, length: int, context: Context = ()) -> dict[Context, Fraction]:
-    """The law of the first `length` tokens after `context`, by windows until they are there; what exceeds them is cut.
+    """The distribution of the first `length` tokens after `context`, window by window; tokens beyond `length` are cut.
 
-    Windows are independent given what was emitted, so each context is enumerated once.
+    A window depends on earlier ones only through the tokens emitted, so each context is enumerated once.
 
     Raises: BudgetError for a negative length, EmptyWindow for a round that emits nothing.
     """
     if length < 0:
-        raise BudgetError(f"the law of {length} tokens was asked for; give 0 or more")
+        raise BudgetError(f"length is {length}; it must be 0 or more")
     law: dict[Context, Fraction] = defaultdict(Fraction)
     growing = {context: Fraction(1)}
     while growing:
@@ -62,17 +62,17 @@ def law_of_rounds(one_round: Round, length: int, context: Context = ()) -> dict[
 
 
 def law_of_model(model: Model, length: int, context: Context = ()) -> dict[Context, Fraction]:
-    """The law of plain decoding: one draw from the model for each token."""
+    """The distribution of plain decoding: one draw from the model per token."""
     return law_of_rounds(lambda begun, dice: (dice.pick(model(begun), 0),), length, context)
 
 
 def total_variation(one: dict[Outcome, Fraction], other: dict[Outcome, Fraction]) -> Fraction:
-    """Half the sum of |one - other|: the largest difference of the probability of any event."""
+    """Half the sum of |one - other|: the largest difference in the probability of any event."""
     return sum((abs(one.get(x, Fraction(0)) - other.get(x, Fraction(0))) for x in {**one, **other}), Fraction(0)) / 2
 
 
 def rational_model(seed: str, size: int, zeros: float = 0.25) -> Model:
-    """A model whose every context has a distribution of its own, with small denominators and about a quarter of zeros."""
+    """A model with another distribution for every context, with small denominators and about a quarter of zeros."""
 
     @functools.cache
     def model(context: Context) -> list[Fraction]:

@@ -1,10 +1,10 @@
-"""Greedy acceptance: a draft stands as long as it is what the target would have said.
+"""Greedy acceptance: a draft is accepted if it is the token that the target would choose.
 
 t_n = argmax p(. | n), the lowest token on ties                     (1)
 go to the first child of n that holds t_n; else emit t_n and stop   (2)
 
-Three derivations: the longest prefix of a chain, the walk down a tree, and the sweep over all nodes of a batch that a
-device runs without asking the host.
+Three forms: the longest prefix of a chain, the walk down a tree, and a sweep over all nodes of a batch, which a device can
+run without synchronising with the host.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ from .emitted import Emitted
 
 @checked
 def choices(logits: Logits) -> Tokens:
-    """The target's choice after every token of a window (1). Raises: ProbabilityError for NaN or +inf, or a row all -inf."""
+    """The target's choice after every token of a window (1).
+
+    Raises: ProbabilityError for NaN or +inf, or a row that is all -inf.
+    """
     best = logits.max(axis=2)
     if not np.isfinite(best).all():
         b, t = np.argwhere(~np.isfinite(best))[0]
@@ -32,11 +35,11 @@ def choices(logits: Logits) -> Tokens:
 
 
 def chain(draft: Sequence[int], choice: Sequence[int]) -> Emitted:
-    """The longest prefix of a chain that the target would have said, and its next choice.
+    """The longest prefix of a chain that equals the target's choices, and the target's next choice.
 
     `choice[t]` follows token t of the window; `choice[0]` follows the root.
 
-    Raises: ShapeMismatch unless there is one choice more than drafts.
+    Raises: ShapeMismatch unless there is exactly one more choice than drafts.
     Source: Snakes and Ladders, section 3.1.
     """
     _check_choices(len(choice), len(draft) + 1)
@@ -45,9 +48,9 @@ def chain(draft: Sequence[int], choice: Sequence[int]) -> Emitted:
 
 
 def walk(tree: DraftTree, choice: Sequence[int]) -> Emitted:
-    """The walk from the root: equation (2) until it emits. A leaf emits its own choice.
+    """Walk down a tree from the root by equation (2) until it emits. A leaf emits its own choice.
 
-    Raises: ShapeMismatch unless there is one choice for each node.
+    Raises: ShapeMismatch unless there is one choice per node.
     Source: STree, section 5.1 (greedy verification).
     """
     _check_choices(len(choice), len(tree))
@@ -60,15 +63,16 @@ def walk(tree: DraftTree, choice: Sequence[int]) -> Emitted:
 
 @checked
 def sweep(tokens: Tokens, parents: Parents, choice: Tokens) -> tuple[Tokens, Path, Lengths]:
-    """The walk of every row at once, in fixed shapes: emitted tokens and accepted path, padded with -1, and `advanced`.
+    """Walk every row at once, in fixed shapes. Returns the emitted tokens and the accepted path, padded with -1, and
+    `advanced`.
 
     ok_0 = 1,  ok_i = ok_parent(i) and token_i = t_parent(i) and no earlier sibling holds token_i   (3)
     last = the node with ok = 1 of the greatest depth                                               (4)
     path = last and its parents, root first                                                         (5)
     emitted = the tokens of the path after the root, then t_last                                    (6)
 
-    The third condition of (3) makes the nodes with ok = 1 one path. Without it a second sibling of the same token may lead to
-    a deeper node: also what the target would have said, but another path than the walk's.
+    The third condition of (3) makes the nodes with ok = 1 a single path. Without it, a second sibling with the same token may
+    lead to a deeper node: the target would choose these tokens too, but the path differs from the walk's.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, NotTopological.
     """
@@ -98,6 +102,4 @@ def sweep(tokens: Tokens, parents: Parents, choice: Tokens) -> tuple[Tokens, Pat
 
 def _check_choices(came: int, needed: int) -> None:
     if came != needed:
-        raise ShapeMismatch(
-            f"choice came with {came} tokens, but the window has {needed}; give one for each, the root included"
-        )
+        raise ShapeMismatch(f"choice has {came} tokens, but the window has {needed}; give one for each, the root included")

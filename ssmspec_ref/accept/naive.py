@@ -1,10 +1,11 @@
-"""Naive sampling: draw from the target, and keep the draft if it agrees.
+"""Naive sampling: draw from the target, and keep the draft if it is the token drawn.
 
 t ~ p(. | n)                                                            (1)
 go to the first child of n that holds t; else emit t and stop           (2)
 
-Every emitted token is a draw from the target at its own node, so the law is the target's for any children, sampled or not,
-and no q is needed. One draw for each node: drafts that share a prefix share its draws (`drafts.trie`), or the law is lost.
+Every emitted token is drawn from the target at its own node, so the distribution is the target's for any children, sampled or
+not, and q is not needed. Each node has one draw: drafts that share a prefix must share its draws (`drafts.trie`), or the
+distribution is wrong.
 
 Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
 """
@@ -16,9 +17,9 @@ from .emitted import Emitted
 
 
 def naive(tree: DraftTree, p_target: Distributions, dice: Dice) -> Emitted:
-    """Walk down a tree by equations (1) and (2) of the module; `p_target[i]` is the target after node i.
+    """Walk down a tree by equations (1) and (2) of the module; `p_target[i]` is the target's distribution after node i.
 
-    With noise laid out by node this is `greedy.walk` on the choices that were drawn at every node.
+    If noise is indexed by node, this equals `greedy.walk` on the tokens drawn at every node.
 
     Raises: ProbabilityError, PrecisionError, ShapeMismatch, ParameterError (a token outside the vocabulary).
     Source: as the module.

@@ -1,7 +1,7 @@
-"""From logits to the distribution that is sampled, the same for the target and for the draft.
+"""From logits to the distribution that is sampled, the same for target and draft.
 
-Seen from a node of a window, `output` is everything emitted, the root included, and the drafts on the path to the node;
-drafts elsewhere in the window do not count. In this order, n_i the count of token i in the output:
+At a node of a window, `output` is everything emitted so far, including the root, and then the drafts on the path to the node;
+drafts on other branches do not count. The steps are, in this order, with n_i the count of token i in the output:
 
 l_i <- l_i / r if l_i > 0, else l_i r, for i in prompt or output     repetition penalty r             (1)
 l_i <- l_i - frequency n_i - presence [n_i > 0]                      frequency and presence penalty   (2)
@@ -10,8 +10,8 @@ p   <- softmax(l / T); T = 0: the point mass at the first maximum    temperature
 p   <- norm(the k most probable), ties by index                      top-k                            (5)
 p   <- norm(the fewest most probable whose mass is >= top_p)         top-p, ties by index             (6)
 
-What is masked has probability exactly 0. (5) and (6) act on distributions, so they run on fractions too. Because exactly k
-tokens survive (5), top-k 1 is greedy, also on ties.
+Masked tokens have probability exactly 0. (5) and (6) act on distributions, so they run on fractions too. Exactly k tokens
+survive (5), so top-k 1 is greedy, even with ties.
 
 Source: (1) arXiv:1909.05858, section 4.1; (6) arXiv:1904.09751, section 3.1; the order is that of transformers and vLLM.
 """
@@ -32,7 +32,7 @@ from .draft_tree import DraftTree
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings of a request. The defaults change nothing.
+    """The sampling settings of a request. The defaults change nothing.
 
     Raises: ParameterError for a value outside its domain, NaN included.
     """
@@ -47,13 +47,22 @@ class Sampling:
     eos: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        _demand("temperature", self.temperature, 0 <= self.temperature < math.inf, "a finite number >= 0; 0 is greedy")
-        _demand("top_k", self.top_k, self.top_k >= 0, "0 (all) or more")
-        _demand("top_p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]")
-        _demand("repetition", self.repetition, 0 < self.repetition < math.inf, "a finite number > 0")
-        _demand("presence", self.presence, math.isfinite(self.presence), "a finite number")
-        _demand("frequency", self.frequency, math.isfinite(self.frequency), "a finite number")
-        _demand("min_tokens", self.min_tokens, self.min_tokens >= 0, "0 or more")
+        for name, (low, high, needed) in DOMAINS.items():
+            value = getattr(self, name)
+            _demand(name, value, low <= value <= high, needed)
+
+
+SMALLEST, LARGEST = np.nextafter(0.0, 1.0), np.finfo(np.float64).max
+DOMAINS: dict[str, tuple[Number, Number, str]] = {
+    "temperature": (0, LARGEST, "a finite number >= 0; 0 is greedy"),
+    "top_k": (0, math.inf, "0 (all) or more"),
+    "top_p": (SMALLEST, 1, "a number in (0, 1]"),
+    "repetition": (SMALLEST, LARGEST, "a finite number > 0"),
+    "presence": (-LARGEST, LARGEST, "a finite number"),
+    "frequency": (-LARGEST, LARGEST, "a finite number"),
+    "min_tokens": (0, math.inf, "0 or more"),
+}
+"""The smallest and largest allowed value of each setting."""
 
 
 @checked
@@ -65,7 +74,7 @@ def process(logits: LogitRow, prompt: Sequence[int], output: Sequence[int], samp
     Source: as the module.
     """
     if np.isnan(logits).any() or np.isposinf(logits).any():
-        raise ProbabilityError(f"logits came as {logits}; give finite numbers, or -inf for masked tokens")
+        raise ProbabilityError(f"logits are {logits}; they must be finite, or -inf for masked tokens")
     for name, tokens in (("prompt", prompt), ("output", output), ("eos", sorted(sampling.eos))):
         check_tokens(name, tokens, logits.size)
     seen = penalised(logits, prompt, output, sampling)  # (1) (2)
@@ -81,28 +90,30 @@ def process(logits: LogitRow, prompt: Sequence[int], output: Sequence[int], samp
 def process_window(
     logits: WindowLogits, tree: DraftTree, prompt: Sequence[int], output: Sequence[int], sampling: Sampling
 ) -> list[Probs]:
-    """`process` after every node of a window, each with the drafts on its own path counted as output.
+    """`process` after every node of a window; the drafts on the node's own path count as output.
 
-    `output` ends with the root, which is therefore not counted again.
+    `output` ends with the root, so the root is not counted again.
 
-    Raises: as `process`; ShapeMismatch unless there is one row for each node.
+    Raises: as `process`; ShapeMismatch unless there is one row per node.
     """
     if len(logits) != len(tree):
-        raise ShapeMismatch(f"logits came with {len(logits)} rows, but the window has {len(tree)} nodes; give one for each")
+        raise ShapeMismatch(f"logits have {len(logits)} rows, but the window has {len(tree)} nodes; give one for each")
     return [process(row, prompt, [*output, *tree.drafted(i)], sampling) for i, row in enumerate(logits)]
 
 
 def penalised(logits: LogitRow, prompt: Sequence[int], output: Sequence[int], sampling: Sampling) -> LogitRow:
-    """Equations (1) and (2), on a copy."""
-    counts = Counter(map(int, output))
-    known = np.isin(np.arange(logits.size), [*prompt, *output])
-    n = np.array([counts[i] for i in range(logits.size)], dtype=np.float64)
-    scaled = np.where(logits > 0, logits / sampling.repetition, logits * sampling.repetition)
-    return np.where(known, scaled, logits) - sampling.frequency * n - sampling.presence * (n > 0)
+    """Equations (1) and (2), token by token. Returns a copy."""
+    seen = logits.copy()
+    for token in {*map(int, prompt), *map(int, output)}:
+        seen[token] *= sampling.repetition if seen[token] < 0 else 1.0  # (1), below 0
+        seen[token] /= sampling.repetition if seen[token] > 0 else 1.0  # (1), above 0
+    for token, n in Counter(map(int, output)).items():
+        seen[token] = seen[token] - sampling.frequency * n - sampling.presence  # (2)
+    return seen
 
 
 def softmax(logits: LogitRow, temperature: float) -> Probs:
-    """exp(l / T) / sum exp(l / T) (4). Raises: ProbabilityError where every token is masked."""
+    """exp(l / T) / sum exp(l / T) (4). Raises: ProbabilityError if every token is masked."""
     best = logits.max()
     if best == -np.inf:
         raise ProbabilityError(f"all {logits.size} tokens are masked; leave at least one")
@@ -121,7 +132,7 @@ def top_k(p: Distribution, count: int) -> list[Number]:
 
 
 def top_p(p: Distribution, share: Number) -> list[Number]:
-    """The fewest most probable tokens whose mass is at least `share`, renormalised (6); 1 keeps every token.
+    """The fewest most probable tokens with a total mass of at least `share`, renormalised (6); 1 keeps every token.
 
     Raises: ProbabilityError, ParameterError.
     """
@@ -150,4 +161,4 @@ def _only(row: list[Number], kept: list[int]) -> list[Number]:
 
 def _demand(name: str, value: Number, holds: bool, needed: str) -> None:
     if not holds:
-        raise ParameterError(f"{name} came as {value}; give {needed}")
+        raise ParameterError(f"{name} is {value}; it must be {needed}")

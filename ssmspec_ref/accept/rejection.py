@@ -1,13 +1,13 @@
-"""Rejection sampling on a chain: sampled decoding whose law is exactly the target's.
+"""Rejection sampling on a chain: the emitted tokens have exactly the target's distribution.
 
 accept x_t with probability min(1, p_t(x_t) / q_t(x_t))            (1)
 first rejection: emit from p' = norm((p_t - q_t)+)                 (2)
 none: emit from p_K, the target after the last draft (the bonus)   (3)
 
-x_t must have been drawn from the very q_t that is given: after temperature, top-k, top-p and penalties. A token that q_t
-excludes was never proposed, so it is passed over and the window ends with a token from p_t (4).
+x_t must have been drawn from the q_t that is given, after temperature, top-k, top-p and penalties. A token with q_t(x_t) = 0
+cannot have been drawn, so it is skipped and the window ends with a token from p_t (4).
 
-Source: arXiv:2211.17192, algorithm 1; Mamba Drafters, algorithm 1, with the normalisation that it leaves out of (2).
+Source: arXiv:2211.17192, algorithm 1; Mamba Drafters, algorithm 1, adding the normalisation that it omits in (2).
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,11 @@ from .emitted import Emitted
 
 
 def rejection(draft: Sequence[int], p_target: Distributions, q_draft: Distributions, dice: Dice) -> Emitted:
-    """Accept a prefix of a chain and emit one token more: equations (1) to (4) of the module.
+    """Accept a prefix of a chain and emit one more token: equations (1) to (4) of the module.
 
-    `p_target[t]` is the target after token t of the window, the root at 0; `q_draft[t]` the law of `draft[t]`, which follows
-    it. `draft[t]` is node t + 1, whose coin decides (1); the last token is picked at the last accepted node.
+    `p_target[t]` is the target's distribution after token t of the window, with the root at 0; `q_draft[t]` is the one that
+    `draft[t]` was drawn from. `draft[t]` is node t + 1, and its coin decides (1); the last token is picked at the last
+    accepted node.
 
     Raises: ProbabilityError, PrecisionError, ShapeMismatch, ParameterError (a token outside the vocabulary).
     Source: as the module.

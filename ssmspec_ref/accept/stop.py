@@ -3,8 +3,8 @@
 n_stop = the first n such that token n is an end of sequence, or output and tokens 1 .. n end with a stop sequence   (1)
 n      = min(n_stop, budget, length of the run)                                                                    (2)
 
-The stop is looked for before the budget: where both fall on one token, the run ends by the stop. What lies behind n was never
-emitted: it leaves the run, and `advanced` with it. The stopping tokens themselves stay in the run.
+The stop is checked before the budget: if both fall on one token, the run ends by the stop. Tokens after n are not emitted:
+they are removed from the run, and `advanced` shrinks with it. The stopping tokens themselves stay in the run.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ class Stop:
 
     def __post_init__(self) -> None:
         if any(not sequence for sequence in self.sequences):
-            raise ParameterError("a stop sequence came without tokens, which every output ends with; give at least one token")
+            raise ParameterError("a stop sequence is empty, and would match every output; give at least one token")
 
     def ended(self, output: Sequence[int]) -> Finish | None:
-        """Whether an output ends here, and by what."""
+        """How an output ends here ("stop"), or None if it goes on."""
         if output and output[-1] in self.eos:
             return "eos"
         if any(tuple(output[-len(sequence) :]) == sequence for sequence in self.sequences):
@@ -38,16 +38,16 @@ class Stop:
 
 
 def cut(run: Emitted, output: Sequence[int], stop: Stop, budget: int) -> tuple[Emitted, Finish | None]:
-    """The run as far as it is emitted, and by what the sequence ended, or None if it goes on: equations (1) and (2).
+    """Cut the run to the tokens that are emitted. Also returns how the sequence ended, or None: equations (1) and (2).
 
-    `output` is what was emitted before, without the prompt: a stop sequence may begin in it. `budget` counts the tokens that
-    may still be emitted; a run that meets it exactly is whole, and the sequence has ended. A budget of 0 emits nothing and
-    advances by nothing.
+    `output` is what was emitted before, without the prompt; a stop sequence may begin in it. `budget` is the number of tokens
+    that may still be emitted. A run of exactly this length is kept whole and ends the sequence. With a budget of 0 nothing is
+    emitted and `advanced` is 0.
 
     Raises: BudgetError for a negative budget.
     """
     if budget < 0:
-        raise BudgetError(f"the budget came as {budget} tokens; give 0 or more, and retire a sequence whose budget is spent")
+        raise BudgetError(f"the budget is {budget} tokens; it must be 0 or more; retire a sequence whose budget is spent")
     seen = list(map(int, output))
     for n, token in enumerate(run.tokens[:budget], start=1):
         seen.append(token)

@@ -1,12 +1,12 @@
-"""Activation replay: keep the state before the last window and the window's inputs; replay what was accepted of them.
+"""Activation replay: keep the state before the last window and the window's inputs, and replay the accepted ones.
 
     M <- conv window after the accepted inputs        (1)
     S <- S advanced by the accepted tokens            (2)
     y  = the new window, from M and S                 (3)
     keep the new window's inputs                      (4)
 
-The replay stands at the head of the next window, as in the paper, so that one launch does both. The cached values behind the
-convolution may be used again because an accepted prefix, or path, saw exactly the context that was accepted.
+The replay happens at the start of the next window, as in the paper, so that one launch does both. The cached values after the
+convolution can be used again because an accepted prefix, or path, saw exactly the accepted context.
 
 Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STree, section 3.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import conv
-from ..mixer import Mixer, MixerState, RecurrenceWindow, verify_window
+from ..layers.mixer import Mixer, MixerState, RecurrenceWindow, verify_window
 from ..records import Record, along, rows
 from ..shapes import Array, Channels, Lengths, Path
 from .protocol import Accepted, Draft
@@ -24,7 +24,7 @@ from .protocol import Accepted, Draft
 
 @dataclass(frozen=True)
 class Cache(Record):
-    """The inputs of the last window: before the convolution for M, behind it for S."""
+    """The inputs of the last window: before the convolution for M, after it for S."""
 
     pre: Channels
     window: RecurrenceWindow
@@ -33,7 +33,7 @@ class Cache(Record):
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """The state before the cached window, and the cache; no cache before the first window."""
+    """The state before the cached window, and the cache (None before the first window)."""
 
     state: MixerState
     cache: Cache | None = None
@@ -41,7 +41,7 @@ class Kept(Record):
 
 @dataclass(frozen=True)
 class Pending:
-    """The state that the window started from, the window, and what the recurrence read of it."""
+    """The state that the window started from, the window, and the recurrence's inputs for it."""
 
     state: MixerState
     draft: Draft
@@ -63,7 +63,7 @@ def restore(kept: Kept, mixer: Mixer) -> MixerState:
 
 
 def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
-    """Replay what was accepted, then read the window: equations (1) to (3).
+    """Replay the accepted tokens, then read the window: equations (1) to (3).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological, ParameterError.
     """
@@ -73,7 +73,7 @@ def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
 
 
 def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
-    """Cache the accepted row of the window (4); nothing is computed, and rejected tokens are never read again.
+    """Cache the accepted row of the window (4). Nothing is computed, and rejected tokens are never read again.
 
     Raises: AcceptanceError.
     """

@@ -1,23 +1,23 @@
-"""Joint attainment and advancement: the next window brings the accepted tokens again, in a row of its own.
+"""Joint attainment and advancement: the next window repeats the accepted tokens, in an extra row.
 
-v is what the last window emitted, c = |v| tokens of which the last is the root; S and M stand before v. A window of K drafts
-is one call over rows of c + K tokens, K+1 to 2K+1 of them, all from the same S and M:
+v holds the tokens that the last window emitted, c = |v|, and the last of them is the root; S and M are the states before v. A
+window of K drafts is one call over rows of c + K tokens, K+1 to 2K+1 of them, all from the same S and M:
 
     backtracking row  = K no-ops, then v           its last state is the next S, M  (1)
-    draft rows        = v, then the drafts         their states are dropped         (2)
-    outputs           = the draft rows'                                             (3)
+    draft rows        = v, then the drafts         their states are discarded       (2)
+    outputs           = those of the draft rows                                     (3)
     commit            : the next v is the accepted drafts and the token after them  (4)
 
-A no-op must act in three places: it does not enter the window of the convolution (`conv.scan_masked`), its decay is 1, its
-update 0 (`states` of the recurrence; for the delta rule g = 0 and beta = 0). The paper masks the second by A, the third by B
-and C behind the convolution, whose bias and SiLU make something of any input.
+A no-op must have no effect in three places: it does not enter the window of the convolution (`conv.scan_masked`), its decay
+is 1, and its update is 0 (`states` of the recurrence; for the delta rule g = 0 and beta = 0). The paper masks the second by
+A, the third by B and C after the convolution, because the convolution's bias and SiLU make any input nonzero.
 
-Between two windows one state is kept, c - 1 committed tokens behind (`refeed`): a window must bring these before its root.
-Nothing is special about the first window: c = 1. Where sequences differ in c, the shorter rows are padded with no-ops on the
-left, so that all rows end together; `verify` aligns them itself, and takes and returns rows that begin together.
+Between two windows one state is kept, c - 1 committed tokens in the past (`refeed`): a window must repeat these before its
+root. The first window is not special: c = 1. If sequences differ in c, the shorter rows are padded with no-ops on the left,
+so that all rows end together; `verify` does this itself, and takes and returns rows that begin together.
 
 Source: Snakes and Ladders, section 3.1 and figure 3. There S is "the last verified state at t - 2": the root's window counts
-as one. The lag is the price of one state; activation replay pays with a cache of activations instead.
+as one. The lag is the cost of keeping one state; activation replay stores a cache of activations instead.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import LengthError, Unsupported
+from ..layers.mixer import Mixer, MixerInputs, MixerState, scan
 from ..lengths import first, last
-from ..mixer import Mixer, MixerInputs, MixerState, scan
 from ..records import Record, along, masked, rows, where
 from ..shapes import Array, Lengths
 from .protocol import Accepted, Draft
@@ -34,7 +34,7 @@ from .protocol import Accepted, Draft
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """The state before v, and how many tokens of v are committed: all but the root."""
+    """The state before v, and the number of committed tokens of v: all but the root."""
 
     state: MixerState
     lag: Lengths
@@ -42,7 +42,7 @@ class Kept(Record):
 
 @dataclass(frozen=True)
 class Pending:
-    """What was kept, the window, and the state of the backtracking rows."""
+    """What was kept, the window, and the final state of the backtracking rows."""
 
     kept: Kept
     draft: Draft
@@ -56,7 +56,7 @@ def start(state: MixerState) -> Kept:
 def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
     """Advance the kept state by v, and read the draft rows, in one call: equations (1) to (3).
 
-    Every row of `draft` begins with the `refeed` tokens of its sequence; the outputs stand beside the tokens as they came.
+    Every row of `draft` begins with the `refeed` tokens of its sequence. Outputs are in the order of the tokens given.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, ParameterError, Unsupported (a tree).
     """
@@ -75,16 +75,16 @@ def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
 
 
 def check_refed(lag: Lengths, lengths: Lengths) -> None:
-    """Raise LengthError for a row too short for the tokens to be brought again and the root; 0 takes no part."""
+    """Raise LengthError for a row too short for the repeated tokens and the root; a length of 0 means no window."""
     for r in np.flatnonzero((lengths > 0) & (lengths <= lag)):
         raise LengthError(
             f"row {r} holds {lengths[r]} tokens, but its sequence lags by {lag[r]}; "
-            f"bring these {lag[r]} again, then the root, then the drafts"
+            f"feed these {lag[r]} again, then the root, then the drafts"
         )
 
 
 def backtracking(lag: Lengths, sequence: Lengths, lengths: Lengths) -> tuple[Lengths, Lengths]:
-    """c, the tokens of each backtracking row, and the draft row at whose head they stand; 0 for a sequence that rests."""
+    """c, the number of tokens of each backtracking row (0: no window), and the draft row that begins with them."""
     c, source = np.zeros_like(lag), np.zeros_like(lag)
     for r in np.flatnonzero(lengths > 0)[::-1]:
         c[sequence[r]], source[sequence[r]] = lag[sequence[r]] + 1, r
@@ -92,22 +92,22 @@ def backtracking(lag: Lengths, sequence: Lengths, lengths: Lengths) -> tuple[Len
 
 
 def end_together(window: MixerInputs, lengths: Lengths) -> MixerInputs:
-    """The rows moved right, so that their first `lengths` tokens come last; no-ops before them repeat the first token."""
+    """Shift the rows right, so that their first `lengths` tokens come last; the no-ops before them repeat the first token."""
     tokens = window.pre.shape[1]
     return along(window, np.arange(tokens) - (tokens - lengths)[:, None])
 
 
 def begin_together(y: Array, lengths: Lengths) -> Array:
-    """The outputs of right-aligned rows moved back beside the tokens as they came; 0 behind them."""
+    """Shift the outputs of right-aligned rows back to the order of the tokens given; 0 after them."""
     tokens = y.shape[1]
     index = np.minimum(np.arange(tokens) + (tokens - lengths)[:, None], tokens - 1)
     return masked(np.take_along_axis(y, index.reshape(index.shape + (1,) * (y.ndim - 2)), axis=1), first(lengths, tokens))
 
 
 def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
-    """The state of the backtracking row; what was accepted now is behind it by all but the root (4).
+    """Keep the state of the backtracking row; it lacks all tokens accepted now but the root (4).
 
-    A sequence that did not advance keeps both its state and its lag: its backtracking row is forgotten too.
+    A sequence that did not advance keeps both its state and its lag, and its backtracking row is discarded.
 
     Raises: AcceptanceError.
     """
@@ -118,7 +118,7 @@ def commit(pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
 
 
 def restore(kept: Kept, mixer: Mixer) -> MixerState:
-    """The state that plain decoding held `refeed` committed tokens ago; to hand a row over, scan these."""
+    """The state of plain decoding `refeed` committed tokens ago. To hand a row over, scan these tokens."""
     return kept.state
 
 

@@ -1,10 +1,10 @@
-"""The attention layers of a hybrid, with the signature of the other paths: only a cache and a length have to be undone.
+"""The attention layers of a hybrid, with the signature of the other paths: only a cache and a length have to be rolled back.
 
-    y, cache' = the window, its keys and values behind the committed slots   (1)
+    y, cache' = the window, its keys and values after the committed slots    (1)
     commit    : the accepted ones move to the end of the committed slots     (2)
 
-A rejected token is undone by its slot lying behind the length. Where a recurrent path lags (`joint`), a window begins with
-tokens that this cache holds already: it is read from the length less the lag, and writes these slots again.
+A rejected token is undone because its slot is past the length. If a recurrent path lags (`joint`), a window begins with
+tokens that this cache holds already: it is read from the length minus the lag, and overwrites these slots.
 
 Source: as `attention`.
 """
@@ -25,7 +25,7 @@ Kept: TypeAlias = KVState
 
 @dataclass(frozen=True)
 class AttentionDraft(Draft):
-    """A window as an attention layer receives it."""
+    """The window of an attention layer: queries, keys and values before the position embedding."""
 
     inputs: AttentionWindow  # type: ignore[assignment]
 
@@ -40,7 +40,7 @@ class AttentionDraft(Draft):
 
 @dataclass(frozen=True)
 class Pending:
-    """What was kept, the window, the cache of each row with the window in it, and the lag of the sequences."""
+    """What was kept, the window, the cache of each row including the window, and the lag of the sequences."""
 
     kept: Kept
     draft: AttentionDraft
@@ -53,7 +53,7 @@ def start(state: KVState) -> Kept:
 
 
 def verify(kept: Kept, draft: AttentionDraft, params: AttentionParams, lag: Lengths | None = None) -> tuple[Query, Pending]:
-    """The outputs at every token of a window, or node of a tree (1); each row begins with the `lag` tokens of its sequence.
+    """The outputs at every token of a window, or node of a tree (1). Each row begins with the `lag` tokens of its sequence.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological, ParameterError.
     """
@@ -66,7 +66,7 @@ def verify(kept: Kept, draft: AttentionDraft, params: AttentionParams, lag: Leng
 
 
 def commit(pending: Pending, accepted: Accepted, params: AttentionParams) -> Kept:
-    """Move what was accepted to the end of the committed slots (2); the rest is dead.
+    """Move the accepted slots to the end of the committed slots (2); the rest is dead.
 
     Raises: AcceptanceError.
     """
@@ -81,7 +81,7 @@ def commit(pending: Pending, accepted: Accepted, params: AttentionParams) -> Kep
 
 
 def grown(cache: Array, slots: int) -> Array:
-    """The cache with at least `slots` slots."""
+    """The cache, extended to at least `slots` slots."""
     return np.pad(cache, ((0, 0), (0, max(0, slots - cache.shape[1])), (0, 0), (0, 0)))
 
 

@@ -1,4 +1,4 @@
-"""What every backtracking path receives and offers."""
+"""The common interface of the backtracking paths: what they take and what they return."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -7,8 +7,8 @@ import numpy as np
 
 from .. import tree
 from ..errors import AcceptanceError, ParameterError, ShapeMismatch
+from ..layers.mixer import Mixer, MixerInputs, MixerState
 from ..lengths import check_lengths, first
-from ..mixer import Mixer, MixerInputs, MixerState
 from ..records import Record, rows
 from ..shapes import Array, Lengths, Mask, Parents, Path
 
@@ -18,13 +18,13 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Draft(Record):
-    """One window: the root and its drafts, as a chain or as a packed tree, one row for each draft.
+    """One window: the root and its drafts, as a chain or as a packed tree, one row per draft.
 
-    `lengths` counts the real tokens of each row (None: all); `sequence` names the sequence that a row continues (None: row r
-    continues sequence r; several rows may share one); `parents` makes the window a tree. A path that lags (`refeed`) is
-    brought the committed tokens that it lacks at the head of each row, and `lengths` counts them too.
+    `lengths` counts the real tokens of each row (None: all). `sequence` gives the sequence that a row continues (None: row r
+    continues sequence r; several rows may share one). `parents` makes the window a tree. If a path lags (`refeed`), each row
+    begins with the committed tokens that the path lacks, and `lengths` counts them too.
 
-    Raises: LengthError, NotTopological, ParameterError, ShapeMismatch (by the path that reads them).
+    Raises: LengthError, NotTopological, ParameterError, ShapeMismatch, when a path reads these fields.
     """
 
     inputs: MixerInputs
@@ -41,21 +41,21 @@ class Draft(Record):
         return int(self.inputs.pre.shape[0])
 
     def live(self) -> Mask:
-        """The real tokens of each row; padding nodes of a tree are none."""
+        """Marks the real tokens of each row; padding nodes of a tree are not real."""
         lengths = np.full(self.rows, self.tokens) if self.lengths is None else self.lengths
         check_lengths("draft.lengths", lengths, self.tokens)
         real = first(lengths, self.tokens)
         return real if self.parents is None else real & (self.parents != tree.PADDING)
 
     def tree(self) -> Parents:
-        """The parent of each token; a chain is the tree with one path."""
+        """The parent of each token; a chain is a tree with one path."""
         if self.parents is None:
             return np.tile(np.arange(-1, self.tokens - 1), (self.rows, 1))
         tree.check_parents(self.parents)
         return self.parents
 
     def continues(self, sequences: int) -> Lengths:
-        """The sequence that each row continues, one of `sequences`."""
+        """The sequence that each row continues, in 0 .. sequences - 1."""
         if self.sequence is None:
             if self.rows != sequences:
                 raise ShapeMismatch(
@@ -65,7 +65,7 @@ class Draft(Record):
         bad = np.flatnonzero((self.sequence < 0) | (self.sequence >= sequences))
         if bad.size:
             raise ParameterError(
-                f"draft.sequence[{bad[0]}] came as {self.sequence[bad[0]]}, but there are {sequences} sequences; "
+                f"draft.sequence[{bad[0]}] is {self.sequence[bad[0]]}, but there are {sequences} sequences; "
                 f"give 0 to {sequences - 1}"
             )
         return self.sequence
@@ -79,9 +79,9 @@ class Draft(Record):
 class Accepted(Record):
     """What was accepted of a window, one entry for each sequence.
 
-    `advanced` counts the root and the accepted drafts; 0 means that the sequence took no part (finished, or padding), and
-    nothing of it changes. `row` is the row of the window that was accepted (None: row b). `path` lists the accepted nodes of
-    a tree, root first (None: the first `advanced` tokens).
+    `advanced` counts the root and the accepted drafts; 0 means that the sequence had no window (finished, or padding), and
+    none of its state changes. `row` is the accepted row of the window (None: row b). `path` lists the accepted nodes of a
+    tree, root first (None: the first `advanced` tokens).
     """
 
     advanced: Lengths
@@ -91,15 +91,16 @@ class Accepted(Record):
     def choose(self, draft: Draft, sequences: int, lag: Lengths | None = None) -> tuple[Array, Array]:
         """The accepted row of each sequence, and its accepted tokens as a path over the window, padded with -1.
 
-        `lag` counts the committed tokens at the head of each sequence's rows; they are accepted already, and the path, which
-        begins at the root, comes out moved behind them.
+        `lag` counts the committed tokens at the start of each sequence's rows. They are accepted already; the path begins at
+        the root, and its indices are shifted by the lag.
 
-        Raises: AcceptanceError for another number of sequences than the window's, a row that does not continue its sequence,
-        more tokens than the row holds, or a path that is no path of the tree; NotTopological.
+        Raises: AcceptanceError for another number of sequences than the window has, a row of another sequence, more tokens
+        than the row holds, or a path that is not a path of the tree; NotTopological.
         """
         if len(self.advanced) != sequences:
             raise AcceptanceError(
-                f"advanced came for {len(self.advanced)} sequences, but the window continues {sequences}; give one for each"
+                f"advanced has {len(self.advanced)} entries, but the window continues {sequences} "
+                "sequences; give one for each"
             )
         chosen = np.zeros(sequences, dtype=np.int64)
         path = np.full((sequences, draft.tokens), -1)
@@ -137,7 +138,7 @@ def _check_path(b: int, advanced: int, path: Array, parents: Array, live: Array)
 
 
 class Backtrack(Protocol[K, P]):
-    """A module of this folder, or a configured path."""
+    """A module of this folder, or an object with the same functions."""
 
     def start(self, state: MixerState) -> K: ...
 

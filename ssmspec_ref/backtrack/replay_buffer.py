@@ -1,30 +1,31 @@
-"""ReplaySSM's replay buffer: a checkpoint that is read by every window and written by few, and a ring of the inputs since.
+"""ReplaySSM's replay buffer: a checkpoint that every window reads and few write, and a ring of the inputs since then.
 
-Each row holds a checkpoint S_0, a ring of L inputs (`ssd_buffered`, `delta_buffered`, `selective_buffered`: what is held of
-a token), and two cursors: the origin of the ring and h, the committed tokens in it. For a window of T tokens
+Each row has a checkpoint S_0, a ring of L inputs (`ssd_buffered`, `delta_buffered` and `selective_buffered` say what is
+stored per token), and two cursors: the origin of the ring, and h, the number of committed tokens in it. For a window of T
+tokens
 
     entry h + s of the ring, at (origin + h + s) mod L, <- token s of the window   (1)
     y from S_0, the h entries, and the window up to s                              (2)
     a row that is due: S_0 <- S_0 advanced by the h entries; origin += h, h = 0    (3)
-    commit: h += advanced; what was rejected lies behind h and is overwritten      (4)
+    commit: h += advanced; rejected entries lie past h and are overwritten later   (4)
     due at the next window iff h + 2T > L                                          (5)
 
-The flush (3) folds committed history only, never the window beside it, which may yet be rejected: it stays in the ring, where
-(1) put it. So history and window share the L entries, and h + T <= L is needed whether a row is due or not. Under (5) it
+The flush (3) folds committed tokens only. The current window may still be rejected, so it stays in the ring, where (1) put
+it. History and window therefore share the L entries, and h + T <= L is needed whether a row is due or not. With (5) this
 always holds, for L >= 2T: a row that is not due has h <= L - 2T, so h <= B = L - T after any commit, and one that was due
-has h <= T <= B. Under the natural rule, h + T > L, it does not: h = L - T is not due, a full acceptance makes h = L, and the
-flush comes one window too late, when nothing is free for the window beside it. The rule is decided row by row: rows accept
-different numbers of tokens, so they are due at different windows. With L < 2T a row is always due, and what a window added
-must be flushed by hand before one that does not fit beside it (`flush`). No modulus needs L to be a power of two; the
-published kernel's ring of 32 for L = 20 holds 12 entries that are never live.
+has h <= T <= B. With the simpler rule h + T > L it does not: h = L - T is not due, a full acceptance makes h = L, and the
+flush comes one window too late, when no entry is free for the current window. The rule is applied to each row: rows accept
+different numbers of tokens, so they are due at different windows. With L < 2T a row is always due, and if the next window
+would not fit, the committed tokens must be flushed first (`flush`). L need not be a power of two; the published kernel's ring
+of 32 for L = 20 has 12 entries that are never used.
 
-Here (1) is done at commit, with the one draft that was accepted, since several drafts of a sequence share its ring; the
-published kernel has one draft and writes it first. The entries are the same, and so is what must fit.
+Here (1) is done at commit, for the accepted draft only, because several drafts of a sequence share one ring; the published
+kernel has one draft and writes it first. The entries are the same, and so is the space needed.
 
-The convolution needs no ring: its window after each commit is w inputs, less than a ring would hold, and is kept as such.
+The convolution needs no ring: its window after each commit is w inputs, fewer than a ring would hold, and is stored directly.
 
-Standard decode is the same buffer with a window of one token that is accepted already: it is appended first, and the token
-that fills the ring is folded with the others. The published kernel folds it as it comes and never writes the L-th entry.
+Standard decode uses the same buffer with a window of one token that is already accepted: it is appended first, and the token
+that fills the ring is folded with the others. The published kernel folds that token directly and never writes the L-th entry.
 
 Source: ReplaySSM, algorithms 2, 4, 6 and 8, and the paragraphs on early flush and the ring.
 """
@@ -36,33 +37,30 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import conv
-from ..delta_buffered import DeltaHistory
 from ..errors import ParameterError, RingOverflow, Unsupported
+from ..layers.mixer import Mixer, MixerInputs, MixerState, RecurrenceState, RecurrenceWindow, window
 from ..lengths import first
-from ..mixer import Mixer, MixerInputs, MixerState, RecurrenceState, RecurrenceWindow, window
-from ..records import Record, along, each, masked, rows, where
-from ..selective_buffered import SelectiveHistory
-from ..shapes import Array, ChannelState, ConvState, DeltaState, Lengths, Mask, State
-from ..ssd_buffered import SSDHistory
+from ..records import Record, along, arrays, each, masked, rows, where
+from ..shapes import Array, ConvState, Lengths, Mask
 from .protocol import Accepted, Draft
 
-History: TypeAlias = SSDHistory | DeltaHistory | SelectiveHistory
+History: TypeAlias = Record
 
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """The window of the convolution, the checkpoint, the ring and its cursors; no ring before the first window."""
+    """The window of the convolution, the checkpoint, the ring (None before the first window) and its cursors."""
 
     M: ConvState
-    S_0: State | DeltaState | ChannelState
+    S_0: RecurrenceState
     origin: Lengths
     held: Lengths  # h
-    ring: SSDHistory | DeltaHistory | SelectiveHistory | None = None
+    ring: History | None = None
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What was kept, the same with the rows that were due flushed, the window, and what to hold of it."""
+    """What was kept, the same after flushing the rows that were due, the window, and its entries for the ring."""
 
     kept: Kept
     flushed: Kept
@@ -83,7 +81,7 @@ class ReplayBuffer:
     def __post_init__(self) -> None:
         if not 1 <= self.window <= self.capacity:
             raise ParameterError(
-                f"capacity and window came as {self.capacity} and {self.window}; give 1 <= window <= capacity, "
+                f"capacity and window are {self.capacity} and {self.window}; give 1 <= window <= capacity, "
                 "and capacity >= 2 window for windows that always fit"
             )
 
@@ -92,18 +90,20 @@ class ReplayBuffer:
         return Kept(state.M, state.S, zeros, zeros)
 
     def due(self, held: Lengths) -> Array:
-        """The rows that the next window flushes: h + 2T > L (5)."""
+        """Which rows the next window flushes: h + 2T > L (5)."""
         return held + 2 * self.window > self.capacity
 
     def verify(self, kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
-        """Flush the rows that are due and read the window, output only: equations (2) and (3).
+        """Flush the rows that are due and read the outputs of the window: equations (2) and (3). No state is written.
 
-        Raises: RingOverflow for a window that does not fit beside the history, before anything is computed; Unsupported for
-        a tree: the entries of an accepted path are not the next in the ring; ShapeMismatch, PrecisionError, EmptyWindow,
-        LengthError, ParameterError.
+        Raises: RingOverflow for a window that does not fit after the history, before anything is computed; Unsupported for a
+        tree, because the entries of an accepted path are not consecutive in the ring; ShapeMismatch, PrecisionError,
+        EmptyWindow, LengthError, ParameterError.
         """
         if draft.parents is not None:
-            raise Unsupported("the replay buffer holds chains: accepted nodes of a tree are not neighbours in its ring")
+            raise Unsupported(
+                "the replay buffer holds chains only: the accepted nodes of a tree are not neighbours in its ring"
+            )
         sequence, live = draft.continues(len(kept.held)), draft.live()
         self._check_fit(kept.held[sequence], live.sum(axis=1))
         r, _ = window(kept.M[sequence], draft.inputs, mixer, live)
@@ -114,7 +114,7 @@ class ReplayBuffer:
         return y, Pending(kept, flushed, draft, entries)
 
     def commit(self, pending: Pending, accepted: Accepted, mixer: Mixer) -> Kept:
-        """Write the accepted row of the window into the ring (1) and move its cursor over what was accepted (4).
+        """Write the accepted row of the window into the ring (1) and advance its cursor by the accepted tokens (4).
 
         Raises: AcceptanceError.
         """
@@ -133,7 +133,7 @@ class ReplayBuffer:
         return np.zeros_like(kept.held)
 
     def flush(self, kept: Kept, mixer: Mixer) -> Kept:
-        """Flush every row now, due or not: equation (3). Between windows all of the history is committed.
+        """Flush every row now, due or not: equation (3). Between windows the whole history is committed.
 
         For a state that leaves the buffer (prefix caching, preemption), or to make room for a longer window.
         """
@@ -141,7 +141,7 @@ class ReplayBuffer:
         return Kept(kept.M, fold(kept, mixer), origin, np.zeros_like(kept.held), kept.ring)
 
     def step_output_only(self, kept: Kept, inputs: MixerInputs, mixer: Mixer, live: Mask | None = None) -> tuple[Array, Kept]:
-        """Standard decode of one token, its output read from S_0 and the ring.
+        """Standard decode of one token; its output is read from S_0 and the ring.
 
         Raises: RingOverflow, ShapeMismatch, PrecisionError, EmptyWindow.
         Source: ReplaySSM, algorithm 2.
@@ -151,7 +151,7 @@ class ReplayBuffer:
     def step_state_and_output(
         self, kept: Kept, inputs: MixerInputs, mixer: Mixer, live: Mask | None = None
     ) -> tuple[Array, Kept]:
-        """Standard decode of one token, its output read from the rebuilt state.
+        """Standard decode of one token; its output is read from the rebuilt state.
 
         Raises: RingOverflow, ShapeMismatch, PrecisionError, EmptyWindow.
         Source: ReplaySSM, algorithm 6, and its outer-product route for Mamba-2.
@@ -172,15 +172,15 @@ class ReplayBuffer:
         return y, where(appended.held == self.capacity, self.flush(appended, mixer), appended)
 
     def _check_fit(self, held: Lengths, lengths: Lengths) -> None:
-        """Raise RingOverflow unless every window fits beside its history: h + T <= L."""
+        """Raise RingOverflow unless every window fits after its history: h + T <= L."""
         for r in np.flatnonzero(held + lengths > self.capacity):
             raise RingOverflow(
-                f"row {r} brings {lengths[r]} tokens to a ring of {self.capacity} that holds {held[r]}; "
-                f"bring at most {self.capacity - held[r]}, or flush before the window"
+                f"row {r} adds {lengths[r]} tokens to a ring of {self.capacity} that holds {held[r]}; "
+                f"give at most {self.capacity - held[r]}, or flush before the window"
             )
 
     def _ring(self, kept: Kept, window: RecurrenceWindow, mixer: Mixer) -> History:
-        """The ring, made at the first window in the shapes of what it will hold."""
+        """The ring, created at the first window with the shapes of its entries."""
         if kept.ring is not None:
             return kept.ring
         like = mixer.buffered.entries(window, mixer.params)
@@ -188,7 +188,7 @@ class ReplayBuffer:
 
 
 def in_order(kept: Kept) -> tuple[History, Array]:
-    """The entries of the ring from its origin on, and which of them are held."""
+    """The entries of the ring from its origin on, and which of them are in use."""
     assert kept.ring is not None
     capacity = ring_size(kept.ring)
     return along(kept.ring, (kept.origin[:, None] + np.arange(capacity)) % capacity), first(kept.held, capacity)
@@ -203,7 +203,7 @@ def fold(kept: Kept, mixer: Mixer) -> RecurrenceState:
 
 
 def write(kept: Kept, entries: History, live: Mask) -> History:
-    """The ring with a window's real tokens behind the held ones, at (origin + h + s) mod L (1)."""
+    """The ring with a window's real tokens after the committed ones, at (origin + h + s) mod L (1)."""
     assert kept.ring is not None
     b, s = np.nonzero(live)
     place = (kept.origin[b] + kept.held[b] + s) % ring_size(kept.ring)
@@ -218,4 +218,4 @@ def put(array: Array, index: tuple[Array, Array], values: Array) -> Array:
 
 
 def ring_size(ring: History) -> int:
-    return int((ring.u if isinstance(ring, DeltaHistory) else ring.x).shape[1])
+    return int(next(arrays(ring)).shape[1])

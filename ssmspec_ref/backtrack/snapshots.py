@@ -1,13 +1,13 @@
-"""Snapshots: keep the state before the window and after each of its tokens; commit picks one.
+"""Snapshots: keep the state before the window and after each of its tokens; commit selects one.
 
     (M, S)_-1 = the state before the window          (1)
     (M, S)_t  = step of (M, S)_parent(t) by token t  (2)
     commit: the state after the last accepted token  (3)
 
-The parent of a token of a chain is the token before it. It costs a whole state for each token of a window: the price that
-the other paths avoid, and what they are measured against.
+The parent of a token of a chain is the token before it. This costs a whole state per token of a window. The other paths avoid
+this cost, and are compared with this one.
 
-Source: ReplaySSM, algorithm 3 (standard speculative decode, as vLLM has it); Snakes and Ladders, section 3.1, calls it
+Source: ReplaySSM, algorithm 3 (standard speculative decode, as in vLLM); Snakes and Ladders, section 3.1, calls the cost
 prohibitive.
 """
 
@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..mixer import Mixer, MixerState, scan
+from ..layers.mixer import Mixer, MixerState, scan
 from ..records import each, where
 from ..shapes import Array, Lengths
 from .protocol import Accepted, Draft
@@ -39,7 +39,7 @@ def start(state: MixerState) -> Kept:
 
 
 def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
-    """Step from token to token, and keep every state: equations (1) and (2).
+    """Step through the tokens and keep every state: equations (1) and (2).
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological, ParameterError.
     """
@@ -54,7 +54,7 @@ def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
 
 
 def pick(snapshots: Sequence[MixerState], index: Array, row: Array | None = None) -> MixerState:
-    """Snapshot `index[b]` of row `row[b]`; row b where no rows are given. A negative index is padding and picks the first."""
+    """Snapshot `index[b]` of row `row[b]` (default: row b). A negative index is padding and selects the first."""
     row = np.arange(len(index)) if row is None else row
     return each(lambda *arrays: np.stack(arrays)[np.maximum(index, 0), row], *snapshots)
 

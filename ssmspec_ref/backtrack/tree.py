@@ -1,12 +1,12 @@
-"""Trees: the closed forms read every node from one state; the accepted path is replayed as soon as it is known.
+"""Trees: the closed forms compute every node from one state; the accepted path is replayed at commit.
 
     y  = the nodes of the packed tree, from M and S         (1)
     M <- conv window after the inputs of the path           (2)
     S <- S advanced by the tokens of the path               (3)
 
-Between two windows nothing is kept but the state. The paper defers (2) and (3) to the head of the next window, so that one
-launch does both (`activation_replay` keeps that form); the results are the same. The values behind the convolution may be
-used again because every node of the path read its own ancestors only, and these are the path.
+Between two windows only the state is kept. The paper defers (2) and (3) to the start of the next window, so that one launch
+does both (`activation_replay` has that form); the results are the same. The values after the convolution can be used again
+because every node of the path read only its own ancestors, and these are the path.
 
 Source: STree, section 3 and algorithm 1.
 """
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from .. import conv
-from ..mixer import Mixer, MixerState, RecurrenceWindow, verify_window
+from ..layers.mixer import Mixer, MixerState, RecurrenceWindow, verify_window
 from ..records import along, rows, where
 from ..shapes import Array, Lengths
 from .protocol import Accepted, Draft
@@ -27,7 +27,7 @@ Kept: TypeAlias = MixerState
 
 @dataclass(frozen=True)
 class Pending:
-    """The state that the window started from, the window, and what the recurrence read of it."""
+    """The state that the window started from, the window, and the recurrence's inputs for it."""
 
     kept: Kept
     draft: Draft
@@ -39,7 +39,7 @@ def start(state: MixerState) -> Kept:
 
 
 def verify(kept: Kept, draft: Draft, mixer: Mixer) -> tuple[Array, Pending]:
-    """The outputs at every node (1); a chain is the tree with one path. No state is written.
+    """The outputs at every node (1); a chain is a tree with one path. No state is written.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, LengthError, NotTopological, ParameterError.
     """

@@ -1,1 +1,1 @@
-"""Drafting as the papers define it: what is proposed after the root, never what is accepted of it."""
+"""Drafting as defined by the papers: the tokens proposed after the root. Acceptance is separate (`accept`)."""

@@ -1,8 +1,8 @@
-"""Choosing among tree shapes while decoding: a bandit whose rounds are windows.
+"""Choose among tree shapes while decoding: a bandit whose rounds are windows.
 
-The papers' slips, not repeated here: the mean reward is printed as a sum over rounds (equation 1; a sum of negative rewards
-would punish an arm for being used), and an accepted count of zero would divide by zero (equation 2; the token that the target
-always emits must be counted, so the count is at least 1).
+Two errors in the papers are corrected here. The mean reward is printed as a sum over rounds (equation 1), which would
+penalise an arm for being used, since rewards are negative. And an accepted count of zero would divide by zero (equation 2):
+the count must include the token that the target always emits, so it is at least 1.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from ..errors import BudgetError, ParameterError
 
 @dataclass(frozen=True)
 class Bandit:
-    """What is known of each arm: how often it was played, and the sum of its rewards. A new query starts a new bandit."""
+    """The statistics of each arm: the number of plays, and the sum of rewards. A new query starts a new bandit."""
 
     plays: tuple[int, ...]
     rewards: tuple[float, ...]
@@ -21,19 +21,19 @@ class Bandit:
     @classmethod
     def fresh(cls, arms: int) -> "Bandit":
         if arms < 1:
-            raise ParameterError(f"arms came as {arms}; give at least 1")
+            raise ParameterError(f"arms is {arms}; give at least 1")
         return cls((0,) * arms, (0.0,) * arms)
 
     def choose(self, exploration: float) -> int:
-        """The arm of the next round: argmax_k mean_k + exploration sqrt(2 ln t / n_k), an arm never played first.
+        """The arm of the next round: argmax_k mean_k + exploration sqrt(2 ln t / n_k); arms never played come first.
 
-        t counts the rounds played, n_k those of arm k; the lowest index among equals.
+        t counts the rounds played, n_k those of arm k. On ties the lowest index wins.
 
         Raises: ParameterError (exploration below 0).
-        Source: Mamba Drafters, equation 1 (with the mean as a mean); Auer 2002, UCB1.
+        Source: Mamba Drafters, equation 1 (using the mean); Auer 2002, UCB1.
         """
         if not exploration >= 0:
-            raise ParameterError(f"exploration came as {exploration}; give at least 0")
+            raise ParameterError(f"exploration is {exploration}; it must be at least 0")
         t = sum(self.plays)
         bounds = [
             inf if n == 0 else total / n + exploration * sqrt(2 * log(t) / n)
@@ -48,7 +48,7 @@ class Bandit:
         """
         if not 0 <= arm < len(self.plays) or not isfinite(reward):
             raise ParameterError(
-                f"arm {arm} came with reward {reward}; give an arm from 0 to {len(self.plays) - 1} and a finite number"
+                f"arm {arm} has the reward {reward}; give an arm from 0 to {len(self.plays) - 1} and a finite reward"
             )
         plays, rewards = list(self.plays), list(self.rewards)
         plays[arm] += 1
@@ -57,7 +57,7 @@ class Bandit:
 
 
 def reward(emitted: int, draft_steps: int, draft_cost: float) -> float:
-    """-(1 + draft_cost * draft_steps) / emitted: minus the time per emitted token, in plain steps of the target.
+    """-(1 + draft_cost * draft_steps) / emitted: the negative time per emitted token, in plain steps of the target.
 
     `emitted` counts the token that the target always emits; `draft_cost` is t_draft / t_target.
 
@@ -68,15 +68,15 @@ def reward(emitted: int, draft_steps: int, draft_cost: float) -> float:
 
 
 def measured_reward(emitted: int, verify_cost: float, draft_steps: int, draft_cost: float) -> float:
-    """-(verify_cost + draft_steps * draft_cost) / emitted, costs in plain steps of the target, as measured for the arm.
+    """-(verify_cost + draft_steps * draft_cost) / emitted, with costs in plain steps of the target, measured for the arm.
 
-    The paper takes verification to cost one plain step whatever the tree; for a recurrent target it does not.
+    The paper assumes that verification costs one plain step for any tree; for a recurrent target this is not true.
 
     Raises: BudgetError (emitted below 1), ParameterError (negative costs).
-    Source: ours, from Mamba Drafters, appendix A.6, with t_target(g) kept.
+    Source: ours, from Mamba Drafters, appendix A.6, keeping t_target(g).
     """
     if not emitted >= 1:
-        raise BudgetError(f"emitted came as {emitted}; a window emits at least the target's own token, count it")
+        raise BudgetError(f"emitted is {emitted}; it must be at least 1: count the target's own token")
     if not (verify_cost >= 0 and draft_cost >= 0 and draft_steps >= 0):
-        raise ParameterError(f"costs came as {verify_cost}, {draft_steps} x {draft_cost}; give numbers of at least 0")
+        raise ParameterError(f"costs are {verify_cost}, {draft_steps} x {draft_cost}; they must be at least 0")
     return -(verify_cost + draft_steps * draft_cost) / emitted

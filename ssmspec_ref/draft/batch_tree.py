@@ -1,4 +1,4 @@
-"""A tree drafted as a batch that grows: each row is copied as often as it gets children."""
+"""A tree drafted as a growing batch: each row is copied once per child."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def batch_sizes(branches: Sequence[int]) -> list[int]:
     Raises: ParameterError (no level, or a level without children).
     """
     if not branches or min(branches) < 1:
-        raise ParameterError(f"branches came as {tuple(branches)}; give at least one level, each with at least one child")
+        raise ParameterError(f"branches are {tuple(branches)}; give at least one level, each with at least one child")
     return [int(n) for n in np.cumprod(branches)]
 
 
@@ -28,12 +28,12 @@ def batch_tree(
 
     p, state = step(state, level)                   one row for each node of the level           (1)
     child r of the next level hangs under row r // N_i                                           (2)
-    state = state copied N_i times row by row, so that child r continues row r // N_i            (3)
+    state = each row of state copied N_i times, so that child r continues row r // N_i           (3)
 
-    Returns the tree and the states after each level that was fed (`follow`). The paper leaves open whether children are drawn
-    with or without replacement: `choose` decides, and verification must use the matching rule.
+    Returns the tree and the states after each level that was fed (`follow`). The paper does not say whether children are
+    drawn with or without replacement: `choose` decides, and verification must use the matching rule.
 
-    Raises: ParameterError (no level, a level without children, or more of them than the vocabulary offers).
+    Raises: ParameterError (no level, a level without children, or more children than the vocabulary has tokens).
     Source: Mamba Drafters, section 3.1.
     """
     batch_sizes(branches)

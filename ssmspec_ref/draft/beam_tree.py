@@ -1,4 +1,4 @@
-"""Beam search that keeps every token it ever generated."""
+"""Beam search that keeps every token it generated."""
 
 import numpy as np
 
@@ -9,26 +9,26 @@ from .token_tree import TokenTree
 
 
 def beam_tree(model: DraftModel[S], state: S, root: int, beams: int, steps: int) -> TokenTree:
-    """`steps` levels of `beams` nodes: beams * steps + 1 nodes with the root.
+    """`steps` levels of `beams` nodes: beams * steps + 1 nodes including the root.
 
-    For each step: score = log p(path) + log p(token | path) over all beams and tokens     (1)
+    In each step:  score = log p(path) + log p(token | path) over all beams and tokens     (1)
                    keep the `beams` best as the new beams, each a node below its beam      (2)
     A beam that is dropped later stays in the tree. The first step has one beam, the root.
 
-    The children are a deterministic function of the laws: verify them greedily, by naive sampling, or as point masses.
+    The children are a deterministic function of the model: verify them greedily, by naive sampling, or as point masses.
 
     Raises: ParameterError (beams or steps below 1, or beams above the vocabulary).
     Source: STree, section 5.1 (beam search, table 2) and appendix C.
     """
     if beams < 1 or steps < 1:
-        raise ParameterError(f"beams and steps came as {beams} and {steps}; give at least 1 of each")
+        raise ParameterError(f"beams and steps are {beams} and {steps}; give at least 1 of each")
     laws: dict[int, Probs] = {}
     tokens, parents = [root], [-1]
     level, score = [0], np.zeros(1)
     for _ in range(steps):
         p, state = model.step(state, np.array([tokens[i] for i in level]))
         if beams > p.shape[1]:
-            raise ParameterError(f"beams came as {beams}, but the vocabulary has {p.shape[1]} tokens; give at most that many")
+            raise ParameterError(f"beams is {beams}, but the vocabulary has {p.shape[1]} tokens; give at most that many")
         laws.update(zip(level, p, strict=True))
         with np.errstate(divide="ignore"):
             total = score[:, None] + np.log(p)  # (1)

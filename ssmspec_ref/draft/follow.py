@@ -1,4 +1,4 @@
-"""The drafter's own state after a verdict: it must end behind the last accepted token, as if it had drafted nothing else."""
+"""The drafter's own state after acceptance: the state after the last accepted token, as if nothing else had been drafted."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,9 +12,9 @@ from .static_tree import nodes_by_level
 
 
 def catch_up(model: DraftModel[S], state: S, emitted: Sequence[int]) -> S:
-    """Feed the emitted tokens to the state that stood before the root's window, one by one.
+    """Feed the emitted tokens, one by one, to the state before the root's window.
 
-    `emitted` is the root and the accepted drafts: 1 to K + 1 tokens; the bonus token is the next root and stays out.
+    `emitted` is the root and the accepted drafts: 1 to K + 1 tokens. The bonus token is the next root and is not fed.
 
     Source: STree's code, which keeps a verified draft state and advances it each round.
     """
@@ -24,21 +24,21 @@ def catch_up(model: DraftModel[S], state: S, emitted: Sequence[int]) -> S:
 
 
 def from_levels(model: DraftModel[S], states: Sequence[S], tokens: Nodes, parents: Nodes, path: Sequence[int]) -> S:
-    """Take the state of the last accepted node from the levels of a drafted tree, and feed what is left.
+    """Take the state of the last accepted node that was fed while drafting a tree, and feed the remaining accepted nodes.
 
     fed   = the accepted nodes that were fed while drafting: a prefix of the path      (1)
-    state = the row of the last of them                                                (2)
-    then feed the accepted nodes behind it, leaves, one by one                         (3)
+    state = the row of the last of these                                               (2)
+    then feed the accepted nodes after it (leaves), one by one                         (3)
 
     Equals `catch_up` over the tokens of the path.
 
-    Raises: NotTopological; AcceptanceError for a path that does not lead from the root from parent to child.
-    Source: Mamba Drafters leaves it open; this is the reading that its state caches suggest (section 3.1).
+    Raises: NotTopological; AcceptanceError for a path that does not start at the root and go from parent to child.
+    Source: Mamba Drafters does not specify it; this follows from its state caches (section 3.1).
     """
     inside = all(0 <= node < len(parents) for node in path)
     if not (len(path) and path[0] == 0 and inside and all(parents[b] == a for a, b in pairwise(path))):
         raise AcceptanceError(
-            f"path came as {list(path)} in the tree {parents.tolist()}; "
+            f"path is {list(path)} in the tree {parents.tolist()}; "
             "an accepted path begins at the root, node 0, and leads from parent to child"
         )
     levels = nodes_by_level(parents)

@@ -1,6 +1,6 @@
-"""Drafts from what has been written already: prompt n-grams with a bigram table behind them, and prompt lookup.
+"""Drafts from the text so far: prompt n-grams backed by a bigram table, and prompt lookup.
 
-Both propose without a law of their own: verification takes each draft as a point mass.
+Both propose tokens without a distribution: verification treats each draft as a point mass.
 """
 
 from collections import Counter
@@ -15,25 +15,25 @@ from .model import DraftModel, S, top
 
 @checked
 def png(history: Sequence, drafts: int, tokens: int, table: BigramTable) -> DraftRows:
-    """PNG(tokens, drafts): the windows that followed the root most often, then the model's own extended bigrams.
+    """PNG(tokens, drafts): the windows that followed the root most often, then extended bigrams of the model.
 
     Windows: every run of tokens + 1 tokens in prompt and output whose first token is the root, history[-1]     (1)
-    Rows:    the most frequent distinct windows first; among equals, the one seen last                          (2)
-    Rest:    rows of table[root] that are not proposed already                                                  (3)
+    Rows:    the most frequent distinct windows first; on ties, the one seen last                               (2)
+    Rest:    rows of table[root] that are not yet proposed                                                      (3)
 
-    Only full windows count: a match nearer to the end than `tokens` is passed over. The published code leaves the order of
-    equal counts undefined and may repeat a window from the table; (2) and (3) say which is meant here.
+    Only full windows count: a match closer to the end than `tokens` is skipped. The paper leaves open what happens if counts
+    are equal, or if a window is also in the table; here (2) and (3) decide.
 
-    Raises: ParameterError (drafts or tokens below 1, an empty history, a root that the table does not know), ShapeMismatch (a
-    table of another length), PrecisionError.
-    Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
+    Raises: ParameterError (drafts or tokens below 1, an empty history, a root outside the table), ShapeMismatch (a table of
+    another length), PrecisionError.
+    Source: Snakes and Ladders, section 5.2, for PNG; the table, which it does not describe, is that of arXiv:2411.03786.
     """
     _positive(drafts=drafts, tokens=tokens, history=len(history))
     if table.shape[2] != tokens:
-        raise ShapeMismatch(f"table came with shape {table.shape}; give (vocabulary, rows, {tokens}), see bigram_table")
+        raise ShapeMismatch(f"table has shape {table.shape}; give (vocabulary, rows, {tokens}), see bigram_table")
     root = int(history[-1])
     if not 0 <= root < len(table):
-        raise ParameterError(f"the root came as token {root}, but the table has a row for 0 to {len(table) - 1}; give it one")
+        raise ParameterError(f"the root is token {root}, but the table has rows for 0 to {len(table) - 1} only; give it one")
     starts = [s for s in range(len(history) - tokens) if history[s] == root]
     windows = [tuple(int(x) for x in history[s + 1 : s + 1 + tokens]) for s in starts]  # (1)
     count, seen_last = Counter(windows), {window: s for s, window in enumerate(windows)}
@@ -48,14 +48,14 @@ def png(history: Sequence, drafts: int, tokens: int, table: BigramTable) -> Draf
 def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tokens: int) -> BigramTable:
     """The extended model bigram: table[v] holds the top `rows` tokens after v, each extended greedily to `tokens` tokens.
 
-    `start` is the state of one row in which v is the first token (after the token that opens a sequence, where there is one).
+    `start` is a state of one row in which v is the first token (after the beginning-of-sequence token, if there is one).
 
     Raises: ParameterError (rows or tokens below 1, or more rows than the vocabulary has tokens).
-    Source: arXiv:2411.03786, as Snakes and Ladders uses it.
+    Source: arXiv:2411.03786.
     """
     _positive(rows=rows, tokens=tokens)
     if rows > vocabulary:
-        raise ParameterError(f"rows came as {rows}, but only {vocabulary} tokens can follow; give at most that many")
+        raise ParameterError(f"rows is {rows}, but only {vocabulary} tokens can follow; give at most that many")
     table = np.zeros((vocabulary, rows, tokens), dtype=np.int64)
     for v in range(vocabulary):
         p, state = model.step(start, np.array([v]))
@@ -69,12 +69,12 @@ def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tok
 
 @checked
 def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Sequence:
-    """What followed the last occurrence of the longest suffix that occurred before: at most `tokens` tokens, perhaps none.
+    """The tokens that followed the last earlier occurrence of the longest repeated suffix: at most `tokens` tokens, maybe
+    none.
 
-    For n = longest .. 1: key = history[-n:]; the most recent earlier place where it stands; what follows it.
+    For n = longest .. 1: key = history[-n:]; find its most recent earlier occurrence; return what follows it.
 
-    The published code takes the oldest place, and only where ten tokens follow it; the most recent one is what users of it
-    came to prefer, and verification makes any choice lossless.
+    Any choice of the occurrence is lossless, because the target verifies the draft.
 
     Raises: ParameterError (tokens or longest below 1, an empty history).
     Source: prompt lookup decoding (cited in Snakes and Ladders, footnote 3).
@@ -91,4 +91,4 @@ def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Sequence:
 def _positive(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ParameterError(f"{name} came as {count}; give at least 1")
+            raise ParameterError(f"{name} is {count}; it must be at least 1")

@@ -1,7 +1,7 @@
-"""Trees whose shape is fixed beforehand, filled level by level by a drafting model.
+"""Trees of a fixed shape, filled level by level by a drafting model.
 
-Tree A is the paper's (STree, figure 4a). Trees B to E are drawn in its figure 5, of which only widths, depths and node counts
-are known to us (its table 4): the shapes below match those and are ours.
+Tree A is the paper's (STree, figure 4a). Trees B to E are drawn in its figure 5; only their widths, depths and node counts
+are given as numbers (its table 4). The shapes below match these and are ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,25 +15,26 @@ from .model import DraftModel, S, top
 from .token_tree import TokenTree
 
 Choose = Callable[[Probs, int], Array]
-"""The children of a node, in draw order: p, count -> distinct or repeated tokens."""
+"""Chooses the children of a node, in draw order: takes p and count, returns distinct or repeated tokens."""
 
 TREE_A = (-1, 0, 0, 0, 1, 1, 2, 4, 4, 5, 7, 7, 7)  # width 3, depth 4, 13 nodes
 
 
 def children(choose: Choose, law: Probs, count: int) -> list[int]:
-    """The chosen children of a node. Raises: ParameterError unless there are `count` of them."""
+    """The chosen children of a node. Raises: ParameterError unless there are exactly `count`."""
     chosen = [int(token) for token in choose(law, count)]
     if len(chosen) != count:
         raise ParameterError(
-            f"{count} children were asked for, but {len(chosen)} were chosen of a vocabulary of {len(law)}; ask for fewer"
+            f"{count} children are needed, but only {len(chosen)} can be chosen from a vocabulary of "
+            f"{len(law)}; ask for fewer"
         )
     return chosen
 
 
 def tree_from_branches(branches: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The parents of a tree given, level by level, how many children each node of the level above has.
+    """The parents of a tree. `branches` gives, level by level, the number of children of each node of the level above.
 
-    Raises: NotTopological if a level does not list as many counts as the level above has nodes.
+    Raises: NotTopological unless each level lists one count per node of the level above.
     """
     parents, level = [-1], [0]
     for depth, counts in enumerate(branches):
@@ -56,16 +57,16 @@ TREE_E = tree_from_branches([[3], [2, 1, 0], [2, 1, 0], [2, 1, 0], [2, 1, 0]])  
 def draft_tree(
     model: DraftModel[S], state: S, root: int, parents: Sequence[int], choose: Choose = top
 ) -> tuple[TokenTree, list[S]]:
-    """Fill a tree: one forward for each level that has children below it.
+    """Fill a tree with one forward pass per level that has children.
 
     For d = 0, 1 ..: feed the nodes of depth d that have children, each from its parent's state          (1)
-                     give each its children: choose(law, how many)                                       (2)
+                     give each its children: choose(distribution, how many)                              (2)
 
-    Returns the tree and, for each level fed, the states after its nodes (`follow`), in the order of the nodes.
-    With `choose` = `top` the children are deterministic: verify them as point masses or by naive sampling, never with q as if
-    they had been drawn from it.
+    Returns the tree and, for each level fed, the states after its nodes (`follow`), in node order.
+    With `choose` = `top` the children are deterministic: verify them as point masses or by naive sampling, never as if they
+    had been drawn from q.
 
-    Raises: NotTopological, ParameterError (more children than the vocabulary offers).
+    Raises: NotTopological, ParameterError (more children than the vocabulary has tokens).
     Source: STree, section 5.2 and figure 4a.
     """
     tree = np.array(parents, dtype=np.int64)
@@ -88,6 +89,6 @@ def draft_tree(
 
 
 def nodes_by_level(parents: Nodes) -> list[list[int]]:
-    """The nodes that were fed, level by level, in the order of the rows of `draft_tree`'s states."""
+    """The nodes that were fed, level by level, in the row order of `draft_tree`'s states."""
     depth = depths(parents[None])[0]
     return [[int(i) for i in np.flatnonzero(depth == d) if np.any(parents == i)] for d in range(int(depth.max()))]

@@ -1,4 +1,4 @@
-"""A drafted tree of one sequence: tokens, parents, and the law from which each node's children came."""
+"""A drafted tree of one sequence: tokens, parents, and the distribution that each node's children were drawn from."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from ..tree import check_parents
 
 @dataclass(frozen=True)
 class TokenTree(Record):
-    """Node 0 is the root. The children of a node stand in draw order: the order in which multi-step sampling must try them.
+    """Node 0 is the root. The children of a node are in draw order, the order in which multi-step sampling must try them.
 
-    `q[i]` is the drafter's law after node i, from which its children were drawn; a leaf was never asked: 0.
+    `q[i]` is the drafter's distribution after node i, from which its children were drawn; at a leaf it is 0.
 
     Raises: NotTopological.
     """

@@ -1,12 +1,13 @@
-"""Running forward-error bounds: how far an implementation of a numeric contract may lie from the oracle, on this data.
+"""Running forward-error bounds: how far an implementation of a numeric contract may deviate from the reference, on given
+data.
 
-A bound is the oracle's own recurrence, evaluated on pairs of a value and an error (`arithmetic`). It follows from the
-contract (formats, order of evaluation, accuracy of library functions) and the inputs; no constant in it is fitted.
+A bound is the reference's recurrence, evaluated on pairs of a value and an error (`arithmetic`). It follows from the contract
+(formats, order of evaluation, accuracy of library functions) and the inputs; no constant in it is fitted.
 
     y, S = error_bounds.ssd.scan(S0, window, params, contract)       # pairs: y.value, y.error
     error_bounds.compare(y_of_a_kernel, y.value, y.error).passed
 
-Two float64 evaluations are compared against the sum of the bounds of both.
+Two float64 evaluations are compared against the sum of their bounds.
 """
 
 from . import conv, delta, layer, mixer, selective, ssd

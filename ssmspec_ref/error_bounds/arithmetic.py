@@ -1,23 +1,24 @@
-"""Arithmetic on pairs: a value, and how far a computed value may lie from it.
+"""Arithmetic on pairs: a value, and a bound on how far the computed value may be from it.
 
-For a contract with unit roundoff u every operation obeys fl(a op b) = (a op b)(1 + d), |d| <= u, plus at most `tiny` where
-the result falls below the normal range. With |a^ - a| <= e_a and |b^ - b| <= e_b for what was computed before,
+In a contract with unit roundoff u every operation satisfies fl(a op b) = (a op b)(1 + d), |d| <= u, plus at most `tiny` if
+the result falls below the normal range. With |a^ - a| <= e_a and |b^ - b| <= e_b for the values computed so far,
 
     |fl(a^ + b^) - (a + b)| <= e + u (|a + b| + e)        e = e_a + e_b                            (1)
     |fl(a^ b^) - a b|       <= e + u (|a b| + e) + tiny   e = |a| e_b + e_a |b| + e_a e_b          (2)
     |fl(a^ / b^) - a / b|   <= e + r (|a/b| + e) + tiny   e = (e_a + |a/b| e_b) / (|b| - e_b)      (3)
 
-r the relative error of a library function, whose ulp below the normal range are steps of the grid. A fused multiply-add
-rounds once where (2) and (1) charge twice. A sum of products in which every term passes through at most K roundings, in
-whatever order and association, obeys
+r is the relative error of a library function; below the normal range its ulps are steps of the grid. A fused multiply-add
+rounds once, while (2) and (1) count two roundings. A sum of products in which every term passes through at most K roundings,
+in any order and association, satisfies
 
     |fl(sum) - sum| <= e + g sum |terms|,   g = K u / (1 - K u)                                    (4)
 
-with the operands rounded to another format before a matrix product charged on top. So no order of summation is excused.
-Adding an exact 0 and multiplying by an exact 0 or +-1 are exact, and (4) does not count terms that are exactly 0.
+and if operands are rounded to another format before a matrix product, that error is added. The bound thus covers every order
+of summation. Adding an exact 0 and multiplying by an exact 0 or +-1 are exact, and (4) does not count terms that are exactly
+0.
 
-Values and errors are float64. The errors are sums of non-negative terms, so that computing them changes them by a relative
-2^-53 for each operation: nothing beside the bound itself.
+Values and errors are float64. The errors are sums of non-negative terms, so computing them changes them by a relative 2^-53
+per operation, which is negligible beside the bound.
 
 Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, sections 2.2, 2.8, 3.1 and 3.3 (running error
 analysis); Blanchard, Higham, Lopez, Mary, Pranesh, SIAM J. Sci. Comput. 42 (2020) (matrix products of rounded operands).
@@ -37,7 +38,7 @@ from ..shapes import Array
 
 @dataclass(frozen=True)
 class Approx:
-    """A value in exact arithmetic, and a bound on the error of what an implementation of this contract computed for it."""
+    """A value in exact arithmetic, and a bound on the error of the value that an implementation of this contract computes."""
 
     value: Array
     error: Array
@@ -47,11 +48,11 @@ class Approx:
 
     @property
     def size(self) -> Array:
-        """The largest magnitude that the computed value may have."""
+        """The largest magnitude that the computed value can have."""
         return np.abs(self.value) + self.error
 
     def __add__(self, other: "Operand") -> "Approx":
-        """(1)"""
+        """Equation (1) of the module."""
         other = self._lift(other)
         exact = _exactly(self, 0) | _exactly(other, 0)
         below = tiny(self.contract) if self.contract.ftz else 0.0  # else a sum below the normal range is exact
@@ -67,14 +68,14 @@ class Approx:
         return replace(self, value=-self.value)
 
     def __mul__(self, other: "Operand") -> "Approx":
-        """(2)"""
+        """Equation (2) of the module."""
         other = self._lift(other)
         carried = np.abs(self.value) * other.error + self.error * other.size
         exact = np.logical_or.reduce(np.broadcast_arrays(*(_exactly(x, c) for x in (self, other) for c in (0, 1, -1))))
         return _rounded(self.value * other.value, carried, self.contract, exact, tiny(self.contract))
 
     def __truediv__(self, other: "Operand") -> "Approx":
-        """(3); inf where the divisor may be 0."""
+        """Equation (3) of the module; inf if the divisor may be 0."""
         other = self._lift(other)
         quotient, room = self.value / other.value, np.abs(other.value) - other.error
         spread = self.error + np.abs(quotient) * other.error
@@ -89,7 +90,7 @@ class Approx:
         return self.map(lambda a: a[index])
 
     def map(self, structural: Callable[[Array], Array]) -> "Approx":
-        """Move values and errors about alike: reshape, repeat, transpose, cut. `structural` must not compute."""
+        """Apply `structural` to values and errors: reshape, repeat, transpose, slice. It must not do arithmetic."""
         return replace(self, value=structural(self.value), error=structural(self.error))
 
     def where(self, keep: Array) -> "Approx":
@@ -97,9 +98,9 @@ class Approx:
         return self.map(lambda a: np.where(keep, a, 0.0))
 
     def store(self, form: Storage) -> "Approx":
-        """Round to the format in which the value is kept: u_form (|v| + e) more, unless the format holds what was computed.
+        """Round to a storage format: adds u_form (|v| + e), unless the format represents every computed value.
 
-        The error is inf where the value may exceed the format's range.
+        The error is inf if the value may exceed the format's range.
         """
         computed = self.contract.accumulate
         if UNIT_ROUNDOFF[form] <= UNIT_ROUNDOFF[computed] and LARGEST[form] >= LARGEST[computed]:
@@ -116,7 +117,7 @@ Operand: TypeAlias = Approx | Array | float
 
 
 def exact(value: Array, contract: NumericContract, error: Array | None = None) -> Approx:
-    """An input: exact as stored, or known to within `error`.
+    """An input: exact as stored, or with a known bound `error`.
 
     Raises: ParameterError for an error that is negative or NaN.
     """
@@ -130,7 +131,7 @@ def exact(value: Array, contract: NumericContract, error: Array | None = None) -
 
 
 def constant(value: Array | float, contract: NumericContract) -> Approx:
-    """An array as it is; a Python number, a literal of the program, rounded to the contract's arithmetic."""
+    """An array, taken as exact; or a Python number, a literal in the code, rounded to the contract's arithmetic."""
     if isinstance(value, np.ndarray):
         return exact(value, contract)
     number = np.array(float(value))
@@ -139,13 +140,13 @@ def constant(value: Array | float, contract: NumericContract) -> Approx:
 
 
 def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int = 0) -> Approx:
-    """A sum of terms, each `(subscripts, operand, operand ..)` as of einsum, in any order and association (4).
+    """A sum of terms, each `(subscripts, operand, operand ..)` as for einsum, in any order and association (4).
 
-    Every term passes through at most K = (products of a term - 1) + (non-zero terms of the sum - 1) roundings, and the
-    operands of `matmuls` matrix products in a row are rounded to the contract's `dot` format before each; tf32x3 adds up
-    three products for each term. That an operand may exceed the range of fp16 is not charged.
+    Every term passes through at most K = (factors of a term - 1) + (non-zero terms of the sum - 1) roundings. The operands of
+    `matmuls` consecutive matrix products are rounded to the contract's `dot` format before each; tf32x3 adds three products
+    for each term. Overflow of an operand in fp16 is not included.
 
-    Raises: ParameterError where K u >= 1, so that no bound exists.
+    Raises: ParameterError if K u >= 1, where no bound exists.
     """
     contract = terms[0][1].contract
     value, carried, size, count = (np.zeros(()) for _ in range(4))
@@ -168,20 +169,20 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
 
 
 def absolute(*terms: tuple[Any, ...]) -> Array:
-    """sum |terms| of a sum of products, every operand as large as it may have been computed."""
+    """sum |terms| of a sum of products, with every operand at its largest computed magnitude."""
     return np.sum([_einsum(subscripts, *[x.size for x in operands]) for subscripts, *operands in terms], axis=0)
 
 
 def gamma(roundings: Array, contract: NumericContract, matmul: bool = False) -> Array:
-    """K u / (1 - K u); u doubled inside a matrix product of hardware that truncates.
+    """K u / (1 - K u); u is doubled inside a matrix product if the hardware truncates.
 
-    Raises: ParameterError where K u >= 1.
+    Raises: ParameterError if K u >= 1.
     Source: Higham, lemma 3.1; for truncation Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330 (2021).
     """
     ku = roundings * unit(contract) * (2 if matmul and contract.truncates else 1)
     if not np.all(ku < 1):
         raise ParameterError(
-            f"{np.max(roundings):.0f} roundings in {contract.accumulate} leave no correct digit, so no bound exists; "
+            f"after {np.max(roundings):.0f} roundings in {contract.accumulate} no digit is correct, so there is no bound; "
             "accumulate in a wider format"
         )
     return ku / (1 - ku)
@@ -193,7 +194,7 @@ def unit(contract: NumericContract) -> float:
 
 
 def tiny(contract: NumericContract) -> float:
-    """The largest absolute error of a result below the normal range: half the grid, or all of it where it is flushed."""
+    """The largest absolute error of a result below the normal range: half a grid step, or a whole step if it is flushed."""
     smallest = SMALLEST_NORMAL[contract.accumulate]
     return smallest if contract.ftz else max(unit(contract) * smallest, 2.0**-1074)
 
@@ -204,10 +205,10 @@ def relative_error(contract: NumericContract) -> float:
 
 
 def operand_roundoff(contract: NumericContract) -> float:
-    """The relative error of one operand of a matrix product, rounded to the contract's `dot` format.
+    """The relative error of one operand of a matrix product that is rounded to the contract's `dot` format.
 
-    tf32x3 writes an operand as two tf32 numbers, which leaves 2^-22 of it, and drops the product of the two small halves,
-    2^-22 of the product: 1.5 2^-22 for each operand. Where rounding cuts off, u is twice as large, and u^2 four times.
+    tf32x3 writes an operand as two tf32 numbers, with a remainder of 2^-22, and drops the product of the two small halves,
+    2^-22 of the product: 1.5 2^-22 for each operand. If the hardware truncates, u is twice as large, and u^2 four times.
     """
     if contract.dot == "ieee":
         return 0.0
@@ -216,14 +217,14 @@ def operand_roundoff(contract: NumericContract) -> float:
 
 
 def _operand_grid(contract: NumericContract) -> float:
-    """What rounding an operand of a matrix product may change below the format's normal range."""
+    """The absolute error of rounding an operand of a matrix product below the format's normal range."""
     form = {"ieee": None, "fp16": "fp16"}.get(contract.dot, "bf16")
     grid = 0.0 if form is None else UNIT_ROUNDOFF[form] * (2 if contract.truncates else 1)
     return 0.0 if form is None else SMALLEST_NORMAL[form] * (1.0 if contract.ftz else grid)
 
 
 def charged(value: Array, carried: Array, relative: float, contract: NumericContract) -> Approx:
-    """A library function's result: the error carried in, and the function's own; its ulp never lie closer than the grid."""
+    """A library function's result: the error of its argument plus its own error. Its ulp is never below a grid step."""
     below = max(tiny(contract), relative * SMALLEST_NORMAL[contract.accumulate])
     return Approx(value, carried + relative * (np.abs(value) + carried) + below, contract)
 

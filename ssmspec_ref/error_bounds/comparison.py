@@ -1,4 +1,4 @@
-"""Comparison by bound: how much of the error that the contract allows was used."""
+"""Compare by bound: how much of the allowed error was used."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from ..shapes import Array
 
 @dataclass(frozen=True)
 class Comparison:
-    """`utilisation` is max |actual - expected| / bound: 1 is the worst that is allowed. 0 / 0 counts as 0, x / 0 as inf.
+    """`utilisation` is max |actual - expected| / bound: 1 is the largest allowed value. 0 / 0 counts as 0, x / 0 as inf.
 
-    `worst` is the index where that is, `error` and `bound` are the values there, `count` the elements above their bound.
+    `worst` is the index of this maximum, `error` and `bound` are the values there, `count` the elements above their bound.
     """
 
     utilisation: float
@@ -24,7 +24,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """NaN does not pass."""
+        """Whether the comparison passed; NaN does not pass."""
         return bool(self.utilisation <= 1)
 
     def __str__(self) -> str:
@@ -35,16 +35,16 @@ class Comparison:
 
 
 def compare(actual: Array, expected: Array, bound: Array) -> Comparison:
-    """Compare what an implementation computed with the oracle's value, element by element, against a bound.
+    """Compare the output of an implementation with the reference's value, element by element, against a bound.
 
-    A bound of 0 demands equality. NaN or inf where the oracle is finite is a failure: utilisation inf, whatever the bound.
+    A bound of 0 requires equality. NaN or inf where the reference is finite is a failure: utilisation inf, for any bound.
 
-    Raises: ShapeMismatch; ParameterError where the oracle or the bound is NaN or infinite, or a bound negative: the fault is
-    then the suite's, which drew inputs that the contract's formats cannot hold.
+    Raises: ShapeMismatch; ParameterError if the reference or the bound is NaN or infinite, or a bound is negative. That is an
+    error of the test suite: it drew inputs that the contract's formats cannot represent.
     """
     if not actual.shape == expected.shape == bound.shape:
         raise ShapeMismatch(
-            f"actual, expected and bound came with shapes {actual.shape}, {expected.shape} and {bound.shape}; "
+            f"actual, expected and bound have shapes {actual.shape}, {expected.shape} and {bound.shape}; "
             "give one value and one bound for each element of the oracle's output"
         )
     for name, array in (("the oracle's value", expected), ("the bound", bound)):
@@ -52,7 +52,7 @@ def compare(actual: Array, expected: Array, bound: Array) -> Comparison:
             where = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
             raise ParameterError(f"{name} is not finite at {[int(i) for i in where]}; draw inputs that the formats can hold")
     if np.any(bound < 0):
-        raise ParameterError(f"a bound came as {bound.min()}; bounds are at least 0")
+        raise ParameterError(f"a bound is {bound.min()}; it must be at least 0")
     if actual.size == 0:
         return Comparison(0.0, (), 0.0, 0.0, 0, 0)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one

@@ -1,6 +1,6 @@
 """Bounds for the causal convolution: y = act(bias + sum_w weight_w M_w), in any order of summation.
 
-The window M holds copies of inputs, so its bound is what the inputs are wrong by: 0 for exact ones, bit for bit.
+The window M holds copies of inputs, so its bound is the error of the inputs: 0 for exact inputs, bit for bit.
 """
 
 import numpy as np
@@ -23,10 +23,10 @@ def scan(
     live: Mask | None = None,
     inexact: Inexact = None,
 ) -> tuple[Approx, Approx]:
-    """Outputs and final window of `conv.scan`, or of `conv.scan_masked` where `live` is given, with their bounds.
+    """Outputs and final window of `conv.scan`, or of `conv.scan_masked` if `live` is given, with their bounds.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
-    Source: Higham, section 3.1 (inner products), bias included.
+    Source: Higham, section 3.1 (inner products), with the bias as one more term.
     """
     keep = np.ones(u.shape[:2], bool) if live is None else live
     i = lift(contract, inexact, params, M=M, u=u)
@@ -44,7 +44,7 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `conv_tree.scan`, the window taken along its ancestors; at padding both are 0.
+    """The output at every node of `conv_tree.scan` with its bound; windows follow the ancestors. At padding both are 0.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -55,14 +55,14 @@ def tree(
 
 
 def read(windows: Approx, weight: Approx, bias: Approx | None, activation: bool) -> Approx:
-    """The output of windows (.. c w), stored as outputs are."""
+    """The output for windows (.. c w), rounded to the output format."""
     terms = [("...cw, cw -> ...c", windows, weight)]
     y = sum_of_products(*terms, *([] if bias is None else [("c -> c", bias)]), matmuls=1)
     return (silu(y) if activation else y).store(y.contract.io)
 
 
 def _windows(M: ConvState, u: Channels, keep: Mask) -> Array:
-    """The window after every token, (b t c w); a no-op leaves it."""
+    """The window after every token, (b t c w); a no-op leaves it unchanged."""
     after = []
     for t in range(u.shape[1]):
         M = np.where(keep[:, t, None, None], np.concatenate([M[:, :, 1:], u[:, t, :, None]], axis=2), M)

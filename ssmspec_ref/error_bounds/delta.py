@@ -5,31 +5,32 @@ S- = diag(exp g) S                                                              
 u  = beta (v - S-^T k^)                                                                        (3)
 S' = S- + k^ u^T,   o = S'^T q^                                                                (4)
 
-By chunks and trees, with G_t the sum of g along the path of t:
+In chunks and trees, with G_t the sum of g along the path of t:
 
 (I + A) U = R,   A_tj = beta_t sum_k k^_tk exp(G_tk - G_jk) k^_jk for strict ancestors j of t   (5)
                  R_t  = beta_t (v_t - sum_k exp(G_tk) k^_tk S0_k)
 o_t = sum_k exp(G_tk) q^_tk S0_k + sum_j (sum_k q^_tk exp(G_tk - G_jk) k^_jk) u_j               (6)
 S_T = exp(G_T) S0 + sum_j exp(G_T - G_j) k^_j u_j^T                                             (7)
 
-The solve. Let T = (I + A)^-1, e_A and e_R the errors of A and R, and |R| the sum of the absolute terms of R. The computed
-U^ solves (I + A + dA) U^ = R + dR, so that U^ - U = T (dR - dA U^) and
+The solve. Let T = (I + A)^-1, e_A and e_R the errors of A and R, and |R| the sum of the absolute terms of R. The computed U^
+solves (I + A + dA) U^ = R + dR, so that U^ - U = T (dR - dA U^) and
 
 e_U <= (I - |T| e_A)^-1 |T| (e_R + e_A |U|) + g |T| |I + A| |T| |R|                            (8)
 
-The inverse in front exists, since |T| e_A is strictly triangular. The last term, 1 + g = (1 + u_dot)^4 (1 + gamma_3n), holds
+The first inverse exists, because |T| e_A is strictly triangular. The last term, 1 + g = (1 + u_dot)^4 (1 + gamma_3n), covers
 forward substitution (gamma_n |T| |I+A| |U|); an explicit inverse, columnwise or merged from blocks, times R (2 gamma_n); and
-the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not hold inverses by powers of A.
+the WY form, which applies T to beta v and to beta exp(G) k^ before it subtracts. It does not cover inverses by powers of A.
 
-A ring in a narrower format. It holds u_j + d_j, |d_j| half a unit of that format, and the tokens of later windows read that.
-With A = A_w + A_h, what is read within a window and from the ring, what is held is wrong by e where (I + A) e = (I + A_w) d,
-so that e = d - T A_h d, and wherever the windows end
+A ring in a narrower format. The ring stores u_j + d_j, |d_j| half a unit of that format, and later windows read the stored
+value. With A = A_w + A_h, the parts read within a window and from the ring, the stored values have an error e with
+(I + A) e = (I + A_w) d, so that e = d - T A_h d, and for any division into windows
 
 |e| <= |d| + |T| |A| |d|                                                                       (10)
 
-The state's own error. Passed on through the factors of M_t = (I - beta k^ k^^T) diag(exp g) one by one, in absolute values,
-it would grow without bound, though M_t is a contraction. So it is passed on through products of the M_t, whose absolute
-value is taken last: with eps_s what step s adds (roundings, errors of its inputs) to the image of the state before it,
+The state's own error. Propagated through the factors of M_t = (I - beta k^ k^^T) diag(exp g) one by one, in absolute values,
+it would grow without bound, although M_t is a contraction. It is therefore propagated through products of the M_t, and the
+absolute value is taken last: with eps_s the error that step s adds (roundings, errors of its inputs) to the image of the
+state,
 
 e_t <= sum_s |M_t .. M_s+1| eps_s + |M_t .. M_1| e_0                                           (9)
 
@@ -116,9 +117,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `delta_tree.scan` with its bound, (5) to (8), in whatever order; at padding both are 0.
+    """The output at every node of `delta_tree.scan` with its bound, (5) to (8), in any order; at padding both are 0.
 
-    It does not hold paths that are taken token by token: `scan` along them does.
+    It does not cover an evaluation of paths token by token; use `scan` along them for that.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -130,7 +131,7 @@ def tree(
 def _inputs(
     S: DeltaState, window: DeltaWindow, params: DeltaParams, contract: NumericContract, live: Mask | None, inexact: Inexact
 ) -> SimpleNamespace:
-    """The inputs as pairs after (1), one key per value head, g with a last axis of k or 1; what is not live is 0 exactly."""
+    """The inputs as pairs after (1), one key per value head, g with a last axis of k or 1; others are exactly 0."""
     i = lift(contract, inexact, window, S=S)
     if live is not None:
         for name in ("q", "k", "v", "g", "beta"):
@@ -146,7 +147,7 @@ def _inputs(
 
 
 def _step(S: Approx, token: SimpleNamespace) -> Approx:
-    """(2) to (4), with the error of S passed on by absolute values."""
+    """(2) to (4), propagating the error of S in absolute values."""
     decayed = token.a[..., None] * S  # (2)
     r = sum_of_products(("bhv -> bhv", token.v), ("bhkv, bhk -> bhv", decayed, -token.k), matmuls=1)
     u = token.beta[..., None] * r  # (3)
@@ -154,7 +155,7 @@ def _step(S: Approx, token: SimpleNamespace) -> Approx:
 
 
 def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
-    """M = (I - beta k k^T) diag(a), and what `_step` passed on of an error of S: the same with absolute values."""
+    """M = (I - beta k k^T) diag(a), and the error of S as `_step` propagated it: the same in absolute values."""
     k, a = token.k.value, np.broadcast_to(token.a.value, token.k.value.shape)
     outer = einsum("bh, bhi, bhj, bhj -> bhij", token.beta.value, k, k, a)
     identity = np.eye(k.shape[-1])
@@ -162,7 +163,7 @@ def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
 
 
 def _window(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
-    """(5) to (8) and (10) for one window; the state is the one after the last token of a chain."""
+    """(5) to (8) and (10) for one window; the state returned is that after the last token of a chain."""
     c, ring = i.v.contract, i.v.contract.ring or i.v.contract.accumulate
     i.k, strict = i.k.store(ring), ancestors & ~np.eye(ancestors.shape[1], dtype=bool)
     i.decay, i.between = decays(i.g.map(lambda a: np.broadcast_to(a, i.k.value.shape)), ancestors)
@@ -184,26 +185,29 @@ def _solve(A: Approx, R: Approx, size: Array, c: NumericContract) -> tuple[Appro
     """U, and (I - |T| e_A)^-1 |T| (8); A, R and |R| (`size`) have the heads before the tokens."""
     tokens = A.value.shape[-1]
     full = np.eye(tokens) + A.value
-    T = _inverse(A)
+    T = _inverse(A.value)
     U, positive = T @ R.value, np.abs(T)
     g = gamma(np.array(3.0 * tokens), c, matmul=True)
     g = g + np.expm1(4 * np.log1p(operand_roundoff(c))) * (1 + g)
-    solve = np.tril(np.linalg.solve(np.eye(tokens) - positive @ A.error, positive))
+    solve = _inverse(-positive @ A.error) @ positive
     carried = solve @ (R.error + A.error @ np.abs(U))
     return Approx(U, carried + g * positive @ (np.abs(full) + A.error) @ positive @ size, c), solve
 
 
-def _inverse(A: Approx) -> Array:
-    """T = (I + A)^-1. A general inverse exchanges rows and leaves roundings above the diagonal, where T is 0."""
-    return np.tril(np.linalg.inv(np.eye(A.value.shape[-1]) + A.value))
+def _inverse(A: Array) -> Array:
+    """T = (I + A)^-1 by forward substitution. A general solver exchanges rows, and exact zeros of T would become nonzero."""
+    T = np.broadcast_to(np.eye(A.shape[-1]), A.shape).copy()
+    for t in range(1, A.shape[-1]):
+        T[..., t, :t] = -(A[..., t, None, :t] @ T[..., :t, :t])[..., 0, :]
+    return T
 
 
 def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) -> tuple[Approx, Approx]:
-    """(9) for a window: what o and S took over of the error of S0 by absolute values, factor by factor, gives way to the
-    absolute value of the whole linear map from S0 to them."""
+    """(9) for a window: replaces the error of S0 as propagated to o and S factor by factor in absolute values by the absolute
+    value of the whole linear map from S0 to them."""
     k, decay, between, E = i.k.value, i.decay.value, i.between.value, i.S.error
     into_u = einsum("bth, bthk, bthk -> bhtk", i.beta.value, decay, k)
-    T, scores = _inverse(A), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
+    T, scores = _inverse(A.value), einsum("bthk, btjhk, bjhk -> bhtj", i.q.value, between, k)
     write = einsum("bjhk, bjhk -> bhkj", between[:, -1], k)
     read = einsum("bthk, bthk -> bhtk", decay, i.q.value)
     keep = decay[:, -1, :, :, None] * np.eye(k.shape[-1])

@@ -1,11 +1,11 @@
-"""The scalar functions of a layer on pairs.
+"""The scalar functions of a layer, on pairs.
 
-Each takes the error of its argument through the function's slope and adds what a library function may be wrong by: the share
-r = 2 u function_ulp (`NumericContract`). Where exp is a step on the way, what it is wrong by is an error of its argument too:
+Each propagates the error of its argument through the function's slope and adds the library function's own error: the relative
+r = 2 u function_ulp (`NumericContract`). If exp is an intermediate step, its own error counts as an error of its argument:
 
 exp(x^) (1 + d) = exp(x^ + log(1 + d)),    |log(1 + d)| <= -log(1 - r)                     (1)
 
-so that softplus and sigmoid are taken at an argument moved by e + (1), and their slope where it is largest on the way.
+so softplus and sigmoid are evaluated at an argument with the error e + (1), with the largest slope in that range.
 """
 
 from dataclasses import replace
@@ -22,8 +22,8 @@ from .arithmetic import Approx, charged, constant, relative_error, unit
 def exp(x: Approx, most: Array | float = np.inf) -> Approx:
     """exp x: |exp(x^) - exp x| <= exp(x) max(expm1(e), 1 - exp(-e)), then r; exp(0) is 1.
 
-    `most` is what the computed argument is known not to exceed: 0 for a log decay, whatever it is wrong by. Formed as
-    2^(x log2 e) the argument is wrong by 2 u |x| more: the constant and the product are rounded.
+    `most` is a known upper limit of the computed argument: 0 for a log decay, whatever its error. If the argument is computed
+    as 2^(x log2 e), its error grows by 2 u |x|: the constant and the product are rounded.
     Source: C standard, F.10.3.1, and PTX manual, ex2.approx, for exp(0) = 1.
     """
     value, argument = np.exp(x.value), _argument(x)
@@ -34,11 +34,11 @@ def exp(x: Approx, most: Array | float = np.inf) -> Approx:
 
 
 def softplus(x: Approx) -> Approx:
-    """log(1 + exp x). Its slope is sigmoid x, which is largest at x + e.
+    """log(1 + exp x). Its slope is sigmoid x, largest at x + e.
 
-    exp moves the argument by (1) of the module; log1p is wrong by r of the result, and the sum in max(x, 0) +
-    log1p(exp(-|x|)) by u. Formed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u + r
-    (lg2.approx: 2^-22). Where the computed x^ lies above the threshold the result is x^, and log(1 + exp(-x^)) of it is lost.
+    exp shifts the argument by (1) of the module; log1p has an error of r of the result, and the sum in max(x, 0) +
+    log1p(exp(-|x|)) one of u. Computed as log(1 + exp x), the rounding of the sum and of the logarithm near 1 is absolute, u
+    + r (lg2.approx: 2^-22). If the computed x^ is above the threshold, the result is x^, which omits log(1 + exp(-x^)).
     """
     c, r, moved = x.contract, relative_error(x.contract), _moved(x)
     carried = moved * functions.sigmoid(x.value + moved)
@@ -51,8 +51,8 @@ def softplus(x: Approx) -> Approx:
 def sigmoid(x: Approx) -> Approx:
     """1 / (1 + exp(-x)) = s. Its slope is s (1 - s), largest where |x| is smallest.
 
-    exp moves the argument by (1) of the module; the sum and the division are wrong by u and r. Where exp(-x) overflows the
-    result is 0 instead of less than the smallest normal number.
+    exp shifts the argument by (1) of the module; the sum and the division have errors of u and r. If exp(-x) overflows, the
+    result is 0 instead of a value below the smallest normal number.
     """
     c, r, moved = x.contract, relative_error(x.contract), _moved(x)
     carried = moved * _logistic_slope(x, moved) + SMALLEST_NORMAL[c.accumulate]
@@ -60,7 +60,7 @@ def sigmoid(x: Approx) -> Approx:
 
 
 def silu(x: Approx) -> Approx:
-    """x sigmoid(x), or x / (1 + exp(-x)), which rounds once less.
+    """x sigmoid(x), or x / (1 + exp(-x)), which has one rounding less.
 
     Its slope is s + x s (1 - s), never above 1.1: 1.0998 at x = 2.3994.
     """
@@ -75,7 +75,7 @@ def silu(x: Approx) -> Approx:
 def rsqrt(x: Approx) -> Approx:
     """1 / sqrt(x), or a division by sqrt(x), which costs r twice.
 
-    x wrong by a share d moves it by at most (1 - d)^-1/2 - 1 of itself; the error is inf for d >= 1.
+    A relative error d of x changes the result by a factor of at most (1 - d)^-1/2; the error is inf for d >= 1.
     """
     share, value = x.error / x.value, 1 / np.sqrt(x.value)
     carried = value * expm1(-0.5 * log1p(-np.minimum(share, 1 - 2.0**-53)))
@@ -83,7 +83,7 @@ def rsqrt(x: Approx) -> Approx:
 
 
 def clip(x: Approx, low: float, high: float) -> Approx:
-    """min(max(x, low), high). Where x surely lies outside, only the rounding of the limit counts."""
+    """min(max(x, low), high). If x is certainly outside the limits, only the rounding of the limit counts."""
     error = x.error
     for limit, outside in ((low, x.value + x.error < low), (high, x.value - x.error > high)):
         if np.isfinite(limit):
@@ -94,18 +94,18 @@ def clip(x: Approx, low: float, high: float) -> Approx:
 
 
 def _argument(x: Approx) -> Array:
-    """How far 2^(x log2 e) moves the argument of exp."""
+    """The error of the argument of exp when it is computed as 2^(x log2 e)."""
     u = unit(x.contract)
     return (2 * u + u * u) * x.size if x.contract.exp == "ex2" else np.zeros_like(x.error)
 
 
 def _moved(x: Approx) -> Array:
-    """How far the argument may lie from x by what it, and exp of it (1), are wrong by. From r = 1 on no digit is right."""
+    """The largest deviation of the argument from x, from its own error and that of exp (1). From r = 1 on it is unbounded."""
     r = relative_error(x.contract)
     return x.error + _argument(x) + (-log1p(-r) if r < 1 else r)
 
 
 def _logistic_slope(x: Approx, moved: Array) -> Array:
-    """The largest s (1 - s) as far from x."""
+    """The largest s (1 - s) within this distance of x."""
     nearest = np.maximum(np.abs(x.value) - moved, 0.0)
     return functions.sigmoid(nearest) * functions.sigmoid(-nearest)

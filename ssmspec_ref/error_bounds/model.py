@@ -1,11 +1,11 @@
-"""Bounds for a whole language model: what a block is wrong by enters the next one.
+"""Bounds for a whole language model: the error of each block enters the next one.
 
 x_0 = embedding[token], exact                                              (1)
-x   = x + layer(rms(x)), then x + mlp(rms(x)) where the block has an MLP   (2)
+x   = x + layer(rms(x)), then x + mlp(rms(x)) if the block has an MLP      (2)
 logits = head(rms(x))                                                      (3)
 
-A path may read a window in one order of evaluation and write the state in another. A block is charged with the largest error
-of the orders that are named, so that whichever it takes, what it hands to the next block is wrong by no more.
+A path may read a window in one order of evaluation and write the state in another. A block gets the largest error of the
+given orders, so that the error passed to the next block is covered for each of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 
 from ..attention import KVState
-from ..attention_layer import AttentionLayer
+from ..attention.layer import AttentionLayer
 from ..checks import checked
 from ..contract import NumericContract
-from ..mixer import MixerState
+from ..layers.mixer import MixerState
 from ..model import MLP, Layer, LayerState, Model, ModelState
 from ..shapes import Array, Lengths, Mask, Tokens
 from . import layer as recurrent
@@ -31,7 +31,7 @@ Errors: TypeAlias = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The logits after every token, and each layer's state by name: M and S, or the K and V of a cache without dead slots."""
+    """The logits after every token, and each layer's state by name: M and S, or K and V of a cache without dead slots."""
 
     logits: Approx
     layers: tuple[dict[str, Approx], ...]
@@ -46,10 +46,10 @@ def scan(
     live: Mask | None = None,
     inexact: Sequence[Errors] | None = None,
 ) -> Bounds:
-    """Logits and state of `model.scan` with their bounds, (1) to (3), whichever of the contracts a block keeps to.
+    """Logits and state of `model.scan` with their bounds, (1) to (3); each block may follow any of the contracts.
 
-    The tokens that are not live stand behind those that are. `inexact` says for each layer what its state is wrong by
-    already: "M" and "S", or "K" and "V".
+    Tokens that are not live come after those that are. `inexact` gives the errors of each layer's state: "M" and "S", or "K"
+    and "V".
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -76,7 +76,7 @@ def _layer(layer: Layer, state: LayerState, wrong: Errors, u: Approx, live: Mask
 
 
 def _largest(bounds: Sequence[tuple[Approx, dict[str, Approx]]]) -> tuple[Approx, dict[str, Approx]]:
-    """The first of several bounds of the same values, with the largest error of all."""
+    """The first of several bounds of the same values, with the largest of their errors."""
     outs, states = zip(*bounds, strict=True)
     return _widest(outs), {name: _widest([state[name] for state in states]) for name in states[0]}
 
@@ -121,7 +121,7 @@ def _joined(parts: Sequence[Approx], axis: int = 1) -> Approx:
 
 
 def _packed(slots: Array, real: Mask) -> Array:
-    """The real slots of each row, from the first on; 0 behind them."""
+    """The real slots of each row, moved to the front; 0 after them."""
     packed = np.zeros((len(slots), int(real.sum(axis=1).max()), *slots.shape[2:]))
     for b, mask in enumerate(real):
         packed[b, : mask.sum()] = slots[b, mask]
@@ -129,7 +129,7 @@ def _packed(slots: Array, real: Mask) -> Array:
 
 
 def _turned(x: Approx, length: Lengths, layer: AttentionLayer) -> Approx:
-    """The rotary turn: the angle rounds once, its cosine and sine are library functions."""
+    """Rotary embedding: the angle is rounded once, and its cosine and sine are library functions."""
     if layer.params.frequencies is None:
         return x
     c, f = x.contract, len(layer.params.frequencies)

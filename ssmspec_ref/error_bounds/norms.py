@@ -1,21 +1,21 @@
-"""Norms, gated norms, linear maps and attention on pairs: the token-by-token parts of a layer."""
+"""Norms, gated norms, linear maps and attention on pairs: the token-wise parts of a layer."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..linear import Linear
-from ..norm import GatedNorm, Norm
+from ..layers.linear import Linear
+from ..layers.norm import GatedNorm, Norm
 from ..shapes import Array, Scale
 from .arithmetic import Approx, constant, gamma, relative_error, sum_of_products, unit
 from .functions import exp, rsqrt, sigmoid, silu
 
 
 def linear(x: Approx, layer: Linear) -> Approx:
-    """weight (down x) + bias: a matrix product in any order of summation; between two of them the value is stored as outputs.
+    """weight (down x) + bias: a matrix product in any order of summation; between two products the output format is used.
 
-    Raises: ParameterError where so many roundings leave no bound.
+    Raises: ParameterError if there are too many roundings for a bound to exist.
     """
     c = x.contract
     if layer.down is not None:
@@ -35,8 +35,8 @@ def l2_norm(x: Approx, eps: float) -> Approx:
 def rms(x: Approx, weight: Scale, eps: float, groups: int = 1) -> Approx:
     """weight x / sqrt(mean x^2 + eps) over each of `groups` equal parts of the last axis.
 
-    The mean is the sum divided by the channels, or multiplied by their inverse, whichever is wrong by more. The normed value
-    is charged with being stored as outputs are, before the weight: many layers cast there.
+    The mean is the sum divided by the number of channels, or multiplied by its inverse, whichever has the larger error. The
+    normed value is rounded to the output format before the weight, because many layers cast there.
     """
     shape = x.value.shape
     parts = x.map(lambda a: a.reshape(*shape[:-1], groups, -1))
@@ -49,10 +49,10 @@ def rms(x: Approx, weight: Scale, eps: float, groups: int = 1) -> Approx:
 
 
 def _divided_by_root(x: Approx, squares: Approx, largest: float) -> Approx:
-    """x / sqrt(squares), where `squares` holds the squares of x, so that no entry exceeds `largest` whatever x is wrong by.
+    """x / sqrt(squares), where `squares` holds the squares of x, so that no entry exceeds `largest`, whatever the error of x.
 
-    So the error is at most |value| + largest, but for the roundings of the sum, the root and the product. That also serves
-    where the squares are wrong by so large a share, here more than 3/4, that their root says nothing.
+    The error is therefore at most |value| + largest, plus the roundings of the sum, the root and the product. This also helps
+    if the relative error of the squares is so large (here above 3/4) that their root gives no information.
     """
     share = squares.error / squares.value
     known = replace(squares, error=np.minimum(squares.error, 0.75 * squares.value))
@@ -63,12 +63,12 @@ def _divided_by_root(x: Approx, squares: Approx, largest: float) -> Approx:
 
 
 def norm(x: Approx, layer: Norm) -> Approx:
-    """`ssmspec_ref.norm.rms`."""
+    """`ssmspec_ref.layers.norm.rms`."""
     return rms(x, layer.weight, layer.eps)
 
 
 def gated(y: Approx, z: Approx, layer: GatedNorm) -> Approx:
-    """`ssmspec_ref.norm.gated`: the norm and the gate in the layer's order."""
+    """`ssmspec_ref.layers.norm.gated`: the norm and the gate, in the layer's order."""
     act = {"silu": silu, "sigmoid": sigmoid}[layer.gate](z)
     if layer.norm_first:
         return rms(y, layer.weight, layer.eps, layer.groups) * act
@@ -80,12 +80,12 @@ def attention(q: Approx, k: Approx, v: Approx, mask: Array, scale: float, blocks
 
     s = scale q k^T (1)    p = exp(s - m) (2)    o = sum p v / sum p (3)
 
-    The maximum m cancels in (3) however wrong it is, but s - m rounds, by u of the range R of the scores, and 2^(x log2 e)
-    forms s log2 e before it subtracts: 2 u |s| more. An online softmax over `blocks` blocks rescales the sums before it at
-    each block, by factors exp(m - m') whose exponents add up to R at most: r + u for each block and 2 u R in all. A plain one
-    rescales nothing; where it divides p by its sum before it reads v, every term is wrong by r instead.
+    The maximum m cancels in (3) whatever its error, but s - m is rounded, by u of the range R of the scores, and 2^(x log2 e)
+    computes s log2 e before it subtracts: 2 u |s| more. An online softmax over `blocks` blocks rescales its sums at each
+    block, by factors exp(m - m') whose exponents add up to at most R: r + u for each block and 2 u R in total. A plain
+    softmax rescales nothing; if it divides p by its sum before it reads v, every term has an error of r instead.
 
-    Raises: ParameterError where so many roundings leave no bound.
+    Raises: ParameterError if there are too many roundings for a bound to exist.
     Source: Dao et al., arXiv:2205.14135, algorithm 1 (online softmax).
     """
     c, r = q.contract, relative_error(q.contract)

@@ -6,8 +6,8 @@ S' = a S + dt x B^T                                                             
 y  = S' C + D x, then y silu(z)                                                                 (4)
 y_t = sum_n C_tn (P_tn S0_n + sum_s L_ts P_tn / P_sn dt_s x_s B_sn) + D x_t                     (5)
 
-In (5) P_t / P_s is the decay from s to t, formed as exp of a difference of running sums, or (an associative scan) as a
-product of up to t - s factors a: the bound holds the sum of both errors, so either may be used.
+In (5) P_t / P_s is the decay from s to t, computed as exp of a difference of running sums, or (in an associative scan) as a
+product of up to t - s factors a. The bound is the sum of both errors, so either may be used.
 """
 
 from types import SimpleNamespace
@@ -87,9 +87,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `selective_tree.scan` with its bound (5), in whatever order; at padding both are 0.
+    """The output at every node of `selective_tree.scan` with its bound (5), in any order; at padding both are 0.
 
-    It does not hold states that are stored after every token: `scan` along the paths does.
+    It does not cover states that are stored after every token; use `scan` along the paths for that.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -106,7 +106,7 @@ def _inputs(
     live: Mask | None,
     inexact: Inexact,
 ) -> SimpleNamespace:
-    """The inputs as pairs, dt after (1); what is not live is 0 exactly."""
+    """The inputs as pairs, dt after (1); tokens that are not live are exactly 0."""
     i = lift(contract, inexact, window, params, S=S)
     keep = np.ones(window.x.shape[:2], bool)[..., None] if live is None else live[..., None]
     i.x, i.dt, i.B, i.C = (p.where(keep) for p in (i.x, i.dt, i.B, i.C))
@@ -117,7 +117,7 @@ def _inputs(
 
 
 def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
-    """The decays from the state and between tokens, by sums or by products of up to the path's length."""
+    """The decays from the state and between tokens, as sums or as products of up to the path's length."""
     from_state, between = decays(i.dt[..., None] * i.A, ancestors)
     factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(i.x.contract) + unit(i.x.contract))
     return (
@@ -127,7 +127,7 @@ def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
 
 
 def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
-    """(5)"""
+    """Equation (5) of the module."""
     from_state, between = _decays(i, ancestors)
     return sum_of_products(
         ("btn, btdn, bdn -> btd", i.C, from_state, i.S),

@@ -1,17 +1,17 @@
-"""Bounds for SSD: token by token, by chunks, and from a checkpoint without forming the states.
+"""Bounds for SSD: token by token, in chunks, and from a checkpoint without forming the states.
 
 dt  = clip(softplus(dt_raw + dt_bias), dt_limit)   (1)
 a   = exp(dt A)                                    (2)
 S'  = a S + dt x B^T                               (3)
 y   = S' C + D x, then y silu(z)                   (4)
 
-By chunks and from a checkpoint, with cs the running sum of dt A from the chunk's first token, and L_ts for s on t's path:
+In chunks and from a checkpoint, with cs the running sum of dt A from the chunk's first token, and L_ts for s on t's path:
 
 y_t = exp(cs_t) C_t S0 + sum_s L_ts exp(cs_t - cs_s) (C_t B_s) dt_s x_s + D x_t                       (5)
 S_T = exp(cs_T) S0 + sum_s exp(cs_T - cs_s) dt_s x_s B_s^T                                            (6)
 
-cs is a sum of numbers of one sign, wrong by gamma_t sum |dt A|, and the difference of two of them inherits both errors
-however small it is. In (5) and (6) every term is a product of up to six factors and is charged for any association: scores
+cs is a sum of numbers of one sign with an error of gamma_t sum |dt A|, and the difference of two of them has both errors,
+however small it is. In (5) and (6) every term is a product of up to six factors, and the bound covers any association: scores
 first, states first, or decays folded into either operand.
 """
 
@@ -68,7 +68,7 @@ def states(
 ) -> tuple[Approx, Approx]:
     """Outputs and the state after every token of `ssd.states`, token by token: (1) to (4).
 
-    A state that is not stored after every token is charged with its storing where it is handed out.
+    If the state is not stored after every token, each state returned includes the rounding of storing it.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -95,9 +95,9 @@ def tree(
     contract: NumericContract,
     inexact: Inexact = None,
 ) -> Approx:
-    """The output at every node of `ssd_tree.scan` with its bound (5), in whatever order; at padding both are 0.
+    """The output at every node of `ssd_tree.scan` with its bound (5), in any order; at padding both are 0.
 
-    It does not hold paths that are taken token by token, whose decays are products: `scan` along them does.
+    It does not cover an evaluation of paths token by token, whose decays are products; use `scan` along them for that.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -109,7 +109,7 @@ def tree(
 def _inputs(
     S: State, window: SSDWindow, params: SSDParams, contract: NumericContract, live: Mask | None, inexact: Inexact
 ) -> SimpleNamespace:
-    """The inputs as pairs, dt after (1), B and C widened to heads; what is not live is 0 exactly."""
+    """The inputs as pairs, dt after (1), B and C repeated for each head; tokens that are not live are exactly 0."""
     i = lift(contract, inexact, window, params, S=S)
     keep = np.ones(window.x.shape[:2], bool) if live is None else live
     i.x, i.dt, i.B, i.C = (getattr(i, f).where(_over(keep, getattr(i, f))) for f in ("x", "dt", "B", "C"))
@@ -134,7 +134,7 @@ def _skip(axes: str, i: SimpleNamespace, x: Approx) -> list[tuple[str, Approx, A
 
 
 def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
-    """(5), with scores and values as two matrix products in a row."""
+    """(5), with scores and values as two consecutive matrix products."""
     from_state, between = decays(i.dt * i.A, ancestors)
     return sum_of_products(
         ("bth, bthn, bhpn -> bthp", from_state, i.C, i.S),

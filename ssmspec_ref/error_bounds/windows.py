@@ -1,4 +1,4 @@
-"""What the closed forms share: chunks of a window, and decays along a path as differences of running sums."""
+"""Shared parts of the closed forms: chunks of a window, and decays along a path as differences of running sums."""
 
 from collections.abc import Iterator
 
@@ -11,28 +11,28 @@ from .functions import exp
 
 
 def chunks(tokens: int, contract: NumericContract) -> Iterator[slice]:
-    """The chunks of a window; one, the whole window, where outputs are read from a checkpoint."""
+    """The chunks of a window; a single chunk if outputs are read from a checkpoint."""
     size = tokens if contract.chunk is None or contract.order == "output_only" else contract.chunk
     return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
 
 
 def chain(rows: int, tokens: int) -> Ancestors:
-    """The ancestors of a chain: every token before, and itself."""
+    """The ancestors in a chain: every earlier token, and the token itself."""
     return np.broadcast_to(np.tri(tokens, dtype=bool), (rows, tokens, tokens))
 
 
 def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """exp(cs_t), and exp(cs_t - cs_j) for j on the path of t (else 0), cs the sum of the log decays z along the path.
 
-    cs_t = sum over the path of z                                    wrong by gamma_K sum |z|, K additions       (1)
+    cs_t = sum over the path of z                                    error gamma_K sum |z|, K additions          (1)
     cs_t - cs_j: the errors of z between j and t, both roundings (1), and one of the difference                  (2)
-    where exp is 2^(x log2 e), the sums may be multiplied by log2 e before they are subtracted: u |cs| more for each   (3)
+    if exp is 2^(x log2 e), the sums may be multiplied by log2 e before they are subtracted: u |cs| more for each   (3)
 
-    However wrong they are, computed log decays are at most 0: so are their sums, and the differences but for (2).
+    Computed log decays are at most 0 whatever their error; so are their sums, and the differences up to (2).
 
-    `z` is (b t ..) with any axes behind; the results are (b t ..) and (b t j ..). Direct products or sums of the
-    decays between j and t, without running sums, are charged too: K roundings of at most the same terms; but a product of K
-    factors exp(z) is wrong by K r, which (1) does not hold.
+    `z` is (b t ..) with any further axes; the results are (b t ..) and (b t j ..). Direct products or sums of the decays
+    between j and t, without running sums, are covered too: K roundings of at most the same terms. But a product of K factors
+    exp(z) has an error of K r, which (1) does not cover.
     """
     c = z.contract
     path = ancestors.astype(float)
@@ -40,14 +40,27 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
     rounding = _along(rounding, z) * np.einsum("btj, bj... -> bt...", path, z.size)
     value = np.einsum("btj, bj... -> bt...", path, z.value)
     cs = Approx(value, np.einsum("btj, bj... -> bt...", path, z.error) + rounding, c)  # (1)
-    between = (ancestors[:, :, None, :] & ~ancestors[:, None, :, :]).astype(float)  # r after j, up to t
-    difference = np.einsum("btjr, br... -> btj...", between, z.value)
+    difference = _since(z.value, ancestors)
     if c.exp == "ex2":
         rounding = rounding + unit(c) * cs.size  # (3)
-    carried, both = np.einsum("btjr, br... -> btj...", between, z.error), rounding[:, :, None] + rounding[:, None]
+    carried, both = _since(z.error, ancestors), rounding[:, :, None] + rounding[:, None]
     carried = carried + both + unit(c) * (np.abs(difference) + carried + both)  # (2)
     seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
     return exp(cs, 0.0), exp(Approx(difference, carried, c), both).where(seen)
+
+
+def _since(z: Array, ancestors: Ancestors) -> Array:
+    """The sum of z (b t ..) behind j, up to t, as (b t j ..), for j on the path of t, else 0: that of the parent of t, and
+    z_t. The parent is the last ancestor before t. No sums are subtracted, so nothing cancels."""
+    rows, tokens = z.shape[:2]
+    found = np.zeros((rows, tokens, *z.shape[1:]))
+    row = np.arange(rows)
+    for t in range(1, tokens):
+        before = ancestors[:, t, :t]
+        parent = t - 1 - np.argmax(before[:, ::-1], axis=1)  # of a root t - 1, and nothing of it is taken
+        taken = found[row, parent, :t] + z[:, t, None]
+        found[:, t, :t] = np.where(before.reshape(before.shape + (1,) * (z.ndim - 2)), taken, 0.0)
+    return found
 
 
 def _along(per_token: Array, z: Approx) -> Array:
@@ -55,11 +68,11 @@ def _along(per_token: Array, z: Approx) -> Array:
 
 
 class Carried:
-    """The error of a state that linear maps M_1, M_2 .. carry along, each adding some:
+    """The error of a state that the linear maps M_1, M_2 .. propagate, each adding an error of its step:
 
     e_t = sum_s |M_t .. M_s+1| eps_s + |M_t .. M_1| e_0
 
-    Products are kept for `reach` maps; then what has come together starts anew as e_0, which is a bound too.
+    Products are kept for `reach` maps; then the error so far becomes the new e_0, which is still a bound.
     """
 
     def __init__(self, start: Array, reach: int = 64) -> None:
@@ -71,7 +84,7 @@ class Carried:
         self.maps = np.broadcast_to(np.eye(error.shape[-2]), (1, *error.shape[:-2], error.shape[-2], error.shape[-2]))
 
     def after(self, M: Array, added: Array) -> Array:
-        """The error after one more map."""
+        """The error after one more map M, which adds `added`."""
         self.maps = np.concatenate([M @ self.maps, np.broadcast_to(np.eye(M.shape[-1]), (1, *M.shape))])
         self.added.append(added)
         error = np.einsum("s...ij, s...jv -> ...iv", np.abs(self.maps), np.stack(self.added), optimize=True)

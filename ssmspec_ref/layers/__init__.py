@@ -1,0 +1,1 @@
+"""Layers: linear maps, norms, rotary positions, the mixer of a recurrent layer, and the layer around it."""
