@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .accept.processors import Sampling
     from .api import Completion, Generation, Generator, Piece, load
-    from .requests import Settings
+    from .engine.requests import Settings
 
 __all__ = ["Completion", "Generation", "Generator", "Piece", "Sampling", "Settings", "load"]
-HOMES = {"Settings": "requests", "Sampling": "accept.processors"}
+HOMES = {"Settings": "engine.requests", "Sampling": "accept.processors"}
 
 
 def __getattr__(name: str) -> Any:
-    """The names above when they are asked for: whoever needs one part does not wait for all."""
+    """Imports the names above on first use: a user of one part does not wait for all."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,5 +1,5 @@
-"""`python -m ssmspec_fast`: the subcommand alone, from a bare checkout."""
+"""`python -m ssmspec_fast`: runs the subcommand from a checkout that is not installed."""
 
-from .cli import app
+from .cli.generate import app
 
 app()

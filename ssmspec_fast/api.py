@@ -18,18 +18,18 @@ from ssmspec_ref.errors import ParameterError
 from .accept import Acceptance
 from .accept.processors import Sampling
 from .draft import Drafter
+from .engine.requests import Finish, Settings, tokens_of
+from .engine.watch import Counts, Seen, Watched, count
 from .methods import Method
-from .parts import Parts
-from .requests import Finish, Settings
-from .tokenizer import Stream, Tokenizer
-from .watch import Counts, Seen, Watched, count
+from .models.build import Parts
+from .models.tokenizer import Stream, Tokenizer
 
 Prompt: TypeAlias = str | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one window added to a request, as text: its accepted drafts, and the target's own token behind them."""
+    """What one window added to a request, as text: its accepted drafts, and the target's own token after them."""
 
     request: int
     drafts: str
@@ -42,7 +42,8 @@ Show: TypeAlias = Callable[[Piece], None]
 
 @dataclass(frozen=True)
 class Completion:
-    """One prompt's: its tokens, their text without an end of sequence (None without a tokenizer), why it ended."""
+    """The completion of one prompt: tokens, text without the end-of-sequence token (None without a tokenizer), why it
+    ended."""
 
     tokens: tuple[int, ...]
     text: str | None
@@ -52,59 +53,75 @@ class Completion:
 
 @dataclass(frozen=True)
 class Generation:
-    """All prompts', in their order, and the statistics of all of them together."""
+    """The completions of all prompts, in order, and their joint statistics."""
 
     completions: tuple[Completion, ...]
     statistics: Counts
 
 
 class Generator:
-    """An engine with a tokenizer (None: prompts are tokens)."""
+    """An engine with a tokenizer (None: prompts are lists of tokens)."""
 
     def __init__(self, engine: Watched, tokenizer: Tokenizer | None = None) -> None:
         self.engine, self.tokenizer = engine, tokenizer
 
-    def settings(self, max_tokens: int = 128, stop: Iterable[Prompt] = (), eos: Iterable[int] | None = None) -> Settings:
-        """When a request ends; without `eos` at the end of sequence of the model's config.
+    def settings(
+        self,
+        max_tokens: int = 128,
+        stop: Iterable[Prompt] = (),
+        eos: Iterable[int] | None = None,
+        sampling: Sampling | None = None,
+        seed: int | None = None,
+    ) -> Settings:
+        """Settings of a request: when it ends and how it is sampled. Without `eos` it ends at the config's end of sequence.
 
         Raises: BudgetError, ParameterError.
         """
-        ends = self.engine.model.config.eos if eos is None else tuple(eos)
-        return Settings(max_tokens, ends, tuple(tuple(self.encode(text)) for text in stop))
+        if isinstance(stop, str):
+            raise ParameterError(f"stop is the text {stop!r}; give a list of texts: [{stop!r}]")
+        ends = self.engine.model.config.eos if eos is None else tokens_of("eos", eos)
+        return Settings(max_tokens, ends, tuple(tuple(self.encode(text)) for text in stop), sampling, seed)
 
-    def generate(self, prompts: Sequence[Prompt], settings: Settings | None = None, show: Show | None = None) -> Generation:
-        """Every prompt's completion; `show` receives every window as it is decided.
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        settings: Settings | Sequence[Settings] | None = None,
+        show: Show | None = None,
+        keys: Sequence[int] | None = None,
+    ) -> Generation:
+        """Completes every prompt; `show` receives every window of this call as it is decided.
 
-        Raises: EmptyWindow, ParameterError, LengthError, before any work.
+        `settings` is one for all prompts, or a list with one for each; `keys` as for `Engine.generate`.
+        Raises: EmptyWindow, ParameterError, LengthError, before any work; and whatever `show` raises.
         """
         if isinstance(prompts, str):
-            raise ParameterError("prompts came as one string; give a list of prompts")
+            raise ParameterError("prompts is one string; give a list of prompts")
         tokens = [self.encode(prompt) for prompt in prompts]
         settings = self.settings() if settings is None else settings
+        each = [settings] * len(tokens) if isinstance(settings, Settings) else list(settings)
         seen: list[list[Seen]] = [[] for _ in tokens]
-        shown = None if show is None else Shown(self.tokenizer, settings, show)
+        shown = None if show is None else Shown(self.tokenizer, each, show)
 
         def watch(window: Seen) -> None:
             seen[window.request].append(window)
             if shown is not None:
                 shown(window)
 
-        self.engine.show = watch
         began = time.perf_counter()
-        results = self.engine.generate(tokens, settings)
+        results = self.engine.generate(tokens, each, keys, watch)
         seconds = time.perf_counter() - began
         done = tuple(
-            Completion(r.tokens, self.text(r.tokens, settings), r.finish, count(windows))
-            for r, windows in zip(results, seen, strict=True)
+            Completion(r.tokens, self.text(r.tokens, one), r.finish, count(windows))
+            for r, one, windows in zip(results, each, seen, strict=True)
         )
         return Generation(done, count((window for windows in seen for window in windows), seconds))
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Raises: ParameterError for text without a tokenizer."""
+        """The tokens of a prompt. Raises: ParameterError for text if there is no tokenizer."""
         if not isinstance(prompt, str):
             return list(prompt)
         if self.tokenizer is None:
-            raise ParameterError("a prompt came as text, but the folder has no tokenizer.json; give its tokens")
+            raise ParameterError("a prompt is text, but the folder has no tokenizer.json; give its tokens")
         return self.tokenizer.encode(prompt)
 
     def text(self, tokens: tuple[int, ...], settings: Settings) -> str | None:
@@ -114,9 +131,9 @@ class Generator:
 
 
 class Shown:
-    """Windows as pieces of text; an end of sequence is not shown."""
+    """Passes windows on as pieces of text, without the end-of-sequence token."""
 
-    def __init__(self, tokenizer: Tokenizer | None, settings: Settings, show: Show) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, settings: Sequence[Settings], show: Show) -> None:
         self.tokenizer, self.settings, self.show = tokenizer, settings, show
         self.streams: dict[int, Stream] = {}
 
@@ -128,7 +145,7 @@ class Shown:
         if self.tokenizer is None:
             return ""
         stream = self.streams.setdefault(request, Stream(self.tokenizer))
-        return stream.add(*(token for token in tokens if token not in self.settings.eos))
+        return stream.add(*(token for token in tokens if token not in self.settings[request].eos))
 
 
 def load(
@@ -149,12 +166,12 @@ def load(
     rows: int = 1,
     tree: str | None = None,
 ) -> Generator:
-    """An engine on a folder's checkpoint, for `slots` prompts at once with at most `cache` tokens each, prompt and output.
+    """An engine for a folder's checkpoint, for `slots` prompts at once with at most `cache` tokens each, prompt and output.
 
-    `drafter` is a folder, "ngram" or "lookup", which draft `drafts` tokens in each of `rows` chains, or a `tree`, as in
-    `choices.Drafting`; or an object of one's own. Names of methods and rules are those of `choices`. In the mode "bitwise"
-    greedy output is plain decoding's, bit for bit; "fast" may round otherwise.
-    Units: `memory` is the bytes that may be taken.
+    `drafter` is a folder, "ngram" or "lookup", which drafts `drafts` tokens in each of `rows` chains, or a `tree`, as in
+    `choices.Drafting`; or your own `Drafter`. Methods and rules have the names in `choices`. In the mode "bitwise"
+    greedy output equals that of plain decoding, bit for bit; "fast" may round differently.
+    Units: `memory` is the number of bytes that may be allocated.
     Raises: CheckpointError, ConfigRefused, TokenizerMismatch, Unsupported, ParameterError, MemoryRefused, before any work.
     """
     return Parts(

@@ -1,4 +1,4 @@
-"""Whether a device is there."""
+"""Checks that a device exists."""
 
 import torch
 
@@ -6,6 +6,12 @@ from ssmspec_ref.errors import Unsupported
 
 
 def check_device(device: str) -> None:
-    """Raises: Unsupported for a GPU that torch does not see."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise Unsupported(f"device {device!r} was asked for, but torch sees no GPU here; use cpu")
+    """Raises: Unsupported for a name that is no device's, and for a GPU that torch does not see."""
+    try:
+        named = torch.device(device)
+    except RuntimeError:
+        raise Unsupported(f"device is {device!r}; give cpu, cuda, or cuda:N for the GPU N") from None
+    if named.type == "cuda" and not torch.cuda.is_available():
+        raise Unsupported(f"device is {device!r}, but torch sees no GPU; use cpu")
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
+        raise Unsupported(f"device is {device!r}, but torch sees {torch.cuda.device_count()} GPUs, counted from 0")

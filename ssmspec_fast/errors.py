@@ -1,15 +1,15 @@
-"""What the engine refuses beside the errors of `ssmspec_ref.errors`: checkpoints, memory.
+"""Errors of the engine, in addition to those of `ssmspec_ref.errors`: checkpoints, memory.
 
 SpecError
 ├── CheckpointError
 │   ├── ConfigRefused      an unknown model, an unknown field, or a value that is not supported
 │   ├── UnsafeFile         weights that are not safetensors
-│   ├── BrokenFile         a file that is missing, cut short, or no JSON
+│   ├── BrokenFile         a file that is missing, truncated, or not valid JSON
 │   ├── MissingTensor      a tensor that the config implies
 │   ├── UnknownTensor      a tensor that the config does not imply
-│   └── TensorMismatch     a tensor of another shape, or of a type that is no float
+│   └── TensorMismatch     a tensor of another shape, or of a type that is not floating point
 ├── TokenizerMismatch      a drafter whose tokens mean other texts than the target's
-└── MemoryRefused          more memory than there may be, counted before it is taken
+└── MemoryRefused          more memory than allowed, counted before it is allocated
 """
 
 from ssmspec_ref.errors import SpecError, Unsupported
@@ -28,11 +28,11 @@ class UnsafeFile(CheckpointError):
 
 
 class BrokenFile(CheckpointError):
-    """A file that is missing, cut short, or no JSON."""
+    """A file that is missing, truncated, or not valid JSON."""
 
 
 class MissingTensor(CheckpointError):
-    """A tensor that the config implies is not there."""
+    """A tensor that the config implies is missing."""
 
 
 class UnknownTensor(CheckpointError):

@@ -1,10 +1,10 @@
-"""Greedy acceptance by one kernel: walk, end of sequence and budget, as `walk.walk` and `walk.cut` decide them.
+"""Greedy acceptance in one kernel: walk, end of sequence and budget, as in `walk.walk` and `walk.cut`.
 
-    t_n = the first most likely token after node n; a node whose logits are no numbers is padding     (1)
+    t_n = the first most likely token after node n; a node whose logits are not finite is padding      (1)
     run = the kernel's walk, cut at eos and budget                                                    (2)
 
-With (1) a run stops before a node without numbers, and a root without them emits nothing and has ended. A stop sequence of
-several tokens is not the kernel's to find.
+With (1) a run stops before a node whose logits are not finite, and a sequence with such a root emits nothing and has ended.
+The kernel does not find stop sequences of several tokens.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..engine.sequences import Sequences
+from ..engine.window import Verdict, Window
 from ..operations import Emitted
-from ..sequences import Sequences
-from ..window import Verdict, Window
 
 
 def greedy(
@@ -24,20 +24,22 @@ def greedy(
     sequences: Sequences,
     said: Callable[[Tensor], Tensor] | None = None,
 ) -> Verdict:
-    """The verdict of `rule`, the launcher of `ssmspec_kernels.accept_greedy`, on the logits (b, t, i).
+    """The verdict of `rule`, the launcher of `ssmspec_kernels.tokens.accept_greedy`, on the logits (b, t, i).
 
-    `said` puts other choices (b, t) in the place of the most likely ones.
+    `said` replaces the most likely tokens by other choices (b, t).
     """
     top, choice = logits.max(-1)
     choice = choice if said is None else said(choice)
     bad = top.isnan()
     b, t = choice.shape
-    plain = window.parents is None and window.lengths is None  # the kernel sees itself which rows are padding
+    plain = window.parents is None and window.lengths is None  # the kernel sees which rows are padding
     tree = torch.arange(-1, t - 1, device=choice.device).expand(b, t) if plain else window.tree()
     parents = torch.where(bad, -2, tree)  # (1)
-    held = torch.full((2, b, t), -1, device=choice.device)  # the kernel leaves the rows of padding
+    held = torch.full((2, b, t), -1, device=choice.device)  # the kernel does not write rows of padding
     advanced, ended = torch.zeros_like(held[0, :, 0]), torch.zeros_like(bad[:, 0])
-    eos = sequences.eos if len(sequences.eos) else None
+    shared = sequences.same_ends
+    assert shared is not None, "the kernel takes one set of end tokens for all rows"
+    eos = shared if len(shared) else None
     run = rule(
         window.tokens, parents, choice, sequences.budget, eos=eos, ended=sequences.ended, slots=window.slots,
         out=Emitted(held[0], held[1], advanced, ended),

@@ -1,17 +1,18 @@
-"""Naive sampling: a token of the target's at every node, and the drafts stand that agree with it.
+"""Naive sampling: samples a token of the target at every node and accepts the drafts that match.
 
-    t_n = pick(p_n, u at the position after n);  go to the first child of n that holds it    (1)
+    t_n = pick(p_n, u at the position after n);  go to the first child of n with this token    (1)
 
-The pick is named by its position, so that what is emitted is a function of request, seed and target alone: what plain sampled
-decoding emits. Rows of one sequence share their picks, and the longest run may be taken as under greedy acceptance.
+The random number depends on the position only, so that the output is a function of request, seed and target alone: it equals
+that of plain sampled decoding. Rows of one sequence share the random numbers, so the longest run may be taken, as in greedy
+acceptance.
 Source: SpecInfer (arXiv:2305.09781), section 4.3; SpecExec (arXiv:2406.02532).
 """
 
 from torch import Tensor
 
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Verdict
 from ..operations import Operations
-from ..sequences import Sequences
-from ..window import Proposal, Verdict
 from .multi_step import pick
 from .processors import ORDERED
 from .sampled import Sampled

@@ -1,6 +1,6 @@
-"""From logits to the distribution that is sampled, the same for target and draft, on the device.
+"""From logits to the distribution that is sampled, the same for target and drafter, on the device.
 
-As seen from a node, the output is all that was emitted, root included, and the drafts on the path to the node; n_i counts
+At a node, the output is all emitted tokens, root included, and the drafts on the path to the node; n_i counts
 token i in it.
 
     l_i <- l_i / r if l_i > 0, else l_i r, for i in prompt or output     repetition                  (1)
@@ -10,13 +10,15 @@ token i in it.
     p   <- norm(the k most probable), ties by index                      top-k                       (5)
     p   <- norm(the fewest most probable whose mass is >= top_p)         top-p, ties by index        (6)
 
-In float64, each row in one order whatever stands beside it; what comes back is fp32. What is masked is exactly 0.
+In float64, each row in the same order and from its own numbers only, whatever the other rows are; the result is fp32. A step
+that a row does not need leaves its bits unchanged. Masked tokens have probability exactly 0.
 Source: arXiv:1909.05858, section 4.1, for (1); arXiv:1904.09751, section 3.1, for (6).
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -25,11 +27,13 @@ from torch.nn import functional
 
 from ssmspec_ref.errors import ParameterError
 
+from ..engine.sequences import Sequences
 from ..operations.arithmetic import Arithmetic
 from ..operations.slots import index
-from ..sequences import Sequences
 
 ORDERED = Arithmetic(bitwise=True)
+ORDER = {"temperature": 0, "top_k": 1, "top_p": 2, "repetition": 3, "presence": 4, "frequency": 5, "min_tokens": 6}
+"""The place of each field of `Sampling` in a row."""
 Kept: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Rank, mass before -> whether a token is kept."""
 
@@ -60,12 +64,67 @@ class Sampling:
 
     @property
     def remembers(self) -> bool:
-        """Whether (1) to (3) read what was written before."""
+        """Whether (1) to (3) read earlier tokens."""
         return (self.repetition, self.presence, self.frequency, self.min_tokens) != (1.0, 0.0, 0.0, 0)
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """The fields in their order, as `Sequences.sampling` holds them."""
+        return tuple(float(value) for value in astuple(self))
+
+    @property
+    def needs(self) -> "Needs":
+        return Needs(self.remembers, self.temperature == 0, self.top_k > 0, self.top_p < 1)
+
+
+class Needs(NamedTuple):
+    """Which steps any row needs; the others are skipped."""
+
+    penalties: bool
+    greedy: bool
+    top_k: bool
+    top_p: bool
+
+    def __or__(self, other: "Needs") -> "Needs":
+        return Needs(*(a or b for a, b in zip(self, other, strict=True)))
+
+
+class Rules(NamedTuple):
+    """How each row is sampled: `rows` (b, 7), or (1, 7) if all are alike, in the order of `Sampling`."""
+
+    rows: Tensor
+    needs: Needs
+
+    def __getattr__(self, name: str) -> Tensor:
+        """One of the fields of `Sampling` (b, 1, 1)."""
+        if name not in ORDER:
+            raise AttributeError(name)
+        return self.rows[:, ORDER[name], None, None]
+
+
+@lru_cache(maxsize=64)
+def rules(sampling: Sampling, device: torch.device) -> Rules:
+    """The same for all rows; cached, because a graph cannot copy from the host."""
+    return Rules(torch.tensor([sampling.row], dtype=torch.float64).to(device), sampling.needs)
+
+
+def needs_of(sequences: Sequences, default: Sampling) -> Needs:
+    """What the default and the running requests need."""
+    asked = sequences.asked.sampling
+    return default.needs if asked is None else default.needs | asked
+
+
+def rules_of(sequences: Sequences, slots: Tensor, default: Sampling) -> Rules:
+    """For each row: its request's sampling, or the default."""
+    alike = rules(default, slots.device)
+    if sequences.asked.sampling is None:
+        return alike
+    at = index(slots)
+    return Rules(torch.where(sequences.own[at, :1], sequences.sampling[at], alike.rows), needs_of(sequences, default))
 
 
 class Past(NamedTuple):
-    """What (1) to (3) read of each node: `known` and `times` (b, m, i), `length` of the output (b, m), `eos`."""
+    """What (1) to (3) read at each node: `known` and `times` (b, m, i), `length` of the output (b, m), `eos`."""
 
     known: Tensor
     times: Tensor
@@ -91,42 +150,50 @@ def past(sequences: Sequences, slots: Tensor, tokens: Tensor, ancestors: Tensor,
     prompted = empty.scatter_add(1, written, (inside & before).long())
     count = ours + empty.scatter_add(1, written, (inside & ~before).long())[:, None]
     output = (length - prompt)[:, None] + drafted.sum(-1)
-    return Past((count > 0) | (prompted > 0)[:, None], count, output, sequences.eos)
+    return Past((count > 0) | (prompted > 0)[:, None], count, output, sequences.eos[at])
 
 
-def process(logits: Tensor, sampling: Sampling, seen: Past | None = None) -> Tensor:
-    """The distributions (b, m, i) after m nodes, in fp32; NaN where the logits are no numbers, or all masked."""
+def process(logits: Tensor, sampling: Sampling | Rules, seen: Past | None = None) -> Tensor:
+    """The distributions (b, m, i) after m nodes, in fp32; NaN where the logits are not finite, or all masked."""
+    ask = rules(sampling, logits.device) if isinstance(sampling, Sampling) else sampling
     wide = logits.double()
-    if sampling.remembers and seen is not None:
-        wide = penalised(wide, seen, sampling)
-    p = softmax(wide, sampling.temperature)  # (4)
-    if sampling.top_k:
-        p = only(p, lambda rank, before: rank < sampling.top_k)  # (5)
-    if sampling.top_p < 1:
-        p = only(p, lambda rank, before: before < sampling.top_p)  # (6)
+    if ask.needs.penalties and seen is not None:
+        wide = penalised(wide, seen, ask)
+    p = softmax(wide, ask)  # (4)
+    if ask.needs.top_k:
+        k = ask.top_k
+        p = torch.where(k > 0, only(p, lambda rank, before: rank < k), p)  # (5)
+    if ask.needs.top_p:
+        mass = ask.top_p
+        p = torch.where(mass < 1, only(p, lambda rank, before: before < mass), p)  # (6)
     return p.float()
 
 
-def penalised(logits: Tensor, seen: Past, sampling: Sampling) -> Tensor:
-    """(1) to (3)."""
+def penalised(logits: Tensor, seen: Past, sampling: Rules) -> Tensor:
+    """(1) to (3); unchanged logits where a row needs none of them."""
     scaled = torch.where(logits > 0, logits / sampling.repetition, logits * sampling.repetition)
     found = torch.where(seen.known, scaled, logits)  # (1)
     found = found - sampling.frequency * seen.times - sampling.presence * (seen.times > 0)  # (2)
-    ends = torch.isin(torch.arange(logits.shape[-1], device=logits.device), seen.eos)
-    early = (seen.length < sampling.min_tokens)[..., None]
-    return torch.where(ends & early, float("-inf"), found)  # (3)
+    vocabulary = logits.shape[-1]
+    ends = torch.zeros((len(seen.eos), vocabulary + 1), dtype=torch.bool, device=logits.device)
+    ends.scatter_(1, torch.where(seen.eos < 0, vocabulary, seen.eos), True)
+    early = seen.length[..., None] < sampling.min_tokens
+    return torch.where(ends[:, None, :vocabulary] & early, float("-inf"), found)  # (3)
 
 
-def softmax(logits: Tensor, temperature: float) -> Tensor:
+def softmax(logits: Tensor, sampling: Rules) -> Tensor:
     """(4)."""
-    if temperature == 0:
-        return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
-    weights = ORDERED.exp((logits - logits.amax(-1, keepdim=True)) / temperature)
-    return weights / ORDERED.sum(weights)[..., None]
+    T, point = sampling.temperature, None
+    if sampling.needs.greedy:
+        point = torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
+        T = torch.where(T == 0, 1.0, T)
+    weights = ORDERED.exp((logits - logits.amax(-1, keepdim=True)) / T)
+    p = weights / ORDERED.sum(weights)[..., None]
+    return p if point is None else torch.where(sampling.temperature == 0, point, p)
 
 
 def only(p: Tensor, kept: Kept) -> Tensor:
-    """The tokens kept by their rank, and by the mass before them; renormalised."""
+    """Keeps tokens by their rank and by the mass before them; renormalised."""
     ranked, order = torch.sort(p, dim=-1, descending=True, stable=True)
     rank = torch.arange(p.shape[-1], device=p.device)
     keep = kept(rank.expand_as(p), functional.pad(ranked.cumsum(-1)[..., :-1], (1, 0)))
@@ -136,4 +203,4 @@ def only(p: Tensor, kept: Kept) -> Tensor:
 
 def _demand(name: str, value: float, holds: bool, needed: str) -> None:
     if not holds:
-        raise ParameterError(f"{name} came as {value}; give {needed}")
+        raise ParameterError(f"{name} is {value}; it must be {needed}")

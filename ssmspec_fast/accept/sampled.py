@@ -1,4 +1,4 @@
-"""What the sampled rules share: the target's laws at all nodes, their noise by name, and the verdict."""
+"""What the sampling rules share: the target's distributions at all nodes, their random numbers, and the verdict."""
 
 from typing import Any
 
@@ -8,22 +8,22 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..draft import Drafter
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Verdict, Window
 from ..operations import Operations
 from ..operations.slots import index
-from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
 from . import Acceptance
 from .noise import COIN, PICK, check_seed, uniforms
-from .processors import Past, Sampling, past, process
+from .processors import Past, Sampling, past, process, rules_of
 from .walk import best, broken, cut
 
 LAWS: tuple[str, ...] = ("iid", "without_replacement", "point_mass")
 
 
 class Sampled(Acceptance):
-    """`sampling` is the target's; give the same to the drafter. `seed` and the request's number name the noise.
+    """`sampling` is the target's; give the same to the drafter. `seed` and the request's key determine the random numbers.
 
-    Raises: ParameterError for a seed that is no number of 64 bits.
+    Raises: ParameterError for a seed that does not fit 64 bits.
     """
 
     name = "sampled"
@@ -39,7 +39,7 @@ class Sampled(Acceptance):
         self.refuse(drafter.law, drafter.drafts, drafter.trees)
 
     def check_proposal(self, proposal: Proposal) -> None:
-        """As `check`, of one proposal. Raises: ParameterError, Unsupported."""
+        """As `check`, for one proposal. Raises: ParameterError, Unsupported."""
         self.refuse(proposal.law, proposal.window.drafts, proposal.window.parents is not None)
         if "point_mass" not in self.laws:
             check_q(proposal.law, proposal.q)
@@ -47,48 +47,57 @@ class Sampled(Acceptance):
     def refuse(self, law: str, drafts: int, trees: bool) -> None:
         if law not in self.laws:
             raise ParameterError(
-                f"{self.name} was given drafts of the law {law!r}, but needs {' or '.join(self.laws)}, and q with it; "
-                "let the drafter sample, or judge by multi_step or naive"
+                f"{self.name} got drafts of the law {law!r}, but needs {' or '.join(self.laws)}, and q with it; "
+                "let the drafter sample, or use multi_step or naive"
             )
         if trees and not self.trees:
-            raise Unsupported(f"{self.name} judges chains, but a tree came; judge it by multi_step or naive")
+            raise Unsupported(f"{self.name} accepts chains only, but the window is a tree; use multi_step or naive")
         if drafts > 1 and not self.several:
             raise Unsupported(
-                f"{self.name} judges one row for each sequence, but {drafts} came: the best of several is biased; "
-                "hang the rows into a tree, or judge by naive, whose rows share their picks"
+                f"{self.name} takes one row for each sequence, but there are {drafts}: "
+                "choosing the best of several is biased; "
+                "merge the rows into a tree, or use naive, whose rows share their picks"
             )
 
     def law(self, window: Window, logits: Tensor, sequences: Sequences, operations: Operations) -> Tensor:
         """p (b, t, i) fp32 after each node."""
         seen: Past | None = None
-        if self.sampling.remembers:
+        sampling = rules_of(sequences, window.slots, self.sampling)
+        if sampling.needs.penalties:
             ancestors = operations.tree_mask(window.tree())[0]
             seen = past(sequences, window.slots, window.tokens, ancestors, logits.shape[-1])
-        return process(logits, self.sampling, seen)
+        return process(logits, sampling, seen)
 
     def coins(self, window: Window, sequences: Sequences) -> Tensor:
-        """A uniform for each node that is judged (b, t)."""
+        """A uniform for each tested node (b, t)."""
         request, length = self.named(window, sequences)
-        return uniforms(self.seed, request, length, torch.arange(window.tokens.shape[1], device=length.device), COIN)
+        nodes = torch.arange(window.tokens.shape[1], device=length.device)
+        return uniforms(self.seeds(window, sequences), request, length, nodes, COIN)
 
     def picks(self, window: Window, sequences: Sequences, operations: Operations) -> Tensor:
         """A uniform for the token after each node (b, t); one for each position."""
         request, length = self.named(window, sequences)
         depths = operations.tree_mask(window.tree())[1].clamp_min(0)
-        return uniforms(self.seed, request, length + depths, 0, PICK)
+        return uniforms(self.seeds(window, sequences), request, length + depths, 0, PICK)
+
+    def seeds(self, window: Window, sequences: Sequences) -> Tensor | int:
+        """The seed of each row (b, 1, 2), or the one of all rows."""
+        found = sequences.seeds(index(window.slots), self.seed)
+        return found if isinstance(found, int) else found[:, None]
 
     def named(self, window: Window, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Request and length of each row (b, 1)."""
+        """Request key and length of each row (b, 1)."""
         at = index(window.slots)
         return sequences.request[at][:, None], sequences.length[at][:, None]
 
     def by_kernel(
         self, rule: Any, proposal: Proposal, tokens: Tensor, parents: Tensor, p: Tensor, coins: Tensor | None, picks: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Emitted tokens and path by `ssmspec_kernels.accept_sampled`, uncut: what ends a run is `walk.cut`'s.
+        """Emitted tokens and path by `ssmspec_kernels.tokens.accept_sampled`, before `walk.cut` ends the runs.
 
-        The kernel takes every row to sum to one, the torch rule divides by the sum: a coin may fall otherwise where it lies
-        within V 2^-24 of its turn, relative.
+        The kernel
+        assumes that every row sums to one, the torch rule divides by the sum: the results may differ for a coin within V
+        2^-24, relative, of its threshold.
         """
         law = "naive" if coins is None else proposal.law
         given = {"q": proposal.q} if law in ("iid", "without_replacement") else {}
@@ -104,9 +113,9 @@ class Sampled(Acceptance):
 
 
 def check_q(law: str, q: Tensor | None) -> None:
-    """Raises: ParameterError for a law that is none, or lacks q."""
+    """Raises: ParameterError for an unknown law, or one that lacks q."""
     if law not in LAWS:
-        raise ParameterError(f"law came as {law!r}; give one of {', '.join(LAWS)}")
+        raise ParameterError(f"law is {law!r}; it must be one of {', '.join(LAWS)}")
     if (law != "point_mass") != (q is not None):
-        verb = "needs q, the law after each node" if q is None else "takes no q"
+        verb = "needs q, the distribution after each node" if q is None else "takes no q"
         raise ParameterError(f"the law {law} {verb}")

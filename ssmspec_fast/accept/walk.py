@@ -1,24 +1,24 @@
 """From the target's choice at every node to a verdict: the walk of each row, the best row of a sequence, the cut.
 
-    t_n = choice after node n; emit it, go to the first child of n that holds it, stop where there is none    (1)
-    of several rows of one sequence, the one that emits most, the first on ties                               (2)
+    t_n = choice after node n; emit it, go to the first child of n with this token, stop if there is none     (1)
+    of several rows of one sequence, the one that emits the most, the first of equals                         (2)
     n   = the first token that ends the sequence, or the budget, whichever is less                            (3)
 
-Every node that is gone to enters the path, which so has as many nodes as there are tokens emitted. With the choices of greedy
+Every visited node enters the path, so it has as many nodes as there are emitted tokens. With the choices of greedy
 decoding this is greedy verification; (2) keeps it lossless because every row follows the same choices.
 """
 
 import torch
 from torch import Tensor
 
+from ..engine.sequences import NONE, Sequences
+from ..engine.window import Verdict, Window
 from ..operations import Emitted
 from ..operations.slots import index
-from ..sequences import Sequences
-from ..window import Verdict, Window
 
 
 def walk(tokens: Tensor, parents: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
-    """Emitted tokens and path (b, t), -1 behind them (1)."""
+    """Emitted tokens and path (b, t), -1 after them (1)."""
     rows, t = torch.arange(len(tokens), device=tokens.device), tokens.shape[1]
     node = torch.where(parents[:, 0] == -1, 0, -1)
     emitted, path = torch.full_like(choice, -1), torch.full_like(choice, -1)
@@ -32,7 +32,7 @@ def walk(tokens: Tensor, parents: Tensor, choice: Tensor) -> tuple[Tensor, Tenso
 
 
 def best(emitted: Tensor, path: Tensor, window: Window) -> tuple[Tensor, Tensor, Tensor]:
-    """The row that stands for each sequence (n), and its emitted tokens and path (2)."""
+    """The chosen row of each sequence (n), and its emitted tokens and path (2)."""
     advanced = (path >= 0).sum(1).view(-1, window.drafts)
     row = torch.arange(len(advanced), device=path.device) * window.drafts + advanced.argmax(1)
     return row, emitted[row], path[row]
@@ -40,29 +40,31 @@ def best(emitted: Tensor, path: Tensor, window: Window) -> tuple[Tensor, Tensor,
 
 def ends(emitted: Tensor, sequences: Sequences, slots: Tensor) -> Tensor:
     """Which emitted tokens (n, t) end their sequence: an end of sequence, or the last token of a stop sequence."""
-    found = torch.isin(emitted, sequences.eos) & (emitted >= 0)
     at, t = index(slots), emitted.shape[1]
-    for stop in sequences.stop:
-        back = len(stop) - 1
-        places = sequences.length[at][:, None] - back + torch.arange(back, device=slots.device)
-        before = torch.where(places >= sequences.prompt[at][:, None], sequences.tokens[at[:, None], places.clamp_min(0)], -1)
-        run = torch.cat([before, emitted], dim=1)
-        found |= (run.unfold(1, len(stop), 1) == stop).all(2)[:, :t]
-    return found
+    found = (emitted[..., None] == sequences.eos[at][:, None]).any(-1)
+    if not sequences.asked.stops:
+        return found
+    stop = sequences.stop[at][:, None]
+    back = stop.shape[-1] - 1
+    places = sequences.length[at][:, None] - back + torch.arange(back, device=slots.device)
+    before = torch.where(places >= sequences.prompt[at][:, None], sequences.tokens[at[:, None], places.clamp_min(0)], -1)
+    run = torch.cat([before, emitted], dim=1).unfold(1, back + 1, 1)[:, :t, None]
+    there = stop[..., -1] != NONE
+    return found | (((run == stop) | (stop == NONE)).all(-1) & there).any(-1)
 
 
 def broken(logits: Tensor) -> Tensor:
-    """The nodes (b, t) whose logits are no numbers."""
+    """The nodes (b, t) whose logits are not finite."""
     return logits.isnan().any(-1)
 
 
 def cut(
     row: Tensor, emitted: Tensor, path: Tensor, sequences: Sequences, slots: Tensor, bad: Tensor | None = None
 ) -> Verdict:
-    """The runs as far as they are emitted (3); padding and sequences that have ended emit nothing.
+    """The runs cut to what is emitted (3); padding and sequences that have ended emit nothing.
 
-    A run stops before the first of its `bad` nodes (b, t), as plain decoding would; what a bad node off the path says is not
-    read. A sequence whose root is bad has failed: it emits nothing and has ended, and that tells it from all others.
+    A run stops before the first of its `bad` nodes (b, t), as plain decoding would; a bad node off the path is ignored.
+    A sequence whose root is bad has failed: it emits nothing and has ended, which distinguishes it from all others.
     """
     at, t = index(slots), emitted.shape[1]
     steps = torch.arange(t, device=slots.device)

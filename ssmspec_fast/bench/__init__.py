@@ -1,1 +1,1 @@
-"""What a step costs: models of the papers' dimensions with random weights, every method, window, tree and batch."""
+"""The cost of a step: models of the papers' dimensions with random weights, every method, window, tree and batch."""

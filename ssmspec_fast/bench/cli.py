@@ -1,4 +1,4 @@
-"""`ssmspec bench`: what a step costs, in plain steps of the same model."""
+"""`ssmspec bench`: the cost of a step, in plain steps of the same model."""
 
 import time
 from contextlib import suppress
@@ -10,61 +10,72 @@ from rich.console import Console
 
 from ssmspec_ref.errors import ParameterError, SpecError
 
-from ..refusal import refused
+from ..cli.refusal import refused
 
 if TYPE_CHECKING:
     from .report import Report
     from .subjects import Subject
 
-app = typer.Typer(pretty_exceptions_enable=False, help="What a step costs, by method, window, tree and batch.")
+app = typer.Typer(pretty_exceptions_enable=False, help="Time decoding steps by method, window, tree and batch.")
 FAILED, UNFINISHED = 1, 3
-"""Exit codes: a step failed, the others stand; there was no time for all steps, run it again with the same file."""
+FEW = 2
+"""Exit codes: a step failed, the others are in the file; time ran out, run it again with the same file."""
 
 
 @app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
     tiny: Annotated[
-        bool, typer.Option("--tiny", help="Small models on the CPU: a rehearsal, its times mean nothing.")
+        bool, typer.Option("--tiny", help="Tiny models on the CPU, to check that the command works. Ignore the times.")
     ] = False,
-    papers: Annotated[bool, typer.Option("--papers", help="All steps of the papers' tables.")] = False,
-    model: Annotated[str, typer.Option(help="Names of models, with commas.")] = "mamba2-2.7b",
-    method: Annotated[str, typer.Option(help="Names of methods, with commas.")] = "joint,replay,buffer,snapshots,tree",
-    windows: Annotated[str, typer.Option(help="Tokens of a window, root included, with commas.")] = "7",
-    trees: Annotated[str, typer.Option(help="Nodes of a tree, with commas.")] = "13",
-    batches: Annotated[str, typer.Option(help="Sequences at once, with commas.")] = "1",
-    drafts: Annotated[str, typer.Option(help="Chains for each sequence, with commas.")] = "1",
-    device: Annotated[str, typer.Option(help="cpu, cuda, ..")] = "cuda",
-    out: Annotated[Path | None, typer.Option(help="A JSON file; what it holds already is not measured again.")] = None,
-    seconds: Annotated[float, typer.Option(help="Begin no further step after this long.")] = 480.0,
+    papers: Annotated[bool, typer.Option("--papers", help="Every step of the papers' tables.")] = False,
+    model: Annotated[str, typer.Option(help="Models, separated by commas.")] = "mamba2-2.7b",
+    method: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "joint,replay,buffer,snapshots,tree",
+    windows: Annotated[str, typer.Option(help="Window sizes in tokens, including the root, separated by commas.")] = "7",
+    trees: Annotated[str, typer.Option(help="Tree sizes in nodes, separated by commas.")] = "13",
+    batches: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1",
+    drafts: Annotated[str, typer.Option(help="Draft chains per sequence, separated by commas.")] = "1",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cuda",
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the results. Steps already in it are not measured again.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Start no new step after this many seconds.")] = 480.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Measure steps with random weights. The table goes to standard output."""
-    console = Console(width=190)
+    console, progress = Console(width=190), Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         if tiny or papers:
             _check_alone("--tiny" if tiny else "--papers", context, tiny)
         subjects = _subjects(tiny, papers, model, method, windows, trees, batches, drafts)
-        report, left = _run(subjects, "cpu" if tiny else device, out, seconds)
+        report, left = _run(subjects, "cpu" if tiny else device, out, seconds, progress)
     except (SpecError, ModuleNotFoundError) as error:
         raise refused(error) from error
-    console.print(report.table())
-    for name, held in report.fits().items():
+    if as_json:
+        typer.echo(report.as_json(), nl=False)
+    elif tiny:
+        console.print(
+            f"{len(report.steps)} steps ran, {len(report.failed)} failed; times of tiny models say nothing (--json)"
+        )
+    else:
+        console.print(report.table())
+    for name, held in report.fits().items() if not (as_json or tiny) else ():
         console.print(f"{name}: t(N) in us, highest power first: " + ", ".join(f"{x:.2f}" for x in held["coefficients_us"]))
     for name, why in report.failed.items():
-        console.print(f"{name} failed: {why}", markup=False)
+        (progress if as_json else console).print(f"{name} failed: {why}", markup=False)
     if report.failed:
         raise typer.Exit(FAILED)
     if left:
-        console.print(f"{left} steps are left; run the command again with the same --out")
+        progress.print(f"{left} steps are left; run the same command again to continue", markup=False)
         raise typer.Exit(UNFINISHED)
 
 
 def _check_alone(plan: str, context: typer.Context, tiny: bool) -> None:
-    """Raises: ParameterError for an option beside a plan that names its own."""
+    """Raises: ParameterError for an option that the given plan sets itself."""
     named = ("model", "method", "windows", "trees", "batches", "drafts", *(("papers", "device") if tiny else ()))
     given = [name for name in named if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
     if given:
-        raise ParameterError(f"{plan} is a plan of its own, but beside it came --{', --'.join(given)}; leave one out")
+        raise ParameterError(f"{plan} chooses its own steps, so --{', --'.join(given)} cannot be given too; omit one")
 
 
 def _subjects(
@@ -87,14 +98,16 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
     """Raises: ParameterError."""
     with suppress(ValueError):
         return tuple(int(part) for part in text.split(","))
-    raise ParameterError(f"{name} came as {text!r}; give whole numbers with commas between them")
+    raise ParameterError(f"{name} is {text!r}; it must be whole numbers with commas between them")
 
 
-def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds: float) -> "tuple[Report, int]":
-    """The report, which is written behind every step, and how many steps are left. Raises: Unsupported, ParameterError."""
+def _run(
+    subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds: float, progress: Console
+) -> "tuple[Report, int]":
+    """The report, which is saved after every step, and how many steps are left. Raises: Unsupported, ParameterError."""
     import torch
 
-    from ..cli import write_whole
+    from ..cli.generate import write_whole
     from ..device import check_device
     from .clock import copy_bytes_per_us
     from .models import random_model, weight_bytes
@@ -108,6 +121,7 @@ def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds
     report = read(out, machine) if out is not None and out.exists() else Report(machine)
     if report.copy_gb_s is None and where.type == "cuda":
         report.copy_gb_s = copy_bytes_per_us() / 1e3
+    done = held = sum(report.has(subject) for subject in subjects)
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     for name, wanted in grouped(subjects).items():
         todo = [subject for subject in wanted if not report.has(subject)]
@@ -118,6 +132,8 @@ def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds
         for subject in todo:
             if time.monotonic() - began > seconds:
                 break
+            progress.print(_told(subject.name, done, len(subjects), done - held, time.monotonic() - began), markup=False)
+            done += 1
             try:
                 report.steps.append(measure(subject, model, 25 if where.type == "cuda" else 3))
             except (SpecError, RuntimeError) as error:
@@ -126,3 +142,9 @@ def _run(subjects: "tuple[Subject, ...]", device: str, out: Path | None, seconds
                 write_whole(out, report.as_json())
         del model
     return report, sum(not report.has(subject) for subject in subjects)
+
+
+def _told(name: str, done: int, count: int, measured: int, seconds: float) -> str:
+    """The step that begins, and an estimate of the time left, from the steps measured so far."""
+    left = f", about {seconds / measured * (count - done):.0f} s left" if measured > FEW else ""
+    return f"{done + 1}/{count}  {name}{left}"

@@ -11,7 +11,7 @@ Run = Callable[[], object]
 
 
 def times_us(parts: Sequence[Run], device: torch.device, replays: int = 25, warm: int = 3) -> list[float]:
-    """The median time of each part; all parts run one after the other, again and again."""
+    """The median time of each part; in each replay all parts run one after the other."""
     for _ in range(warm):
         for part in parts:
             part()
@@ -39,7 +39,7 @@ def _host(parts: Sequence[Run]) -> list[float]:
 
 
 def copy_bytes_per_us(size: int = 2**30) -> float:
-    """The GPU's copy bandwidth, bytes read and written counted."""
+    """The GPU's copy bandwidth, counting bytes read and bytes written."""
     source = torch.ones(size // 4, device="cuda")
     target = torch.empty_like(source)
     return 2 * size / times_us([lambda: torch.mul(source, 1.0, out=target)] * 2, source.device)[1]

@@ -1,4 +1,4 @@
-"""What a window of N tokens costs, fitted to measured steps, and the tokens that it must emit to pay.
+"""The cost of a window of N tokens, fitted to measured steps, and the tokens that it must emit to pay.
 
     t(N) = k N + C              a recurrent target         (1)
     t(N) = a N^2 + b N + C      with attention             (2)
@@ -35,7 +35,7 @@ def fit(tokens: Sequence[int], times: Sequence[float], degree: int) -> Fit:
     """
     if len(set(tokens)) <= degree or len(tokens) != len(times):
         raise ParameterError(
-            f"{len(times)} times came at sizes {sorted(set(tokens))} for a fit of degree {degree}; give one time for "
+            f"a fit of degree {degree} got {len(times)} times at sizes {sorted(set(tokens))}; give one time for "
             "each size, and more different sizes than the degree"
         )
     powers = torch.tensor([[float(n) ** p for p in range(degree, -1, -1)] for n in tokens], dtype=torch.float64)

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..config import ModelConfig
 from ..families import Family, find
 from ..families.source import Source
-from ..model import Model
+from ..models.config import ModelConfig
+from ..models.model import Model
 
 
 def _mamba2(layers: int, width: int, groups: int = 1, vocabulary: int = 50288, head: int = 64, state: int = 128) -> Any:
@@ -112,6 +112,8 @@ DIMS: dict[str, Any] = {
     "mamba-130m-32000": _mamba1(24, 768, 32000),
     "mamba-370m": _mamba1(48, 1024, 50432),
     "pythia-6.9b": _attention("gpt_neox", 16384, 50432),
+    "pythia-160m": _attention("gpt_neox", 3072, 50432, hidden_size=768, num_hidden_layers=12, num_attention_heads=12),
+    "pythia-410m": _attention("gpt_neox", 4096, 50432, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16),
     "mistral-7b": _attention("mistral", 14336, 32000, num_key_value_heads=8, rms_norm_eps=1e-5),
     "nemotron-3-nano-4b": _nemotron("M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-", 3136, 12544, 96),
     "qwen3.5-4b": _qwen(32, 2560, 9216),
@@ -121,14 +123,14 @@ DIMS: dict[str, Any] = {
 
 
 def family_of(name: str) -> tuple[Family, ModelConfig]:
-    """Raises: ParameterError for a name that is none."""
+    """The family and config of a model. Raises: ParameterError for an unknown name."""
     if name not in DIMS:
-        raise ParameterError(f"model came as {name!r}; give one of {', '.join(DIMS)}")
+        raise ParameterError(f"model is {name!r}; it must be one of {', '.join(DIMS)}")
     return find(*DIMS[name])
 
 
 class Random(Source):
-    """Tensors drawn on the device, in the order in which they are asked for."""
+    """Tensors drawn on the device, in the order in which they are requested."""
 
     def __init__(self, dtype: torch.dtype, device: str, seed: int = 0) -> None:
         super().__init__(dtype)
@@ -149,7 +151,7 @@ class Random(Source):
 def random_model(
     name: str, dtype: torch.dtype = torch.bfloat16, device: str = "cuda", *, layers: int | None = None, seed: int = 0
 ) -> Model:
-    """A model of these dimensions; of its first `layers` layers only, where they are given.
+    """A model of these dimensions; only its first `layers` layers, if given.
 
     Raises: ParameterError.
     """

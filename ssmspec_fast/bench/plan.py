@@ -10,15 +10,15 @@ from .subjects import METHODS, Subject, tree_of
 
 SIZES = ("mamba2-1.3b", "mamba2-2.7b", "mamba2-7b", "mamba2-13b", "mamba2-23b")
 LEAVES = 32
-"""Paths of the full binary tree of 63 nodes; unrolled, each is a row of DEPTH tokens with a state of its own."""
+"""Paths of the full binary tree of 63 nodes; unrolled, each is a row of DEPTH tokens with its own state."""
 DEPTH = 6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every method of every model at every window (root included), tree and batch; plain steps stand beside each.
+    """Every method of every model at every window (root included), tree and batch, each with the plain steps.
 
-    Raises: ParameterError for a name that is none, or a number below 1.
+    Raises: ParameterError for an unknown name, or a number below 1.
     """
 
     models: tuple[str, ...] = ("mamba2-2.7b",)
@@ -31,10 +31,10 @@ class Plan:
     def __post_init__(self) -> None:
         for kind, names, known in (("model", self.models, DIMS), ("method", self.methods, METHODS)):
             if wrong := [name for name in names if name not in known]:
-                raise ParameterError(f"{kind} came as {wrong[0]!r}; give one of {', '.join(known)}")
+                raise ParameterError(f"{kind} is {wrong[0]!r}; it must be one of {', '.join(known)}")
         numbers = (*self.windows, *self.trees, *self.batches, *self.drafts)
         if any(n < 1 for n in numbers) or any(n < 2 for n in (*self.windows, *self.trees)):
-            raise ParameterError(f"sizes came as {numbers}; give windows and trees from 2, batches and drafts from 1")
+            raise ParameterError(f"sizes are {numbers}; windows and trees must be 2 or more, batches and drafts 1 or more")
 
     def subjects(self) -> Iterator[Subject]:
         """Model by model, plain steps first."""
@@ -45,7 +45,7 @@ class Plan:
                     yield from self.of(model, method, batch)
 
     def of(self, model: str, method: str, batch: int) -> Iterator[Subject]:
-        """One method's steps beside a plain one."""
+        """One method's steps, with the plain step."""
         if method == "tree":
             yield from (Subject(model, method, n, batch, parents=tree_of(n)) for n in self.trees)
         elif method != "plain":
@@ -54,7 +54,7 @@ class Plan:
 
 
 def papers() -> tuple[Subject, ...]:
-    """The steps that the papers' tables are about, the most telling first."""
+    """The steps of the papers' tables, the most informative first."""
     flat = (Subject("mamba2-2.7b", "replay", 7, advanced=n) for n in (1, 3, 5, 7))
     found = [
         *Plan().subjects(),
@@ -77,7 +77,7 @@ TINY = Plan(("tiny", "tiny-hybrid"), (*Plan.methods, "joint-by-lag"), batches=(1
 
 
 def grouped(subjects: Sequence[Subject]) -> dict[str, list[Subject]]:
-    """By model, so that the weights of one are there at a time."""
+    """Grouped by model, so that only one model's weights are in memory at a time."""
     found: dict[str, list[Subject]] = {}
     for subject in subjects:
         found.setdefault(subject.model, []).append(subject)

@@ -18,15 +18,15 @@ from .subjects import Subject
 
 SCHEMA = 1
 MADE_WITH = "ssmspec.made_with"
-"""Entry points that say which code a result is made with: the engine does not import what judges it."""
+"""Entry points that identify the code of a result, because the engine does not import the packages that test it."""
 
 
 @dataclass
 class Report:
-    """`machine` names what was measured on and with; a file of another machine, of other versions or of other kernels is not
-    gone on with. The commit may differ.
+    """`machine` identifies hardware, versions and kernels. A file of another machine, other versions or other kernels is not
+    continued. The commit may differ.
 
-    `failed` names the steps that could not be measured in this run, and why.
+    `failed` holds the steps that could not be measured in this run, and why.
 
     Units: `copy_gb_s` is the device's copy bandwidth, `weights` the bytes of weights that a step of each model reads.
     """
@@ -41,23 +41,23 @@ class Report:
         return any(step.subject == subject for step in self.steps)
 
     def plain(self, subject: Subject) -> StepTime | None:
-        """The plain step beside a subject: of its model, at its batch."""
+        """The plain step of the same model at the same batch."""
         return next(
             (s for s in self.steps if s.subject == Subject(subject.model, "plain", batch=subject.batch)), None
         )  # fmt: skip
 
     def ratio(self, step: StepTime) -> float | None:
-        """A step in plain steps: the tokens that it must emit to pay."""
+        """A step's time in plain steps: the tokens that it must emit to pay."""
         plain = self.plain(step.subject)
         return None if plain is None else break_even(step.us, plain.us)
 
     def floor_us(self, step: StepTime) -> float | None:
-        """The weights of a step at copy bandwidth."""
+        """The time to read the weights of a step at copy bandwidth."""
         weights = self.weights.get(step.subject.model)
         return None if weights is None or self.copy_gb_s is None else weights / (1e3 * self.copy_gb_s)
 
     def fits(self) -> dict[str, dict[str, Any]]:
-        """For each model and method of several windows at batch 1, the cost of a window and where it pays."""
+        """For each model and method with several windows at batch 1, the cost of a window and where it pays."""
         found = {}
         for model, method in dict.fromkeys((s.subject.model, s.subject.method) for s in self.steps):
             mine = [s for s in self.steps if s.subject == Subject(model, method, s.subject.window)]
@@ -92,14 +92,14 @@ class Report:
 
 
 def costs(report: Report) -> list[dict[str, Any]]:
-    """What a chooser reads of a report: chains of one draft, whatever they emit."""
+    """The costs that a chooser reads: chains of one draft, for any number of emitted tokens."""
     names = ("model", "method", "batch", "window")
     chains = [s for s in report.steps if s.subject.parents is None and (s.subject.drafts, s.subject.advanced) == (1, 1)]
     return [{name: getattr(s.subject, name) for name in names} | {"us": s.us} for s in chains]
 
 
 def machine_of(device: torch.device) -> dict[str, str]:
-    """What the times depend on. Commit and kernels are named by whoever measures them for the gates, if that is installed."""
+    """What the times depend on. Commit and kernels come from the package that measures for the gates, if installed."""
     found = {"device": "cpu", "torch": torch.__version__, "commit": "unknown", "kernels": "unknown"}
     for entry in entry_points(group=MADE_WITH):
         found |= entry.load()()
@@ -111,12 +111,12 @@ def machine_of(device: torch.device) -> dict[str, str]:
 
 
 def alike(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Whether times of one machine and code may stand beside those of another."""
+    """Whether times of two machines and code versions may be compared."""
     return {**one, "commit": ""} == {**other, "commit": ""}
 
 
 def read(file: Path, machine: dict[str, str]) -> Report:
-    """A report to go on with. Raises: ParameterError for one of another machine, or a file that is none."""
+    """A report to continue. Raises: ParameterError for one of another machine, or a file that is not a report."""
     try:
         held = json.loads(file.read_text())
         steps = [step_of(step) for step in held["steps"]]
@@ -137,9 +137,9 @@ def step_of(held: dict[str, Any]) -> StepTime:
 
 
 def merged(parts: Sequence[Report]) -> Report:
-    """Parts of one machine in one; a step that stands in several is the first's. Raises: ParameterError."""
+    """Reports of one machine merged; of a step in several, the first is kept. Raises: ParameterError."""
     if not all(alike(part.machine, parts[0].machine) for part in parts):
-        raise ParameterError("the parts were measured on different machines or versions; measure them again on one")
+        raise ParameterError("the parts were measured on different machines or versions; measure them again on one machine")
     whole = Report(parts[0].machine, parts[0].copy_gb_s)
     for part in parts:
         whole.weights |= part.weights

@@ -3,7 +3,7 @@
 draft        the proposal
 forward      the feed, all layers, the logits
 acceptance   the verdict
-copy         states, caches and cursors moved on, with replay and joint attainment by what was accepted; tokens entered
+copy         states, caches and cursors advance (for replay and joint attainment by the accepted tokens); tokens are stored
 """
 
 import gc
@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ..engine import Engine
-from ..graphs import WARM, CUDARecorder, awake, recording
-from ..model import Model
+from ..engine.graphs import WARM, CUDARecorder, awake, recording
+from ..engine.loop import Engine
+from ..models.model import Model
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
 from .clock import times_us
@@ -26,7 +26,8 @@ PHASES = ("draft", "forward", "acceptance", "copy")
 
 @dataclass(frozen=True)
 class StepTime:
-    """Units: microseconds, bytes. `eager_us` is the step launch by launch, `memory` what the pools hold, `peak` all of it."""
+    """Units: microseconds, bytes. `eager_us` is the step launch by launch, `memory` the bytes of the pools, `peak` of
+    everything."""
 
     subject: Subject
     us: float
@@ -37,7 +38,7 @@ class StepTime:
 
 
 def operations_of(device: torch.device) -> Operations:
-    """The fast mode: the kernels on a GPU, PyTorch elsewhere."""
+    """Fast mode: the kernels on a GPU, PyTorch elsewhere."""
     if device.type != "cuda":
         return TorchOperations()
     from ..operations.triton_ops import TritonOperations
@@ -47,10 +48,10 @@ def operations_of(device: torch.device) -> Operations:
 
 @torch.no_grad()
 def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = True) -> StepTime:
-    """The times of a step; every one begins where the one before it ended, and none comes to an end of its sequence."""
+    """The times of a step; each step begins where the previous one ended, and no sequence reaches its end."""
     cuda = model.device.type == "cuda"
     if cuda:
-        gc.collect()  # the engine of the step before, whose graphs and tensors hold each other
+        gc.collect()  # frees the previous engine, whose graphs and tensors refer to each other
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     most = ROOM // subject.advanced - 8
@@ -59,7 +60,7 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
     slots = torch.arange(subject.batch, device=model.device)
     step = stepping(engine, slots)
     us = times_us([step], model.device, replays)[0]
-    behind = engine.target.behind(slots)  # of every step but the first
+    behind = engine.target.behind(slots)  # for every step but the first
     again(engine, subject)
     own = times_us([eagerly(engine, slots)], model.device, min(replays, 7))[0] if eager else us
     again(engine, subject)
@@ -70,15 +71,15 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
 
 
 def again(engine: Engine, subject: Subject) -> None:
-    """The sequences as they began."""
+    """Resets the sequences."""
     assert engine.sequences is not None
     begin(engine, engine.sequences, range(subject.batch))
 
 
 def stepping(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
-    """The step as it is run: a replay, or, without a recorder, launch by launch.
+    """The step as it runs in production: a replay, or, without a recorder, launch by launch.
 
-    Where the host reads which of several graphs comes next, that it waits is part of the step.
+    If the host must read which of several graphs comes next, that wait is part of the step.
     """
     graphs, target = engine.graphs, engine.target
     if graphs is None:
@@ -96,7 +97,7 @@ def eagerly(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
 
 
 def split(engine: Engine, slots: torch.Tensor, behind: int | None = None) -> tuple[Callable[[], object], ...]:
-    """The phases, each a call that goes on from what the one before it left."""
+    """The phases, each a call that continues from the previous one."""
     sequences, held = engine.sequences, dict[str, Any]()
     assert sequences is not None
 

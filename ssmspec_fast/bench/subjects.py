@@ -1,7 +1,7 @@
 """What is timed: an engine whose windows have a fixed shape and emit a fixed number of tokens.
 
-Drafts are the root's neighbours in the vocabulary. What stands of a window is forced, behind the same choice by the logits
-that acceptance makes otherwise, so that a step can be timed for every number of accepted drafts.
+Drafts are the root's neighbours in the vocabulary. The number of accepted tokens is forced, after the same read of the logits
+as in real acceptance, so that a step can be timed for every number of accepted drafts.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,29 +13,29 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from .. import choices
 from ..accept import Acceptance
 from ..accept.fused import greedy
 from ..accept.walk import best, broken, cut, walk
+from ..cli import choices
 from ..draft import Drafter
 from ..draft.shapes import TREE_A, chain
-from ..engine import Engine
-from ..graphs import Recorder
+from ..engine.graphs import Recorder
+from ..engine.loop import Engine
+from ..engine.requests import Settings
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Verdict, Window
 from ..methods import Method
-from ..model import Model
+from ..models.model import Model
 from ..operations import Operations
-from ..requests import Settings
-from ..sequences import Sequences
-from ..window import Proposal, Verdict, Window
 
 CONTEXT = 512
-"""Tokens that are in the caches of attention."""
+"""Tokens in the caches of attention."""
 ROOM = 1024
-"""Tokens that a sequence may get while it is timed."""
+"""Most tokens that a sequence may get while it is timed."""
 
 SHORT = {"activation-replay": "replay", "replay-buffer": "buffer"}
 METHODS: dict[str, Callable[[int], Method]] = {SHORT.get(name, name): make for name, make in choices.METHODS.items()}
-"""By the drafts of a sequence; under the names that results are committed with."""
+"""Methods, by the drafts of a sequence; named as in the committed results."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def tree_of(nodes: int) -> tuple[int, ...]:
 
 
 class Neighbours(Drafter):
-    """Drafts beside the root in the vocabulary; the same shape at every step."""
+    """Drafts the root's neighbours in the vocabulary; the same shape at every step."""
 
     on_device = True
 
@@ -82,9 +82,9 @@ class Neighbours(Drafter):
 
 
 class Forced(Acceptance):
-    """Greedy acceptance of `advanced` tokens, whatever the logits say; they are read as greedy acceptance reads them.
+    """Greedy acceptance of `advanced` tokens, whatever the logits are; the logits are read as in real greedy acceptance.
 
-    They stand on the path of first children or, where that is shorter, of last children.
+    The accepted tokens are on the path of first children or, if that is too short, of last children.
     Raises: ParameterError for more tokens than either has.
     """
 
@@ -96,7 +96,7 @@ class Forced(Acceptance):
         path = next((path for path in paths if len(path) == subject.advanced), None)
         if path is None:
             raise ParameterError(
-                f"{subject.advanced} tokens were to be emitted by a window whose outer paths have {len(paths[0])} and "
+                f"the window must emit {subject.advanced} tokens, but its outer paths have {len(paths[0])} and "
                 f"{len(paths[1])} nodes; give from 1 to the longer of them"
             )
         shift = [-1] * len(parents)
@@ -123,7 +123,7 @@ def followed(parents: list[int], child: Callable[..., int], most: int) -> list[i
 
 
 def engine_of(subject: Subject, model: Model, operations: Operations, recorder: Recorder | None) -> Engine:
-    """An engine for one shape, its sequences begun; nothing is prefilled: the states are zeros."""
+    """An engine for one shape with sequences that have begun; nothing is prefilled: the states are zeros."""
     engine = Engine(
         model,
         Neighbours(subject, model),
@@ -140,7 +140,7 @@ def engine_of(subject: Subject, model: Model, operations: Operations, recorder: 
 
 
 def begin(engine: Engine, sequences: Sequences, slots: Sequence[int]) -> None:
-    """Sequences of CONTEXT tokens, and room for more, in these slots."""
+    """Starts sequences of CONTEXT tokens, with room for more, in these slots."""
     for slot in slots:
         sequences.add(slot, [(7 * slot + i) % 61 for i in range(CONTEXT + 1)], 2**40, slot)
     engine.target.method.start(engine.target.pools, torch.tensor(list(slots), device=engine.model.device))

@@ -1,4 +1,4 @@
-"""Drafters: what they see, what they must give, and what an engine may ask of them besides."""
+"""Drafters: what they read, what they must provide, and what an engine may ask of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -6,24 +6,25 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..sequences import Sequences
-from ..window import Proposal, Verdict
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Verdict
 
 if TYPE_CHECKING:
-    from ..decoder import Decoder
-    from ..model import Model
+    from ..engine.decoder import Decoder
+    from ..models.model import Model
 
 
 class Drafter(ABC):
-    """Sees the tokens of the sequences, never the target's state. A drafter gives `nodes` and `propose`; all else that stands
-    here holds for one that keeps nothing, proposes one chain of one shape for each sequence, and needs the host.
+    """Reads the tokens of the sequences, never the target's state. A subclass defines `nodes` and `propose`. The other
+    defaults are right for a drafter that keeps no state, proposes one chain of one shape for each sequence, and needs the
+    host.
 
     nodes      t of every window, the root included
-    law        how drafts are drawn, as `Proposal.law`
+    law        the distribution that drafts are drawn from, as `Proposal.law`
     drafts     rows of a sequence
     trees      whether windows are trees
-    on_device  whether it proposes by launches alone, of fixed shapes, so that they can be recorded (`graphs`)
-    follows    whether it keeps something that follows what is accepted, and so must see every window
+    on_device  whether it proposes by launches of fixed shapes only, so that they can be recorded (`graphs`)
+    follows    whether it keeps a state that follows the accepted tokens, and so must see every window
     """
 
     nodes: int
@@ -39,31 +40,32 @@ class Drafter(ABC):
         return 0
 
     def check(self, model: "Model") -> None:  # noqa: B027
-        """Whether it can serve this target. Raises: what it cannot."""
+        """Checks that it can serve this target. Raises: an error if it cannot."""
 
     def attach(self, decoder: "Decoder") -> None:  # noqa: B027
-        """The target's decoder: for one that drafts from what the target's head read."""
+        """Receives the target's decoder, for a drafter that reads the input of the target's head."""
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:  # noqa: B027
-        """Sequences begin in these slots; their prompts are in `sequences`."""
+        """Called when sequences begin in these slots; their prompts are in `sequences`."""
 
     @abstractmethod
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         """A window for each slot, root first; negative slots are padding."""
 
     def observe(self, sequences: Sequences, proposal: Proposal, verdict: Verdict) -> None:  # noqa: B027
-        """What became of the last proposal; `sequences` holds the tokens already."""
+        """Called with the verdict on the last proposal; `sequences` includes the new tokens."""
 
     def release(self, slots: Tensor) -> None:  # noqa: B027
-        """Sequences left these slots."""
+        """Called when sequences leave these slots."""
 
     def choose_shape(self, rows: int) -> int | None:
-        """The number of the next window's shape, for so many rows; None where there is one shape."""
+        """The number of the next window's shape, for `rows` rows; None if there is only one shape."""
         return None
 
     def every_shape(self) -> Iterable[int | None]:
-        """Each shape in turn, chosen, to be recorded before a request comes; none where they are recorded as they come."""
+        """Chooses and yields each shape in turn, for recording before any request; empty if shapes are recorded on first
+        use."""
         return (None,)
 
     def read_round(self, shape: int | None, advanced: Sequence[int]) -> None:  # noqa: B027
-        """What the windows of one step emitted, a step late."""
+        """Called one step late with the number of tokens that each window of a step emitted."""

@@ -1,4 +1,4 @@
-"""Beam search that keeps every token it generated: a tree whose shape the drafter's laws decide.
+"""Beam search that keeps every token it generated: a tree whose shape depends on the drafter's probabilities.
 
     score = log p(path) + log p(token | path), over all beams and tokens         (1)
     the best `beams` are the new beams, each a node below its beam               (2)
@@ -12,18 +12,19 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..accept.processors import Sampling, past, process
-from ..model import Model
+from ..accept.processors import Sampling, past, process, rules_of
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Window
+from ..models.model import Model
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
-from ..sequences import Sequences
-from ..window import Proposal, Window
 from .model import ModelDrafter
 from .rows import Rows
+from .shapes import check_nodes
 
 
 class BeamDrafter(ModelDrafter):
-    """`steps` levels of `beams` nodes. The rest as `ModelDrafter`.
+    """`steps` levels of `beams` nodes. The other arguments are those of `ModelDrafter`.
 
     Raises: ParameterError (beams or steps below 1, beams above the vocabulary), MemoryRefused.
     """
@@ -43,9 +44,10 @@ class BeamDrafter(ModelDrafter):
         memory: int | None = None,
     ) -> None:
         if beams < 1 or steps < 1:
-            raise ParameterError(f"beams and steps came as {beams} and {steps}; give at least 1 of each")
+            raise ParameterError(f"beams and steps are {beams} and {steps}; give at least 1 of each")
+        check_nodes(1 + beams * steps)
         if beams > model.config.vocabulary:
-            raise ParameterError(f"beams came as {beams}, but the vocabulary has {model.config.vocabulary} tokens")
+            raise ParameterError(f"beams is {beams}, but the vocabulary has {model.config.vocabulary} tokens")
         self.model, self.beams, self.steps = model, beams, steps
         self.nodes, self.sampling = 1 + beams * steps, Sampling() if sampling is None else sampling
         self.rows = Rows(
@@ -67,9 +69,10 @@ class BeamDrafter(ModelDrafter):
             torch.zeros((b, 1), dtype=torch.float64, device=slots.device),
             self.rows.catch_up(sequences, slots)[:, None],
         )
+        sampling = rules_of(sequences, slots, self.sampling)
         for step in range(self.steps):
-            seen = past(sequences, slots, tokens, paths, v) if self.sampling.remembers else None
-            total = (score[..., None] + process(logits, self.sampling, seen).double().log()).flatten(1)  # (1)
+            seen = past(sequences, slots, tokens, paths, v) if sampling.needs.penalties else None
+            total = (score[..., None] + process(logits, sampling, seen).double().log()).flatten(1)  # (1)
             best = torch.argsort(total, dim=1, descending=True, stable=True)[:, :n]  # (2)
             beam, new = best // v, slice(1 + step * n, 1 + (step + 1) * n)
             tokens[:, new], parents[:, new] = best % v, level.gather(1, beam)

@@ -1,19 +1,20 @@
 """A model that drafts: a chain or a tree of fixed shape, one forward for each level.
 
-    level 0: the law after the root, from the state of the sequence                          (1)
+    level 0: the distribution after the root, from the state of the sequence                 (1)
     level d: each node from a copy of its parent's state                                     (2)
-    children of a node: the most probable tokens, or draws from its law, in their order      (3)
+    children of a node: the most probable tokens, or draws, in order                         (3)
 
 choose                law                  children
 top                   point_mass           the most probable, the lowest of equals first
 iid                   iid                  independent draws
-without_replacement   without_replacement  draws one after the other, each leaving the law
+without_replacement   without_replacement  draws one after the other, each without the earlier ones
 
-Logits become laws as the target's do (`accept.processors`); draws are named by request, position and node (`accept.noise`).
+Logits become distributions as the target's do (`accept.processors`); random numbers are determined by request, position and
+node (`accept.noise`).
 Source: Mamba Drafters, section 3.1 (a batch that grows: `shapes.branches`); STree, section 5.2 and figure 4a.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,27 +24,54 @@ from ssmspec_ref.errors import ParameterError
 
 from ..accept.multi_step import pick
 from ..accept.noise import DRAW, check_seed, uniforms
-from ..accept.processors import ORDERED, Past, Sampling, past, process
+from ..accept.processors import ORDERED, Past, Sampling, needs_of, past, penalised, process, rules_of
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Window
 from ..errors import TokenizerMismatch
-from ..model import Model
+from ..models.model import Model
 from ..operations import Operations
 from ..operations.slots import index
 from ..operations.torch_ops import TorchOperations
-from ..sequences import Sequences
-from ..window import Proposal, Window
 from . import Drafter
 from .rows import Rows
 from .shapes import Level, Shape, branches
 
 MANY = 4096
-"""Tokens of a vocabulary from which the most probable one is found in two steps."""
-CHOICES = {"top": "point_mass", "iid": "iid", "without_replacement": "without_replacement"}
+"""From this vocabulary size on, the most probable token is found in two steps."""
+
+
+class Choice(NamedTuple):
+    """The law of the children, and what a draw leaves for the next one; None: the most probable tokens."""
+
+    law: str
+    after: Callable[[Tensor, Tensor], Tensor] | None
+
+
+def unchanged(law: Tensor, drawn: Tensor) -> Tensor:
+    return law
+
+
+def without(law: Tensor, drawn: Tensor) -> Tensor:
+    """A distribution (b, i) without the drawn tokens (b,); one with a single token stays as it is."""
+    rest = law.scatter(1, drawn[:, None], 0.0)
+    return torch.where((rest > 0).any(1, keepdim=True), rest, law)
+
+
+CHOICES = {
+    "top": Choice("point_mass", None),
+    "iid": Choice("iid", unchanged),
+    "without_replacement": Choice("without_replacement", without),
+}
+
+
+INDEPENDENT = ("top", "iid")
+"""Choices whose children are independent of each other."""
 
 
 class Held(NamedTuple):
-    """A level of a shape on the device; `moved` says that its rows continue others than those above them.
+    """A level of a shape on the device; `moved` says that its rows continue rows other than those at the same place above.
 
-    `ranks`: of the first children, the second ones and so on, the nodes, and the rows that have them (None: all rows).
+    `ranks`: for the first children, the second ones and so on: the nodes, and the rows that have them (None: all rows).
     """
 
     depth: int
@@ -55,14 +83,14 @@ class Held(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What a shape's proposals read, on the device."""
+    """Constant tensors of a shape's proposals, on the device."""
 
     parents: Tensor
     levels: tuple[Held, ...]
 
 
 def constants(shape: Shape, device: torch.device) -> Constants:
-    """Once for each shape, so that a step copies nothing from the host."""
+    """Built once for each shape, so that a step copies nothing from the host."""
     ancestors = torch.tensor(shape.ancestors)
     levels = []
     for depth, level in enumerate(shape.levels):
@@ -81,12 +109,12 @@ def ranked(level: Level, rank: int, device: torch.device) -> tuple[Tensor, Tenso
 
 
 class ModelDrafter(Drafter):
-    """`parents` is the tree (`shapes.chain`, `.branches`, `.TREE_A`); `slots` and `cache` as the engine's, or more.
+    """`parents` is the tree (`shapes.chain`, `.branches`, `.TREE_A`); `slots` and `cache` at least the engine's.
 
-    A tree with one path is proposed as a chain, unless `trees` says otherwise.
+    A tree with one path is proposed as a chain, unless `trees` is True.
 
-    Units: `memory` is the bytes that states and caches may take.
-    Raises: NotTopological, ParameterError (a choice that is none, more children than tokens), MemoryRefused.
+    Units: `memory` is the most bytes that states and caches may take.
+    Raises: NotTopological, ParameterError (an unknown choice, more children than tokens), MemoryRefused.
     """
 
     on_device = follows = True
@@ -111,19 +139,20 @@ class ModelDrafter(Drafter):
         self, model: Model, several: Sequence[Sequence[int]], operations: Operations | None, choose: str,
         sampling: Sampling | None, seed: int, trees: bool | None, slots: int, cache: int, memory: int | None,
     ) -> None:  # fmt: skip
-        """Rows for the widest and deepest of some trees."""
+        """Allocates rows for the widest and deepest of some trees."""
         check_seed(seed)
         if choose not in CHOICES:
-            raise ParameterError(f"choose came as {choose!r}; give one of {', '.join(CHOICES)}")
+            raise ParameterError(f"choose is {choose!r}; it must be one of {', '.join(CHOICES)}")
         self.shapes = [Shape(tuple(parents)) for parents in several]
         most = max(len(shape.below(i)) for shape in self.shapes for i in range(len(shape.parents)))
-        if most > model.config.vocabulary and choose != "iid":
-            raise ParameterError(f"{most} children were asked for, but only {model.config.vocabulary} tokens can follow")
-        self.model, self.choose, self.law, self.seed = model, choose, CHOICES[choose], seed
+        choice = CHOICES[choose]
+        if most > model.config.vocabulary and choice.after is not unchanged:
+            raise ParameterError(f"a node has {most} children, but the vocabulary has only {model.config.vocabulary} tokens")
+        self.model, self.law, self.after, self.seed = model, choice.law, choice.after, seed
         self.sampling = Sampling() if sampling is None else sampling
         self.shape, self.trees = self.shapes[0], not all(s.chain for s in self.shapes) if trees is None else trees
         if not (self.trees or all(s.chain for s in self.shapes)):
-            raise ParameterError("trees came as False with a tree that has branches; give a chain")
+            raise ParameterError("trees is False, but the tree has branches; give a chain")
         self.nodes = max(len(shape.parents) for shape in self.shapes)
         self.rows = Rows(
             model, TorchOperations() if operations is None else operations, slots=slots,
@@ -142,7 +171,7 @@ class ModelDrafter(Drafter):
         ours, theirs = self.model.config.vocabulary, model.config.vocabulary
         if ours != theirs:
             raise TokenizerMismatch(
-                f"the drafter has {ours} tokens, the target {theirs}; draft through text for another tokenizer"
+                f"the drafter has {ours} tokens, the target {theirs}; for another tokenizer, draft through text"
             )
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
@@ -157,19 +186,24 @@ class ModelDrafter(Drafter):
         beside = self.rows.beside(slots, self.rows.width)
         for level, held in zip(self.constants[shape].levels, shape.levels, strict=True):
             logits = self.forward(level, tokens, sequences, slots, beside)
-            ranked = self.choose == "top" and not self.sampling.remembers  # the order of the laws is that of the logits
-            law = logits if ranked else process(logits, self.sampling, self.past(sequences, slots, tokens, level))
+            penalties = needs_of(sequences, self.sampling).penalties
+            if self.after is None and not penalties:  # probabilities have the order of the logits
+                most_probable(tokens, logits, level)
+                continue
+            sampling = rules_of(sequences, slots, self.sampling)
+            seen = self.past(sequences, slots, tokens, level) if penalties else None
+            if self.after is None and seen is not None:
+                most_probable(tokens, penalised(logits.double(), seen, sampling), level)
+                continue
+            law = process(logits, sampling, seen)
             if q is not None:
                 q.index_copy_(1, level.nodes, law)
-            if self.choose == "top":
-                most_probable(tokens, law, level)
-            else:
-                self.draw(tokens, law, held, sequences, slots)  # (3)
+            self.draw(tokens, law, held, sequences, slots)  # (3)
         parents = self.constants[shape].parents.expand(b, -1) if self.trees else None
         return Proposal(Window(tokens, slots, None, parents), q, self.law)
 
     def forward(self, level: Held, tokens: Tensor, sequences: Sequences, slots: Tensor, beside: Tensor) -> Tensor:
-        """The logits after the nodes of a level (b, w, i); `beside` are the rows beside each slot."""
+        """The logits after the nodes of a level (b, w, i); `beside` are the scratch rows of each slot."""
         if level.depth == 0:
             return self.rows.catch_up(sequences, slots)[:, None]  # (1)
         rows = beside[:, : len(level.nodes)]
@@ -179,28 +213,25 @@ class ModelDrafter(Drafter):
             self.rows.copy(beside.index_select(1, level.above), rows)
         return self.rows.step(tokens.index_select(1, level.nodes), rows)  # (2)
 
-    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: Held) -> Past | None:
-        """What penalties read of the nodes of a level."""
-        if not self.sampling.remembers:
-            return None
+    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: Held) -> Past:
+        """What penalties read for the nodes of a level."""
         ancestors = level.ancestors.expand(len(slots), -1, -1)
         return past(sequences, slots, tokens, ancestors, self.model.config.vocabulary)
 
     def draw(self, tokens: Tensor, law: Tensor, level: Level, sequences: Sequences, slots: Tensor) -> None:
-        """(3) by draws, in place."""
+        """(3) by random draws, in place."""
         at = index(slots)
+        seed = sequences.seeds(at, self.seed)
         for row, children in enumerate(level.children):
             left = law[:, row].double()
             for node in children:
-                u = uniforms(self.seed, sequences.request[at], sequences.length[at], node, DRAW).double()
+                u = uniforms(seed, sequences.request[at], sequences.length[at], node, DRAW).double()
                 tokens[:, node] = drawn = pick(left, ORDERED.sum(left), u)
-                if self.choose == "without_replacement":
-                    rest = left.scatter(1, drawn[:, None], 0.0)
-                    left = torch.where((rest > 0).any(1, keepdim=True), rest, left)
+                left = self.after(left, drawn) if self.after else left
 
 
 def most_probable(tokens: Tensor, law: Tensor, level: Held) -> None:
-    """(3) by rank, in place; what has been chosen leaves the law, which nobody reads afterwards."""
+    """(3) by rank, in place; a chosen token is removed from the distribution, which is not read afterwards."""
     best = law
     for rank, (nodes, rows) in enumerate(level.ranks):
         if rank:
@@ -210,7 +241,7 @@ def most_probable(tokens: Tensor, law: Tensor, level: Held) -> None:
 
 
 def largest(law: Tensor) -> Tensor:
-    """The place of the largest (.., 1), the lowest of equals; of many in two steps, so that many blocks of a GPU work."""
+    """The index of the largest (.., 1), the lowest of equals; in two steps for many, so that many blocks of a GPU work."""
     count = law.shape[-1]
     parts = next((n for n in (256, 128, 64, 32, 16) if count % n == 0), 1)
     if count < MANY or parts == 1:
@@ -221,10 +252,10 @@ def largest(law: Tensor) -> Tensor:
 
 
 class ChainsDrafter(ModelDrafter):
-    """Several chains for each sequence, as rows of their own that begin after the same root: for greedy and naive rules.
+    """Several chains for each sequence, as separate rows that begin after the same root: for greedy and naive rules.
 
-    With `top` they begin with the most probable tokens and go on greedily; with `iid` they are independent draws. Either way
-    they are judged as point masses, of which the rules take the row that goes furthest.
+    With `top` the chains begin with the most probable tokens and continue greedily; with `iid` they are independent draws.
+    Either way they are verified as point masses, and the rules take the row with the longest accepted run.
 
     Raises: as `ModelDrafter`; ParameterError (rows or tokens below 1, draws without replacement).
     """
@@ -243,9 +274,9 @@ class ChainsDrafter(ModelDrafter):
         cache: int = 2048,
         memory: int | None = None,
     ) -> None:
-        if tokens < 1 or drafts < 1 or choose not in ("top", "iid"):
+        if tokens < 1 or drafts < 1 or choose not in INDEPENDENT:
             raise ParameterError(
-                f"{drafts} chains of {tokens} tokens came with the choice {choose!r}; give at least 1 of each, and top or iid"
+                f"drafts is {drafts}, tokens is {tokens} and choose is {choose!r}; give at least 1 of each, and top or iid"
             )
         parents = branches((drafts, *(1,) * (tokens - 1)))
         self.prepare(model, [parents], operations, choose, sampling, seed, True, slots, cache, memory)

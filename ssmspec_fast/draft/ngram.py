@@ -1,7 +1,7 @@
-"""Drafts from what has been written already: prompt n-grams with a bigram table behind them, prompt lookup; on the device.
+"""Drafts from the text so far: prompt n-grams with a bigram table as a fallback, and prompt lookup; on the device.
 
 Both work on all rows at once, in fixed shapes, and propose point masses. A row with nothing to propose is a root alone.
-Source: Snakes and Ladders, section 5.2; the table is the extended model bigram of arXiv:2411.03786.
+Source: Snakes and Ladders, section 5.2, for PNG; the table, which it does not describe, is that of arXiv:2411.03786.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,22 +12,23 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..decoder import Decoder
-from ..model import Model
+from ..engine.decoder import Decoder
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Window
+from ..models.model import Model
 from ..operations.slots import index
-from ..sequences import Sequences
-from ..window import Proposal, Window
 from . import Drafter
+from .shapes import check_nodes
 
 BITS, TOGETHER = 21, 3
-"""Three tokens of a vocabulary below 2^21 - 1 make one key of 63 bits."""
+"""Three tokens of a vocabulary below 2^21 - 1 fit one key of 63 bits."""
 
 
 class NGram(Drafter):
     """PNG(tokens, drafts): the windows that followed the root most often, then rows of the model's bigram table.
 
-    `table` (vocabulary, rows, tokens) is `bigrams.bigram_table`'s; None: history alone. With `trees` the drafts of a sequence
-    are one tree, merged at their common prefixes; otherwise rows of their own.
+    `table` (vocabulary, rows, tokens) comes from `bigrams.bigram_table`; None: history alone. With `trees` the drafts of a
+    sequence form one tree, merged at their common prefixes; otherwise separate rows.
 
     Raises: ParameterError (tokens or drafts below 1), ShapeMismatch (a table of another length).
     """
@@ -37,27 +38,29 @@ class NGram(Drafter):
     def __init__(self, tokens: int, drafts: int = 1, table: Tensor | None = None, *, trees: bool = False) -> None:
         _positive(tokens=tokens, drafts=drafts)
         if table is not None and (table.dim() != 3 or table.shape[2] != tokens):
-            raise ShapeMismatch(f"table came with shape {tuple(table.shape)}; give (vocabulary, rows, {tokens})")
+            raise ShapeMismatch(f"table has shape {tuple(table.shape)}; give (vocabulary, rows, {tokens})")
         self.tokens, self.wanted, self.table, self.trees = tokens, drafts, table, trees
         self.kernel: Callable[..., Any] | None = None
         self.drafts = 1 if trees else drafts
         self.nodes = 1 + tokens * (drafts if trees else 1)
+        check_nodes(1 + tokens * drafts)
 
     def check(self, model: Model) -> None:
-        """Raises: ShapeMismatch for a table of another vocabulary, ParameterError for one that no key holds."""
+        """Raises: ShapeMismatch for a table of another vocabulary, ParameterError for a vocabulary too large for a key."""
         if model.config.vocabulary > 2**BITS - 1:
             raise ParameterError(f"the model has {model.config.vocabulary} tokens, but n-grams hold {2**BITS - 1} at most")
         if self.table is not None and len(self.table) != model.config.vocabulary:
             raise ShapeMismatch(
-                f"table knows {len(self.table)} tokens, but the model has {model.config.vocabulary}; give it a row for each"
+                f"the table has {len(self.table)} rows, but the model has {model.config.vocabulary} "
+                "tokens; give a row for each"
             )
 
     def attach(self, decoder: Decoder) -> None:
-        """The kernel that finds the windows in one launch, where the target's operations have it."""
+        """Uses the kernel that finds the windows in one launch, if the target's operations have it."""
         self.kernel = decoder.operations.ngram_drafts
 
     def windows(self, sequences: Sequences, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Root and drafts (b, m, 1 + k), and how much of each there is (b, m)."""
+        """Root and drafts (b, m, 1 + k), and the length of each (b, m)."""
         if self.kernel is not None:
             given = {"table": self.table, "slots": slots}
             found: tuple[Tensor, Tensor] = self.kernel(sequences.tokens, sequences.length, self.tokens, self.wanted, **given)
@@ -88,6 +91,7 @@ class PromptLookup(Drafter):
     def __init__(self, tokens: int, longest: int = 3) -> None:
         _positive(tokens=tokens, longest=longest)
         self.tokens, self.longest, self.nodes = tokens, longest, 1 + tokens
+        check_nodes(self.nodes)
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         at = index(slots)
@@ -97,13 +101,13 @@ class PromptLookup(Drafter):
 
 
 def followers(history: Tensor, length: Tensor, tokens: int, drafts: int) -> tuple[Tensor, Tensor]:
-    """Up to `drafts` distinct windows that followed the root in each history (b, l): rows (b, m, k), and which there are.
+    """Up to `drafts` distinct windows that followed the root in each history (b, l): rows (b, m, k), and which are real.
 
     Windows: every run of tokens + 1 tokens whose first is the last one of the history             (1)
     Order:   the most frequent first; among equals the one seen last                               (2)
 
-    Windows are brought in order by their tokens, TOGETHER of them in a key, so that equal ones stand together in the order of
-    their starts; the last of each group speaks for it.
+    Windows are sorted by their tokens, TOGETHER of them in a key, so that equal ones are adjacent in the order of their
+    starts; the last of each group represents it.
     """
     rows, room = len(history), history.shape[1] - tokens
     none = history.new_zeros((rows, drafts, tokens)), torch.zeros((rows, drafts), dtype=torch.bool, device=history.device)
@@ -131,7 +135,7 @@ def followers(history: Tensor, length: Tensor, tokens: int, drafts: int) -> tupl
 
 
 def keys(windows: Tensor, real: Tensor) -> Iterator[Tensor]:
-    """What sorts windows (b, l, k), one key after the other, the last tokens first; what is not real stands behind the rest.
+    """Sort keys of windows (b, l, k), the last tokens first; windows that are not real sort after the others.
 
     key = sum_i w_{t+i} 2^(BITS (TOGETHER - 1 - i))    exact for vocabularies below 2^BITS - 1
     """
@@ -143,7 +147,7 @@ def keys(windows: Tensor, real: Tensor) -> Iterator[Tensor]:
 
 
 def behind(rows: Tensor, found: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows found, then those of the table (b, r, k) that are not there already; as many as there were places."""
+    """The rows found, then rows of the table (b, r, k) that differ from them; as many as there are places."""
     drafts, more = rows.shape[1], table.shape[1]
     both = torch.cat([rows, table.to(rows.dtype)], dim=1)
     there = torch.cat([found, torch.ones_like(found[:, :1]).expand(-1, more)], dim=1)
@@ -155,7 +159,7 @@ def behind(rows: Tensor, found: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def trie(roots: Tensor, rows: Tensor, found: Tensor, slots: Tensor) -> Window:
-    """Drafts (b, m, k) merged at their common prefixes, the nodes of the first row first; what is left over is padding."""
+    """Drafts (b, m, k) merged at their common prefixes, the nodes of the first row first; unused places are padding."""
     m, k = rows.shape[1:]
     alike = (rows[:, :, None] == rows[:, None]).long().cumprod(3).bool() & found[:, None, :, None]
     owner = alike.long().argmax(2)  # the first row with the same prefix
@@ -172,10 +176,10 @@ def trie(roots: Tensor, rows: Tensor, found: Tensor, slots: Tensor) -> Window:
 
 
 def looked_up(history: Tensor, length: Tensor, tokens: int, longest: int) -> tuple[Tensor, Tensor]:
-    """What followed the most recent of the longest matches (b, k), and how much of it there is (b).
+    """What followed the most recent of the longest matches (b, k), and its length (b).
 
-    run(e) = how many tokens up to e are those up to the end, at most `longest`     (1)
-    the match is the e < end with the greatest run, then the greatest e             (2)
+    run(e) = how many tokens up to e equal those up to the end, at most `longest`     (1)
+    the match is the e < end with the longest run, then the greatest e              (2)
     """
     places = torch.arange(history.shape[1], device=history.device)
     run, going = torch.zeros_like(history), torch.ones_like(history, dtype=torch.bool)
@@ -196,4 +200,4 @@ def looked_up(history: Tensor, length: Tensor, tokens: int, longest: int) -> tup
 def _positive(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ParameterError(f"{name} came as {count}; give at least 1")
+            raise ParameterError(f"{name} is {count}; it must be at least 1")

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from ..sequences import Sequences
-from ..window import Proposal, Window
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Window
 from . import Drafter
 
 
 class Nothing(Drafter):
-    """For plain decoding."""
+    """Proposes nothing: for plain decoding."""
 
     nodes, on_device = 1, True
 

@@ -1,11 +1,11 @@
-"""A draft model's sequences, and rows beside them to draft in.
+"""The sequences of a draft model, and scratch rows for its drafts.
 
-A slot of the drafter is a slot of the target, and holds the state behind all that was committed:
+A slot of the drafter belongs to the same slot of the target, and holds the state after all committed tokens:
 
-    state = scan(state, what was emitted since), live tokens only; its last law follows the root    (1)
-    row   = a copy of a state, moved on by drafts, and forgotten                                    (2)
+    state = scan(state, tokens emitted since), real tokens only; its last output follows the root   (1)
+    row   = a copy of a state, advanced by drafts, then discarded                                  (2)
 
-So the state follows the accepted path, whatever was drafted, and needs no verdict: the tokens of the sequences are enough.
+So the state follows the accepted path, whatever was drafted, and needs no verdict: the sequences' tokens are enough.
 Source: STree's code, which keeps a verified draft state; Mamba Drafters, section 3.1, for (2).
 """
 
@@ -16,19 +16,20 @@ from torch import Tensor
 
 from ssmspec_ref.errors import LengthError, ParameterError
 
-from ..decoder import Decoder
+from ..engine.decoder import Decoder
+from ..engine.sequences import Sequences
+from ..engine.state import Cache, Pools, new_pools
+from ..engine.window import Feed, Window, plain_feed
+from ..layers.recurrent import Recurrent
 from ..methods.plain import Plain
 from ..methods.windows import at, recurrence
-from ..model import Model, Recurrent, head
+from ..models.model import Model, head
 from ..operations import Operations
 from ..operations.slots import index, move, stand_in
-from ..sequences import Sequences
-from ..state import Cache, Pools, new_pools
-from ..window import Feed, Window, plain_feed
 
 
 class Live(Plain):
-    """Windows that are certain, of which each row holds so many tokens."""
+    """A method for windows that need no verification; `count` of each row's tokens are real."""
 
     name = "draft rows"
 
@@ -50,7 +51,7 @@ class Live(Plain):
 
 
 class Rows:
-    """`slots` sequences of at most `cache` tokens, `width` rows beside each, windows of at most `window` tokens.
+    """`slots` sequences of at most `cache` tokens, `width` scratch rows for each, windows of at most `window` tokens.
 
     Raises: ParameterError (slots below 1), MemoryRefused.
     """
@@ -59,7 +60,7 @@ class Rows:
         self, model: Model, operations: Operations, *, slots: int, width: int, cache: int, window: int, memory: int | None
     ) -> None:
         if slots < 1 or cache < 1:
-            raise ParameterError(f"slots and cache came as {slots} and {cache}; give at least 1 of each")
+            raise ParameterError(f"slots and cache are {slots} and {cache}; give at least 1 of each")
         self.model, self.operations = model, operations
         self.slots, self.width, self.window, self.cache = slots, width, window, cache
         self.decoder = Decoder(
@@ -67,20 +68,20 @@ class Rows:
         )
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
-        """Prompts into their slots. Raises: ParameterError, LengthError, before any work."""
+        """Reads prompts into their slots. Raises: ParameterError, LengthError, before any work."""
         count, longest = sequences.tokens.shape
         if count > self.slots:
             raise ParameterError(f"the engine has {count} slots, but the drafter {self.slots}; build it with slots={count}")
         needed = int((sequences.length[slots] + sequences.budget[slots]).max()) if len(slots) else 0
         if needed > self.cache:
             raise LengthError(
-                f"a sequence of up to {needed} tokens came, but the drafter holds {self.cache}; build it with cache={longest}"
+                f"a sequence may reach {needed} tokens, but the drafter holds {self.cache}; build it with cache={longest}"
             )
         rows = zip(sequences.tokens[slots].tolist(), sequences.length[slots].tolist(), strict=True)
         self.decoder.prefill([tokens[:n] for tokens, n in rows], slots.tolist())
 
     def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
-        """(1): the logits after each root (b, i)."""
+        """Brings the states up to date (1): the logits after each root (b, i)."""
         pools, owner = self.decoder.pools, index(slots)
         held = at(pools.length, slots)
         count = (sequences.length[owner] - held).clamp(1, self.window)
@@ -89,7 +90,7 @@ class Rows:
         return self.run(tokens, slots, count)
 
     def run(self, tokens: Tensor, rows: Tensor, count: Tensor) -> Tensor:
-        """The first `count` (b) tokens (b, t) into each row (b): the logits after the last of them (b, i)."""
+        """Reads the first `count` (b) tokens (b, t) into each row (b): the logits after the last of them (b, i)."""
         pools = self.decoder.pools
         x = self.decoder.hidden(plain_feed(Window(tokens, rows, count), pools.length, self.operations))
         last = x.gather(1, (count - 1).clamp_min(0)[:, None, None].expand(-1, 1, x.shape[2]))
@@ -97,14 +98,14 @@ class Rows:
         return head(self.model, last, self.operations)[:, 0]
 
     def beside(self, slots: Tensor, rows: int) -> Tensor:
-        """The first `rows` rows beside each slot (b, w); negative for padding."""
+        """The first `rows` scratch rows of each slot (b, w); negative for padding."""
         steps = torch.arange(rows, device=slots.device)
         return torch.where((slots >= 0)[:, None], self.slots + slots[:, None] * self.width + steps, -1)
 
     def copy(self, source: Tensor, to: Tensor) -> None:
-        """All that rows hold into other rows (2)."""
+        """Copies all that rows hold into other rows (2)."""
         pools = self.decoder.pools
-        rows, (read,), _ = stand_in(to.flatten(), source.flatten().clamp_min(0))  # of padding alone: 0 from 0
+        rows, (read,), _ = stand_in(to.flatten(), source.flatten().clamp_min(0))  # padding copies 0 to 0
         for group in pools.convolutions:
             for piece in (group.M, group.S):
                 piece.index_copy_(1, rows, piece[:, read])
@@ -115,7 +116,7 @@ class Rows:
         pools.length.index_copy_(0, rows, pools.length[read])
 
     def step(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """One token into each row (b, w): the logits after it (b, w, i)."""
+        """Reads one token into each row (b, w): the logits after it (b, w, i)."""
         pools, flat = self.decoder.pools, rows.flatten().contiguous()
         feed = plain_feed(Window(tokens.reshape(-1, 1), flat), pools.length, self.operations)
         logits = self.decoder.verify(feed)

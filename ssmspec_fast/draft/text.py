@@ -1,13 +1,13 @@
-"""A drafter of another tokenizer, through its text: what it writes is read again in the target's tokens.
+"""A drafter with another tokenizer: its text is encoded again in the target's tokens.
 
     text  = decode(history), in the target's tokens                                             (1)
-    ids   = encode(text), in the drafter's; those it holds already stay, the others are fed     (2)
-    draft = what the drafter goes on to write, greedily, as text                                (3)
+    ids   = encode(text), in the drafter's; only tokens that it has not read yet are fed      (2)
+    draft = the drafter's greedy continuation, as text                                        (3)
     the draft in the target's tokens: for w = look_behind .. 0, encode(decode(last w tokens) + draft), if it begins with
     those w tokens; the rest                                                                    (4)
 
-A drafted token is a point mass, whatever went wrong on the way. The last `look_behind` tokens of (2) are fed to a copy: the
-next text may join them otherwise. Tokenizers run on the host, so that this drafter waits for it.
+A drafted token is a point mass, so every draft is safe. The last `look_behind` tokens of (2) are fed to a copy, because the
+next text may tokenize them differently. Tokenizers run on the host, so the host waits for the drafter.
 Source: Mamba Drafters, table 4, does not say how; the text round trip of assisted generation in transformers.
 """
 
@@ -19,18 +19,19 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..model import Model
+from ..engine.sequences import Sequences
+from ..engine.window import Proposal, Window
+from ..models.model import Model
 from ..operations import Operations
 from ..operations.slots import sent
 from ..operations.torch_ops import TorchOperations
-from ..sequences import Sequences
-from ..window import Proposal, Window
 from . import Drafter
 from .rows import Rows
+from .shapes import check_nodes
 
 
 class Tokenizer(Protocol):
-    """Text to tokens and back, with nothing added at either end."""
+    """Text to tokens and back, adding nothing at either end."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -64,7 +65,8 @@ class TextDrafter(Drafter):
         steps = tokens if steps is None else steps
         for name, count in (("tokens", tokens), ("steps", steps), ("look_behind", look_behind)):
             if count < 1:
-                raise ParameterError(f"{name} came as {count}; give at least 1")
+                raise ParameterError(f"{name} is {count}; it must be at least 1")
+        check_nodes(1 + max(tokens, steps))
         self.model, self.own, self.target = model, own, target
         self.tokens, self.steps, self.look_behind, self.nodes = tokens, steps, look_behind, 1 + tokens
         used = TorchOperations() if operations is None else operations
@@ -80,7 +82,8 @@ class TextDrafter(Drafter):
         """Raises: ParameterError for an engine with more slots."""
         if sequences.tokens.shape[0] > self.rows.slots:
             raise ParameterError(
-                f"the engine has {sequences.tokens.shape[0]} slots, but the drafter {self.rows.slots}; give it as many"
+                f"the engine has {sequences.tokens.shape[0]} slots, but the drafter {self.rows.slots}; "
+                "build both with the same number"
             )
         for slot in slots.tolist():
             self.fed.pop(slot, None)
@@ -102,7 +105,7 @@ class TextDrafter(Drafter):
         return Proposal(Window(tokens, slots, lengths.to(slots.device)))
 
     def draft(self, histories: dict[int, list[int]]) -> dict[int, list[int]]:
-        """(1) to (4), by slot: silent where the drafter has no room or no token for the text."""
+        """(1) to (4), by slot: no draft if the drafter has no room or no token for the text."""
         ids = {slot: self.own.encode(self.target.decode(history)) for slot, history in histories.items()}  # (1)
         ids = {slot: x for slot, x in ids.items() if 0 < len(x) <= self.cache}
         found = {}
@@ -112,13 +115,13 @@ class TextDrafter(Drafter):
         return found
 
     def text(self, ids: Sequence[int], said: Sequence[int]) -> str:
-        """The text of the tokens said, as it follows the others: some tokenizers write a space by what stands before."""
+        """The text of the new tokens after the others: some tokenizers write a space depending on the tokens before."""
         tail = list(ids[-self.look_behind :])
         before, whole = self.own.decode(tail), self.own.decode([*tail, *said])
         return whole[len(before) :] if whole.startswith(before) else self.own.decode(list(said))
 
     def written(self, ids: dict[int, list[int]]) -> dict[int, list[int]]:
-        """What the drafter writes after its tokens of each text (2) (3), all of them in step."""
+        """The drafter's continuation of each text (2) (3), all in step."""
         if not ids:
             return {}
         kept = {slot: x[: max(0, len(x) - self.look_behind)] for slot, x in ids.items()}
@@ -138,7 +141,7 @@ class TextDrafter(Drafter):
         return dict(zip(ids, torch.stack(said, dim=1).tolist(), strict=True))
 
     def feed(self, ids: Sequence[Sequence[int]], rows: Tensor) -> Tensor:
-        """Tokens into each row, as many at once as the look-behind; the logits after the last of each (b, i)."""
+        """Reads tokens into each row, in pieces of the look-behind; the logits after the last of each (b, i)."""
         found = torch.zeros((len(ids), self.model.config.vocabulary), device=rows.device)
         for first in range(0, max(map(len, ids)), self.look_behind):
             parts = [x[first : first + self.look_behind] for x in ids]

@@ -1,18 +1,18 @@
-"""The families of checkpoints that are read: for each, its config, and its tensors taken from a source."""
+"""The supported families of checkpoints: for each, its config, and its tensors taken from a source."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..config import ModelConfig
 from ..errors import ConfigRefused
-from ..model import Model
+from ..models.config import ModelConfig
+from ..models.model import Model
 from . import bamba, gpt_neox, llama, mamba, nemotron_h, qwen3_5
 from .fields import Fields
 from .source import Source
 
 
 class Family(NamedTuple):
-    """config.json -> ModelConfig, and ModelConfig -> Model out of a source."""
+    """config.json -> ModelConfig, and ModelConfig -> Model from a source."""
 
     read: Callable[[Fields], ModelConfig]
     assemble: Callable[[ModelConfig, Source], Model]
@@ -38,13 +38,15 @@ def find(data: dict[str, Any], extra: dict[str, Any] | None = None) -> tuple[Fam
     Raises: ConfigRefused, by model_type and field.
     """
     name = data.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         experts = next((field for field in EXPERTS if data.get(field)), None)
-        why = f"; field {experts} makes it a mixture of experts, and none is supported" if experts else ""
-        raise ConfigRefused(f"model_type came as {name!r}; supported: {', '.join(FAMILIES)}{why}")
+        why = f"; field {experts} makes it a mixture of experts, which is not supported" if experts else ""
+        raise ConfigRefused(f"model_type is {repr(name)[:80]}; supported: {', '.join(FAMILIES)}{why}")
     fields = Fields(name, {k: v for k, v in data.items() if k != "model_type"})
     if extra is None:
         return FAMILIES[name], FAMILIES[name].read(fields)
     if name not in ("llama", "mistral"):
-        raise ConfigRefused(f"mamba_config.json came beside model_type {name!r}; MambaInLlama is built on llama or mistral")
+        raise ConfigRefused(
+            f"there is a mamba_config.json, but model_type is {name!r}; MambaInLlama is built on llama or mistral"
+        )
     return FAMILIES[name], llama.read_mamba_in_llama(fields, extra)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..config import (
+from ..models.config import (
     AttentionConfig,
     BlockConfig,
     Branch,
@@ -12,7 +12,7 @@ from ..config import (
     ModelConfig,
     NormConfig,
 )
-from ..model import Model
+from ..models.model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -20,6 +20,8 @@ from .source import Source
 
 def _mamba2(f: Fields, inner: int, eps: float) -> Mamba2Config:
     heads, groups = f.count("mamba_n_heads", 128), f.count("mamba_n_groups", 1)
+    f.divides("mamba_n_heads", heads, "channels", inner)
+    f.divides("mamba_n_groups", groups, "mamba_n_heads", heads)
     f.must("mamba_d_head", "auto", inner // heads)
     f.must("hidden_act", "silu")
     f.count("mamba_expand", 2)
@@ -38,12 +40,13 @@ def _mamba2(f: Fields, inner: int, eps: float) -> Mamba2Config:
 
 
 def _attention(f: Fields, width: int, part: float) -> AttentionConfig:
-    heads = f.count("num_attention_heads", 32)
+    heads, groups = f.count("num_attention_heads", 32), f.count("num_key_value_heads", 8)
+    f.divides("num_key_value_heads", groups, "num_attention_heads", heads)
     channels = f.count("head_dim", width // heads)
     bias = f.flag("attention_bias", False)
     return AttentionConfig(
         heads,
-        f.count("num_key_value_heads", 8),
+        groups,
         channels,
         f.rotary(channels, part),
         bias,
@@ -64,24 +67,24 @@ def _model(f: Fields, width: int, blocks: tuple[BlockConfig, ...], eps: float) -
 
 
 def read_bamba(f: Fields) -> ModelConfig:
-    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-5)
+    width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-5)
     mamba = _mamba2(f, f.count("mamba_expand", 2) * width, eps)
     attention = _attention(f, width, 0.5)
     mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
-    attended = set(f.get("attn_layer_indices", ()))
+    layers = range(f.layers())
+    attended = f.places("attn_layer_indices", len(layers))
     f.ignore("layers_block_type", "layer_types", "attn_rotary_emb")
-    layers = range(f.count("num_hidden_layers"))
     mixers = (attention if i in attended else mamba for i in layers)
     return _model(f, width, tuple(BlockConfig((Branch(mixer),), mlp) for mixer in mixers), eps)
 
 
 def _five(f: Fields) -> tuple[float, float, float, float, float]:
-    z, x, B, C, dt = map(float, f.get("ssm_multipliers", (1.0,) * 5))
+    z, x, B, C, dt = f.numbers("ssm_multipliers", (1.0,) * 5)
     return z, x, B, C, dt
 
 
 def read_falcon_h1(f: Fields) -> ModelConfig:
-    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-5)
+    width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-5)
     inner = f.count("mamba_d_ssm", f.count("mamba_expand", 2) * width)
     plain = _mamba2(f, inner, eps)
     first = f.flag("mamba_norm_before_gate", True)
@@ -92,12 +95,12 @@ def read_falcon_h1(f: Fields) -> ModelConfig:
         input_multiplier=f.number("ssm_in_multiplier", 1.0),
         multipliers=_five(f),
     )
-    gate, down = f.get("mlp_multipliers", (1.0, 1.0))
+    gate, down = f.numbers("mlp_multipliers", (1.0, 1.0))
     mlp = MLPConfig(
         f.count("intermediate_size"),
         bias=f.flag("mlp_bias", False),
-        gate_multiplier=float(gate),
-        down_multiplier=float(down),
+        gate_multiplier=gate,
+        down_multiplier=down,
     )
     f.ignore("layers_block_type", "layer_types", "mamba_use_mlp", "attn_layer_indices", "mlp_expansion_factor")
     branches = (
@@ -108,7 +111,7 @@ def read_falcon_h1(f: Fields) -> ModelConfig:
             f.number("attention_out_multiplier", 1.0),
         ),
     )
-    return _model(f, width, (BlockConfig(branches, mlp),) * f.count("num_hidden_layers"), eps)
+    return _model(f, width, (BlockConfig(branches, mlp),) * f.layers(), eps)
 
 
 def assemble(config: ModelConfig, source: Source) -> Model:

@@ -1,15 +1,16 @@
-"""Llama and Mistral, and MambaInLlama, which puts Mamba-2 in the place of some of Llama's attention layers.
+"""Llama and Mistral, and MambaInLlama, which replaces some of Llama's attention layers by Mamba-2.
 
 MambaInLlama keeps Llama's config.json and adds mamba_config.json. Its Mamba-2 has a head for each query head, with as many
-states as a head has channels; x and B come with the heads of Llama's values and keys and are widened behind the convolution.
-The norm before the head is Llama's, as in training; the published inference code of March 2025 leaves it out.
+states as a head has channels; x and B have the heads of Llama's values and keys and are widened after the convolution.
+The norm before the head is Llama's, as in training; the published inference code of March 2025 omits it.
 Source: jxiw/MambaInLlama, mamba2/hybrid_mamba_layer.py and mamba2/hybrid_mamba_config.py.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from ..config import (
+from ..errors import ConfigRefused
+from ..models.config import (
     AttentionConfig,
     BlockConfig,
     Branch,
@@ -19,28 +20,28 @@ from ..config import (
     ModelConfig,
     NormConfig,
 )
-from ..errors import ConfigRefused
-from ..model import Model
+from ..models.model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
 
 
 def read(f: Fields) -> ModelConfig:
-    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-6)
+    width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-6)
     heads = f.count("num_attention_heads", 32)
-    channels = f.count("head_dim", width // heads)
+    groups, channels = f.count("num_key_value_heads", heads), f.count("head_dim", width // heads)
+    f.divides("num_key_value_heads", groups, "num_attention_heads", heads)
     bias = f.flag("attention_bias", False)
     f.must("hidden_act", "silu")
     f.must("sliding_window", None)
-    attention = AttentionConfig(heads, f.count("num_key_value_heads", heads), channels, f.rotary(channels), bias, bias)
+    attention = AttentionConfig(heads, groups, channels, f.rotary(channels), bias, bias)
     mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
-    blocks = (BlockConfig((Branch(attention),), mlp),) * f.count("num_hidden_layers")
+    blocks = (BlockConfig((Branch(attention),), mlp),) * f.layers()
     return f.model(width, blocks, NormConfig(eps), length=2048)
 
 
 def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
-    """Llama's config, with the mixers of the layers that mamba_config.json does not list as attention."""
+    """Llama's config, with Mamba-2 in the layers that mamba_config.json does not list as attention."""
     base = read(f)
     g = Fields("mamba_in_llama", extra)
     g.must("hidden_act", "silu")
@@ -51,10 +52,7 @@ def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
     g.must("intermediate_size", mlp.inner if mlp else None)
     g.must("rms_norm_eps", base.norm.eps)
     mamba = _mamba2(g, base.width)
-    attended = set(g.get("attn_layers", ()))
-    beyond = sorted(i for i in attended if not 0 <= i < len(base.blocks))
-    if beyond:
-        raise ConfigRefused(f"{g.family}: field attn_layers lists {beyond}, but there are {len(base.blocks)} layers")
+    attended = g.places("attn_layers", len(base.blocks))
     g.finish()
     blocks = tuple(
         block if i in attended else replace(block, branches=(Branch(mamba),)) for i, block in enumerate(base.blocks)
@@ -63,12 +61,13 @@ def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
 
 
 def _mamba2(g: Fields, width: int) -> Mamba2Config:
-    s = Fields("mamba_in_llama, ssm_cfg", g.get("ssm_cfg"))
+    g.get("ssm_cfg")
+    s = Fields("mamba_in_llama, ssm_cfg", g.record("ssm_cfg"))
     inner, shared = g.count("d_inner", width), g.count("d_xb")
     heads, state = s.count("ngroups"), s.count("d_state", 128)
     if heads * state != inner or shared % state or inner % shared:
         raise ConfigRefused(
-            f"{g.family}: d_inner {inner}, d_xb {shared}, ngroups {heads} and d_state {state} do not fit; it needs "
+            f"{g.family}: d_inner {inner}, d_xb {shared}, ngroups {heads} and d_state {state} do not fit together; it needs "
             "d_inner = ngroups d_state, and d_xb whole heads of d_state that divide the others"
         )
     s.must("repeat_kv_before_conv", False)

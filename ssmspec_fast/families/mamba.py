@@ -1,21 +1,30 @@
-"""Mamba-1 and Mamba-2 as transformers stores them: blocks of a mixer alone."""
+"""Mamba-1 and Mamba-2 as transformers stores them: every block is a single mixer."""
 
 import math
 
-from ..config import BlockConfig, Branch, GatedNormConfig, Mamba1Config, Mamba2Config, ModelConfig, NormConfig
-from ..model import Block, Model
+from ..models.config import (
+    BlockConfig,
+    Branch,
+    GatedNormConfig,
+    Mamba1Config,
+    Mamba2Config,
+    ModelConfig,
+    NormConfig,
+    RecurrentConfig,
+)
+from ..models.model import Block, Model
 from . import parts
 from .fields import Fields
 from .source import Source
 
 
-def _common(f: Fields, mixer: Mamba1Config | Mamba2Config, tied: bool) -> ModelConfig:
+def _common(f: Fields, mixer: RecurrentConfig, tied: bool) -> ModelConfig:
     f.must("hidden_act", "silu")
-    layers = f.count("num_hidden_layers")
+    layers = f.layers()
     return f.model(
         f.count("hidden_size"),
         (BlockConfig((Branch(mixer),)),) * layers,
-        NormConfig(f.number("layer_norm_epsilon", 1e-5)),
+        NormConfig(f.eps("layer_norm_epsilon", 1e-5)),
         tied=tied,
         residual_fp32=f.flag("residual_in_fp32", True),
     )
@@ -39,10 +48,11 @@ def read_mamba(f: Fields) -> ModelConfig:
 
 def read_mamba2(f: Fields) -> ModelConfig:
     heads, channels, groups = f.count("num_heads"), f.count("head_dim"), f.count("n_groups", 8)
+    f.divides("n_groups", groups, "num_heads", heads)
     f.must("expand", heads * channels / f.count("hidden_size"))
     f.ignore("time_step_rank")
     f.must("rms_norm", True)
-    f.must("norm_before_gate", False, True)  # written by some configs and read by none: the norm is of the gated y
+    f.must("norm_before_gate", False, True)  # some configs write it but no code reads it: the norm is of the gated y
     mixer = Mamba2Config(
         heads,
         channels,
@@ -53,7 +63,7 @@ def read_mamba2(f: Fields) -> ModelConfig:
         bias=f.flag("use_bias", False),
         out_bias=f.flag("use_bias", False),
         dt_limit=f.limits("time_step_limit"),
-        norm=GatedNormConfig(groups, f.number("layer_norm_epsilon", 1e-5)),
+        norm=GatedNormConfig(groups, f.eps("layer_norm_epsilon", 1e-5)),
     )
     return _common(f, mixer, tied=False)
 

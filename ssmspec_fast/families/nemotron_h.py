@@ -4,7 +4,8 @@ transformers clamps dt at `time_step_min` in prefill and not in decode; here, as
 `time_step_limit` alone, in both.
 """
 
-from ..config import (
+from ..errors import ConfigRefused
+from ..models.config import (
     AttentionConfig,
     BlockConfig,
     Branch,
@@ -15,8 +16,7 @@ from ..config import (
     ModelConfig,
     NormConfig,
 )
-from ..errors import ConfigRefused
-from ..model import Block, Model
+from ..models.model import Block, Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -30,11 +30,11 @@ EXPERTS = (
     "moe_latent_size", "moe_shared_expert_overlap", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group",
     "norm_topk_prob", "output_router_logits", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
 )  # fmt: skip
-"""Fields of the mixture-of-experts blocks, which a dense model carries without reading them."""
+"""Fields of the mixture-of-experts blocks, which a dense config contains but does not use."""
 
 
 def read(f: Fields) -> ModelConfig:
-    width, eps = f.count("hidden_size"), f.number("layer_norm_epsilon", f.get("rms_norm_eps", 1e-5))
+    width, eps = f.count("hidden_size"), f.eps("layer_norm_epsilon", f.get("rms_norm_eps", 1e-5))
     f.must("mamba_hidden_act", "silu")
     f.must("num_nextn_predict_layers", 0)
     f.ignore(*EXPERTS, "rms_norm_eps", "expand", "mamba_ssm_cache_dtype", "sliding_window", "attention_head_dim")
@@ -48,10 +48,10 @@ def read(f: Fields) -> ModelConfig:
 
 
 def _kinds(f: Fields) -> list[str]:
-    """What each block is. Raises: ConfigRefused for experts, and for what is unknown."""
+    """The kind of each block. Raises: ConfigRefused for experts and unknown kinds."""
     field = "hybrid_override_pattern" if "hybrid_override_pattern" in f.data else "layers_block_type"
     f.ignore("hybrid_override_pattern", "layers_block_type", "layer_types")
-    kinds = [KINDS.get(kind, kind) for kind in f.get(field)]
+    kinds = [KINDS.get(kind, kind) for kind in f.names(field)]
     for kind in kinds:
         if kind not in ("mamba", "attention", "mlp"):
             reason = "a mixture of experts" if kind == "moe" else repr(kind)
@@ -60,11 +60,12 @@ def _kinds(f: Fields) -> list[str]:
 
 
 def _mamba2(f: Fields, eps: float) -> Mamba2Config:
-    groups = f.count("n_groups", 8)
+    groups, heads = f.count("n_groups", 8), f.count("mamba_num_heads", 128)
+    f.divides("n_groups", groups, "mamba_num_heads", heads)
     bias = f.flag("use_bias", False)
     f.must("mamba_proj_bias", bias, False)
     return Mamba2Config(
-        f.count("mamba_num_heads", 128),
+        heads,
         f.count("mamba_head_dim", 64),
         f.count("ssm_state_size", 128),
         groups,
@@ -78,14 +79,15 @@ def _mamba2(f: Fields, eps: float) -> Mamba2Config:
 
 
 def _attention(f: Fields, width: int) -> AttentionConfig:
-    heads = f.count("num_attention_heads", 32)
+    heads, groups = f.count("num_attention_heads", 32), f.count("num_key_value_heads", 8)
+    f.divides("num_key_value_heads", groups, "num_attention_heads", heads)
     f.must("attention_bias", False)
     channels = f.count("head_dim", f.get("attention_head_dim", width // heads))
-    return AttentionConfig(heads, f.count("num_key_value_heads", 8), channels)
+    return AttentionConfig(heads, groups, channels)
 
 
 def assemble(config: ModelConfig, source: Source) -> Model:
-    """The tensors: `backbone.layers.i.mixer`, whatever it is."""
+    """The tensors: `backbone.layers.i.mixer`, for every kind."""
     blocks = []
     for i, block in enumerate(config.blocks):
         name = f"backbone.layers.{i}"

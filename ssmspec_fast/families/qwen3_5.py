@@ -1,8 +1,8 @@
 """Qwen3.5, dense, text: Gated DeltaNet and gated attention, an MLP in every block; norms stored as weight - 1."""
 
-from ..config import AttentionConfig, BlockConfig, Branch, DeltaConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
 from ..errors import ConfigRefused
-from ..model import Model
+from ..models.config import AttentionConfig, BlockConfig, Branch, DeltaConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
+from ..models.model import Model
 from . import parts
 from .fields import Fields
 from .source import Source
@@ -11,22 +11,26 @@ OFFSET = 1.0
 
 
 def read(f: Fields) -> ModelConfig:
-    width, eps = f.count("hidden_size"), f.number("rms_norm_eps", 1e-6)
+    width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-6)
     f.must("hidden_act", "silu")
     channels = f.count("head_dim", 256)
     bias = f.flag("attention_bias", False)
+    keys, values = f.count("linear_num_key_heads", 16), f.count("linear_num_value_heads", 32)
+    heads, groups = f.count("num_attention_heads", 16), f.count("num_key_value_heads", 4)
+    f.divides("linear_num_key_heads", keys, "linear_num_value_heads", values)
+    f.divides("num_key_value_heads", groups, "num_attention_heads", heads)
     mixers: dict[str, MixerConfig] = {
         "linear_attention": DeltaConfig(
-            f.count("linear_num_key_heads", 16),
-            f.count("linear_num_value_heads", 32),
+            keys,
+            values,
             f.count("linear_key_head_dim", 128),
             f.count("linear_value_head_dim", 128),
             f.count("linear_conv_kernel_dim", 4),
             eps,
         ),
         "full_attention": AttentionConfig(
-            f.count("num_attention_heads", 16),
-            f.count("num_key_value_heads", 4),
+            heads,
+            groups,
             channels,
             f.rotary(channels, 0.25),
             bias,
@@ -42,13 +46,13 @@ def read(f: Fields) -> ModelConfig:
 
 
 def _kinds(f: Fields) -> list[str]:
-    layers, every = f.count("num_hidden_layers"), f.count("full_attention_interval", 4)
+    layers, every = f.layers(), f.count("full_attention_interval", 4)
     usual = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    kinds = list(f.get("layer_types", usual))
+    kinds = f.names("layer_types", usual)
     bad = sorted(set(kinds) - {"linear_attention", "full_attention"})
     if bad or len(kinds) != layers:
         raise ConfigRefused(
-            f"{f.family}: field layer_types came with {bad or len(kinds)}; it needs {layers} of 'linear_attention' and "
+            f"{f.family}: field layer_types has {bad or len(kinds)}; it must hold {layers} of 'linear_attention' and "
             "'full_attention'"
         )
     return kinds

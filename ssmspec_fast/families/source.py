@@ -1,13 +1,22 @@
-"""Where a family takes its tensors from."""
+"""The sources of a family's tensors."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
 
+from ..errors import ConfigRefused
+from ..layers.linear import Linear
+from ..models.config import ConvSizes
+from ..operations import Taps
+
+MOST = 2**40
+"""Most numbers in a tensor."""
+
 
 class Source:
-    """Tensors by name. `dtype` is that of the weights; parameters of recurrences, norms and filters are kept `exact`."""
+    """Tensors by name. `dtype` is that of the weights; parameters of recurrences, norms and filters stay `exact`."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -18,7 +27,7 @@ class Source:
         raise NotImplementedError
 
     def ignore(self, *suffixes: str) -> None:
-        """Tensors whose names end so are neither needed nor read."""
+        """Ignores tensors whose names end in one of these."""
 
     def weight(self, name: str, *shape: int) -> Tensor:
         """A matrix or an embedding, in the type of the weights."""
@@ -28,10 +37,22 @@ class Source:
         """A parameter that is not rounded below fp32."""
         return self.read(name, shape, self.exact_dtype)
 
+    def linear(self, name: str, outputs: int, inputs: int, bias: bool = False) -> Linear:
+        return Linear(self.weight(f"{name}.weight", outputs, inputs), self.weight(f"{name}.bias", outputs) if bias else None)
+
+    def taps(self, name: str, sizes: ConvSizes) -> Taps:
+        """The filters of a depthwise convolution, stored with an axis of one group."""
+        weight = self.exact(f"{name}.weight", sizes.channels, 1, sizes.width).squeeze(1).contiguous()
+        return Taps(weight, self.exact(f"{name}.bias", sizes.channels) if sizes.bias else None)
+
+    def decay(self, name: str, *shape: int) -> Tensor:
+        """A = -exp(A_log)."""
+        return -torch.exp(self.exact(name, *shape))
+
 
 @dataclass
 class Plan(Source):
-    """Writes down what is asked for, and gives tensors without memory."""
+    """Records what is requested, and returns tensors without memory."""
 
     dtype: torch.dtype
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -44,7 +65,9 @@ class Plan(Source):
 
     def read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name in self.shapes:
-            raise ValueError(f"tensor {name} is taken twice")
+            raise ValueError(f"tensor {name} is used twice")
+        if prod(shape) > MOST:
+            raise ConfigRefused(f"the config implies tensor {name} of shape {shape}; no model is that large")
         self.shapes[name] = shape
         made = torch.empty(shape, dtype=dtype, device="meta")
         self.bytes += made.numel() * dtype.itemsize

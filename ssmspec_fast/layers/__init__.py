@@ -1,1 +1,1 @@
-"""Layers as records of tensors, with the functions that work token by token; what carries a state is a method's."""
+"""Layers as records of tensors, with their functions of single tokens; methods implement what carries a state."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import AttentionConfig
+from ..models.config import AttentionConfig
 from ..operations import Operations, Rows
 from .linear import Linear, Product, scaled
 from .norm import Norm
@@ -14,7 +14,7 @@ from .rotary import Positions
 
 @dataclass(frozen=True)
 class Attention:
-    """Projections to queries, keys and values, and out; norms of q and k, and a gate, where a layer has them (Qwen3.5)."""
+    """Projections to queries, keys and values, and out; some layers have norms of q and k, and a gate (Qwen3.5)."""
 
     config: AttentionConfig
     qkv_proj: Linear
@@ -28,7 +28,7 @@ class Attention:
         return self.config.channels**-0.5
 
     def inputs(self, u: Rows, positions: Positions, operations: Operations) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries (b, t, h, e), keys and values (b, t, g, e), turned to their positions, and the gate."""
+        """Queries (b, t, h, e), keys and values (b, t, g, e), rotated to their positions, and the gate."""
         c, lead = self.config, u.shape[:-1]
         keys = c.groups * c.channels
         q, k, v = torch.split(self.qkv_proj(u, operations), [c.heads * c.channels * (1 + c.gated), keys, keys], dim=-1)

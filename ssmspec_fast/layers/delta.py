@@ -1,26 +1,30 @@
-"""Gated DeltaNet from residual stream to residual stream, but for its convolution and its recurrence.
+"""Gated DeltaNet from residual stream to residual stream, without its convolution and its recurrence.
 
     q | k | v = conv(qkv_proj u);  z = z_proj u, a = a_proj u, b = b_proj u      (1)
-    g = A softplus(a + dt_bias),  beta = sigmoid(b)           the recurrence's   (2)
-    out = out_proj (rms(y) silu(z))                           head by head       (3)
+    g = A softplus(a + dt_bias),  beta = sigmoid(b)           in the recurrence  (2)
+    out = out_proj (rms(y) silu(z))                           for each head      (3)
 
 Source: arXiv:2412.06464, section 3.4.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..config import DeltaConfig
+from ..models.config import DeltaConfig
 from ..operations import DeltaInputs, DeltaParams, Operations, Rows, Taps
 from .linear import Linear, Product
+from .recurrent import Recurrent
+
+if TYPE_CHECKING:
+    from ..families.source import Source
 
 
 class Gates(NamedTuple):
-    """What passes the convolution by: the raw decay and beta, and the gate z."""
+    """What bypasses the convolution: the raw decay and beta, and the gate z."""
 
     g: Tensor
     beta: Tensor
@@ -28,7 +32,7 @@ class Gates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Delta:
+class Delta(Recurrent):
     config: DeltaConfig
     qkv_proj: Linear
     z_proj: Linear
@@ -39,10 +43,26 @@ class Delta:
     norm: Tensor
     out_proj: Linear
     kind: ClassVar[str] = "delta"
+    home: ClassVar[str] = "linear_attn"
+
+    @classmethod
+    def stored(cls, source: "Source", prefix: str, width: int, c: DeltaConfig) -> Self:
+        """Gated DeltaNet as Qwen3.5 stores it: one projection each for q | k | v, z, b, a."""
+        values = c.value_heads * c.value_channels
+        return cls(
+            c,
+            source.linear(f"{prefix}.in_proj_qkv", c.conv.channels, width),
+            source.linear(f"{prefix}.in_proj_z", values, width),
+            source.linear(f"{prefix}.in_proj_a", c.value_heads, width),
+            source.linear(f"{prefix}.in_proj_b", c.value_heads, width),
+            source.taps(f"{prefix}.conv1d", c.conv),
+            DeltaParams(source.decay(f"{prefix}.A_log", c.value_heads), source.exact(f"{prefix}.dt_bias", c.value_heads)),
+            source.exact(f"{prefix}.norm.weight", c.value_channels),
+            source.linear(f"{prefix}.out_proj", width, values),
+        )
 
     @property
     def projection(self) -> Linear:
-        """The one that makes what the convolution reads, in its channels `reads`."""
         return self.qkv_proj
 
     @property
@@ -50,20 +70,19 @@ class Delta:
         return slice(0, self.config.conv.channels)
 
     def inputs(self, u: Rows, operations: Operations, room: Tensor | None = None) -> tuple[Tensor, Gates]:
-        """What the convolution reads, and what passes it by (1); the former into `room` where it is given."""
+        """The input of the convolution, and what bypasses it (1); the former is written into `room` if given."""
         pre = self.qkv_proj(u, operations, room)
         g, beta, z = (projection(u, operations) for projection in (self.a_proj, self.b_proj, self.z_proj))
         return pre, Gates(g, beta, z)
 
     def project(self, c: Tensor, gates: Gates, operations: Operations) -> DeltaInputs:
-        """What the recurrence reads."""
+        """The inputs of the recurrence."""
         s, lead = self.config, c.shape[:-1]
         q, k, v = torch.split(c, list(s.pieces), dim=-1)
         keys, values = (*lead, s.key_heads, s.key_channels), (*lead, s.value_heads, s.value_channels)
         return DeltaInputs(q.reshape(keys), k.reshape(keys), v.reshape(values), gates.g, gates.beta)
 
     def room(self, new: Callable[..., Tensor]) -> DeltaInputs:
-        """Tensors for what the recurrence reads, `new` of the axes behind rows and tokens."""
         c = self.config
         keys, h = (c.key_heads, c.key_channels), c.value_heads
         return DeltaInputs(new(*keys), new(*keys), new(h, c.value_channels), new(h), new(h))

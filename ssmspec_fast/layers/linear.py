@@ -1,4 +1,4 @@
-"""A product with weights, and one that waits for the norm behind it."""
+"""A product with weights, and one that is computed together with the norm after it."""
 
 from dataclasses import dataclass
 from typing import overload
@@ -12,7 +12,7 @@ from .norm import Norm
 
 @dataclass(frozen=True)
 class Linear:
-    """y = weight x + bias, into `out` where it is given."""
+    """y = weight x + bias, written into `out` if given."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -22,14 +22,14 @@ class Linear:
 
 
 def joined(*parts: Linear) -> Linear:
-    """The layers that read the same as one, their outputs one behind the other; all of them have a bias, or none."""
+    """One layer for several that read the same input, with their outputs concatenated; all have a bias, or none."""
     biases = [part.bias for part in parts if part.bias is not None]
     return Linear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 
 @dataclass(frozen=True)
 class Product:
-    """factor layer(x), not taken yet: what a layer adds to the residual stream. Without a layer, x itself."""
+    """factor layer(x), not yet computed: what a layer adds to the residual stream. Without a layer, x itself."""
 
     layer: Linear | None
     x: Rows
@@ -42,7 +42,7 @@ class Product:
         return scaled(self.layer(self.x, operations), self.factor)
 
     def normed(self, norm: Norm, residual: Tensor, operations: Operations) -> Rows:
-        """The norm of residual + factor layer(x), which stays in `residual`; for projections only."""
+        """The norm of residual + factor layer(x), which is stored in `residual`; for projections only."""
         if self.layer is None or self.factor != 1.0 or norm.bias is not None:
             return norm(self.taken(operations), operations, residual)
         W, bias = self.layer.weight, self.layer.bias

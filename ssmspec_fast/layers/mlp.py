@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..config import MLPConfig
+from ..models.config import MLPConfig
 from ..operations import Operations, Rows
 from .linear import Linear, Product, scaled
 

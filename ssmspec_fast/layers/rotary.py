@@ -1,9 +1,9 @@
-"""The frequencies of the rotary embedding, as a checkpoint's config scales them, and the positions that they turn.
+"""The frequencies of the rotary embedding, scaled as a checkpoint's config says, and the positions that are rotated.
 
     f_i = theta^(-2 i / channels)                                                    (1)
     linear:   f_i / factor                                                           (2)
     llama3:   f_i for wavelengths below original / high, f_i / factor above
-              original / low, and between them both, mixed by where original / wavelength lies  (3)
+              original / low, and between them a mix, weighted by original / wavelength           (3)
 
 Source: arXiv:2104.09864, equation 15; the scalings are those of transformers' `rope_parameters`.
 """
@@ -13,19 +13,19 @@ import math
 import torch
 from torch import Tensor
 
-from ..config import Rotary
+from ..models.config import Rotary
 from ..operations import Operations
 
 
 class Positions:
-    """The positions (b, t) of a feed; how far they turn is computed once for all layers that turn alike."""
+    """The positions (b, t) of a feed; their angles are computed once for all layers with the same rotary embedding."""
 
     def __init__(self, at: Tensor) -> None:
         self.at = at
         self.turns: dict[Rotary | int, tuple[Tensor, Tensor]] = {}
 
     def turn(self, rotary: Rotary | None, frequencies: Tensor, operations: Operations) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (b, t, f), of the frequencies that a layer made of `rotary` (None: they are the layer's own)."""
+        """Cosine and sine (b, t, f), of the frequencies that a layer computed from `rotary` (None: the layer's own)."""
         key = id(frequencies) if rotary is None else rotary
         if key not in self.turns:
             self.turns[key] = operations.turn(self.at, frequencies)

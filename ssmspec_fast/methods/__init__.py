@@ -1,7 +1,7 @@
-"""The ways to verify a window and to keep what was accepted of it: one small object for each, over the same operations.
+"""The ways to verify a window and to keep its accepted tokens: one small object for each, over the same operations.
 
-A method decides what stands between the projections of a recurrent layer (`recur`), what attention reads (`attend`), and what
-happens to states and cursors when the verdict is there (`commit`). The forward pass is `decoder`'s and the same for all.
+A method decides what happens between the projections of a recurrent layer (`recur`), what attention reads (`attend`), and
+what happens to states and cursors after the verdict (`commit`). The forward pass is `decoder`'s and the same for all.
 """
 
 from collections.abc import Iterable
@@ -9,44 +9,50 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ..engine.sequences import Sequences
+from ..engine.state import Pools
+from ..engine.window import Feed, Verdict, Window
 from ..layers.attention import Attention
-from ..model import Model, Recurrent
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
 from ..operations import Operations, Rows
-from ..sequences import Sequences
-from ..state import Pools
-from ..window import Feed, Verdict, Window
 
 
 class Method(Protocol):
-    """See docs/decisions/0005-the-engine.md. `drafts` is the rows of a sequence."""
+    """See docs/decisions/0005-the-engine.md. `drafts` is the rows of a sequence, `trees` whether its windows are trees."""
 
     name: str
     drafts: int
+    trees: bool
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
-        """Raises: Unsupported, with the reason, where the method is not defined for the model or the operations."""
+        """Raises: Unsupported, with the reason, if the method does not support the model, the window or the operations."""
         ...
 
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
-        """All that `slots` sequences own under this method; on the device "meta" to be counted only."""
+        """All that `slots` sequences own under this method; on the device "meta" for counting only."""
         ...
 
     def places(self, pools: Pools, slots: Tensor) -> Tensor:
-        """Where the states of these slots lie in the pools of the recurrences (prefill writes there)."""
+        """The indices of these slots' states in the pools of the recurrences (prefill writes there)."""
         ...
 
     def start(self, pools: Pools, slots: Tensor) -> None:
-        """Sequences begin in these slots: their cursors are set back."""
+        """Called when sequences begin in these slots: resets their cursors."""
+        ...
+
+    def committed(self, pools: Pools, slots: Tensor) -> Tensor:
+        """The committed tokens of each row without its root, whether its states have advanced by them or not (b)."""
         ...
 
     def behind(self, pools: Pools, slots: Tensor) -> int:
-        """The room in front of the roots of these rows for tokens that are brought again; the host may wait for it."""
+        """The places in front of the roots of these rows for tokens that are fed again; the host may wait for it."""
         ...
 
     def every_behind(self, pools: Pools) -> Iterable[int]:
-        """All that `behind` may say: over graphs there is one for each."""
+        """All values that `behind` may return: graphs are recorded for each."""
         ...
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
@@ -54,7 +60,7 @@ class Method(Protocol):
         ...
 
     def room(self, pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor | None:
-        """Where the projection in front of a convolution goes, if the method reads it behind the verdict."""
+        """Where the projection before a convolution is written, if the method reads it after the verdict."""
         ...
 
     def recur(
@@ -70,9 +76,9 @@ class Method(Protocol):
         ...
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        """Root and accepted drafts enter every layer."""
+        """Enters the root and the accepted drafts into every layer."""
         ...
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
-        """Bring the states of these slots up to all their committed tokens: before a hand-over."""
+        """Brings the states of these slots up to date with all their committed tokens: before they are handed over."""
         ...

@@ -1,13 +1,13 @@
-"""Activation replay: the window only reads the state; what its recurrences read is replayed as far as it was accepted.
+"""Activation replay: the window only reads the state; the inputs of its recurrences are replayed for the accepted tokens.
 
     y = scan(S, inputs of the window), S only read          (1)
-    S = scan(S, accepted inputs), behind the verdict        (2)
+    S = scan(S, accepted inputs), after the verdict         (2)
 
-The values behind the convolution may be used again, because an accepted token saw accepted tokens only. A tree is the same
-with the accepted path for the first tokens of (2). Where there is a kernel for it, (2) is one launch for all layers of a
-shape, whose inputs lie in one piece; otherwise a scan in each layer.
-Source: Snakes and Ladders, algorithm 2; STree, section 3, for trees. There (2) stands at the head of the next window, which
-reads the state once and caches its inputs until then; here it is read twice, and nothing lags between two windows.
+The values after the convolution may be used again, because an accepted token depends on accepted tokens only. For a tree (2)
+takes the accepted path instead of the first tokens. If there is a kernel for it, (2) is one launch for all layers of a
+shape, whose inputs are in one tensor; otherwise a scan in each layer.
+Source: Snakes and Ladders, algorithm 2; STree, section 3, for trees. There (2) is at the start of the next window, which
+reads the state once and caches its inputs until then; here the state is read twice, and no token lags between two windows.
 """
 
 from typing import Any
@@ -17,16 +17,17 @@ from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
-from ..model import Model, Recurrent
+from ..engine.sequences import Sequences
+from ..engine.state import Pools, landed, new_pools
+from ..engine.window import Feed, Verdict, Window
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
 from ..operations import Operations, Rows
 from ..operations.slots import each
-from ..sequences import Sequences
-from ..state import Pools, new_pools
-from ..window import Feed, Verdict, Window
 from .cached import along, for_replay, whole
 from .plain import Plain
 from .windows import (
-    PARAMS,
+    Together,
     advance,
     convolutions_on,
     convolved,
@@ -39,15 +40,11 @@ from .windows import (
     together,
 )  # fmt: skip
 
-HELD = "inputs of the recurrences"
-"""In `Pools.kept` between a window and its verdict only: of the layers that are replayed one by one."""
-
 
 class ActivationReplay(Plain):
     """`drafts` rows for each sequence."""
 
     name = "activation replay"
-    trees = False
 
     def __init__(self, drafts: int = 1) -> None:
         self.drafts = drafts
@@ -59,13 +56,13 @@ class ActivationReplay(Plain):
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
         pools = new_pools(model, slots, cache + window, device=device)
-        pools.kept[PARAMS] = parameters(model, pools, operations)
+        pools.kept = Together(parameters(model, pools, operations))
         return pools
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if self.trees != (window.parents is not None):
             came, needed = ("a tree", "tree") if window.parents is not None else ("a chain", "activation replay")
-            raise Unsupported(f"the method {self.name} was given {came}; use the method {needed} for it")
+            raise Unsupported(f"the method {self.name} does not take {came}; use the method {needed}")
         return super().feed(pools, window, sequences, operations)
 
     room = staticmethod(room)
@@ -75,7 +72,7 @@ class ActivationReplay(Plain):
     ) -> Rows:
         inputs = convolved(pools, layer, mixer, pre, gates, feed, operations)
         if not together(operations, mixer):
-            pools.kept.setdefault(HELD, {})[layer] = mixer, for_replay(inputs)
+            pools.flight.replayed[layer] = mixer, for_replay(inputs)
         return outputs(pools.recurrent(layer).S, mixer, inputs, gates, feed, operations)  # (1)
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
@@ -83,7 +80,7 @@ class ActivationReplay(Plain):
         given = {"path": run.path} if self.trees else {"advanced": run.advanced}
         states_on(pools, verdict, operations, drafts, **given)  # (2)
         convolutions_on(pools, verdict, operations, drafts, **given)
-        for layer, (mixer, inputs) in pools.kept.pop(HELD, {}).items():
+        for layer, (mixer, inputs) in landed(pools.flight.replayed).items():
             self.replay(pools, layer, mixer, inputs, verdict, operations)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
@@ -91,7 +88,7 @@ class ActivationReplay(Plain):
     def replay(
         self, pools: Pools, layer: int, mixer: Recurrent, inputs: Any, verdict: Verdict, operations: Operations
     ) -> None:
-        """What was accepted of a window enters the states of one layer (2), in the order of the path."""
+        """Enters the accepted tokens of a window into the states of one layer (2), in the order of the path."""
         S, slots, run = pools.recurrent(layer).S, verdict.slots, verdict.run
         steps = torch.arange(run.path.shape[1], device=slots.device)
         path = run.path if self.trees else steps.expand_as(run.path)

@@ -1,22 +1,23 @@
-"""Joint attainment and advancement: one lagging state; the window brings the accepted drafts again.
+"""Joint attainment and advancement: the state lags, and the next window feeds the accepted drafts again.
 
     fed   = accepted drafts of the last window | root | drafts             (1)
     S     = state after the root, the last token that is certain           (2)
     lag'  = accepted drafts                                                (3)
 
-So the states move on by what is fed, and nothing is undone. Tokens behind the real ones are no-ops: `Joint` feeds 2 K + 1
-always, so that nothing is asked of the host, and `JointByLag` as few as the batch needs, which the host must read:
+So the states advance by what is fed, and nothing is undone. Tokens after the real ones are no-ops. `Joint` always feeds
+2 K + 1, so that the host need not wait; `JointByLag` feeds as few as the batch needs, for which the host reads the lags:
 
     room  = K, or the largest lag of the rows                              (4)
     a feed has room + 1 + K tokens                                         (5)
 
-Attention reads what is before the feed; keys and values of the tokens brought again are written again.
-Source: Snakes and Ladders, section 3.1. There a row of its own advances the state, and a root that is new is brought with the
-others; here the state behind the root is kept in the same launch, or, where there is a kernel for it, the feed only reads the
-states, and one launch behind the verdict moves those of all layers on.
+Attention reads what precedes the feed; keys and values of the tokens fed again are overwritten.
+Source: Snakes and Ladders, section 3.1. There a separate row advances the state, and a new root is fed with the others; here
+the state after the root is stored in the same launch, or, if there is a kernel for it, the feed only reads the states, and
+one launch after the verdict advances those of all layers.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,17 +25,18 @@ from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
+from ..engine.prefill import feed, packed
+from ..engine.sequences import Sequences
+from ..engine.state import Pools, new_pools
+from ..engine.window import Feed, Verdict, Window
 from ..layers.attention import Attention
-from ..model import Model, Recurrent
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
 from ..operations import Operations, Rows
 from ..operations.slots import index, move
-from ..prefill import feed, packed
-from ..sequences import Sequences
-from ..state import Pools, new_pools
-from ..window import Feed, Verdict, Window
 from .plain import Plain
 from .windows import (
-    PARAMS,
+    Together,
     at,
     convolutions_on,
     convolved,
@@ -47,7 +49,16 @@ from .windows import (
     together,
 )  # fmt: skip
 
-LAG, WINDOW = "lag", "window"
+
+@dataclass
+class Lagging(Together):
+    """`lag` (s): the accepted drafts that the next window feeds again (3); `window`: the longest."""
+
+    lag: Tensor
+    window: int
+
+    def by_slot(self) -> list[Any]:
+        return [self.lag]
 
 
 class Joint(Plain):
@@ -65,26 +76,27 @@ class Joint(Plain):
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
         pools = new_pools(model, slots, cache + window, device=device)
-        pools.kept[WINDOW] = window
-        pools.kept[LAG] = torch.zeros_like(pools.length)
-        pools.kept[PARAMS] = parameters(model, pools, operations)
+        pools.kept = Lagging(parameters(model, pools, operations), torch.zeros_like(pools.length), window)
         return pools
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        move(pools.kept[LAG], slots, torch.zeros_like(slots))
+        move(pools.of(Lagging).lag, slots, torch.zeros_like(slots))
+
+    def committed(self, pools: Pools, slots: Tensor) -> Tensor:
+        return at(pools.length, slots) + at(pools.of(Lagging).lag, slots)
 
     def behind(self, pools: Pools, slots: Tensor) -> int:
-        return int(pools.kept[WINDOW]) - 1
+        return pools.of(Lagging).window - 1
 
     def every_behind(self, pools: Pools) -> Iterable[int]:
-        return (int(pools.kept[WINDOW]) - 1,)
+        return (pools.of(Lagging).window - 1,)
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
         if window.parents is not None:
-            raise Unsupported("joint attainment brings accepted drafts again, in rows; use the method tree for trees")
+            raise Unsupported("joint attainment feeds accepted drafts again, in rows; use the method tree for trees")
         slots, t, owner = window.slots, window.tokens.shape[1], index(window.slots)
-        lag, start = pools.kept[LAG][owner], pools.length[owner]
+        lag, start = pools.of(Lagging).lag[owner], pools.length[owner]
         behind = self.behind(pools, slots) if window.behind is None else window.behind  # (4)
         steps = torch.arange(behind + t, device=slots.device)  # (5)
         own, positions = steps - lag[:, None], start[:, None] + steps
@@ -96,7 +108,7 @@ class Joint(Plain):
         advancing, kept = slots, None
         if window.drafts > 1:
             advancing = torch.where(draft_number(window) == 0, slots, -1)
-        if len(pools.kept[PARAMS]) < len(pools.convolutions):  # else the states are moved behind the verdict
+        if len(pools.of(Lagging).params) < len(pools.convolutions):  # else the states are advanced after the verdict
             at_root = torch.where(steps == lag[:, None], slots[:, None], -1)  # (2)
             kept = at_root if window.drafts == 1 else live & (own <= 0)
         places = advancing, kept
@@ -124,12 +136,12 @@ class Joint(Plain):
         cache, alone = pools.cache(layer), feed.window.drafts == 1
         given = {"scale": mixer.scale, "slots": feed.slots, "append": alone}
         y = operations.attention(q, k, v, cache.K, cache.V, feed.start, **given)  # type: ignore[arg-type]
-        if not alone:  # what is certain is the same in all rows of a slot
+        if not alone:  # certain tokens are the same in all rows of a slot
             operations.kv_append(cache.K, cache.V, k, v, feed.start, slots=feed.places[0])
         return y
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        """The states move on by what was fed up to the root (2); the accepted drafts are the next lag (3)."""
+        """Advances the states by the feed up to the root (2); the accepted drafts are the next lag (3)."""
         slots, advanced, drafts = verdict.slots, verdict.run.advanced, feed.window.drafts
         took = advanced > 0
         assert feed.lag is not None
@@ -138,29 +150,30 @@ class Joint(Plain):
         first = verdict if drafts == 1 else verdict._replace(row=verdict.row // drafts * drafts)
         states_on(pools, first, operations, drafts, advanced=certain)  # (2)
         convolutions_on(pools, first, operations, drafts, advanced=certain)
-        pools.length.index_add_(0, owner, certain * took)
-        pools.kept[LAG].index_add_(0, owner, (advanced - certain) * took)  # advanced - 1; of padding nothing is taken
+        entered = certain * took  # nothing where nothing was accepted, and for padding
+        pools.length.index_add_(0, owner, entered)
+        pools.of(Lagging).lag.index_add_(0, owner, advanced - entered)
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
-        """The tokens that lag are fed as the tail of a prompt."""
-        lag, length = pools.kept[LAG].tolist(), pools.length.tolist()
+        """Feeds the lagging tokens as the tail of a prompt."""
+        lag, length = pools.of(Lagging).lag.tolist(), pools.length.tolist()
         behind = [(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
         run = packed([piece for piece in behind if piece[2]], model.device) if any(piece[2] for piece in behind) else None
         if run is not None:
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
             pools.length[run.slots] += run.lengths
-        move(pools.kept[LAG], slots, torch.zeros_like(slots))
+        move(pools.of(Lagging).lag, slots, torch.zeros_like(slots))
 
 
 class JointByLag(Joint):
-    """The same tokens from shorter feeds, of K + 1 lengths, each a graph of its own, as in the paper. The host waits for the
+    """The same tokens from shorter feeds, of K + 1 lengths, each with its own graph, as in the paper. The host waits for the
     verdict of one step before it launches the next."""
 
     name = "joint by lag"
 
     def behind(self, pools: Pools, slots: Tensor) -> int:
-        lag = torch.where(slots >= 0, at(pools.kept[LAG], slots), 0)
+        lag = torch.where(slots >= 0, at(pools.of(Lagging).lag, slots), 0)
         return int(lag.max()) if len(slots) else 0
 
     def every_behind(self, pools: Pools) -> Iterable[int]:
-        return range(pools.kept[WINDOW])
+        return range(pools.of(Lagging).window)

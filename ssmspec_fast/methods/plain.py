@@ -1,4 +1,4 @@
-"""Plain decoding: a window of one token, which is certain, so that every state advances at once."""
+"""Plain decoding: windows of one token, which needs no verification, so that every state advances at once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,25 +8,27 @@ from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
+from ..engine.sequences import Sequences
+from ..engine.state import Pools, new_pools
+from ..engine.window import Feed, Verdict, Window, plain_feed
 from ..layers.attention import Attention
-from ..layers.mamba2 import Mamba2
-from ..model import Model, Recurrent
-from ..operations import Operations, Rows, SSDInputs
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
+from ..operations import Operations, Rows
 from ..operations.slots import move
-from ..sequences import Sequences
-from ..state import Pools, new_pools
-from ..window import Feed, Verdict, Window, plain_feed
-from .windows import advance, attend, recurrence
+from .windows import advance, at, attend, recurrence
 
 
 class Plain:
-    """The definition that every other method must equal. The others override what they do otherwise."""
+    """Plain decoding, which every other method must equal. The other methods override what they do differently."""
 
-    name, drafts = "plain", 1
+    name, drafts, trees = "plain", 1, False
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         if window != 1:
-            raise Unsupported(f"plain decoding takes windows of 1 token, but {window} came; choose another method for drafts")
+            raise Unsupported(
+                f"plain decoding takes windows of 1 token, but this one has {window}; choose another method for drafts"
+            )
 
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
@@ -38,6 +40,9 @@ class Plain:
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         move(pools.length, slots, torch.zeros_like(slots))
+
+    def committed(self, pools: Pools, slots: Tensor) -> Tensor:
+        return at(pools.length, slots)
 
     def behind(self, pools: Pools, slots: Tensor) -> int:
         return 0
@@ -57,11 +62,12 @@ class Plain:
         state = pools.recurrent(layer)
         c = operations.conv_window(state.M, pre, mixer.taps, slots=feed.slots)
         inputs = mixer.project(c, gates, operations)
-        if isinstance(mixer, Mamba2) and isinstance(inputs, SSDInputs) and (gate := mixer.gate(gates)) is not None:
-            y = operations.ssd_gated(state.S, inputs, mixer.params, gate, slots=feed.slots)
+        scan = recurrence(operations, mixer)
+        if (gate := mixer.gate(gates)) is not None:
+            y = scan.gated(state.S, inputs, mixer.params, gate, slots=feed.slots)
             if y is not None:
                 return y
-        return recurrence(operations, mixer).scan(state.S, inputs, mixer.params, slots=feed.slots)
+        return scan.scan(state.S, inputs, mixer.params, slots=feed.slots)
 
     def attend(
         self, pools: Pools, layer: int, mixer: Attention, q: Tensor, k: Tensor, v: Tensor, feed: Feed, operations: Operations

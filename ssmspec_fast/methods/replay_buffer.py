@@ -1,16 +1,17 @@
-"""The replay buffer: a checkpoint of the state, and a ring of what came since, read by every window.
+"""The replay buffer: a checkpoint of the state, and a ring of the tokens since, which every window reads.
 
     y    = scan from S over [held | window]; S only read                                          (1)
-    ring : the window's inputs behind the held ones                                               (2)
-    S    = scan(S, held)    where held + 2 T > L, before the window is judged                     (3)
+    ring : the window's inputs after the held ones                                                  (2)
+    S    = scan(S, held)    if held + 2 T > L, before the window is verified                        (3)
     held = advanced where flushed, else held + advanced;  origin moves to the first held one      (4)
 
-T is the longest window, L the entries of the ring, L >= 2 T; so held + T <= L at every window. Rejected tokens are written
-over. Here (1) replays the ring token by token: the bits are plain decoding's. In the fast mode, where there is a kernel for
-it, (1) to (3) are one launch, and the ring holds what the kernel needs.
+T is the longest window, L the entries of the ring, L >= 2 T; so held + T <= L at every window. Rejected tokens are
+overwritten. Here (1) replays the ring token by token: the bits equal those of plain decoding. In fast mode, if there is a
+kernel for it, (1) to (3) are one launch, and the ring stores what the kernel needs.
 Source: ReplaySSM, algorithms 4 and 8.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,18 +19,39 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 
-from ..model import Model, Recurrent
+from ..engine.sequences import Sequences
+from ..engine.state import Kept, Pools, new_pools
+from ..engine.window import Feed, Verdict
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
 from ..operations import Operations
 from ..operations.slots import each, index, move, stand_in
-from ..sequences import Sequences
-from ..state import Pools, RecurrentState, new_pools
-from ..window import Feed, Verdict
 from .cached import along, for_replay, new_inputs, whole
 from .plain import Plain
 from .windows import advance, at, convolutions_on, keep_accepted, recurrence, room
 
-ORIGIN, HELD, RING = "origin", "held", "ring"
-ENTRIES, WINDOW = "entries of a ring", "longest window"
+
+@dataclass
+class Rings(Kept):
+    """`origin` and `held` (s) are the cursors of all rings, of `entries` tokens each; `window` is the longest.
+
+    By layer: `records`, the inputs of a recurrence; `launched`, the ring of a kernel that processes a window in one launch.
+    """
+
+    origin: Tensor
+    held: Tensor
+    entries: int
+    window: int
+    records: dict[int, Any] = field(default_factory=dict)
+    launched: dict[int, Any] = field(default_factory=dict)
+
+    def by_slot(self) -> list[Any]:
+        return [self.origin, self.held, self.records, self.launched]
+
+
+def is_due(held: Tensor, window: int, entries: int) -> Tensor:
+    """Whether the next window must flush a ring before it is verified (3): after it, there might be no room."""
+    return held + 2 * window > entries
 
 
 class ReplayBuffer(Plain):
@@ -42,41 +64,38 @@ class ReplayBuffer(Plain):
 
     def __init__(self, capacity: int | None = None) -> None:
         if capacity is not None and capacity < 1:
-            raise ParameterError(f"capacity came as {capacity}; give the entries of a ring, two windows or more")
+            raise ParameterError(f"capacity is {capacity}; it must be the number of ring entries, two windows or more")
         self.capacity = capacity
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
-        """Raises: RingOverflow for a ring that two windows do not fit."""
+        """Raises: RingOverflow for a ring that cannot hold two windows."""
         if self.capacity is not None and self.capacity < 2 * window:
             raise RingOverflow(
-                f"the ring holds {self.capacity} tokens for windows of {window}; give two windows, {2 * window}, or more"
+                f"the ring holds {self.capacity} tokens for windows of {window}; "
+                f"it must hold two windows, {2 * window}, or more"
             )
 
     def new_pools(
         self, model: Model, slots: int, cache: int, window: int, operations: Operations, device: Any = None
     ) -> Pools:
         pools = new_pools(model, slots, cache + window, device=device)
-        pools.kept[ORIGIN], pools.kept[HELD] = torch.zeros_like(pools.length), torch.zeros_like(pools.length)
-        pools.kept[ENTRIES], pools.kept[WINDOW] = self.capacity or 4 * window, window
-        pools.kept[RING] = {
-            layer: self.new_ring(mixer, slots, model, pools, operations)
-            for layer, mixer in enumerate(model.mixers)
-            if isinstance(pools.layers[layer], RecurrentState)
-        }
+        zeros, held = torch.zeros_like(pools.length), torch.zeros_like(pools.length)
+        pools.kept = kept = Rings(zeros, held, self.capacity or 4 * window, window)
+        for layer, mixer in enumerate(model.mixers):
+            if not isinstance(mixer, Recurrent):
+                continue
+            inputs = new_inputs(mixer, slots, kept.entries, model, pools.length.device)
+            scan = recurrence(operations, mixer)
+            if operations.bitwise or scan.buffered is None:
+                kept.records[layer] = inputs
+            else:
+                kept.launched[layer] = scan.new_ring(inputs, kept.origin, kept.held)
         return pools
-
-    def new_ring(self, mixer: Any, slots: int, model: Model, pools: Pools, operations: Operations) -> Any:
-        """Room for the inputs of so many tokens: a record, or the ring of a kernel."""
-        inputs = new_inputs(mixer, slots, pools.kept[ENTRIES], model, pools.length.device)
-        scan = recurrence(operations, mixer)
-        if operations.bitwise or scan.buffered is None:
-            return inputs
-        return scan.new_ring(inputs, pools.kept[ORIGIN], pools.kept[HELD])
 
     def start(self, pools: Pools, slots: Tensor) -> None:
         super().start(pools, slots)
-        for name in (ORIGIN, HELD):
-            move(pools.kept[name], slots, torch.zeros_like(slots))
+        for cursor in (pools.of(Rings).origin, pools.of(Rings).held):
+            move(cursor, slots, torch.zeros_like(slots))
 
     room = staticmethod(room)
 
@@ -85,79 +104,76 @@ class ReplayBuffer(Plain):
     ) -> Tensor:
         if feed.parents is not None or feed.window.drafts > 1:
             raise Unsupported("a replay buffer holds one chain for each sequence; use activation replay or tree for more")
-        state, slots, scan = pools.recurrent(layer), feed.slots, recurrence(operations, mixer)
+        state, slots, scan, kept = pools.recurrent(layer), feed.slots, recurrence(operations, mixer), pools.of(Rings)
         c = operations.conv_window(state.M, pre, mixer.taps, slots=slots, keep="none")
         inputs = mixer.project(c, gates, operations)
-        if hasattr(pools.kept[RING][layer], "origin"):
-            given = {"window": pools.kept[WINDOW], "slots": slots, "lengths": feed.window.lengths}
-            return scan.buffered(state.S, pools.kept[RING][layer], inputs, mixer.params, **given)
-        held, live = self.history(pools, layer, slots)
+        if layer in kept.launched:
+            given = {"window": kept.window, "slots": slots, "lengths": feed.window.lengths}
+            return scan.buffered(state.S, kept.launched[layer], inputs, mixer.params, **given)
+        held, live = self.history(kept, layer, slots)
         both = joined(held, inputs)
         y = scan.scan(state.S, both, mixer.params, slots=slots, live=torch.cat([live, feed.live], 1), write_state=False)
-        due = torch.where(self.due(pools, slots), slots, -1)
+        due = torch.where(is_due(at(kept.held, slots), kept.window, kept.entries), slots, -1)
         scan.scan(state.S, held, mixer.params, slots=due, live=live)  # (3)
-        self.append(pools, layer, inputs, slots)
+        self.append(kept, layer, inputs, slots)
         return y[:, live.shape[1] :].contiguous()  # (1)
 
-    def history(self, pools: Pools, layer: int, slots: Tensor) -> tuple[Any, Tensor]:
-        """The held entries of each row, first ones first, and the mask of what is held."""
-        steps = torch.arange(pools.kept[ENTRIES], device=slots.device)
-        order = (at(pools.kept[ORIGIN], slots)[:, None] + steps) % pools.kept[ENTRIES]
-        live = (steps < at(pools.kept[HELD], slots)[:, None]) & (slots >= 0)[:, None]
-        return whole(each(pools.kept[RING][layer], lambda x: along(x, index(slots)[:, None], order))), live
+    def history(self, kept: Rings, layer: int, slots: Tensor) -> tuple[Any, Tensor]:
+        """The held entries of each row, oldest first, and the mask of what is held."""
+        steps = torch.arange(kept.entries, device=slots.device)
+        order = (at(kept.origin, slots)[:, None] + steps) % kept.entries
+        live = (steps < at(kept.held, slots)[:, None]) & (slots >= 0)[:, None]
+        return whole(each(kept.records[layer], lambda x: along(x, index(slots)[:, None], order))), live
 
-    def due(self, pools: Pools, slots: Tensor) -> Tensor:
-        return at(pools.kept[HELD], slots) + 2 * pools.kept[WINDOW] > pools.kept[ENTRIES]
-
-    def append(self, pools: Pools, layer: int, inputs: Any, slots: Tensor) -> None:
-        """(2)."""
+    def append(self, kept: Rings, layer: int, inputs: Any, slots: Tensor) -> None:
+        """Appends the inputs to the rings (2)."""
         t = inputs[0].shape[1]
-        first = at(pools.kept[ORIGIN], slots) + at(pools.kept[HELD], slots)
-        to = (first[:, None] + torch.arange(t, device=slots.device)) % pools.kept[ENTRIES]
-        for ring, new in zip(pools.kept[RING][layer], for_replay(inputs), strict=True):
+        first = at(kept.origin, slots) + at(kept.held, slots)
+        to = (first[:, None] + torch.arange(t, device=slots.device)) % kept.entries
+        for ring, new in zip(kept.records[layer], for_replay(inputs), strict=True):
             if ring is not None:
                 owner, (rows, places), some = stand_in(slots, new, to)
                 there = owner[:, None], places
                 ring.index_put_(there, torch.where(some, rows, ring[there]))
 
     def commit(self, pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-        slots, advanced = verdict.slots, verdict.run.advanced
+        slots, advanced, kept = verdict.slots, verdict.run.advanced, pools.of(Rings)
         convolutions_on(pools, verdict, operations, feed.window.drafts, advanced=advanced)
         if turn := operations.commit_window:
-            sizes = {"capacity": pools.kept[ENTRIES], "window": pools.kept[WINDOW]}
-            turn(pools.kept[ORIGIN], pools.kept[HELD], advanced, slots=slots, **sizes)  # (4)
+            turn(kept.origin, kept.held, advanced, slots=slots, capacity=kept.entries, window=kept.window)  # (4)
         else:
-            origin, held = at(pools.kept[ORIGIN], slots), at(pools.kept[HELD], slots)
-            due = self.due(pools, slots)
-            move(pools.kept[ORIGIN], slots, torch.where(due, (origin + held) % pools.kept[ENTRIES], origin))  # (4)
-            move(pools.kept[HELD], slots, held * ~due + advanced)
+            origin, held = at(kept.origin, slots), at(kept.held, slots)
+            due = is_due(held, kept.window, kept.entries)
+            move(kept.origin, slots, torch.where(due, (origin + held) % kept.entries, origin))  # (4)
+            move(kept.held, slots, held * ~due + advanced)
         keep_accepted(pools, feed, verdict, operations)
         advance(pools, verdict)
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
-        """The rings into the checkpoints, and empty."""
+        """Flushes the rings into the checkpoints."""
+        kept = pools.of(Rings)
         for layer, mixer in enumerate(model.mixers):
-            if layer in pools.kept[RING]:
+            if isinstance(mixer, Recurrent):
                 self.flush(pools, layer, mixer, slots, operations)
-        move(pools.kept[HELD], slots, torch.zeros_like(slots))
+        move(kept.held, slots, torch.zeros_like(slots))
 
-    def flush(self, pools: Pools, layer: int, mixer: Any, slots: Tensor, operations: Operations) -> None:
-        """One layer's ring into its checkpoint."""
-        S, scan = pools.recurrent(layer).S, recurrence(operations, mixer)
-        if hasattr(pools.kept[RING][layer], "origin"):
-            scan.flush(S, pools.kept[RING][layer], mixer.params, slots=slots)
+    def flush(self, pools: Pools, layer: int, mixer: Recurrent, slots: Tensor, operations: Operations) -> None:
+        """Flushes one layer's ring into its checkpoint."""
+        S, scan, kept = pools.recurrent(layer).S, recurrence(operations, mixer), pools.of(Rings)
+        if layer in kept.launched:
+            scan.flush(S, kept.launched[layer], mixer.params, slots=slots)
             return
-        held, live = self.history(pools, layer, slots)
+        held, live = self.history(kept, layer, slots)
         scan.scan(S, held, mixer.params, slots=slots, live=live)
 
 
 def joined(held: Any, inputs: Any) -> Any:
-    """Held tokens and window as one; the held ones' outputs are not read, so any z does."""
-    parts: list[Tensor | None] = []
-    for name, old, new in zip(inputs._fields, held, inputs, strict=True):
+    """Held tokens and window in one tensor; the held ones' outputs are not read, so their z is arbitrary."""
+    count = next(x for x in held if x is not None).shape[1]
+
+    def behind(old: Tensor | None, new: Tensor | None) -> Tensor | None:
         if new is None:
-            parts.append(None)
-            continue
-        old = held.x if name == "z" else old
-        parts.append(torch.cat([old, new], dim=1))
-    return type(inputs)(*parts)
+            return None
+        return torch.cat([new.new_zeros((len(new), count, *new.shape[2:])) if old is None else old, new], dim=1)
+
+    return type(inputs)(*map(behind, held, inputs))

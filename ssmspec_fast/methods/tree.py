@@ -1,7 +1,7 @@
-"""Trees: every node from the state before the window; the accepted path enters the state at the next one.
+"""Trees: every node is computed from the state before the window; the accepted path enters the state after the verdict.
 
-What is between two windows is activation replay's, with a path for the first tokens. Positions are by depth, attention sees
-ancestors only, and the accepted path of keys and values moves to the front.
+States are handled as in activation replay, with a path instead of the first tokens. Positions follow the depth, attention
+sees ancestors only, and the accepted path of keys and values moves to the front.
 Source: STree, section 3.
 """
 

@@ -1,30 +1,30 @@
-"""What the methods for drafts share: a feed without lag, attention over it, and the moves behind a verdict.
+"""What the methods for drafts share: a feed without lag, attention over it, and the updates after a verdict.
 
-Where one row speaks for a sequence, its keys and values go to the cache as they come, T + i for node i; behind the verdict a
-tree's path moves to the front (`kv_compact`), and a chain's is there already. Where several rows share a slot, none may write
-before one of them is chosen, so that keys and values of the window are kept until then.
+If a sequence has one row, its keys and values are written to the cache directly, at T + i for node i; after the verdict a
+tree's path moves to the front (`kv_compact`), and a chain's is there already. If several rows share a slot, none may write
+before one of them is chosen, so keys and values of the window are kept until then.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..engine.state import Cache, Kept, Pools, landed
+from ..engine.window import Feed, Verdict, Window
 from ..layers.attention import Attention
-from ..layers.mamba2 import Mamba2
-from ..model import Model, Recurrent
+from ..layers.recurrent import Recurrent
+from ..models.model import Model
 from ..operations import Operations, Rows
 from ..operations.slots import index
-from ..state import Cache, Pools
-from ..window import Feed, Verdict, Window
 
-INPUTS, OUTPUTS = "inputs of the convolutions", "outputs of the convolutions"
-"""In `Pools.kept` between a window and its verdict only: the projections that the convolutions read, and what they gave, all
-layers of a shape in one piece; and one of the layers."""
-PARAMS = "parameters of the states"
-"""In `Pools.kept`: what moves the states of all layers of a shape on, with an axis of layers in front."""
-PENDING = "pending keys and values"
-"""In `Pools.kept` between a window and its verdict only: keys and values of windows of several rows to a slot."""
+
+@dataclass
+class Together(Kept):
+    """`params`: what advances the states of all layers of a shape, by group, with a leading axis of layers."""
+
+    params: dict[int, Any]
 
 
 def attend(
@@ -33,7 +33,7 @@ def attend(
     """Attention over the cache and the feed."""
     cache, alone = pools.cache(layer), feed.window.drafts == 1
     if not alone:
-        pools.kept.setdefault(PENDING, {})[layer] = (k, v)
+        pools.flight.attended[layer] = (k, v)
     return operations.attention(
         q,
         k,
@@ -49,18 +49,20 @@ def attend(
 
 
 def room(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-    """Where a layer's projection goes, so that the convolutions can be moved on behind the verdict."""
-    return piece(pools, INPUTS, layer, mixer, feed, mixer.projection.weight.shape[0])
+    """Where a layer's projection is written, so that the convolutions can advance after the verdict."""
+    return piece(pools, pools.flight.inputs, layer, mixer, feed, mixer.projection.weight.shape[0])
 
 
 def room_behind(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tensor:
-    """Where the outputs of a layer's convolution go, so that the states can be moved on behind the verdict."""
-    return piece(pools, OUTPUTS, layer, mixer, feed, mixer.taps.weight.shape[0])
+    """Where the outputs of a layer's convolution are written, so that the states can advance after the verdict."""
+    return piece(pools, pools.flight.outputs, layer, mixer, feed, mixer.taps.weight.shape[0])
 
 
-def piece(pools: Pools, what: str, layer: int, mixer: Recurrent, feed: Feed, channels: int) -> Tensor:
-    """A layer's part of a tensor for all layers of its shape, made when the first of them asks."""
-    held, dtype, device = pools.kept.setdefault(what, {}), mixer.projection.weight.dtype, mixer.projection.weight.device
+def piece(
+    pools: Pools, held: dict[int, tuple[Tensor, Recurrent]], layer: int, mixer: Recurrent, feed: Feed, channels: int
+) -> Tensor:
+    """A layer's part of one tensor for all layers of its shape, allocated when the first of them asks."""
+    dtype, device = mixer.projection.weight.dtype, mixer.projection.weight.device
     for number, group in enumerate(pools.convolutions):
         if layer in group.layers:
             shape = (len(group.layers), *feed.tokens.shape, channels)
@@ -74,8 +76,8 @@ def convolutions_on(
     pools: Pools, verdict: Verdict, operations: Operations, drafts: int, *, advanced: Tensor | None = None,
     path: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
-    for number, (inputs, mixer) in pools.kept.pop(INPUTS, {}).items():
+    """Advances the windows of all convolutions, by the first `advanced` (n) inputs of their row, or by those on its path."""
+    for number, (inputs, mixer) in landed(pools.flight.inputs).items():
         group, u = pools.convolutions[number], inputs[..., mixer.reads]
         u = u if drafts == 1 else u[:, verdict.row]
         M, u, layers = group.M.flatten(0, 1), u.flatten(0, 1), len(group.layers)
@@ -87,14 +89,13 @@ def convolutions_on(
 
 
 def together(operations: Operations, mixer: Recurrent) -> bool:
-    """Whether one launch behind the verdict moves on the states of all layers of this shape."""
+    """Whether one launch after the verdict advances the states of all layers of this shape."""
     return recurrence(operations, mixer).commit is not None
 
 
 def convolved(pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: Any, feed: Feed, operations: Operations) -> Any:
-    """What a layer's recurrence reads of a window or tree, its convolution only reading; kept for `states_on` where that is
-    one launch.
-    """
+    """The inputs of a layer's recurrence for a window or tree; its convolution state is only read. Kept for `states_on` where
+    that is one launch."""
     M, slots = pools.recurrent(layer).M, feed.slots
     out = room_behind(pools, layer, mixer, feed) if together(operations, mixer) else None
     if feed.parents is None:
@@ -105,32 +106,32 @@ def convolved(pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: An
 
 
 def outputs(S: Tensor, mixer: Recurrent, inputs: Any, gates: Any, feed: Feed, operations: Operations) -> Rows:
-    """What a window or tree gives from states that it only reads; gated and normed where that is the same launch."""
-    slots, ancestors = feed.slots, feed.ancestors
-    if isinstance(mixer, Mamba2) and (gate := mixer.gate(gates)) is not None:
-        y = operations.ssd_gated_window(S, inputs, mixer.params, gate, ancestors=ancestors, slots=slots)
+    """The outputs of a window or tree from states that are only read; gated and normed if the same launch does both."""
+    slots, ancestors, scan = feed.slots, feed.ancestors, recurrence(operations, mixer)
+    if (gate := mixer.gate(gates)) is not None:
+        y = scan.gated_window(S, inputs, mixer.params, gate, ancestors=ancestors, slots=slots)
         if y is not None:
             return y
     if feed.parents is None or ancestors is None:
-        return recurrence(operations, mixer).scan(S, inputs, mixer.params, slots=slots, write_state=False)
-    return recurrence(operations, mixer).tree(S, inputs, mixer.params, feed.parents, ancestors, slots=slots)
+        return scan.scan(S, inputs, mixer.params, slots=slots, write_state=False)
+    return scan.tree(S, inputs, mixer.params, feed.parents, ancestors, slots=slots)
 
 
 def states_on(
     pools: Pools, verdict: Verdict, operations: Operations, drafts: int, *, advanced: Tensor | None = None,
     path: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The states whose convolutions gave their outputs into one piece, by the first `advanced` (n) tokens of the row that
-    stands, or by those on its path; before `convolutions_on`, which lets go of the projections.
+    """Advances the states whose convolutions wrote their outputs into one tensor, by the first `advanced` (n) tokens of the
+    accepted row, or by those on its path. To be called before `convolutions_on`, which frees the projections.
     """
-    for number, (outputs, mixer) in pools.kept.pop(OUTPUTS, {}).items():
+    for number, (outputs, mixer) in landed(pools.flight.outputs).items():
         given = {"rows": verdict.row if drafts > 1 else None, "advanced": advanced, "path": path, "slots": verdict.slots}
-        inputs = mixer.moving(pools.kept[INPUTS][number][0], outputs)
-        recurrence(operations, mixer).commit(pools.convolutions[number].S, inputs, pools.kept[PARAMS][number], **given)
+        inputs, params = mixer.moving(pools.flight.inputs[number][0], outputs), pools.of(Together).params[number]
+        recurrence(operations, mixer).commit(pools.convolutions[number].S, inputs, params, **given)
 
 
 def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, Any]:
-    """PARAMS of the shapes whose states move on together, on the device of the pools."""
+    """The parameters of the shapes whose states advance together, on the device of the pools."""
     found = {}
     for number, group in enumerate(pools.convolutions):
         mixers: list[Any] = [model.mixers[layer] for layer in group.layers]
@@ -143,8 +144,8 @@ def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, 
 
 
 def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operations) -> None:
-    """Keys and values of the accepted nodes to the end of what is committed, in every attention layer."""
-    pending = pools.kept.pop(PENDING, {})
+    """Moves keys and values of the accepted nodes to the end of what is committed, in every attention layer."""
+    pending = landed(pools.flight.attended)
     for layer, held in enumerate(pools.layers):
         if not isinstance(held, Cache):
             continue
@@ -156,7 +157,7 @@ def keep_accepted(pools: Pools, feed: Feed, verdict: Verdict, operations: Operat
 
 
 def advance(pools: Pools, verdict: Verdict) -> None:
-    """The lengths, by as many tokens as entered the states; padding has entered none."""
+    """Advances the lengths by the tokens that entered the states; 0 for padding."""
     pools.length.index_add_(0, index(verdict.slots), verdict.run.advanced)
 
 
@@ -170,6 +171,6 @@ def draft_number(window: Window) -> Tensor:
     return torch.arange(len(window.slots), device=window.slots.device) % window.drafts
 
 
-def recurrence(operations: Operations, mixer: Any) -> Any:
+def recurrence(operations: Operations, mixer: Recurrent) -> Any:
     """The recurrence of a layer."""
-    return getattr(operations, mixer.kind)
+    return operations.recurrences[mixer.kind]

@@ -1,27 +1,32 @@
-"""What a forward pass is made of, as protocols: the arguments are those of the kernels' launchers, by name.
+"""The operations of a forward pass, as protocols; arguments have the names that the kernels' launchers use.
 
-Pools come first and are written in place; rows reach them through `slots` (b), where a negative slot is padding and touches
-nothing; cursors lie on the device; nothing waits for the host. Axes as in `ssmspec_ref.shapes`, `s` a slot.
+Pools come first and are written in place. Rows reach them through `slots` (b); a negative slot is padding and is neither read
+nor written. Cursors are on the device, and no operation waits for the host. Axes as in `ssmspec_ref.shapes`; `s` is a slot.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 Keep: TypeAlias = Literal["final", "none"]
-"""What M holds behind a window: its last inputs, or what it held."""
+"""Whether M after a window holds its last inputs, or stays unchanged."""
 
 
 class SSDInputs(NamedTuple):
-    """What Mamba-2's recurrence reads: x (b, t, h, p), raw dt (b, t, h), B, C (b, t, g, n), z as x where it gates y."""
+    """The inputs of Mamba-2's recurrence: x (b, t, h, p), raw dt (b, t, h), B, C (b, t, g, n), z as x if it gates y."""
 
     x: Tensor
     dt: Tensor
     B: Tensor
     C: Tensor
     z: Tensor | None = None
+
+    @property
+    def outputs(self) -> dict[str, str | None]:
+        """The fields that only the outputs need, each with the field that replaces it where no output is needed."""
+        return {"C": "B", "z": None}
 
 
 class SSDParams(NamedTuple):
@@ -33,13 +38,17 @@ class SSDParams(NamedTuple):
 
 
 class DeltaInputs(NamedTuple):
-    """What the delta rule reads: q, k (b, t, g, k), v (b, t, h, v), and g, beta (b, t, h) before their gates."""
+    """The inputs of the delta rule: q, k (b, t, g, k), v (b, t, h, v), and g, beta (b, t, h) before their gates."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     g: Tensor
     beta: Tensor
+
+    @property
+    def outputs(self) -> dict[str, str | None]:
+        return {"q": "k"}
 
 
 class DeltaParams(NamedTuple):
@@ -53,13 +62,17 @@ class DeltaParams(NamedTuple):
 
 
 class SelectiveInputs(NamedTuple):
-    """What Mamba-1's recurrence reads: x, raw dt, z (b, t, d), B, C (b, t, n)."""
+    """The inputs of Mamba-1's recurrence: x, raw dt, z (b, t, d), B, C (b, t, n)."""
 
     x: Tensor
     dt: Tensor
     B: Tensor
     C: Tensor
     z: Tensor | None = None
+
+    @property
+    def outputs(self) -> dict[str, str | None]:
+        return {"C": "B", "z": None}
 
 
 class SelectiveParams(NamedTuple):
@@ -70,7 +83,7 @@ class SelectiveParams(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """The causal convolution in front of a recurrence: weight (c, w), bias (c), and SiLU behind it."""
+    """The causal convolution before a recurrence, followed by SiLU: weight (c, w), bias (c)."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -78,9 +91,10 @@ class Taps(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """Rows that an RMS norm has weighted only, with parts (.., j) of the sums of squares that give each row its factor.
+    """Rows multiplied by the weight of an RMS norm only, with parts (.., j) of the sums of squares that give each row's
+    factor.
 
-    Without squares they are what they are.
+    Without squares they are plain rows.
     """
 
     x: Tensor
@@ -93,11 +107,11 @@ class Weighted(NamedTuple):
 
 
 Rows: TypeAlias = Tensor | Weighted
-"""What a projection reads."""
+"""The input of a projection."""
 
 
 class Gate(NamedTuple):
-    """Of a norm over all heads, gate first: z (b, t, c), weight (c)."""
+    """A norm over all heads, after the gate: z (b, t, c), weight (c)."""
 
     z: Tensor
     weight: Tensor
@@ -105,7 +119,7 @@ class Gate(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """What the windows of a batch emit: the fields of `ssmspec_kernels.accept_greedy.Emitted`."""
+    """The emitted tokens of the windows of a batch: the fields of `ssmspec_kernels.tokens.accept_greedy.Emitted`."""
 
     tokens: Tensor
     path: Tensor
@@ -114,10 +128,11 @@ class Emitted(NamedTuple):
 
 
 class Recurrence(Protocol):
-    """One of the three recurrences over a pool of states S (s, ..).
+    """One recurrence over a pool of states S (s, ..).
 
-    What a method keeps of a window is its own; see `methods`. `commit` and `buffered` are for the subclasses that move the
-    states of all layers on, or take a window over a ring, in one launch; as in `OneLaunch`, the others have None.
+    What a method keeps of a window is its own; see `methods`. `commit` and `buffered` are optional: implementations define
+    them if they advance the states of all layers, or process a window with a ring, in one launch; otherwise they are None, as
+    in `OneLaunch`. `gated` and `gated_window` return None, and do nothing, where two launches are faster.
     """
 
     commit: Callable[..., None] | None = None
@@ -126,29 +141,40 @@ class Recurrence(Protocol):
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True
     ) -> Tensor:
-        """Advance S[slots] by the live tokens, or leave it; the outputs, 0 where not live."""
+        """Advances S[slots] by the live tokens, unless told to leave it; returns the outputs, 0 where not live."""
         ...
 
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        """Scan from S[slots] and keep the state after token t in S[places[b, t]]; a negative place is not kept."""
+        """Scans from S[slots] and stores the state after token t in S[places[b, t]]; nothing is stored for a negative
+        place."""
         ...
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
-        """Advance S[slots] by several sequences in one run (1, t, ..); a fresh one starts from zeros."""
+        """Advances S[slots] by several sequences in one run (1, t, ..); a fresh one starts from zeros."""
         ...
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         """The outputs at every node of each row's tree from S[slots], which is only read."""
         ...
 
+    def gated(self, S: Tensor, inputs: Any, params: Any, gate: Gate, *, slots: Tensor) -> Weighted | None:
+        """`scan` of one token and the gated norm of all heads (b, t, c)."""
+        return None
+
+    def gated_window(
+        self, S: Tensor, inputs: Any, params: Any, gate: Gate, *, ancestors: Tensor | None = None, slots: Tensor
+    ) -> Weighted | None:
+        """The same for a window, or a tree, that only reads the states."""
+        return None
+
 
 class OneLaunch(Protocol):
-    """What an implementation may do in one launch, with the arguments of the kernels of these names. What it leaves None the
-    engine does in steps; a subclass has None, and gives None, wherever it says nothing."""
+    """What an implementation may do in one launch, with the arguments of the kernels of these names. Where it is None, the
+    engine uses several steps; the default is None."""
 
     accept_greedy: Callable[..., Any] | None = None
     accept_sampled: Callable[..., Any] | None = None
@@ -156,44 +182,25 @@ class OneLaunch(Protocol):
     commit_window: Callable[..., None] | None = None
     ngram_drafts: Callable[..., tuple[Tensor, Tensor]] | None = None
 
-    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
-        """`ssd.scan` of one token and the gated norm of all heads (b, t, c); None, and nothing done, where two are better."""
-        return None
-
-    def ssd_gated_window(
-        self,
-        S: Tensor,
-        inputs: SSDInputs,
-        params: SSDParams,
-        gate: Gate,
-        *,
-        ancestors: Tensor | None = None,
-        slots: Tensor,
-    ) -> Weighted | None:
-        """The same of a window, or of a tree, that only reads the states."""
-        return None
-
 
 class Operations(OneLaunch, Protocol):
-    """All that a model computes. With `bitwise`, the bits of a row depend on nothing beside the row (docs/decisions/0005)."""
+    """All that a model computes. With `bitwise`, the bits of a row do not depend on other rows (docs/decisions/0005)."""
 
     @property
     def bitwise(self) -> bool: ...
     @property
-    def ssd(self) -> Recurrence: ...
-    @property
-    def delta(self) -> Recurrence: ...
-    @property
-    def selective(self) -> Recurrence: ...
+    def recurrences(self) -> Mapping[str, Recurrence]:
+        """The recurrences by name (`ssmspec_fast.recurrences`)."""
+        ...
 
     def linear(self, x: Rows, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-        """x W^T + bias over the last axis; into `out`, without gaps, where it is given."""
+        """x W^T + bias over the last axis; written into `out`, which is contiguous, if given."""
         ...
 
     def linear_normed(
         self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
     ) -> Rows:
-        """The RMS norm of residual + x W^T + bias, which stays in `residual`, as `linear` takes it."""
+        """The RMS norm of residual + x W^T + bias, in the form that `linear` takes; `residual` is updated."""
         ...
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
@@ -201,7 +208,7 @@ class Operations(OneLaunch, Protocol):
         ...
 
     def norm(self, x: Tensor, weight: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
-        """The RMS norm of x, or of residual + x, which stays in `residual`."""
+        """The RMS norm of x, or of residual + x, which is then stored in `residual`."""
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, *, residual: Tensor | None = None, eps: float) -> Tensor:
@@ -219,11 +226,11 @@ class Operations(OneLaunch, Protocol):
         ...
 
     def turn(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (b, t, f) of how far positions (b, t) turn, of frequencies (f)."""
+        """Cosine and sine (b, t, f) of the angles at positions (b, t), for frequencies (f)."""
         ...
 
     def rotate(self, q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Heads (b, t, h, e) and (b, t, g, e) turned; channel i is paired with i + f."""
+        """Rotated heads (b, t, h, e) and (b, t, g, e); channel i is paired with i + f."""
         ...
 
     def conv_window(
@@ -237,7 +244,7 @@ class Operations(OneLaunch, Protocol):
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
-        """The convolution over the live tokens of a window (b, t, c), 0 where not live; into `out` where it is given."""
+        """The convolution over the live tokens of a window (b, t, c), 0 where not live; written into `out` if given."""
         ...
 
     def conv_packed(
@@ -255,7 +262,7 @@ class Operations(OneLaunch, Protocol):
     def conv_commit(
         self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
     ) -> None:
-        """Advance M[slots] by the first `advanced` (b) inputs of a window, or by those on a path (b, j), padded with -1."""
+        """Advances M[slots] by the first `advanced` (b) inputs of a window, or by those on a path (b, j), padded with -1."""
         ...
 
     def attention(
@@ -272,27 +279,27 @@ class Operations(OneLaunch, Protocol):
         append: bool = True,
         slots: Tensor,
     ) -> Tensor:
-        """A window (b, t, h, e) over the first length[slots] slots of the cache and over itself; `append` keeps k and v."""
+        """A window (b, t, h, e) over the first length[slots] tokens of the cache and over itself; `append` stores k and v."""
         ...
 
     def attention_packed(
         self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
     ) -> Tensor:
-        """Several sequences in one run (1, t, h, e), whose keys and values stand in the cache behind length[slots]."""
+        """Several sequences in one run (1, t, h, e), whose keys and values are in the cache after length[slots]."""
         ...
 
     def append_packed(
         self, K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor
     ) -> None:
-        """Keys and values of a packed run into the cache, behind length[slots]."""
+        """Writes keys and values of a packed run into the cache, after length[slots]."""
         ...
 
     def kv_append(self, K: Tensor, V: Tensor, k: Tensor, v: Tensor, length: Tensor, *, slots: Tensor) -> None:
-        """Keys and values of a window (b, t, g, e) to the places from length[slots] on, as far as the cache reaches."""
+        """Writes keys and values of a window (b, t, g, e) from place length[slots] on; what exceeds the cache is dropped."""
         ...
 
     def kv_compact(self, K: Tensor, V: Tensor, path: Tensor, length: Tensor, *, slots: Tensor) -> None:
-        """Move the nodes of each path (b, t), padded with -1, to the first slots behind length[slots]."""
+        """Moves the nodes of each path (b, t), padded with -1, to the first places after length[slots]."""
         ...
 
     def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def index(slots: Tensor) -> Tensor:
-    """The slots as indices; padding reads slot 0, and what it read goes nowhere."""
+    """The slots as indices; padding reads slot 0, and what it reads is not used."""
     return slots.clamp_min(0).long()
 
 
 def sent(numbers: Any, device: torch.device | str) -> Tensor:
-    """Whole numbers of the host on a device; the host does not wait for them to arrive."""
+    """Integers from the host on a device; the host does not wait for the copy."""
     found = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     return found.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else found.to(device)
 
@@ -27,7 +27,7 @@ def take(pool: Tensor, slots: Tensor) -> Tensor:
 def stand_in(slots: Tensor, *rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """Slots and rows in which padding repeats the first live row, and whether there is one.
 
-    So rows can be written by index, and padding writes what is written anyway: no mask has to be counted, and nothing waits.
+    So rows can be written by index, and padding writes a value that is written anyway: no mask is counted, and nothing waits.
     """
     real = slots >= 0
     first = real.long().argmax()[None]
@@ -36,13 +36,13 @@ def stand_in(slots: Tensor, *rows: Tensor) -> tuple[Tensor, tuple[Tensor, ...], 
 
 
 def put(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """Write the rows back, in place, but for padding."""
+    """Writes the rows back, in place, except padding."""
     owner, (new,), some = stand_in(slots, rows)
     pool.index_copy_(0, owner, torch.where(some, new.to(pool.dtype), pool[owner]))
 
 
 def move(counts: Tensor, slots: Tensor, new: Tensor) -> None:
-    """Whole numbers written back, in place, but for padding: by their difference, which is 0 for padding."""
+    """Writes integers back, in place, except padding: by their difference, which is 0 for padding."""
     owner = index(slots)
     counts.index_add_(0, owner, (new - counts[owner]) * expand(slots >= 0, new))
 
@@ -58,7 +58,7 @@ def each(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def unpack(x: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """A packed run (1, t, ..) as rows (m, longest, ..), zeros behind each, and the mask of what is real."""
+    """A packed run (1, t, ..) as rows (m, longest, ..), each padded with zeros, and the mask of real tokens."""
     starts, lengths = bounds[:-1].long(), (bounds[1:] - bounds[:-1]).long()
     longest = int(lengths.max()) if len(lengths) else 0
     steps = torch.arange(longest, device=x.device)
@@ -69,7 +69,7 @@ def unpack(x: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def repack(rows: Tensor, live: Tensor, like: Tensor) -> Tensor:
-    """Rows back into one run of the size of `like`; what no sequence holds is 0."""
+    """Rows back into one run of the size of `like`; places that belong to no sequence are 0."""
     out = rows.new_zeros((1, like.shape[1], *rows.shape[2:]))
     found = rows[live]
     out[0, : len(found)] = found

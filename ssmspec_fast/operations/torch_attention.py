@@ -2,9 +2,9 @@
 
     s_p = scale q . K_p,  m = max s_p,  y = sum exp(s_p - m) V_p / sum exp(s_p - m)    over the positions p that q sees   (1)
 
-The window's keys and values are first put to the positions T + depth that they will have when they are committed, for a
-tree along each node's own path. So the sums of (1) run over positions, whatever the window, and a token has the bits that
-plain decoding gives it where the arithmetic's sums have a fixed order.
+The window's keys and values are first placed at the positions T + depth that they will have when they are committed; for a
+tree, along each node's own path. So the sums of (1) run over positions, whatever the window, and a token has the same bits as
+in plain decoding if the arithmetic's sums have a fixed order.
 """
 
 import torch
@@ -14,9 +14,9 @@ from .arithmetic import Arithmetic, exact
 from .slots import index, stand_in, take
 
 QUERIES = 32
-"""Queries whose products with all keys are held at once."""
+"""Queries whose products with all keys are in memory at once."""
 HELD = 1 << 27
-"""Such products that are held at once on a GPU: half a gigabyte in fp32."""
+"""Such products in memory at once on a GPU: half a gigabyte in fp32."""
 
 
 class CacheAttention:
@@ -44,7 +44,7 @@ class CacheAttention:
             torch.where(reach[..., None].any(1, keepdim=True) if x.shape[1] == 1 else reach[..., None], x, 0.0)
             for x in (keys, values)
         )
-        void = ~values.isfinite().all(-1)  # b t g p: what is hidden must not enter the sums, were it times 0
+        void = ~values.isfinite().all(-1)  # b t g p: hidden values must not enter the sums, not even times 0
         values = values.masked_fill(void[..., None], 0.0)
         if math.bitwise:
             scores = math.sum(queries[..., None, :] * keys[:, :, :, None]) * scale
@@ -57,7 +57,7 @@ class CacheAttention:
         y = math.sum(p[..., None] * values[:, :, :, None], dim=-2) if math.bitwise else torch.matmul(p, values)
         total = math.sum(p)[..., None]
         y = y.masked_fill((void & reach).any(-1)[..., None, None], float("nan"))
-        return (y / torch.where(total == 0, 1.0, total)).reshape(q.shape).to(q.dtype)  # 0 where nothing is seen
+        return (y / torch.where(total == 0, 1.0, total)).reshape(q.shape).to(q.dtype)  # 0 if a query sees nothing
 
     def window(
         self,
@@ -86,7 +86,7 @@ class CacheAttention:
 
     @staticmethod
     def places(committed: Tensor, held: int, t: int, ancestors: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where position p lies in [cache | window] for each row, or each node of a tree, and who sees it."""
+        """Where position p is in [cache | window] for each row, or each node of a tree, and which queries see it."""
         p = torch.arange(held + t, device=device)
         depth = p - committed[:, None]  # b p, of the window where >= 0
         i = torch.arange(t, device=device)
@@ -104,7 +104,7 @@ class CacheAttention:
 
     @staticmethod
     def append(K: Tensor, V: Tensor, k: Tensor, v: Tensor, length: Tensor, *, slots: Tensor) -> None:
-        """Keys and values of node i to the place T + i, as far as the cache reaches."""
+        """Writes keys and values of node i to place T + i; what exceeds the cache is dropped."""
         owner, (keys, values), some = stand_in(slots, k, v)
         at = length[owner].long()[:, None] + torch.arange(k.shape[1], device=k.device)
         inside = at < K.shape[1]
@@ -116,7 +116,7 @@ class CacheAttention:
     def packed(
         self, q: Tensor, K: Tensor, V: Tensor, bounds: Tensor, *, length: Tensor, scale: float, slots: Tensor
     ) -> Tensor:
-        """Token i of a sequence sees the places up to T + i; several sequences at once, filled up to the longest."""
+        """Token i of a sequence sees the places up to T + i; several sequences at once, padded to the longest."""
         out, edges, held = torch.zeros_like(q), bounds.tolist(), length.tolist()
         pieces = [
             (slot, start, end, held[slot])
@@ -125,9 +125,10 @@ class CacheAttention:
         ]
         many = at_once(q, max((T + end - start for _, start, end, T in pieces), default=0))
         for first in range(0, len(pieces), many):
-            owners, starts, ends, before = torch.tensor(pieces[first : first + many], device=q.device).unbind(1)
-            i = torch.arange(int((ends - starts).max()), device=q.device)
-            p = torch.arange(int((before + ends - starts).max()), device=q.device)
+            some = pieces[first : first + many]
+            owners, starts, ends, before = torch.tensor(some, device=q.device).unbind(1)
+            i = torch.arange(max(end - start for _, start, end, _ in some), device=q.device)
+            p = torch.arange(max(T + end - start for _, start, end, T in some), device=q.device)
             real = i < (ends - starts)[:, None]
             at = torch.where(real, starts[:, None] + i, 0)
             seen = (p <= (before[:, None] + i)[..., None]) & real[..., None]
@@ -137,7 +138,7 @@ class CacheAttention:
 
     @staticmethod
     def append_packed(K: Tensor, V: Tensor, k: Tensor, v: Tensor, bounds: Tensor, *, length: Tensor, slots: Tensor) -> None:
-        """Token i of a sequence to the place T + i of its slot."""
+        """Writes token i of a sequence to place T + i of its slot."""
         t = torch.arange(k.shape[1], device=k.device)
         b = (torch.searchsorted(bounds, t, right=True) - 1).clamp(0, len(slots) - 1)
         owner = slots[b]
@@ -158,7 +159,7 @@ class CacheAttention:
 
 
 def at_once(q: Tensor, places: int) -> int:
-    """Sequences of a packed run that are attended together: on a GPU, where launches cost most, as many as `HELD` allows."""
+    """Sequences of a packed run that attend together: on a GPU, where launches cost most, as many as `HELD` allows."""
     return max(1, HELD // (QUERIES * max(places, 1) * q[0, 0].numel())) if q.is_cuda else 1
 
 

@@ -1,4 +1,4 @@
-"""The causal convolution in PyTorch: windows, packed runs, trees, and the commit of what was accepted.
+"""The causal convolution in PyTorch: windows, packed runs, trees, and the commit of the accepted inputs.
 
 ext = [M | u_0 .. u_{T-1}] of the live inputs, oldest first       (1)
 y_r = act(bias + sum_i weight_i ext_{r + 1 + i})                  (2)
@@ -58,7 +58,7 @@ class Convolution:
         return repack(self.window(M, rows, taps, slots=slots, live=live), live, u)
 
     def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None) -> Tensor:
-        """Each node's window is that of its parent, moved on by its own input."""
+        """Each node's window is that of its parent, shifted by its own input."""
         held = take(M, slots)
         windows = [held.to(exact(held))]
         rows = torch.arange(len(slots), device=M.device)
@@ -71,23 +71,28 @@ class Convolution:
 
     @staticmethod
     def commit(M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor) -> None:
-        """By the accepted inputs (3), in the order of the path."""
+        """Commits the accepted inputs (3), in the order of the path."""
         if path is not None:
             u = torch.gather(u, 1, path.clamp_min(0).long()[..., None].expand(-1, -1, u.shape[2]))
             advanced = (path >= 0).sum(1)
         assert advanced is not None
-        put(M, slots, after(extended(take(M, slots), u), advanced, M.shape[-1]))
+        put(M, slots, after(extended(take(M, slots), u), inside(advanced, slots), M.shape[-1]))
 
 
 def first(u: Tensor, live: Tensor) -> Tensor:
-    """The live inputs of each row, in their order; zeros behind them."""
+    """The live inputs of each row, in order, followed by zeros."""
     order = torch.argsort((~live).long(), dim=1, stable=True)
     moved = torch.gather(u, 1, order[..., None].expand_as(u))
     return torch.where(torch.gather(live, 1, order)[..., None], moved, moved.new_zeros(()))
 
 
+def inside(advanced: Tensor, slots: Tensor) -> Tensor:
+    """The number of inputs that enter the windows: 0 for padding, whose number may be that of slot 0."""
+    return torch.where(slots >= 0, advanced, 0)
+
+
 def extended(held: Tensor, u: Tensor) -> Tensor:
-    """Windows (b, c, w) and inputs (b, t, c) behind them, oldest first (1)."""
+    """Windows (b, c, w) followed by inputs (b, t, c), oldest first (1)."""
     return torch.cat([held.to(exact(u)), u.transpose(1, 2).to(exact(u))], dim=2)
 
 

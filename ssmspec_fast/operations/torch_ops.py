@@ -1,27 +1,25 @@
-"""All operations in plain PyTorch: on any device, in fp32 inside, or in float64 for a float64 model."""
+"""All operations in plain PyTorch: on any device, with fp32 intermediates, or float64 for a float64 model."""
 
 import torch
 from torch import Tensor
 
+from ..recurrences import RECURRENCES
 from . import OneLaunch, Rows
 from .arithmetic import Arithmetic, exact
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
-from .torch_recurrences import SSD, Delta, Selective
-from .torch_windows import SSDWindows
 
 
 class TorchOperations(OneLaunch):
-    """`bitwise`: the bits of a row depend on nothing beside the row (`arithmetic`).
+    """`bitwise`: the bits of a row do not depend on other rows (`arithmetic`).
 
-    `windows`: SSD takes several tokens at once (`torch_windows`), which no bitwise arithmetic does.
+    `windows`: a recurrence processes several tokens at once where it can (`torch_windows`); never with bitwise arithmetic.
     """
 
-    def __init__(self, bitwise: bool = False, windows: bool = False) -> None:
+    def __init__(self, bitwise: bool = False, windows: bool = False, arithmetic: Arithmetic | None = None) -> None:
         self.bitwise = bitwise
-        self.arithmetic = Arithmetic(bitwise)
-        self.delta, self.selective = Delta(self.arithmetic), Selective(self.arithmetic)
-        self.ssd = SSDWindows(self.arithmetic) if windows and not bitwise else SSD(self.arithmetic)
+        self.arithmetic = Arithmetic(bitwise) if arithmetic is None else arithmetic
+        self.recurrences = {name: kind.torch(self.arithmetic, windows) for name, kind in RECURRENCES.items()}
         conv, attention = Convolution(self.arithmetic), CacheAttention(self.arithmetic)
         self.conv_window, self.conv_packed = conv.window, conv.packed
         self.conv_tree, self.conv_commit = conv.tree, conv.commit
@@ -30,7 +28,7 @@ class TorchOperations(OneLaunch):
         self.kv_compact = attention.compact
 
     def linear(self, x: Rows, W: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
-        assert isinstance(x, Tensor)  # `linear_normed` norms at once
+        assert isinstance(x, Tensor)  # `linear_normed` computes the norm itself
         y = self.arithmetic.product(x, W)
         y = y if bias is None else y + bias
         return y if out is None else out.copy_(y)

@@ -1,7 +1,7 @@
-"""The three recurrences in PyTorch, token by token: what they share, and the step of each.
+"""The recurrences in PyTorch, token by token: what they share, and the step of each.
 
-A step is elementwise but for one sum, so that in bitwise arithmetic a token has the same bits in any window, row and batch.
-The state is carried in fp32 (float64 in a float64 model) and rounded to its storage type once, where it is written.
+A step is elementwise except for one sum, so that with bitwise arithmetic a token has the same bits in any window, row and
+batch. The state is carried in fp32 (float64 in a float64 model) and rounded to its storage type once, when it is written.
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +17,14 @@ from .slots import each, expand, put, repack, take, unpack
 
 
 class Sequential(Recurrence, ABC):
-    """A recurrence by its step; every operation is a way through the tokens."""
+    """A recurrence defined by its step; every operation visits the tokens in some order."""
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
 
     @abstractmethod
     def prepare(self, inputs: Any, params: Any) -> Any:
-        """What a step reads, for all tokens at once: token by token, in exact arithmetic."""
+        """The inputs of the steps, computed for all tokens at once: each token separately, in fp32 or float64."""
 
     @abstractmethod
     def step(self, S: Tensor, token: Any) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ class Sequential(Recurrence, ABC):
 
     @abstractmethod
     def finish(self, y: Tensor, inputs: Any, params: Any) -> Tensor:
-        """What follows token by token, and the rounding to the type of the inputs."""
+        """The rest of the output, for each token, and the rounding to the type of the inputs."""
 
     def walk(
         self,
@@ -43,7 +43,7 @@ class Sequential(Recurrence, ABC):
         live: Tensor | None,
         behind: Callable[[int, Tensor], None] = lambda t, state: None,
     ) -> tuple[Tensor, Tensor]:
-        """Token by token from S[slots]: the outputs, and the last state; `behind` is shown the state after each token."""
+        """Token by token from S[slots]: the outputs, and the last state; `behind` receives the state after each token."""
         state, tokens, outputs = take(S, slots).to(exact(inputs[0])), self.prepare(inputs, params), []
         for t in range(inputs[0].shape[1]):
             y, after = self.step(state, at(tokens, t))
@@ -177,13 +177,13 @@ def at(tokens: Any, t: int) -> Any:
     return type(tokens)(*(x[:, t] for x in tokens))
 
 
-def skipped(arithmetic: Arithmetic, y: Tensor, inputs: SSDInputs | SelectiveInputs, D: Tensor | None) -> Tensor:
+def skipped(arithmetic: Arithmetic, y: Tensor, inputs: Any, D: Tensor | None) -> Tensor:
     """y + D x, then y silu(z), in the type of x."""
     y = y if D is None else y + D * inputs.x.to(y.dtype)
     return (y if inputs.z is None else y * arithmetic.silu(inputs.z.to(y.dtype))).to(inputs.x.dtype)
 
 
 def clear(pool: Tensor, slots: Tensor, fresh: Tensor | None) -> None:
-    """Zeros in the slots of the rows that start anew."""
+    """Zeros in the slots of the rows that start from an empty state."""
     if fresh is not None:
         put(pool, torch.where(fresh, slots, -1), pool.new_zeros((len(slots), *pool.shape[1:])))

@@ -1,11 +1,11 @@
-"""SSD over several tokens at once, in PyTorch: outputs and states from the state before, in a few products.
+"""SSD over several tokens at once, in PyTorch: outputs and states from the initial state, in a few matrix products.
 
     L_ts = prod_{s < r <= t} a_r  for s <= t, otherwise 0;  l_t = L_t,-1          (1)
     y_t  = l_t S_-1 C_t + sum_s L_ts (C_t B_s) dt_s x_s + D x_t                   (2)
     S_t  = l_t S_-1 + sum_s L_ts dt_s x_s B_s^T                                   (3)
 
-The sums round by the length of the window, so this is no bitwise arithmetic. A few launches stand for those of every token,
-and launches are what a small model costs on a CPU.
+The rounding depends on the length of the window, so this is not bitwise. A few launches replace those of every token, and
+launches dominate the cost of a small model on a CPU.
 Source: arXiv:2405.21060, section 6 (the matrix form of a block).
 """
 
@@ -18,11 +18,11 @@ from .slots import expand, put, take
 from .torch_recurrences import SSD, SSDTokens
 
 TOKENS = 64
-"""At once: (1) is as long as wide."""
+"""Tokens at once: the matrix (1) is square."""
 
 
 class SSDWindows(SSD):
-    """Every operation as `SSD` has it, but for runs of more than one token along a chain."""
+    """As `SSD`, with matrix products for runs of more than one token along a chain."""
 
     def scan(
         self,
@@ -69,7 +69,7 @@ class SSDWindows(SSD):
         return self.finished(outputs, inputs, params, live)
 
     def pieces(self, inputs: SSDInputs, params: SSDParams, live: Tensor | None) -> list[SSDTokens]:
-        """What a step reads, for so many tokens at once; one that is not live changes nothing."""
+        """The inputs of the steps, for a limited number of tokens at once; a token that is not live changes nothing."""
         tokens = self.prepare(inputs, params)
         if live is not None:
             a = torch.where(live[..., None], tokens.a, 1.0)

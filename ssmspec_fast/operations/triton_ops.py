@@ -1,7 +1,7 @@
-"""All operations by the Triton kernels, compiled on a GPU or in Triton's interpreter; in PyTorch where no kernel is needed.
+"""All operations by the Triton kernels, compiled on a GPU or in Triton's interpreter; PyTorch where no kernel is needed.
 
-Bitwise, attention is PyTorch's in one fixed order, as in `torch_ops`: the kernel sums a window apart from the cache, so that
-a token's bits would depend on how many came with it.
+In bitwise mode, attention is PyTorch's in one fixed order, as in `torch_ops`: the kernel sums the window separately from the
+cache, so that a token's bits would depend on the number of tokens in its window.
 """
 
 from collections.abc import Callable
@@ -11,45 +11,40 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ssmspec_kernels.accept_greedy import accept_greedy
-from ssmspec_kernels.accept_sampled import accept_sampled
-from ssmspec_kernels.causal_attention import causal_attention
-from ssmspec_kernels.commit_tokens import commit_tokens
-from ssmspec_kernels.conv_commit import conv_commit
-from ssmspec_kernels.conv_packed import conv_packed
-from ssmspec_kernels.conv_tree import conv_tree
-from ssmspec_kernels.conv_window import conv_window
-from ssmspec_kernels.cursors import commit_window
-from ssmspec_kernels.gated_norm import gated_norm
-from ssmspec_kernels.kv_compact import kv_compact
-from ssmspec_kernels.linear_added import WIDE, linear_added
-from ssmspec_kernels.linear_rows import linear_rows
-from ssmspec_kernels.ngram_drafts import ngram_drafts
-from ssmspec_kernels.norm import norm
-from ssmspec_kernels.rotary import rotary
-from ssmspec_kernels.ssd_gated import ssd_gated
-from ssmspec_kernels.ssd_gated_window import ssd_gated_window
-from ssmspec_kernels.tree_attention import tree_attention
-from ssmspec_kernels.tree_mask import tree_mask
+from ssmspec_kernels.attention.causal_attention import causal_attention
+from ssmspec_kernels.attention.kv_compact import kv_compact
+from ssmspec_kernels.attention.rotary import rotary
+from ssmspec_kernels.attention.tree_attention import tree_attention
+from ssmspec_kernels.attention.tree_mask import tree_mask
+from ssmspec_kernels.conv.conv_commit import conv_commit
+from ssmspec_kernels.conv.conv_packed import conv_packed
+from ssmspec_kernels.conv.conv_tree import conv_tree
+from ssmspec_kernels.conv.conv_window import conv_window
+from ssmspec_kernels.linear.gated_norm import gated_norm
+from ssmspec_kernels.linear.linear_added import linear_added
+from ssmspec_kernels.linear.linear_rows import linear_rows
+from ssmspec_kernels.linear.norm import norm
+from ssmspec_kernels.shared.cursors import commit_window
+from ssmspec_kernels.tokens.accept_greedy import accept_greedy
+from ssmspec_kernels.tokens.accept_sampled import accept_sampled
+from ssmspec_kernels.tokens.commit_tokens import commit_tokens
+from ssmspec_kernels.tokens.ngram_drafts import ngram_drafts
 
-from . import Gate, Keep, OneLaunch, Rows, SSDInputs, SSDParams, Taps, Weighted
+from ..recurrences import RECURRENCES
+from . import Keep, OneLaunch, Rows, Taps, Weighted
 from .torch_ops import TorchOperations
-from .triton_recurrences import MATRIX, SSD, Delta, Selective, leading, named
+from .triton_rows import FEW, folds
 
-FEW = 32
-"""Rows up to which `linear_rows` is the faster: for 16, 24, 32 rows a layer of Mamba2-2.7B takes 26.0, 28.7, 28.9 us on an
-H200, with cuBLAS 26.9, 28.3, 28.6 and a norm beside, so that a plain step of 32 rows takes 0.96 of that. For
-64 rows cuBLAS takes 0.7 of the time."""
 ONE_LAUNCH: dict[str, Callable[[Tensor], Tensor]] = {"silu": functional.silu, "gelu": functional.gelu}
 """Activations that PyTorch computes in fp32 and rounds, in one launch."""
 LONGEST = 128
-"""Tokens of a window that `conv_tree` takes."""
+"""Most tokens of a window that `conv_tree` takes."""
 NARROW = 8
-"""Rows up to which it is the faster for chains too: it has the bits of `conv_window`, which goes token by token. Windows of 7
-and 13 tokens of Mamba2-2.7B took 2.1 and 2.4 us on an H200 for one row, not 3.2 and 4.5; for 16 rows 4.0 and 6.0, not 3.7 and
-5.0."""
+"""Up to this many rows `conv_tree` is faster for chains too: it has the same bits as `conv_window`, which goes token by
+token. Windows of 7 and 13 tokens of Mamba2-2.7B took 2.1 and 2.4 us on an H200 for one row, not 3.2 and 4.5; for 16 rows 4.0
+and 6.0, not 3.7 and 5.0."""
 ROWS = 128
-"""Rows that `linear_rows` takes at once; its sums have one order whatever their number."""
+"""Most rows of one `linear_rows` launch; its sums have the same order for any number of rows."""
 
 
 class TritonOperations(OneLaunch):
@@ -57,7 +52,7 @@ class TritonOperations(OneLaunch):
 
     def __init__(self, bitwise: bool = False) -> None:
         self.bitwise = bitwise
-        self.ssd, self.delta, self.selective = SSD(bitwise), Delta(bitwise), Selective(bitwise)
+        self.recurrences = {name: kind.launched(bitwise) for name, kind in RECURRENCES.items()}
         plain = TorchOperations(bitwise)
         self.layer_norm, self.turn, self.ordered_act = plain.layer_norm, plain.turn, plain.act
         self.append_packed, self.kv_append = plain.append_packed, plain.kv_append
@@ -70,7 +65,7 @@ class TritonOperations(OneLaunch):
         return rotary(q, k, *turn)
 
     def act(self, x: Tensor, name: str) -> Tensor:
-        """In the fast mode one launch, which rounds once."""
+        """In fast mode one launch, which rounds once."""
         if self.bitwise or name not in ONE_LAUNCH:
             return self.ordered_act(x, name)
         return ONE_LAUNCH[name](x)
@@ -101,7 +96,7 @@ class TritonOperations(OneLaunch):
         self, x: Rows, W: Tensor, bias: Tensor | None = None, *, residual: Tensor, weight: Tensor, eps: float
     ) -> Rows:
         u = x if isinstance(x, Weighted) else Weighted(x, None, 0.0)
-        if not self.folds(u.x):
+        if not folds(u.x, self.bitwise):
             return self.norm(self.linear(x, W, bias), weight, residual=residual, eps=eps)
         kept = torch.split(residual.view(-1, W.shape[0]), ROWS)
         made = [
@@ -110,33 +105,6 @@ class TritonOperations(OneLaunch):
         ]
         v, sums = made[0] if len(made) == 1 else (torch.cat(pieces) for pieces in zip(*made, strict=True))
         return Weighted(v.view(residual.shape), sums.view(*residual.shape[:-1], -1), eps)
-
-    def folds(self, x: Tensor) -> bool:
-        """Whether a norm is left to the projection behind it: for rows of `linear_rows`, in types without overflow."""
-        return (self.bitwise or x.numel() <= FEW * x.shape[-1]) and x.dtype in WIDE
-
-    def ssd_gated(self, S: Tensor, inputs: SSDInputs, params: SSDParams, gate: Gate, *, slots: Tensor) -> Weighted | None:
-        """Bitwise, a window is scanned by other kernels, and a token is gated as it is there."""
-        if self.bitwise or not self.folds(gate.z):
-            return None
-        v, squares = ssd_gated(S, *leading(inputs, params), **gated(inputs, params, gate), slots=slots)
-        return Weighted(v.flatten(2), squares, gate.eps)
-
-    def ssd_gated_window(
-        self,
-        S: Tensor,
-        inputs: SSDInputs,
-        params: SSDParams,
-        gate: Gate,
-        *,
-        ancestors: Tensor | None = None,
-        slots: Tensor,
-    ) -> Weighted | None:
-        if self.bitwise or inputs.x.shape[1] < MATRIX or not self.folds(gate.z):
-            return None
-        given = gated(inputs, params, gate) | {"ancestors": ancestors, "slots": slots}
-        v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
-        return Weighted(v.flatten(2), squares, gate.eps)
 
     def logits(self, x: Tensor, W: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -202,19 +170,13 @@ class TritonOperations(OneLaunch):
         return causal_attention(q[0], K, V, bounds, length=length, scale=scale, slots=slots)[None]
 
 
-def gated(inputs: SSDInputs, params: SSDParams, gate: Gate) -> dict[str, Any]:
-    """What a launcher that gates takes by name, gate and weight by heads."""
-    shape = inputs.x.shape
-    return named(inputs, params) | {"z": gate.z.view(shape), "weight": gate.weight.view(shape[2:])}
-
-
 def parts(u: Weighted) -> list[Weighted]:
-    """The rows (.., c), as many at a time as the kernels take."""
+    """The rows (.., c), in pieces that the kernels take."""
     x = torch.split(u.x.reshape(-1, u.x.shape[-1]), ROWS)
     squares = [None] * len(x) if u.squares is None else torch.split(u.squares.view(-1, u.squares.shape[-1]), ROWS)
     return [Weighted(a, b, u.eps) for a, b in zip(x, squares, strict=True)]
 
 
 def filters(taps: Taps) -> dict[str, Any]:
-    """The convolution's parameters, by the launchers' names."""
+    """The convolution's parameters, under the launchers' names."""
     return {"weight": taps.weight, "bias": taps.bias, "activation": taps.activation}

@@ -1,8 +1,9 @@
-"""The three recurrences by the Triton kernels: launchers, and what is composed of them where there is no kernel.
+"""The recurrences by the Triton kernels: launchers, and combinations of them where there is no kernel.
 
-The scans walk a window token by token in registers, and bitwise nothing is fused by the compiler, so that a window has the
-bits of single tokens where the state is kept in fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`, `delta_chunk_scan`,
-the trees) are the fast mode's. Bitwise, a packed run is a scan of padded rows, and a tree the scan of every node's path.
+The scans process a window token by token in registers, and in bitwise mode the compiler fuses nothing, so that a window has
+the bits of single tokens if the state is stored in fp32. The matrix forms (`ssd_window`, `ssd_chunk_scan`,
+`delta_chunk_scan`, the trees) are for fast mode. In bitwise mode a packed run is a scan of padded rows, and a tree the scan
+of every node's path.
 """
 
 from abc import ABC, abstractmethod
@@ -11,35 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.delta_buffered import delta_buffered
-from ssmspec_kernels.delta_chunk_scan import delta_chunk_scan
-from ssmspec_kernels.delta_flush import delta_flush
-from ssmspec_kernels.delta_ring import Ring as DeltaRing
-from ssmspec_kernels.delta_scan import delta_scan
-from ssmspec_kernels.delta_snapshots import delta_snapshots
-from ssmspec_kernels.delta_tree import delta_tree
-from ssmspec_kernels.selective_scan import selective_scan
-from ssmspec_kernels.selective_tree import selective_tree
-from ssmspec_kernels.ssd_buffered import ssd_buffered
-from ssmspec_kernels.ssd_chunk_scan import ssd_chunk_scan
-from ssmspec_kernels.ssd_commit import ssd_commit
-from ssmspec_kernels.ssd_flush import ssd_flush
-from ssmspec_kernels.ssd_ring import Ring as SSDRing
-from ssmspec_kernels.ssd_scan import ssd_scan
-from ssmspec_kernels.ssd_snapshots import ssd_snapshots
-from ssmspec_kernels.ssd_tree_scan import ssd_tree_scan
-from ssmspec_kernels.ssd_window import ssd_window
+from ssmspec_kernels.delta.delta_chunk_scan import delta_chunk_scan
+from ssmspec_kernels.delta.delta_scan import delta_scan
+from ssmspec_kernels.delta.delta_snapshots import delta_snapshots
+from ssmspec_kernels.delta.delta_tree import delta_tree
+from ssmspec_kernels.delta.ring.delta_buffered import delta_buffered
+from ssmspec_kernels.delta.ring.delta_flush import delta_flush
+from ssmspec_kernels.delta.ring.delta_ring import Ring as DeltaRing
+from ssmspec_kernels.selective.selective_scan import selective_scan
+from ssmspec_kernels.selective.selective_tree import selective_tree
+from ssmspec_kernels.ssd.ring.ssd_buffered import ssd_buffered
+from ssmspec_kernels.ssd.ring.ssd_flush import ssd_flush
+from ssmspec_kernels.ssd.ring.ssd_ring import Ring as SSDRing
+from ssmspec_kernels.ssd.ssd_chunk_scan import ssd_chunk_scan
+from ssmspec_kernels.ssd.ssd_commit import ssd_commit
+from ssmspec_kernels.ssd.ssd_gated import ssd_gated
+from ssmspec_kernels.ssd.ssd_gated_window import ssd_gated_window
+from ssmspec_kernels.ssd.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd.ssd_snapshots import ssd_snapshots
+from ssmspec_kernels.ssd.ssd_tree_scan import ssd_tree_scan
+from ssmspec_kernels.ssd.ssd_window import ssd_window
 
-from . import DeltaInputs, DeltaParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
+from . import DeltaInputs, DeltaParams, Gate, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Weighted
 from .slots import each, expand, put, repack, take, unpack
 from .torch_recurrences import clear
+from .triton_rows import folds
 
 MATRIX = 4
-"""Tokens from which the matrix form of an SSD window is the faster."""
+"""From this number of tokens on, the matrix form of an SSD window is faster."""
 
 
 class Launched(Recurrence, ABC):
-    """A recurrence by its scan; the kernels for the rest are the subclasses'."""
+    """A recurrence by its scan kernel; subclasses have the other kernels."""
 
     def __init__(self, bitwise: bool) -> None:
         self.bitwise = bitwise
@@ -56,7 +60,7 @@ class Launched(Recurrence, ABC):
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        """One launch a token, each in the place of the last kept state."""
+        """One launch per token, each into the place of the last stored state."""
         held, outputs = take(S, slots), []
         rows = torch.arange(len(slots), device=S.device)
         for t in range(inputs[0].shape[1]):
@@ -75,7 +79,7 @@ class Launched(Recurrence, ABC):
         return repack(self.walk(S, rows, params, slots, live, True), live, inputs[0])
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
-        """Every node's path as a row of its own."""
+        """Every node's path as a separate row."""
         b, t = parents.shape
         order = torch.argsort((~ancestors).long(), dim=2, stable=True)  # the path first, root first
         live = torch.gather(ancestors, 2, order).view(b * t, t)
@@ -138,10 +142,26 @@ class SSD(Launched):
         advanced: Tensor | None = None,
         path: Tensor | None = None,
     ) -> None:
-        """What was accepted of a window into the states of all layers; everything has an axis of layers in front."""
+        """Enters the accepted tokens of a window into the states of all layers; everything has a leading axis of layers."""
         given: dict[str, Any] = {"advanced": advanced, "path": path, "rows": rows, "slots": slots}
         given |= {"dt_bias": params.dt_bias, "dt_softplus": params.dt_softplus, "dt_limit": params.dt_limit}
         ssd_commit(S, inputs.x, inputs.dt, params.A, inputs.B, **given)
+
+    def gated(self, S: Tensor, inputs: Any, params: Any, gate: Gate, *, slots: Tensor) -> Weighted | None:
+        """Not in bitwise mode: a window is scanned by other kernels, and a token must be gated in the same way."""
+        if self.bitwise or not folds(gate.z, self.bitwise):
+            return None
+        v, squares = ssd_gated(S, *leading(inputs, params), **with_gate(inputs, params, gate), slots=slots)
+        return Weighted(v.flatten(2), squares, gate.eps)
+
+    def gated_window(
+        self, S: Tensor, inputs: Any, params: Any, gate: Gate, *, ancestors: Tensor | None = None, slots: Tensor
+    ) -> Weighted | None:
+        if self.bitwise or inputs.x.shape[1] < MATRIX or not folds(gate.z, self.bitwise):
+            return None
+        given = with_gate(inputs, params, gate) | {"ancestors": ancestors, "slots": slots}
+        v, squares = ssd_gated_window(S, *leading(inputs, params), **given)
+        return Weighted(v.flatten(2), squares, gate.eps)
 
     def new_ring(self, room: SSDInputs, origin: Tensor, held: Tensor) -> SSDRing:
         return SSDRing(room.x, room.dt.float(), room.B, origin, held)
@@ -157,7 +177,7 @@ class SSD(Launched):
         slots: Tensor,
         lengths: Tensor | None,
     ) -> Tensor:
-        """A window behind the ring's history, and the flush of the rows that are due."""
+        """A window after the ring's history, and the flush of the rows that are due."""
         given = named(inputs, params)
         return ssd_buffered(S, ring, *leading(inputs, params), **given, window=window, slots=slots, lengths=lengths)
 
@@ -195,7 +215,7 @@ class Delta(Launched):
         return delta_tree(S, *nodes, ancestors, **params._asdict(), slots=slots)
 
     def new_ring(self, room: DeltaInputs, origin: Tensor, held: Tensor) -> DeltaRing:
-        """What a token writes is held in fp32."""
+        """A token's update is stored in fp32."""
         return DeltaRing(room.v.float(), room.k, room.g.float(), origin, held)
 
     def buffered(
@@ -209,7 +229,7 @@ class Delta(Launched):
         slots: Tensor,
         lengths: Tensor | None,
     ) -> Tensor:
-        """A window behind the ring's history, and the flush of the rows that are due."""
+        """A window after the ring's history, and the flush of the rows that are due."""
         given = params._asdict()
         return delta_buffered(S, ring, *inputs, **given, window=window, slots=slots, lengths=lengths)
 
@@ -239,13 +259,19 @@ class Selective(Launched):
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What the launchers of SSD and Mamba-1 take by place: x, dt, A, B, C."""
+    """Positional arguments of the launchers of SSD and Mamba-1: x, dt, A, B, C."""
     return inputs.x, inputs.dt, params.A, inputs.B, inputs.C
 
 
 def named(inputs: Any, params: Any) -> dict[str, Any]:
-    """And by name."""
+    """Their keyword arguments."""
     return {"z": inputs.z} | {name: value for name, value in params._asdict().items() if name != "A"}
+
+
+def with_gate(inputs: Any, params: Any, gate: Gate) -> dict[str, Any]:
+    """Keyword arguments of a launcher that gates, with gate and weight by heads."""
+    shape = inputs.x.shape
+    return named(inputs, params) | {"z": gate.z.view(shape), "weight": gate.weight.view(shape[2:])}
 
 
 def first(x: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""The small checkpoints that come with the engine: how they were trained, so that anybody can train them again."""
+"""The small checkpoints that ship with the engine: how they were trained, so that anybody can train them again."""

@@ -1,6 +1,6 @@
 """`python -m ssmspec_fast.training --out FOLDER [--only NAME] [--steps N]`: train the small checkpoints, or some of them.
 
-Beside them it writes the log, the prompts, the model card and the picture of the losses.
+Also writes the log, the prompts, the model card and the picture of the losses.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[r.name for r in RECIPES])
-    parser.add_argument("--steps", type=int, help="steps of every recipe, for a trial")
+    parser.add_argument("--steps", type=int, help="steps of every recipe, for a trial run")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     text = corpus.read()
@@ -55,7 +55,10 @@ def main() -> None:
     try:
         curves.draw(arguments.out)
     except ModuleNotFoundError as missing:
-        print(f"{missing.name} is not installed: draw the losses elsewhere, by python -m ssmspec_fast.training.curves FOLDER")
+        print(
+            f"{missing.name} is not installed: plot the losses on another machine with python -m "
+            "ssmspec_fast.training.curves FOLDER"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The corpus: sources of Python's standard library, as bytes, with files held out.
+"""The corpus: sources of Python's standard library, as bytes, with some files held out.
 
-The sources lie on every machine that runs Python. A file is held out when the first byte of the SHA-256 of its path is below
-`HELD_OUT` (1): the choice depends on no other file. Files are joined by a NUL, which no source holds and which ends a text.
+The sources are on every machine that runs Python. A file is held out when the first byte of the SHA-256 of its path is below
+`HELD_OUT` (1): the choice does not depend on other files. Files are joined by a NUL, which no source contains and which ends
+a text.
 
 Licence of the sources: PSF.
 """
@@ -21,7 +22,7 @@ LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "lib2to3", "pydoc_d
 
 @dataclass(frozen=True)
 class Corpus:
-    """Bytes to train on, and whole files that no training sees."""
+    """Bytes to train on, and whole files that are never trained on."""
 
     train: np.ndarray
     held_out: dict[str, bytes]
@@ -38,21 +39,21 @@ def is_held_out(path: str) -> bool:
 
 
 def read(root: Path | None = None) -> Corpus:
-    """The sources below `root`, the standard library of this Python unless another is named.
+    """The sources below `root`; by default the standard library of this Python.
 
-    Raises: FileNotFoundError where there are none.
+    Raises: FileNotFoundError if there are none.
     """
     root = root or Path(sysconfig.get_path("stdlib"))
     files = dict(_sources(root))
     if not files:
-        raise FileNotFoundError(f"no Python sources below {root}; name the folder of a standard library")
+        raise FileNotFoundError(f"no Python sources in {root}; give the folder of a standard library")
     train = _joined(text for path, text in files.items() if not is_held_out(path))
     held_out = {path: text for path, text in files.items() if is_held_out(path)}
     return Corpus(train, held_out, hashlib.sha256(train.tobytes()).hexdigest())
 
 
 def _sources(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Path and bytes of each source, in the order of paths; what is not UTF-8 or holds a NUL is left out."""
+    """Path and bytes of each source, sorted by path; files that are not UTF-8 or contain a NUL are left out."""
     for file in sorted(root.rglob("*.py")):
         path = file.relative_to(root).as_posix()
         if any(part in LEFT_OUT for part in file.relative_to(root).parts):

@@ -1,4 +1,4 @@
-"""training.jsonl: a line for each run that ended; the last one of a name counts."""
+"""training.jsonl: a line for each finished run; the last line of a name counts."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,6 @@ def read(folder: Path) -> dict[str, Run]:
     """The runs by name, in the order of the names' first lines. Raises: FileNotFoundError."""
     file = folder / FILE
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing; train first, by python -m ssmspec_fast.training --out {folder}")
+        raise FileNotFoundError(f"{file} is missing; train first: python -m ssmspec_fast.training --out {folder}")
     runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return {run["name"]: run for run in runs}

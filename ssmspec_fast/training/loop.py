@@ -1,4 +1,4 @@
-"""Train one checkpoint: AdamW, a warm-up and a cosine, bf16 products over fp32 weights.
+"""Trains one checkpoint: AdamW, a warm-up and a cosine, bf16 products over fp32 weights.
 
     loss = H(data, student)                                    without a teacher   (1)
     loss = (H(data, student) + H(teacher, student)) / 2        with one            (2)
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..graphs import recording
+from ..engine.graphs import recording
 from .recipes import Recipe
 from .scans import mamba2_forward, mamba_forward
 
@@ -34,7 +34,7 @@ def build(recipe: Recipe) -> Any:
 
 
 def quickened(model: Any) -> Any:
-    """The model with the mixers of `scans` in place of its own; other models keep theirs."""
+    """The model with the faster mixers of `scans`; models without such mixers are unchanged."""
     from transformers.models.bamba.modeling_bamba import BambaMixer
     from transformers.models.mamba.modeling_mamba import MambaMixer
     from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
@@ -50,9 +50,9 @@ def quickened(model: Any) -> Any:
 def train(
     recipe: Recipe, tokens: np.ndarray, held_out: np.ndarray, folder: Path, device: str, steps: int | None = None
 ) -> dict[str, Any]:
-    """Train by the recipe, save a checkpoint at each of its stages below `folder`, and return its loss curves.
+    """Trains by the recipe, saves a checkpoint at each of its stages below `folder`, and returns its loss curves.
 
-    Units: losses in nats for each token. Raises: FileNotFoundError for a teacher that is not there yet.
+    Units: losses in nats per token. Raises: FileNotFoundError for a teacher that does not exist yet.
     """
     steps = steps or recipe.steps
     model = build(recipe).to(device).train()
@@ -99,7 +99,7 @@ def train(
             curve.append((i, float(loss)))
             if not math.isfinite(curve[-1][1]):
                 raise FloatingPointError(
-                    f"{recipe.name}: the loss at step {i} is {curve[-1][1]}; lower the rate of its recipe"
+                    f"{recipe.name}: the loss at step {i} is {curve[-1][1]}; lower the learning rate of its recipe"
                 )
         if i % max(1, steps // 10) == 0:
             each = 1000 * (time.monotonic() - began) / i
@@ -128,7 +128,7 @@ def _batch(data: Tensor, recipe: Recipe, draw: torch.Generator) -> Tensor:
 
 
 def _captured(step: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[Tensor], Tensor]:
-    """The step as a CUDA graph over the one buffer `batch`, after a few steps that warm it up."""
+    """The step as a CUDA graph on the buffer `batch`, after a few warm-up steps."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -148,7 +148,7 @@ def _captured(step: Callable[[Tensor], Tensor], batch: Tensor) -> Callable[[Tens
 
 @torch.no_grad()
 def _held_out_loss(model: Any, data: Tensor, recipe: Recipe, device: str, batches: int = 8) -> float:
-    """The loss (1) on files that no training saw."""
+    """The loss (1) on files that were never trained on."""
     model.eval()
     draw = torch.Generator().manual_seed(1)
     losses = []
@@ -167,13 +167,13 @@ def _teacher(recipe: Recipe, folder: Path, device: str) -> Any:
 
     where = folder / recipe.teacher
     if not where.is_dir():
-        raise FileNotFoundError(f"{recipe.name} learns from {recipe.teacher}, which is not below {folder}; train that first")
+        raise FileNotFoundError(f"{recipe.name} learns from {recipe.teacher}, which is not in {folder}; train that first")
     teacher: Any = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
     return quickened(teacher).to(device).eval()
 
 
 def stage_name(recipe: Recipe, part: float) -> str:
-    """The folder of the checkpoint that is kept after this part of a run."""
+    """The folder of the checkpoint that is saved after this part of a run."""
     return recipe.name if part == 1.0 else f"{recipe.name}-{round(100 * part):02d}"
 
 

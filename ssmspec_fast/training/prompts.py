@@ -1,7 +1,7 @@
-"""Prompts from files that no training saw: `python -m ssmspec_fast.training.prompts FOLDER` writes them there.
+"""Prompts from held-out files: `python -m ssmspec_fast.training.prompts FOLDER` writes them there.
 
-A prompt ends behind the first line of a function or class, and holds the lines before it as far as `LENGTH` bytes reach. Each
-file gives its places in turn, those first whose SHA-256 is least (1), so that neither long files nor early lines prevail, and
+A prompt ends after the first line of a function or class, and holds up to `LENGTH` bytes of the lines before it. The files
+take turns, each giving its place with the least SHA-256 first (1), so that neither long files nor early lines dominate, and
 the same files give the same prompts.
 """
 
@@ -31,9 +31,9 @@ class Prompt:
 
 
 def cut(held_out: dict[str, bytes], count: int = COUNT) -> list[Prompt]:
-    """So many prompts, sorted by path and place.
+    """`count` prompts, sorted by path and place.
 
-    Raises: ValueError where the files have fewer places.
+    Raises: ValueError if the files have fewer places.
     """
     waiting = [list(places(path, text)) for path, text in sorted(held_out.items())]
     found: list[Prompt] = []
@@ -41,7 +41,7 @@ def cut(held_out: dict[str, bytes], count: int = COUNT) -> list[Prompt]:
         found += [prompts.pop(0) for prompts in waiting if prompts]
         waiting = [prompts for prompts in waiting if prompts]
     if len(found) < count:
-        raise ValueError(f"{len(held_out)} held-out files have {len(found)} places for prompts, {count} are needed")
+        raise ValueError(f"{len(held_out)} held-out files give {len(found)} prompts, but {count} are needed")
     return sorted(found[:count], key=lambda p: (p.path, p.end))
 
 

@@ -1,4 +1,4 @@
-"""What is trained: each checkpoint's config and schedule. A checkpoint is this file, the corpus and a seed."""
+"""The config and schedule of each checkpoint. This file, the corpus and a seed determine a checkpoint."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +10,8 @@ Config = dict[str, Any]
 class Recipe:
     """One training run.
 
-    `teacher` names the checkpoint whose distribution the loss follows beside the data; `stages` are the parts of the run at
-    whose ends a checkpoint of its own is kept.
+    `teacher` names the checkpoint whose distribution the loss follows in addition to the data; `stages` are the parts of the
+    run after which a checkpoint is saved.
     """
 
     name: str
@@ -40,7 +40,7 @@ def mamba2(hidden: int, layers: int, state: int, **more: Any) -> Config:
 
 
 def with_attention(**more: Any) -> Config:
-    """Width, MLP, attention of a target of 8 layers."""
+    """Width, MLP and attention of a target with 8 layers."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096}
     return of_bytes(hidden_size=128, intermediate_size=256, num_hidden_layers=8, **heads) | more
 
@@ -75,8 +75,9 @@ RECIPES = (
                 "rope_type": "default",
                 "rope_theta": 10000.0,
                 "partial_rotary_factor": 0.5,
-                "mrope_section": [4, 2, 2],
+                "mrope_section": [3, 3, 2],
             },
+            partial_rotary_factor=0.5,
         ),
         peak=2e-3,
     ),

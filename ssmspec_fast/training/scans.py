@@ -1,6 +1,6 @@
-"""Mixers for training, where the PyTorch paths of transformers walk token by token or hold (b, t, t, h, n) at once.
+"""Mixers for training; the PyTorch paths of transformers go token by token or hold (b, t, t, h, n) at once.
 
-Mamba-1, by doubling:
+Mamba-1, by parallel prefix doubling:
 
     S_t = a_t S_{t-1} + u_t,   a = exp(dt A),   u = dt x B                     (1)
     (a, u)_t <- (a_t a_{t-d}, u_t + a_t u_{t-d})   for d = 1, 2, 4, ...        (2)

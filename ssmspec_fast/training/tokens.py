@@ -1,4 +1,4 @@
-"""Tokenizers: one token a byte, and a byte-pair encoding of 512 merges; both in the format of `tokenizers`."""
+"""Tokenizers: one token per byte, and a byte-pair encoding of 512 merges; both in the format of `tokenizers`."""
 
 import json
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ def merged(texts: Iterable[str], merges: int = 512) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the tokenizer into a checkpoint's folder, as transformers loads it.
+    """Writes the tokenizer into a checkpoint's folder, in the format that transformers loads.
 
-    It has no special token: one of this name would be found in texts, where the letter Ā is two bytes. What ends a text
-    stands in the model's config.
+    It has no special token: a special token of this name would be found in texts, where the letter Ā is two bytes. The token
+    that ends a text is in the model's config.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -48,7 +48,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _letters() -> list[str]:
-    """The printable letter of each byte: itself where it prints, otherwise the next free code point from 256 on."""
+    """The printable letter of each byte: itself if printable, otherwise the next free code point from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     free = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(free)) for byte in range(256)]

@@ -1,0 +1,1 @@
+"""Adapters of the engine and of its Triton kernels for the conformance suite."""

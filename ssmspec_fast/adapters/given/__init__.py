@@ -1,0 +1,12 @@
+"""Converts the suite's values to the engine's: for each kind of recurrence, its records read by their fields."""
+
+from ssmspec_ref.registry import Registry
+
+from . import delta, selective, ssd
+
+GIVEN = Registry(
+    "recurrence of the engine's adapters",
+    ssd.KIND,
+    selective.KIND,
+    delta.KIND,
+)

@@ -1,0 +1,51 @@
+"""How the engine's adapters convert the suite's values of one recurrence."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ssmspec_ref.contract import Limits
+from ssmspec_ref.shapes import Array
+
+from ...layers.linear import Linear
+from ...layers.recurrent import Recurrent
+from ...operations import Recurrence, Taps
+from ...operations.arithmetic import Arithmetic
+from .tokens import Tokens
+
+Tensors = Callable[[Any], Any]
+"""An array as a tensor on the device; None stays None."""
+
+
+class Reader(Protocol):
+    """Converts records of the reference into tensors and layers; raises Unsupported for what the engine's layers do not
+    have."""
+
+    def tensor(self, array: Any) -> Any: ...
+
+    def linear(self, x: Any) -> Linear: ...
+
+    def taps(self, x: Any) -> Taps: ...
+
+
+@dataclass(frozen=True)
+class Given:
+    """One kind.
+
+    `models` are the suite's names of the layer kinds that the engine supports; `limits` the sizes and options its operations
+    take. `inputs(given, exact, window, params)` builds the inputs of the recurrence, with activations as they are stored and
+    exact parameters. `passing(gates)` lists the arrays that bypass the convolution; `handing(mixer, tokens, exact, gated)` is
+    a layer that returns given values, `gated` if z gates y inside; `layer(read, record)` is a whole layer. `bare(window,
+    params)` returns the mixer of a recurrence alone, the inputs of its convolution, and their names. `raw` computes the
+    recurrence with gates as the contract defines them, where the engine's own applies functions to them first.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    inputs: Callable[[Tensors, Tensors, Any, Any], tuple[Any, Any]]
+    passing: Callable[[Any], tuple[Array | None, ...]]
+    handing: Callable[[Any, Tokens, Tensors, bool], Recurrent]
+    layer: Callable[[Reader, Any], Recurrent]
+    bare: Callable[[Any, Any], tuple[Any, tuple[str, ...]]] | None = None
+    raw: Callable[[Arithmetic], Recurrence] | None = None
+    limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,56 @@
+"""Mamba-1 with the suite's values."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ssmspec_ref.errors import Unsupported
+
+from ...layers.linear import Linear
+from ...layers.mamba1 import Mamba1
+from ...models.config import Mamba1Config
+from ...operations import SelectiveInputs, SelectiveParams, Taps
+from .kind import Given, Reader, Tensors
+from .tokens import Handing, Tokens
+
+
+def parameters(exact: Tensors, p: Any) -> SelectiveParams:
+    return SelectiveParams(exact(p.A), exact(p.D), exact(p.dt_bias), p.dt_softplus)
+
+
+def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[SelectiveInputs, SelectiveParams]:
+    x, dt, B, C, z = map(given, (window.x, window.dt, window.B, window.C, window.z))
+    return SelectiveInputs(x, dt, B, C, z), parameters(exact, params)
+
+
+@dataclass(frozen=True)
+class Between(Handing, Mamba1):
+    """Mamba-1 between its projections."""
+
+    tokens: Any = None
+    gated: ClassVar[Any] = staticmethod(lambda z: z)
+
+
+def config(mixer: Any) -> Mamba1Config:
+    inner, state = mixer.params.A.shape
+    return Mamba1Config(inner, state, mixer.dt_proj.shape[1], mixer.conv.weight.shape[1])
+
+
+def handing(mixer: Any, tokens: Tokens, exact: Tensors, gated: bool) -> Between:
+    none, conv = Linear(torch.empty(0)), mixer.conv
+    taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
+    products = Linear(exact(mixer.x_proj)), Linear(exact(mixer.dt_proj))
+    return Between(config(mixer), none, taps, *products, parameters(exact, mixer.params), none, tokens)
+
+
+def layer(read: Reader, record: Any) -> Mamba1:
+    m = record.mixer
+    if m.dt_norm is not None:
+        raise Unsupported("this Mamba-1 layer has norms of dt, B and C; the engine's has none")
+    inner = Linear(read.tensor(m.x_proj)), Linear(read.tensor(m.dt_proj))
+    params, out = parameters(read.tensor, m.params), read.linear(record.out_proj)
+    return Mamba1(config(m), read.linear(record.in_proj), read.taps(m.conv), *inner, params, out)
+
+
+KIND = Given("selective", ("mamba1",), inputs, lambda gates: (gates.z,), handing, layer)

@@ -1,0 +1,61 @@
+"""The acceptance kernels for the suite: rows in slots out of order."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_fast.adapters.tensors import exact, pooled
+from ssmspec_kernels.tokens.accept_greedy import Emitted, accept_greedy
+from ssmspec_kernels.tokens.accept_sampled import accept_sampled
+from ssmspec_ref.contract import Capability, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The rules over windows of a batch."""
+
+    device: str
+
+    def greedy(self, tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> tuple[Array, ...]:
+        given = (torch.tensor(a, device=self.device) for a in (tokens, parents, choice))
+        rule: Any = accept_greedy
+        budgets, slots = self.pooled(budget)
+        return self.back(rule(*given, budgets, eos=self.ends(eos), slots=slots))
+
+    def sampled(
+        self, tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, budget: Array,
+        eos: tuple[int, ...], law: Any,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        trees = (torch.tensor(a, device=self.device) for a in (tokens, parents))
+        rule: Any = accept_sampled
+        laws = {"q": exact(q, self.device)} if law in ("iid", "without_replacement") else {}
+        noise = {"coins": exact(coins, self.device)} if law != "naive" else {}
+        target, pick = (exact(a, self.device) for a in (p, picks))
+        budgets, slots = self.pooled(budget)
+        return self.back(rule(*trees, target, pick, budgets, law=law, **laws, **noise, eos=self.ends(eos), slots=slots))
+
+    def back(self, run: Emitted) -> tuple[Array, ...]:
+        return tuple(x.cpu().numpy() for x in run)
+
+    def ends(self, eos: tuple[int, ...]) -> Tensor | None:
+        return torch.tensor(eos, device=self.device) if eos else None
+
+    def pooled(self, budget: Array) -> tuple[Tensor, Tensor]:
+        """The budgets by slot, and the slot of each; the slots between have a budget that ends no run."""
+        return pooled(budget, self.device, torch.int64, 999, 1)
+
+
+def subjects(device: str, contract: NumericContract) -> list[Subject]:
+    rules = Acceptance(device)
+    return [
+        Subject(
+            "acceptance",
+            {
+                "acceptance.greedy": Capability(rules.greedy, contract),
+                "acceptance.sampled": Capability(rules.sampled, contract),
+            },
+        )
+    ]

@@ -1,0 +1,45 @@
+"""Attention over a cache for the suite: caches in a pool, slots out of order, NaN between them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssmspec_fast.adapters.tensors import pooled
+from ssmspec_kernels.attention.kv_compact import kv_compact
+from ssmspec_kernels.attention.tree_attention import tree_attention
+from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The kernels on one device, keys, values and activations stored in one format."""
+
+    device: str
+    io: torch.dtype
+
+    def verify_tree(
+        self, K: Array, V: Array, length: Array, q: Array, k: Array, v: Array, ancestors: Array, scale: Any
+    ) -> Array:
+        lengths, slots = pooled(length, self.device, torch.int64, 2**30)
+        window = (torch.tensor(x, device=self.device).to(self.io) for x in (q, k, v))
+        caches = (pooled(x, self.device, self.io)[0] for x in (K, V))
+        kernel: Any = tree_attention
+        sees = torch.tensor(ancestors, device=self.device)
+        y: Tensor = kernel(*window, *caches, lengths, ancestors=sees, scale=scale, slots=slots)
+        return y.double().cpu().numpy()
+
+    def compact(self, K: Array, V: Array, length: Array, path: Array) -> tuple[Array, Array]:
+        lengths, slots = pooled(length, self.device, torch.int64, 0)
+        keys, values = (pooled(x, self.device, self.io)[0] for x in (K, V))
+        kv_compact(keys, values, torch.tensor(path, device=self.device), lengths, slots=slots)
+        return keys[slots].double().cpu().numpy(), values[slots].double().cpu().numpy()
+
+
+def subjects(device: str, io: torch.dtype, contract: NumericContract) -> list[Subject]:
+    kernels = Attention(device, io)
+    nodes = Limits(sizes={"t": (1, 128)}, reason="nodes of a tree")
+    operations: dict[str, Any] = {"attention.verify_tree": kernels.verify_tree, "attention.compact": kernels.compact}
+    return [Subject("attention", {name: Capability(run, contract, nodes) for name, run in operations.items()})]

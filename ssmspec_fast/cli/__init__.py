@@ -1,0 +1,1 @@
+"""The commands of the engine: `ssmspec generate` and `ssmspec traffic`."""

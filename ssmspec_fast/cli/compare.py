@@ -1,0 +1,87 @@
+"""`ssmspec generate --compare`: is speculation with this checkpoint lossless? Also decodes every prompt plainly.
+
+Greedy decoding only: a sampled run has the distribution of plain decoding, not its tokens. In bitwise mode any difference is
+a fault. In fast mode a token may differ where two logits are tied up to rounding (`ssmspec_ref.near_ties`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ssmspec_ref.near_ties import NearTie, first_difference, near_tie
+
+from ..api import Generation
+from ..engine import traces
+from ..models.build import Parts
+
+PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots")
+"""Arguments that plain decoding shares with the speculative run."""
+LISTED = 8
+
+
+def compared(
+    progress: Console,
+    checkpoint: Path,
+    texts: list[str],
+    max_tokens: int,
+    stop: list[str],
+    given: dict[str, Any],
+    room: dict[str, Any],
+    done: Generation,
+) -> bool:
+    """Decodes plainly and prints the verdict; returns whether every prompt is identical, or differs at a near tie."""
+    plain = Parts(checkpoint, None, None, **{name: given[name] for name in PLAIN}, **room).load()
+    slow = plain.generate(texts, plain.settings(max_tokens, stop))
+    pairs = list(zip(done.completions, slow.completions, strict=True))
+    places = {n: at for n, pair in enumerate(pairs) if (at := first_difference(*(one.tokens for one in pair))) is not None}
+    judged = given["sampling"] is None and given["mode"] == "fast"
+    ties = {n: tie(checkpoint, texts[n], at, given) if judged else None for n, at in places.items()}
+    near = sum(found is not None and found.excused for found in ties.values())
+    differ = len(places) - near
+    said = f"identical to plain decoding: {len(texts) - len(places)} of {len(texts)} prompts"
+    said += f", {near} near ties of rounding" if near else ""
+    progress.print(said + (f", {differ} DIFFER" if differ else ""), style="red" if differ else None, markup=False)
+    for n, at in list(places.items())[:LISTED]:
+        got, expected = (_token(one.tokens, at) for one in pairs[n])
+        progress.print(f"  {_line(n, at, got, expected, ties[n])}", markup=False)
+    _coverage(progress, done)
+    return differ == 0
+
+
+def tie(checkpoint: Path, text: str, at: int, given: dict[str, Any]) -> NearTie | None:
+    """The near-tie analysis of one prompt, run again with its logits; None if the two runs then agree."""
+    options = {name: value for name, value in given.items() if name not in ("slots", "sampling", "seed")}
+    shared = {name: value for name, value in options.items() if name in PLAIN}
+    runs = [traces.run(checkpoint, [text], at + 1, **some) for some in (options, shared)]
+    one, other = (list(run.tokens[0]) for run in runs)
+    if one[:at] != other[:at] or one[at : at + 1] == other[at : at + 1]:
+        return None
+    exact = traces.Exact(checkpoint, given["device"])(text, other[: at + 1])
+    ours, theirs = (run.logits[0][: at + 1] for run in runs)
+    return near_tie(ours, theirs, exact[: at + 1], (one[at], other[at]))
+
+
+def _line(number: int, at: int, got: str, expected: str, found: NearTie | None) -> str:
+    said = f"prompt {number + 1}, token {at + 1}: expected {expected}, got {got}"
+    if found is None:
+        return said
+    how = "near tie" if found.excused else "no near tie"
+    return f"{said}; {how}: float64 logits {found.margin:.2g} apart, rounding {sum(found.errors):.2g}"
+
+
+def _token(tokens: tuple[int, ...], at: int) -> str:
+    return str(tokens[at]) if at < len(tokens) else "the end"
+
+
+def _coverage(progress: Console, done: Generation) -> None:
+    """Prints what the prompts exercised of speculation, with a warning if it says little about losslessness."""
+    fast = done.statistics
+    progress.print(f"tokens per step: {fast.tau:.2f}")
+    progress.print(f"windows with drafts that accepted none: {fast.none}, some: {fast.some}, all: {fast.all}")
+    lacking = [word for word, count in (("accepted", fast.some + fast.all), ("rejected", fast.none + fast.some)) if not count]
+    for word in lacking:
+        progress.print(
+            f"warning: no draft was {word}, so this says little about losslessness; try another --drafter or more tokens",
+            style="yellow", markup=False,
+        )  # fmt: skip

@@ -1,0 +1,313 @@
+"""`ssmspec generate`: complete prompts with a checkpoint, speculatively; `--demo` shows it on the pair that ships."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ssmspec_ref.errors import ParameterError, SpecError
+
+from .refusal import nearest, refused
+
+if TYPE_CHECKING:
+    from ..accept.processors import Sampling
+    from ..api import Generation
+    from ..engine.watch import Counts
+
+app = typer.Typer(pretty_exceptions_enable=False, help="Complete prompts with a checkpoint, speculatively.")
+DIFFERS, FAILED, INTERRUPTED = 1, 1, 130
+"""Exit codes: the demo or --compare found a difference; a completion failed; Ctrl-C."""
+SHIPPED = Path(__file__).parent.parent / "checkpoints"
+WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
+"""Drafters that are no checkpoint."""
+SMALL = 64 * 10**6
+"""Bytes of weights below which one thread is used."""
+
+
+@app.callback(invoke_without_command=True)
+def generate(
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
+    ] = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint's folder or name, ngram, ngram+bigram or lookup. Omit for plain decoding."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
+    ] = None,
+    acceptance: Annotated[str | None, typer.Option(help="Acceptance rule: greedy, rejection, multi-step or naive.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")
+    ] = None,
+    drafts: Annotated[int, typer.Option(help="Draft tokens per step.")] = 4,
+    rows: Annotated[int, typer.Option(help="Draft chains per prompt (ngram only).")] = 1,
+    tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt. Repeat the option for several.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="File with one prompt a line, or JSON lines with `prompt`.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens per completion.")] = 128,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends a completion. Repeat the option for several.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample from the k most likely tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens with this total probability.")] = 1.0,
+    repetition: Annotated[float, typer.Option(help="Repetition penalty; 1: none.")] = 1.0,
+    presence: Annotated[float, typer.Option(help="Presence penalty.")] = 0.0,
+    frequency: Annotated[float, typer.Option(help="Frequency penalty.")] = 0.0,
+    min_tokens: Annotated[int, typer.Option(help="Minimum tokens before an end of sequence.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    slots: Annotated[int, typer.Option(help="Prompts decoded at once.")] = 8,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
+    dtype: Annotated[
+        str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(help="Memory limit in bytes. Default: what is free.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print completions and statistics as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the JSON to this file, completely or not at all.")] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode plainly too and compare token by token; exit code 1 if they differ.")
+    ] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Complete a Python function with the models that ship with ssmspec.")
+    ] = False,
+) -> None:
+    """Complete prompts. Texts go to standard output, everything else to standard error."""
+    console, progress = _console(False), _console(True)
+    given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
+    given |= {"device": device, "dtype": dtype, "limit": memory}
+    defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
+    if tree is not None:
+        defaults.pop("method", None)
+    given |= {name: value for name, value in defaults.items() if given[name] is None}
+    with _one_line(progress, out):
+        texts = _prompts(prompt or [], prompts)
+        if demo:
+            same = _demo(console, progress, checkpoint, drafter, texts, max_tokens, given)
+            raise typer.Exit(0 if same else DIFFERS)
+        checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
+        sampling = _sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p,
+            repetition=repetition, presence=presence, frequency=frequency, min_tokens=min_tokens,
+        )  # fmt: skip
+        _check(checkpoint, texts, out)
+        given |= {"drafter": drafter, "acceptance": acceptance, "sampling": sampling, "seed": seed, "slots": slots}
+        if compare and drafter is None:
+            raise ParameterError("--compare was given without a --drafter, so there is no speculation to compare; give one")
+        if compare and (temperature or acceptance not in (None, "greedy")):
+            raise ParameterError(
+                "--compare compares greedy tokens, but sampling is on: sampled speculation has the distribution of plain "
+                "decoding, not its tokens; omit --temperature and --acceptance"
+            )
+        done, room = _generate(console, progress, checkpoint, texts, max_tokens, stop or [], given, show=not as_json)
+        found = json.dumps(_as_json(texts, done), ensure_ascii=False) + "\n"
+        if as_json:
+            typer.echo(found, nl=False)
+        if out is not None:
+            write_whole(out, found)
+        report(progress, done.statistics)
+        _complain(progress, done)
+        if compare:
+            from .compare import compared
+
+            same = compared(progress, Path(str(checkpoint)), texts, max_tokens, stop or [], given, room, done)
+            raise typer.Exit(0 if same else DIFFERS)
+
+
+def _console(stderr: bool) -> Console:
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _one_line(progress: Console, out: Path | None) -> Iterator[None]:
+    """Turns expected errors into one line on standard error."""
+    try:
+        yield
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error, "transformers") from error
+    except KeyboardInterrupt as error:
+        progress.print("interrupted" if out is None else f"interrupted; {out} was not written", markup=False)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def _generate(
+    console: Console,
+    progress: Console,
+    checkpoint: Path | None,
+    texts: list[str],
+    max_tokens: int,
+    stop: list[str],
+    given: dict[str, Any],
+    show: bool,
+) -> tuple["Generation", dict[str, Any]]:
+    """Loads, prints the memory it takes, completes; returns the completions, and the tokens that there was room for."""
+    from ..api import Piece
+    from ..models.build import Parts
+    from ..models.tokenizer import Tokenizer
+
+    assert checkpoint is not None
+    longest = max(len(Tokenizer(checkpoint).encode(text)) for text in texts)
+    given["slots"] = min(given["slots"], len(texts))
+    room: dict[str, Any] = {"cache": longest + max(0, max_tokens), "prompt": longest}
+    parts = Parts(checkpoint, **room, **given)
+    progress.print(str(parts.memory), markup=False)
+    _one_thread(parts.memory.weights)
+    engine = parts.load()
+
+    def write(piece: Piece) -> None:
+        console.print(piece.drafts, style="green", end="", markup=False)
+        console.print(piece.own, end="", markup=False)
+
+    settings, alone = engine.settings(max_tokens, stop), show and len(texts) == 1
+    if alone:
+        console.print(texts[0], style="dim", end="", markup=False)
+    done = engine.generate(texts, settings, write if alone else None)
+    if alone:
+        console.print()
+    elif show:
+        for text, completion in zip(texts, done.completions, strict=True):
+            console.print(text, style="dim", end="", markup=False)
+            console.print(completion.text, markup=False)
+    return done, room
+
+
+def report(progress: Console, found: "Counts") -> None:
+    """Prints the statistics, on two lines."""
+    progress.print(
+        f"{found.emitted} tokens in {found.windows} calls of the target: {found.tau:.2f} tokens a call; "
+        f"{found.drafted} drafted; {found.seconds:.2f} s, {found.per_second:.1f} tokens a second"
+    )
+    if found.drafted:
+        accepted = ", ".join(f"{count} x {n}" for n, count in enumerate(found.histogram) if count)
+        progress.print(f"drafts accepted in a window: {accepted}")
+
+
+def _complain(progress: Console, done: "Generation") -> None:
+    """Exits with FAILED if a completion failed, and says which and why."""
+    failed = [number for number, one in enumerate(done.completions) if one.finish == "failed"]
+    if failed:
+        which = ", ".join(str(1 + number) for number in failed[:8]) + (", .." if len(failed) > 8 else "")
+        progress.print(
+            f"failed: {len(failed)} of {len(done.completions)} completions (prompt {which}): the model's logits are not "
+            "numbers; look for NaN among the weights, and for a config that does not fit them",
+            style="red", markup=False,
+        )  # fmt: skip
+        raise typer.Exit(FAILED)
+
+
+def _as_json(texts: list[str], done: "Generation") -> dict[str, Any]:
+    completions = [
+        {"prompt": text, "text": c.text, "tokens": c.tokens, "finish": c.finish, "tau": c.statistics.tau}
+        for text, c in zip(texts, done.completions, strict=True)
+    ]
+    statistics = asdict(done.statistics) | {"tau": done.statistics.tau, "tokens_per_second": done.statistics.per_second}
+    return {"completions": completions, "statistics": statistics}
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Writes the whole text, or leaves the file unchanged."""
+    part = _part(file)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        raise ParameterError(f"{file} cannot be written: {error.strerror}; what it held is unchanged") from error
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+def _part(file: Path) -> Path:
+    """The temporary file that is written before it replaces the target."""
+    return file.with_name(f".{file.name[:200]}.{os.getpid()}")
+
+
+def _prompts(given: list[str], file: Path | None) -> list[str]:
+    """The prompts. Raises: ParameterError for a file that cannot be read, or a line of JSON without a prompt."""
+    if file is None:
+        return given
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{file} cannot be read as prompts: {error}") from error
+    return given + [_prompt(line, file, n) for n, line in enumerate(lines, 1) if line]
+
+
+def _prompt(line: str, file: Path, number: int) -> str:
+    if not line.startswith("{"):
+        return line
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found.get("prompt"), str):
+            return found["prompt"]
+    raise ParameterError(f'{file}, line {number}: JSON without a text `prompt`; give {{"prompt": ..}} or plain text')
+
+
+def _sampling(**given: Any) -> "Sampling | None":
+    """None for greedy without penalties. Raises: ParameterError."""
+    from ..accept.processors import Sampling
+
+    found = Sampling(**given)
+    return None if found.temperature == 0 and not found.remembers else found
+
+
+def shipped(given: Path | None, words: tuple[str, ...] = ()) -> Path | None:
+    """The folder of a shipped model, given by its name; a folder that exists, and each of some words, unchanged.
+
+    Raises: ParameterError for anything else.
+    """
+    if given is None or given.exists() or str(given) in words:
+        return given
+    names = sorted(folder.parent.name for folder in SHIPPED.glob("*/config.json"))
+    if str(given) in names:
+        return SHIPPED / given
+    near = nearest(str(given), [*words, *names])
+    raise ParameterError(f"{given} does not exist{near}; give a folder, or one of {', '.join([*words, *names])}")
+
+
+def _one_thread(weights: int) -> None:
+    """Compute small models on one thread: on several, waiting for each other takes longer than the work itself."""
+    import torch
+
+    if weights < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+def _check(checkpoint: Path | None, texts: list[str], out: Path | None) -> None:
+    """Raises: ParameterError."""
+    if checkpoint is None:
+        raise ParameterError("no checkpoint was given; give --checkpoint FOLDER, or --demo for the models that ship")
+    if not any(texts) or not all(texts):
+        raise ParameterError("a prompt is missing or empty; give --prompt TEXT or --prompts FILE")
+    for text in texts:
+        if text.encode(errors="replace").decode() != text:
+            raise ParameterError(f"a prompt is not valid UTF-8: {text[:40]!r}; give text")
+    if out is not None:
+        if not out.parent.is_dir() or out.is_dir():
+            raise ParameterError(f"{out} cannot be written: {out.parent} is not a folder, or {out} is one")
+        try:
+            with _part(out).open("w"):
+                pass
+            _part(out).unlink()
+        except OSError as error:
+            raise ParameterError(f"{out} cannot be written: {error.strerror}; give another --out") from error
+
+
+def _demo(
+    console: Console,
+    progress: Console,
+    checkpoint: Path | None,
+    drafter: str | None,
+    texts: list[str],
+    max_tokens: int,
+    given: dict[str, Any],
+) -> bool:
+    from .demo import PROMPT, run
+
+    return run(console, progress, checkpoint, drafter, texts[0] if texts else PROMPT, max_tokens, given)

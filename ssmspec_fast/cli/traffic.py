@@ -1,0 +1,181 @@
+"""`ssmspec traffic`: Poisson request traffic; latency and throughput."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ssmspec_ref.errors import ParameterError, SpecError
+
+from .generate import write_whole
+from .refusal import nearest, refused
+
+if TYPE_CHECKING:
+    from ..engine.loop import Engine
+    from ..engine.scheduler import Policy
+    from ..engine.traffic import Traffic
+
+app = typer.Typer(pretty_exceptions_enable=False, help="Serve Poisson request traffic; measure latency and throughput.")
+
+
+QUIET = 5.0
+POLICIES = ("continuous", "clearing")
+
+
+@app.callback(invoke_without_command=True)
+def traffic(
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face checkpoint.")] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Use a small model with random weights, on the CPU.")] = False,
+    drafter: Annotated[
+        str | None, typer.Option(help="Folder of a checkpoint, ngram or lookup. Omit for plain decoding.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
+    ] = None,
+    drafts: Annotated[int, typer.Option(help="Draft tokens per step.")] = 4,
+    rate: Annotated[float, typer.Option(help="Mean requests per second.")] = 4.0,
+    requests: Annotated[int, typer.Option(help="Number of requests.")] = 64,
+    policy: Annotated[str, typer.Option(help="continuous batching, or clearing: serve the queue in batches.")] = "continuous",
+    capacity: Annotated[int, typer.Option(help="Clearing: start a batch when this many requests wait.")] = 8,
+    wait: Annotated[float, typer.Option(help="Clearing: or when the oldest has waited this many seconds.")] = 0.1,
+    tokens: Annotated[int, typer.Option(help="Tokens generated per request.")] = 64,
+    length: Annotated[int, typer.Option(help="Random tokens per prompt.")] = 32,
+    slots: Annotated[int, typer.Option(help="Requests decoded at once.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and prompts.")] = 0,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON, in seconds and tokens per second.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write times and tokens as JSON.")] = None,
+) -> None:
+    """Replay Poisson arrivals; print latency, time to the first token and throughput."""
+    try:
+        if tokens < 1 or length < 1:
+            raise ParameterError(f"tokens and length are {tokens} and {length}; give 1 or more")
+        engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
+        if rate > 0:
+            typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
+        found = _replay(engine, _policy(policy, capacity, wait), rate, requests, tokens, length, seed)
+    except (SpecError, ModuleNotFoundError) as error:
+        raise refused(error) from error
+    held = summary(found)
+    typer.echo(json.dumps(held) if as_json else table(held))
+    if out is not None:
+        times = [
+            {"arrival": s.arrival, "start": s.start, "first": s.first, "finish": s.finish, "tokens": s.tokens}
+            for s in found.served
+        ]
+        write_whole(out, json.dumps({"summary": held, "served": times}) + "\n")
+
+
+def _policy(name: str, capacity: int, wait: float) -> "Policy":
+    """Raises: ParameterError."""
+    from ..engine.scheduler import Clearing, Continuous
+
+    if name not in POLICIES:
+        raise ParameterError(f"policy is {name!r}{nearest(name, POLICIES)}; it must be continuous or clearing")
+    return Continuous() if name == "continuous" else Clearing(capacity, wait)
+
+
+def _engine(
+    checkpoint: Path | None,
+    tiny: bool,
+    drafter: str | None,
+    method: str | None,
+    drafts: int,
+    slots: int,
+    cache: int,
+    device: str,
+) -> "Engine":
+    """The engine, with graphs on a GPU. Raises: ParameterError, and what loading raises."""
+    if tiny:
+        beside = {
+            "checkpoint": checkpoint,
+            "drafter": drafter,
+            "method": method,
+            "device": None if device == "cpu" else device,
+        }
+        given = [f"--{name}" for name, value in beside.items() if value is not None]
+        if given:
+            raise ParameterError(f"--tiny decodes plainly on the CPU, so {', '.join(given)} cannot be given too; omit one")
+        import torch
+
+        from ..bench.models import random_model
+        from ..engine.loop import Engine
+
+        return Engine(random_model("tiny", torch.float32, "cpu"), slots=slots, cache=cache)
+    if checkpoint is None:
+        raise ParameterError("no checkpoint was given; give --checkpoint FOLDER, or --tiny")
+    from ..engine.graphs import CUDARecorder
+    from ..models.build import Parts
+
+    options: dict[str, Any] = {"mode": "fast", "device": device, "drafts": drafts, "slots": slots, "cache": cache}
+    found: Engine = Parts(checkpoint, drafter, method, **options).load().engine
+    if device.startswith("cuda"):
+        found.recorder = CUDARecorder()
+    return found
+
+
+def _replay(engine: "Engine", policy: "Policy", rate: float, requests: int, tokens: int, length: int, seed: int) -> "Traffic":
+    """Runs a first batch to compile prefill, records steps of every size, then replays. Raises: ParameterError,
+    LengthError."""
+    import torch
+
+    from ..engine.requests import Settings
+    from ..engine.scheduler import Scheduler
+    from ..engine.traffic import poisson, replay
+
+    arrivals = poisson(rate, requests, seed)
+    vocabulary, generator = engine.model.config.vocabulary, torch.Generator().manual_seed(seed)
+    prompts = torch.randint(0, vocabulary, (requests, length), generator=generator).tolist()
+    settings = Settings(tokens)
+    engine.generate(prompts[: engine.slots], settings)
+    engine.prepare(settings)
+    scheduler = Scheduler(engine, settings, policy)
+    try:
+        return replay(scheduler, prompts, arrivals, progress(requests))
+    finally:
+        scheduler.close()
+
+
+PERCENTILES = (50, 95, 99)
+
+
+def summary(found: "Traffic") -> dict[str, float]:
+    """Units: seconds, tokens per second."""
+    return {
+        "requests": len(found.served),
+        "failed": sum(one.ending == "failed" for one in found.served),
+        "tokens": sum(len(one.tokens) for one in found.served),
+        **{f"p{percent} first token": round(found.wait(percent), 4) for percent in PERCENTILES},
+        **{f"p{percent} latency": round(found.latency(percent), 4) for percent in PERCENTILES},
+        "throughput": round(found.throughput, 2),
+    }
+
+
+def table(held: dict[str, float]) -> str:
+    """The figures as readable text."""
+    lines = [f"{'requests':<13}{held['requests']} ({held['failed']} failed), {held['tokens']} tokens"]
+    lines += [
+        f"{name:<13}" + "   ".join(f"p{p} {1e3 * held[f'p{p} {name}']:.0f} ms" for p in PERCENTILES)
+        for name in ("first token", "latency")
+    ]
+    return "\n".join([*lines, f"{'throughput':<13}{held['throughput']:.1f} tokens/s"])
+
+
+def progress(requests: int) -> Callable[[int], None]:
+    """Prints how many requests have ended and about how long the others take, at most every `QUIET` seconds."""
+    began = last = time.monotonic()
+
+    def ended(count: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if count and count < requests and now - last > QUIET:
+            last = now
+            left = (now - began) / count * (requests - count)
+            typer.echo(f"{count}/{requests} requests have ended, about {left:.0f} s left", err=True)
+
+    return ended

@@ -1,0 +1,1 @@
+"""Models: their config, their checkpoint, their forward pass and their tokenizer."""

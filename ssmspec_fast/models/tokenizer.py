@@ -1,0 +1,115 @@
+"""Text to tokens and back, by a folder's tokenizer.json only: nothing in the folder is executed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ssmspec_ref.errors import ParameterError
+
+from ..errors import BrokenFile, TokenizerMismatch
+from .checkpoint import TOKENIZER_LIMIT, read_json
+
+FILE = "tokenizer.json"
+LOST = "\ufffd"
+"""The replacement for bytes that do not form a whole character yet."""
+
+
+class Tokenizer:
+    """The tokenizer of a folder, through transformers.
+
+    Raises: BrokenFile for a file that is missing or not a tokenizer.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        from transformers import PreTrainedTokenizerFast
+
+        file = Path(folder) / FILE
+        if not file.parent.is_dir():
+            raise BrokenFile(f"{folder} is not a folder; give one with config.json, safetensors and {FILE}")
+        if not file.is_file():
+            raise BrokenFile(f"{file} is missing; give prompts as tokens, or a folder with a {FILE}")
+        self.folder, self.rules = Path(folder), read_json(file, TOKENIZER_LIMIT)
+        with named(f"{file} is not a tokenizer"):
+            self.inner: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))  # type: ignore[no-untyped-call]
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text. Raises: ParameterError for invalid text, BrokenFile if the tokenizer's rules do not
+        terminate."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ParameterError(f"a prompt is not valid UTF-8 at character {error.start}; give text") from error
+        with named(f"{self.folder / FILE} cannot encode a text of {len(text)} characters"):
+            return list(self.inner.encode(text))
+
+    def decode(self, tokens: list[int] | tuple[int, ...]) -> str:
+        return self.inner.decode(list(tokens), clean_up_tokenization_spaces=False)
+
+    def pieces(self) -> dict[str, int]:
+        """The text piece of every token."""
+        return dict(self.inner.get_vocab())
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Turns any error of the library, a panic of its Rust code included, into BrokenFile."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # the library has no error type, and a panic is not an Exception
+        raise BrokenFile(f"{what}: {str(error)[:200]}; download it again") from error
+
+
+class Bare:
+    """A tokenizer that adds nothing at either end. It skips the wrapper around the file's own rules, which costs 50 us a
+    call."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.rules = tokenizer.inner.backend_tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.rules.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, tokens: list[int]) -> str:
+        return str(self.rules.decode(tokens, skip_special_tokens=False))
+
+
+class Stream:
+    """Text token by token: an incomplete character waits for the next token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.shown = tokenizer, 0
+        self.tokens: list[int] = []
+
+    def add(self, *tokens: int) -> str:
+        """Adds tokens and returns the text that can be shown now."""
+        self.tokens += tokens
+        text = self.tokenizer.decode(self.tokens)
+        return "" if text.endswith(LOST) else self._from(text)
+
+    def rest(self) -> str:
+        """The text that still waits."""
+        return self._from(self.tokenizer.decode(self.tokens))
+
+    def _from(self, text: str) -> str:
+        new, self.shown = text[self.shown :], len(text)
+        return new
+
+
+def same(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether two tokenizers split every text alike: the same pieces with the same numbers, made by the same rules."""
+    if one.pieces() != other.pieces():
+        return False
+    return all(one.rules.get(part) == other.rules.get(part) for part in ("normalizer", "pre_tokenizer", "model"))
+
+
+def check_size(tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Raises: TokenizerMismatch for a tokenizer with tokens that its model does not have."""
+    most = max(tokenizer.pieces().values(), default=-1)
+    if most >= vocabulary:
+        raise TokenizerMismatch(
+            f"the tokenizer of {tokenizer.folder} has token {most}, but the model's vocabulary is 0 to {vocabulary - 1}; "
+            "they are from different models"
+        )
