@@ -1,1 +1,1 @@
-"""The conformance suite: judges an implementation that it reaches through an adapter."""
+"""The conformance suite: tests an implementation through an adapter."""

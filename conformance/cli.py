@@ -1,8 +1,10 @@
 """`ssmspec conform`: run the suite on an adapter, list its cases, show a report again."""
 
+import re
 import secrets
-from collections.abc import Iterator
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,47 +12,65 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
 
-from . import artefacts, starting
+from . import starting
+from .diagnose.dump import dump as write_case
+from .engines import cli as engines
 from .errors import ConformanceError, UnknownCase
-from .judge import OTHER
-from .known import read_known
-from .matrix import show
-from .opening import DEFAULT, Opening
-from .plan import Job, Selection, plan
-from .pool import Pool
-from .process import TIMEOUT
-from .refusal import FAILED, INTERRUPTED, refused
-from .report import Result, Writer, header, opened, read_report
-from .run import Alone, Judges, Setting
-from .run import run as run_plan
+from .explain.explain import explain
+from .isolation.memory import allowed
+from .judge.verdict import OTHER, Judgement
+from .on_ray import options
+from .on_ray.crew import Crew
+from .on_ray.judges import OnRay, declared
+from .progress.folder import RunFolder
+from .progress.resume import Kept, read_kept
+from .refusal import BROKEN, FAILED, INTERRUPTED, broke, nearest, refused
+from .report import artefacts
+from .report.matrix import show
+from .report.stream import Diagnosis, Header, Result, header, read_report
+from .run.again import path_of
+from .run.known import read_known
+from .run.load import ours
+from .run.open_adapters import Opening
+from .run.plan import Job, Selection, plan
+from .run.pool import Pool
+from .run.process import TIMEOUT
+from .run.runner import Alone, Outcome, Setting, rerun
+from .run.runner import run as run_plan
 from .starting import ADAPTER, DEVICE, PROGRAMS
 from .suite import SPECIFICATIONS
 from .suite.specification import TIERS
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, help="Judge an implementation against the float64 reference."
+    no_args_is_help=True, pretty_exceptions_enable=False, help="Test an implementation against the float64 reference."
 )
 
 
+SAFE = re.compile(r"[^\w.-]+")
+"""Characters that are replaced in a folder's name."""
+FEW = 3
+"""Cases to run before the remaining time is estimated."""
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
-REPORT = f"Folder for the report; else {FOLDER}, of one case {FOLDER / OF_A_CASE}."
+REPORT = f"Folder for the report. Default: {FOLDER}; with --case {FOLDER / OF_A_CASE}."
+DUMP = "Save the case of --case, or the smallest case of each failure, in this folder: an npz and a script that loads it."
+MEMORY = "Memory limit in GiB of a worker and what it starts. Default: 0.8 of the machine's memory."
 
 
 def _tier(value: str) -> str:
     if value not in TIERS:
-        raise typer.BadParameter(f"{value!r} is no tier; give one of {', '.join(TIERS)}")
+        raise typer.BadParameter(f"{value!r} is not a tier; give one of {', '.join(TIERS)}{nearest(value, TIERS)}")
     return value
 
 
 def _shard(value: str) -> str:
     part, _, parts = value.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise typer.BadParameter(f"{value!r} is no shard; give part/parts, such as 2/4")
+        raise typer.BadParameter(f"{value!r} is not a shard; give part/parts, such as 2/4")
     return value
 
 
@@ -58,138 +78,247 @@ def _shard(value: str) -> str:
 def run(
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
     program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
-    tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s) or standard.")] = "standard",
-    subject: Annotated[str, typer.Option(help="Only these subjects; a pattern.")] = "*",
+    tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s), standard or deep (hours).")] = "standard",
+    subject: Annotated[str, typer.Option(help="Only these subjects; a pattern such as 'qwen3*'.")] = "*",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern such as 'ssd.*'.")] = "*",
     case: Annotated[str | None, typer.Option(help="One case, by its id.")] = None,
+    before: Annotated[list[str] | None, typer.Option(help="A case to run before --case. May be repeated.")] = None,
     report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
-    known: Annotated[Path | None, typer.Option(help="A list of known failures instead of the one that ships.")] = None,
+    known: Annotated[Path | None, typer.Option(help="List of known failures, instead of the one that ships.")] = None,
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that judge, each with a worker for each adapter.")] = 1,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one call of the implementation.")] = TIMEOUT,
-    in_process: Annotated[bool, typer.Option("--in-process", help="Call it in this process, for debuggers.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="The seed of the inputs that come second; else drawn.")] = None,
-    shard: Annotated[str, typer.Option(callback=_shard, help="Judge one part of the cases, such as 2/4.")] = "1/1",
+    jobs: Annotated[int, typer.Option(min=1, help="Parallel processes. Each starts a worker for each adapter.")] = 1,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Time limit of one call of the implementation, in seconds.")
+    ] = TIMEOUT,
+    memory: Annotated[float | None, typer.Option(min=0.1, help=MEMORY)] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Call the implementation in this process, for debuggers.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the randomised second inputs. Default: random.")] = None,
+    dump: Annotated[Path | None, typer.Option(help=DUMP)] = None,
+    shard: Annotated[str, typer.Option(callback=_shard, help="Run one shard of the cases, such as 2/4.")] = "1/1",
+    ray: options.Address = None,
+    ray_parts: Annotated[int, typer.Option(min=1, help="Shards of each subject.", rich_help_panel=options.PANEL)] = 1,
+    ray_cpus: options.Cpus = 1.0,
+    ray_gpus: options.Gpus = None,
+    ray_memory: options.Memory = 0.0,
+    ray_tries: options.Tries = 3,
+    ray_wait: options.Wait = 600.0,
+    ray_ship: options.Ship = None,
+    ray_mixed: options.Mixed = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the unfinished run in the report folder.")] = False,
 ) -> None:
-    """Run the suite and print the matrix. Exits with 1 if a case fails or stays unknown.
+    """Run the suite and print the matrix. Exit code 1: a case failed or stayed unknown; 3: the suite itself broke.
 
-    Every adapter is called in a process of its own: what hangs, crashes or prints there fails its case, and the run goes on.
+    Each adapter runs in its own process. A case that hangs, crashes or prints fails, and the run continues.
     """
-    console, progress = Console(), Console(stderr=True)
+    progress = Console(stderr=True)
     part, parts = map(int, shard.split("/"))
-    selection = Selection(tier, subject, operation, case, (part, parts))
+    if before and not case:
+        raise typer.BadParameter("--before needs --case: which case follows it?")
+    selection = Selection(tier, subject, operation, case, tuple(before or ()), (part, parts))
     report = report or (FOLDER / OF_A_CASE if case else FOLDER)
     try:
-        opening = Opening(starting.names(adapter, program), device, not in_process, timeout)
-        green = _judge(opening, selection, report, known, jobs, seed, console, progress)
+        share = options.share(ray, device, ray_cpus, ray_gpus, ray_memory, ray_tries, ray_wait, ray_ship, ray_mixed)
+        if share and dump:
+            raise typer.BadParameter("--dump calls the implementation on this machine; give --case, and omit --ray")
+        if share and (in_process or jobs > 1):
+            raise typer.BadParameter("--ray runs each shard as a task; omit --jobs and --in-process")
+        limit = None if memory is None else allowed(memory)
+        opening = Opening(starting.names(adapter, program), device, not in_process, timeout, limit)
+        with RunFolder(report, resume) as folder:
+            outcome, ran = _judge(opening, selection, folder, known, (jobs, share, ray_parts), seed, progress)
+        if dump:
+            chosen = [(subject, case)] if case else [(d.subject, d.smallest) for d in outcome.diagnoses]
+            for path in _dumped(opening, chosen, dump):
+                progress.print(f"{path} is written", soft_wrap=True, highlight=False, markup=False)
     except ConformanceError as error:
         raise refused(error) from error
+    except typer.BadParameter:
+        raise
     except KeyboardInterrupt as error:
-        progress.print(f"interrupted; the report in {report} is not whole", soft_wrap=True, highlight=False, markup=False)
+        told = f"interrupted; the report in {report} is unfinished; --resume continues it"
+        progress.print(told, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(INTERRUPTED) from error
-    if not green:
+    except Exception as error:
+        raise broke(error) from error
+    if outcome.broke:
+        raise typer.Exit(BROKEN)
+    if not (outcome.green and ran):
         raise typer.Exit(FAILED)
+
+
+def _dumped(opening: Opening, chosen: list[tuple[str, str]], folder: Path) -> Iterator[Path]:
+    """Write the inputs, expected values and current outputs of cases to files."""
+    with opening.open() as adapters:
+        for subject, case in dict.fromkeys(chosen):
+            jobs, _ = plan(adapters, Selection(subject=subject, case=case))
+            for job in jobs:
+                below = folder if len(chosen) == 1 and len(jobs) == 1 else folder / SAFE.sub("-", job.subject.name)
+                yield write_case(below, job.specification, job.capability, job.case)
 
 
 def _judge(
     opening: Opening,
     selection: Selection,
-    report: Path,
+    folder: RunFolder,
     known: Path | None,
-    count: int,
+    workers: tuple[int, options.Share | None, int],
     seed: int | None,
-    console: Console,
     progress: Console,
-) -> bool:
-    def missing(error: ConformanceError) -> None:
-        progress.print(f"[yellow]left out[/yellow]: {escape(str(error))}", soft_wrap=True)
-
-    progress.print(f"loading {', '.join(opening.names or DEFAULT)}", style="dim", highlight=False, markup=False)
-    with opening.open(missing) as adapters:
+) -> tuple[Outcome, bool]:
+    """Run a plan. Returns the outcome, and whether it had any case (a shard may have none). `workers` are local processes, or
+    a share of a cluster and the number of shards of each subject there."""
+    count, share, parts = workers
+    kept = read_kept(folder.path) if folder.resuming else None
+    progress.print(f"loading {', '.join(opening.names)}", style="dim", highlight=False, markup=False)
+    with _opened(opening, share, progress) as (adapters, imported, crew):
+        drawn = seed if seed is not None else kept.seed if kept else _drawn()
+        selection = replace(selection, seed=drawn)
         jobs, left_out = plan(adapters, selection)
-        lists = {made.name: read_known(made.name, known) for made in adapters.values()}
-        setting = Setting(lists, opening.device, _drawn() if seed is None else seed)
-        progress.print(f"inputs that come second: --seed {setting.seed}", style="dim", highlight=False)
+        lists = {made.name: read_known(made.name if ours(given) else "", known) for given, made in adapters.items()}
+        paths = {name: path_of(name) for name in opening.names}
+        setting = Setting(lists, opening.device, drawn, paths=paths, shrinks=selection.case is None)
+        progress.print(f"seed of the randomised second inputs: --seed {setting.seed}", style="dim", highlight=False)
+        head = _head(adapters, imported, selection, setting, kept)
         found = replace(opening, names=tuple(adapters))
-        pool = Pool(count, found, selection, setting, jobs) if count > 1 else nullcontext(Alone(setting))
-        with pool as judges:
-            return _written(adapters, jobs, left_out, selection, setting, judges, report, console, progress)
+        one = OnRay(crew, found, selection, setting, parts) if crew else Alone(setting)
+        pool = Pool(count, found, selection, setting) if count > 1 else nullcontext(one)
+        with pool as judges, _bar(progress) as bar:
+            folder.begin(head, kept.results.values() if kept else ())
+            if crew:
+                crew.note(folder.path, folder.resuming)
+            whole = selection.whole and selection.tier != TIERS[0]
+            write = _watched(folder, len(jobs) - (len(kept.results) if kept else 0), bar)
+            outcome = run_plan(jobs, left_out, setting, write, whole, judges, _earlier(kept, setting))
+        folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
+    where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
+    show(Console(), head, outcome.results, outcome.diagnoses, where)
+    return outcome, bool(jobs) or bool(head.shard)
 
 
-def _written(
-    adapters: dict[str, Adapter],
-    jobs: list[Job],
-    left_out: list[Result],
-    selection: Selection,
-    setting: Setting,
-    judges: Judges,
-    report: Path,
-    console: Console,
-    progress: Console,
-) -> bool:
+@contextmanager
+def _opened(
+    opening: Opening, share: options.Share | None, progress: Console
+) -> Iterator[tuple[dict[str, Adapter], dict[str, str], Crew | None]]:
+    """The adapters of a run, the packages that they import, and the workers of a cluster, if there is one."""
+    if share is None:
+        with opening.open() as adapters:
+            yield adapters, Opening.versions(adapters.values()), None
+        return
+    with Crew(share, opening.names, lambda text: progress.print(f"ray: {text}", style="dim", markup=False)) as crew:
+        yield *declared(crew, opening), crew
+
+
+def _head(
+    adapters: dict[str, Adapter], imported: dict[str, str], selection: Selection, setting: Setting, kept: Kept | None
+) -> Header:
+    """The header of a run. Raises: ReportError if the run to continue had other settings."""
     shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
     versions = {made.name: made.version for made in adapters.values()}
-    head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only)
-    whole = selection.whole and selection.tier == TIERS[-1]
-    with opened(report) as stream, _bar(progress) as bar:
-        writer = Writer(stream, head)
-        outcome = run_plan(_watched(jobs, bar), left_out, setting, writer.add, whole, judges)
-        writer.close()
-    artefacts.write(report)
-    show(console, head, outcome.results, outcome.diagnoses, f"{report / 'report.jsonl'}, page: {report / 'report.html'}")
-    ran = bool(jobs) or bool(shard)  # a shard of few cases may have none
-    return outcome.green and ran
+    head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only, imported)
+    if kept is None:
+        return head
+    kept.check(head)
+    return kept.header
+
+
+def _earlier(kept: Kept | None, setting: Setting) -> Callable[[Job], tuple[Judgement, float] | None]:
+    """The judgements of the run that is continued."""
+
+    def judgement(job: Job) -> tuple[Judgement, float] | None:
+        return kept.judgement(job, rerun(job, job.identity, setting, setting.seed)) if kept else None
+
+    return judgement
 
 
 def _drawn() -> int:
-    """A seed that no implementation can know when it is imported, and that no table has."""
+    """A random seed that no implementation can know at import, and that no lookup table contains."""
     return OTHER + secrets.randbelow(2**31)
 
 
 @app.command(name="list")
 def list_cases(
-    tier: Annotated[str, typer.Option(callback=_tier)] = "smoke",
+    tier: Annotated[str, typer.Option(callback=_tier, help="smoke, standard or deep.")] = "smoke",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern.")] = "*",
 ) -> None:
-    """List the cases of a tier, with what each is there for."""
+    """List the cases of a tier, and what each one tests."""
     console = Console(soft_wrap=True, highlight=False)
     found = [specification for specification in SPECIFICATIONS if fnmatchcase(specification.operation, operation)]
     if not found:
-        raise refused(UnknownCase(f"no operation is {operation!r}; the operations are {', '.join(OPERATIONS)}"))
+        near = nearest(operation, OPERATIONS)
+        raise refused(UnknownCase(f"{operation!r} is not an operation{near}; the operations are {', '.join(OPERATIONS)}"))
     for specification in found:
         for case in specification.cases(tier, Limits()):
             console.print(f"{specification.identify(case)}  [dim]{specification.source(case)}[/dim]")
 
 
+@app.command(name="explain")
+def explain_case(case: Annotated[str, typer.Argument(help="The id of a case, or an operation such as ssd.step.")]) -> None:
+    """Say what every part of a case id means, or how an operation is called: arguments, axes, options."""
+    try:
+        parts = explain(case)
+    except ConformanceError as error:
+        raise refused(error) from error
+    wide = max(len(part) for part, _ in parts)
+    for part, said in parts:
+        Console(soft_wrap=True, highlight=False).print(Text(f"{part:<{wide}}  ", style="bold").append(said, style="not bold"))
+
+
 @app.command(name="report")
 def show_report(path: artefacts.Path_) -> None:
-    """Show a report again; a report that was cut off or edited is refused."""
+    """Print a report again. A truncated or edited report is refused."""
     try:
         read = read_report(path)
     except (ConformanceError, OSError) as error:
         raise refused(error) from error
     show(Console(), read.header, read.results, read.diagnoses, str(path))
+    if told := artefacts.foreign_badge(path, read):
+        Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
 
 
 def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=console, transient=True)
 
 
-def _watched(jobs: list[Job], bar: Progress) -> Iterator[Job]:
-    """The jobs, with progress: a bar on a terminal, otherwise a line for each operation of a subject."""
-    task = bar.add_task("", total=len(jobs))
-    said = ""
-    for done, job in enumerate(jobs):
-        now = f"{job.adapter.name}: {job.subject.name}  {job.case.operation}"
+def _left(began: float, done: int, count: int) -> str:
+    """An estimate of the remaining time, once enough cases have run."""
+    if done < FEW:
+        return ""
+    seconds = (time.monotonic() - began) / done * (count - done)
+    return f"  about {seconds / 60:.0f} min left" if seconds > 90 else f"  about {seconds:.0f} s left"
+
+
+def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result | Diagnosis], None]:
+    """Writes each line and shows progress: a bar on a terminal, otherwise a line per operation of a subject."""
+    task = bar.add_task("", total=count)
+    said, done, began = "", 0, time.monotonic()
+
+    def write(line: Result | Diagnosis) -> None:
+        nonlocal said, done
+        folder.add(line)
+        if isinstance(line, Diagnosis) or not (line.case and line.operation):
+            return
+        now = f"{line.adapter}: {line.subject}  {line.operation}"
         if now != said and not bar.console.is_terminal:
-            bar.console.print(f"{done}/{len(jobs)}  {now}", soft_wrap=True, highlight=False)
-        said = now
-        bar.update(task, description=now)
-        yield job
-        bar.advance(task)
-    bar.update(task, description="looking for the smallest case of each failure", total=None)
+            bar.console.print(
+                f"{done}/{count}  {now}{_left(began, done, count)}", soft_wrap=True, highlight=False, markup=False
+            )
+        said, done = now, done + 1
+        bar.update(task, description=now, advance=1)
+        if done == count:
+            bar.update(task, description="looking for the smallest case of each failure", total=None)
+
+    return write
 
 
 artefacts.register(app)
 starting.register(app)
+engines.register(app)

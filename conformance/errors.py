@@ -1,38 +1,42 @@
-"""Every mistake that a user of the suite can make has one class. The message says what came, what is needed, what to do.
+"""One class for each kind of user error. The message says what was given, what is needed, and what to do.
 
 ConformanceError
-├── UnknownAdapter     no adapter of this name, or its factory gives none
+├── UnknownAdapter     no adapter of this name, or its factory returns none
 ├── AdapterUnavailable the adapter's implementation is not installed
-├── MalformedAdapter   an adapter with a part of another type than the contract's, or with none
-├── UnknownCase        an id that names no case, or a selection that selects nothing
+├── MalformedAdapter   an adapter with a part of the wrong type, without any part, or with the name of another one
+├── UnknownCase        an id that is not a case, or a selection without cases
 ├── UnknownOperation   an adapter that declares an operation which does not exist
 ├── UnknownLimit       a limit on an option, a value or an axis that the operation does not have
 ├── ProgramError       a program that ended, or whose answer cannot be read
-├── OtherWeights       a layer that says it used other weights than those given
+├── Garbled            bytes from an adapter's process that are not a message
+├── OtherWeights       a layer that reports other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
-├── UnpackError        a peer's wheel that cannot be had, or lacks a part; a folder that holds another version
-└── ReportError        a report that is truncated, edited or of another version, or that cannot be written
+├── UnpackError        a wheel that cannot be downloaded or lacks a part; a folder that holds another version
+├── ReportError        a report that is truncated, edited or of another version, or that cannot be written; a folder in use
+├── ClusterUnavailable no Ray cluster at an address, or no node with the resources of a task
+├── UnequalNodes       nodes of a cluster with other versions than the first one
+└── RunBroken          the suite itself failed: its report disappeared, or one of its own processes ended
 """
 
 
 class ConformanceError(Exception):
-    """Anything that the suite refuses."""
+    """Base class of the errors that the suite raises."""
 
 
 class UnknownAdapter(ConformanceError):
-    """No adapter of this name, or its factory gives none."""
+    """No adapter of this name, or its factory returns none."""
 
 
 class AdapterUnavailable(ConformanceError):
-    """The implementation behind an adapter is not installed."""
+    """The implementation of an adapter is not installed."""
 
 
 class MalformedAdapter(ConformanceError):
-    """An adapter with a part of another type than the contract's, or with none."""
+    """An adapter with a part of the wrong type, without any part, or with the name of another adapter of the run."""
 
 
 class UnknownCase(ConformanceError):
-    """An id that names no case, or a selection that selects nothing."""
+    """An id that is not a case, or a selection without cases."""
 
 
 class UnknownOperation(ConformanceError):
@@ -47,8 +51,12 @@ class ProgramError(ConformanceError):
     """A program that ended, or whose answer cannot be read."""
 
 
+class Garbled(ConformanceError):
+    """Bytes from an adapter's process that are not a message."""
+
+
 class OtherWeights(ConformanceError):
-    """A layer that says it used other weights than those given."""
+    """A layer that reports other weights than those given."""
 
 
 class KnownListError(ConformanceError):
@@ -56,8 +64,24 @@ class KnownListError(ConformanceError):
 
 
 class UnpackError(ConformanceError):
-    """A package without an adapter here, a wheel that cannot be had or lacks a part, a folder that holds another version."""
+    """An unknown package, a wheel that cannot be downloaded or lacks a part, or a folder that holds another version."""
 
 
 class ReportError(ConformanceError):
     """A report that is truncated, edited or of another version, or that cannot be written."""
+
+
+class ClusterUnavailable(ConformanceError):
+    """No Ray cluster at an address, or no node with the resources of a task."""
+
+
+class UnequalNodes(ConformanceError):
+    """Nodes of a cluster with other versions than the first one."""
+
+
+class RunBroken(ConformanceError):
+    """The suite itself failed: its report disappeared while it was written, or one of its own processes ended."""
+
+
+class OutsideMemory(ConformanceError):
+    """A kernel that accesses memory outside its tensors, or whose programs race on an address."""

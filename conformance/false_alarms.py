@@ -1,9 +1,9 @@
-"""Right implementations under many seeds: none may be blamed.
+"""Run correct implementations with many seeds: all of them must pass.
 
-    python -m conformance.false_alarms --seeds 1000 --out docs/false-alarms.md
+    python -m conformance.false_alarms --seeds 1000 --out docs/evidence/false-alarms.md
 
-Every seed draws other inputs for one case of the table, the cases in turn, and every rewriting (`rewritings`) is judged on
-it. Runs of more than 20 tokens are left to the suite itself. A blamed case ends the command with 1, and is named.
+Every seed draws other inputs for one case of the table, in turn, and every rewriting (`rewritings`) is tested on it. Cases of
+more than 20 tokens are left to the suite itself. A failing case is named, and the command exits with 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from rich.table import Table
 
 from ssmspec_ref.contract import Verdict
 
-from .judge import judge
+from .judge.verdict import judge
 from .meta import STRIDE, jobs, redrawn
 from .rewritings import Rewriting, every
 
 LONGEST, BLOCK = 20, 50
-"""Tokens of a case, and seeds that one process takes at a time."""
+"""Most tokens of a case, and seeds that one process takes at a time."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What came of one rewriting: judged cases, outputs compared, the worst share of a bound, and the cases blamed."""
+    """The results of one rewriting: cases, outputs compared, the largest fraction of a bound, and the failed cases."""
 
     name: str
     contract: str
@@ -40,7 +40,7 @@ class Tally:
 
 
 def tally(rewriting: Rewriting, seeds: Iterable[int]) -> Tally:
-    """Judge one rewriting under every seed."""
+    """Test one rewriting with every seed."""
     subject = rewriting.subject
     found = [job for job in jobs(subject, f"{rewriting.recurrence}.scan") if job.case.sizes["t"] <= LONGEST]
     judged, compared, worst, blamed = 0, 0, 0.0, []
@@ -57,7 +57,7 @@ def tally(rewriting: Rewriting, seeds: Iterable[int]) -> Tally:
 
 
 def campaign(seeds: int, processes: int) -> list[Tally]:
-    """Every rewriting under the seeds from 0 on, dealt out in blocks."""
+    """Test every rewriting with the seeds from 0 on, in blocks."""
     blocks = [range(begin, min(begin + BLOCK, seeds)) for begin in range(0, seeds, BLOCK)]
     tasks = [(rewriting, block) for rewriting in every() for block in blocks]
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
@@ -66,7 +66,7 @@ def campaign(seeds: int, processes: int) -> list[Tally]:
 
 
 def together(parts: Sequence[Tally]) -> Tally:
-    """The blocks of one rewriting as one."""
+    """Merge the blocks of one rewriting."""
     return Tally(
         parts[0].name,
         parts[0].contract,
@@ -78,15 +78,17 @@ def together(parts: Sequence[Tally]) -> Tally:
 
 
 def markdown(found: Sequence[Tally], seeds: int) -> str:
-    """The table, committed."""
+    """The table as Markdown, for the committed page."""
     lines = [
         "# False alarms",
         "",
-        f"Made by `python -m conformance.false_alarms --seeds {seeds} --out docs/false-alarms.md`: right implementations in",
-        "other orders of evaluation and other formats (`conformance/rewritings.py`), judged on the cases of the suite with",
-        "other inputs for every seed. A case that does not pass is a false alarm.",
+        f"Made by `python -m conformance.false_alarms --seeds {seeds} --out docs/evidence/false-alarms.md`.",
         "",
-        f"**{sum(len(t.blamed) for t in found)} false alarms in {sum(t.judged for t in found)} judged cases.**",
+        "Correct implementations with other orders of evaluation and other formats",
+        "(`conformance/rewritings.py`) run the cases of the suite with new inputs for each seed.",
+        "A case that does not pass is a false alarm.",
+        "",
+        f"**{sum(len(t.blamed) for t in found)} false alarms in {sum(t.judged for t in found)} cases.**",
         "",
         "| implementation | contract | cases | outputs compared | worst error / bound | false alarms |",
         "|---|---|---:|---:|---:|---:|",
@@ -96,9 +98,9 @@ def markdown(found: Sequence[Tally], seeds: int) -> str:
 
 
 def main(
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of each rewriting.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each implementation.")] = 40,
     processes: Annotated[int, typer.Option(min=1)] = 2,
-    out: Annotated[Path | None, typer.Option(help="Write the table there, as Markdown.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
     """Judge right implementations under many seeds. Exits with 1 if one is blamed."""
     found, console = campaign(seeds, processes), Console(width=120)

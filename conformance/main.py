@@ -1,10 +1,14 @@
-"""The one command. Its subcommands are found through entry points, so that no part imports another."""
+"""The `ssmspec` command. Its subcommands are found through entry points, so that no part imports another."""
 
+import re
+import sys
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from .refusal import INTERRUPTED, REFUSED, broke, nearest
 
 GROUP = "ssmspec.commands"
 
@@ -16,12 +20,12 @@ def _told(asked: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """The command with every subcommand that is installed; from a bare checkout, with the suite's own."""
+    """The command with every installed subcommand; in a bare checkout, with the suite's own."""
     app = typer.Typer(
         pretty_exceptions_enable=False,
         no_args_is_help=True,
         add_completion=False,
-        help="State-space-model decoding, judged and done.",
+        help="Test and run state-space-model decoding.",
     )
     app.callback()(_version)
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -41,4 +45,33 @@ def _version(
 
 
 def main() -> None:
-    build()()
+    """Run the command. Exits with 3 on an unexpected error; 1 means that something was tested and failed. A usage error is
+    reported in one line, and exits with 2."""
+    try:
+        sys.exit(build()(standalone_mode=False))
+    except Exception as error:
+        if hasattr(error, "format_message") and not type(error).__name__.startswith("NoArgs"):
+            print(one_line(error), file=sys.stderr)
+        elif hasattr(error, "format_message"):
+            error.show()  # type: ignore[attr-defined]  # the help, where no command is given
+        elif type(error).__name__ == "Abort":
+            sys.exit(INTERRUPTED)
+        else:
+            sys.exit(broke(error).exit_code)
+        sys.exit(REFUSED)
+
+
+def one_line(error: Any) -> str:
+    """A usage error in one line: what is wrong, the nearest correct word, and how to get help."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "ssmspec"
+    said = " ".join(error.format_message().split()).removesuffix(".")
+    near = ""
+    wrong = re.search(r"No such (command|option):? '?([^'\s]+)'?", said)
+    if wrong and context and "Did you mean" not in said and "Possible options" not in said:
+        if wrong[1] == "command":
+            choices = context.command.list_commands(context)
+        else:
+            choices = [word for parameter in context.command.params for word in parameter.opts]
+        near = nearest(wrong[2].strip("."), choices)
+    return f"{said}{near} ({command} --help)"

@@ -1,10 +1,10 @@
-"""The suite judged: every planted fault must fail, under other seeds too, and what is right must pass however it is written.
+"""Test the suite: every planted fault must fail, with other seeds too, and every correct implementation must pass.
 
-A fault is caught where a case of its operation, at the standard tier, fails. Each fault is judged under several draws of all
-inputs: the tables of cases stay, and the random numbers behind them are others. One that fails in the first draw only was
-caught by luck. Of operations over whole layers, one kind of layer is judged (`KIND`).
+A fault is caught if a case of its operation, at the standard tier, fails. Each fault is tested with several draws of all
+inputs: the cases stay the same, the random numbers change. A fault that fails in the first draw only was caught by luck. For
+operations on whole layers, one kind of layer is tested (`KIND`).
 
-    python -m conformance.meta --out docs/faults.md
+    python -m conformance.meta --out docs/evidence/faults.md
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,19 +24,19 @@ from ssmspec_ref.contract import Adapter, NumericContract, Subject, Verdict
 from .cases import Case
 from .faults.catalogue import FAULTS, Fault
 from .faults.classes import CLASSES, LEFT_OUT
-from .judge import judge
-from .plan import Job, Selection, plan
+from .judge.verdict import judge
+from .run.plan import Job, Selection, plan
 from .suite.specification import Arguments, Specification
 
 DRAWS, ENOUGH = 3, 3
 STRIDE = 7919
-"""Draws of each fault; how many failing cases of the first are looked for; what one draw adds to every seed."""
+"""Draws of each fault; most failing cases to find in the first; the amount that one draw adds to every seed."""
 KIND = "mamba2"
 
 
 @dataclass(frozen=True)
 class Redrawn(Specification):
-    """A specification with other random numbers behind the same cases."""
+    """A specification whose cases use other random numbers."""
 
     shift: int = 0
 
@@ -56,7 +56,7 @@ def redrawn(specification: Specification, shift: int) -> Redrawn:
 
 @dataclass(frozen=True)
 class Caught:
-    """What came of one fault: cases that failed in the first draw, at most `ENOUGH`, how, and how many draws caught it."""
+    """The result of one fault: cases that failed in the first draw (at most `ENOUGH`), how, and how many draws caught it."""
 
     fault: Fault
     cases: int
@@ -70,15 +70,27 @@ class Caught:
 
 
 def jobs(subject: Subject, operation: str, tier: str = "standard") -> list[Job]:
-    """The cases of one operation; of layers, those of one kind."""
+    """The cases of one operation; for layers, those of one kind."""
     found, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection(tier=tier, operation=operation))
     return [job for job in found if job.case.options.get("kind", KIND) == KIND]
 
 
+def tabled(found: Sequence[Job]) -> list[Job]:
+    """Those of the tables, without sizes and histories of production and without what is drawn when a run starts."""
+    limits = {id(job.specification): (job.specification, job.capability.limits) for job in found}
+    names = {specification.identify(case) for specification, own in limits.values() for case in specification.tabled(own)}
+    return [job for job in found if job.identity in names]
+
+
 def hunt(fault: Fault) -> Caught:
-    """Judge a fault: every case in the first draw, and in every further draw until one fails."""
+    """Test a fault: every case of the tables in the first draw, those of production if none fails, and in every further draw
+    until one fails."""
     found = jobs(fault.subject, fault.operation)
-    failed = list(islice(((job.identity, kind) for job in found if (kind := failing(job, 0))), ENOUGH))
+    tables = tabled(found)
+    failed = list(islice(((job.identity, kind) for job in tables if (kind := failing(job, 0))), ENOUGH))
+    if not failed:
+        others = (job for job in found if job not in tables)
+        failed = list(islice(((job.identity, kind) for job in others if (kind := failing(job, 0))), ENOUGH))
     first = [identity for identity, _ in failed]
     likely = sorted(found, key=lambda job: job.identity not in first)
     draws = sum(any(failing(job, shift * STRIDE) for job in likely) for shift in range(1, DRAWS))
@@ -86,14 +98,14 @@ def hunt(fault: Fault) -> Caught:
 
 
 def failing(job: Job, shift: int) -> str:
-    """How a case fails under shifted seeds; "" where it does not."""
+    """How a case fails with shifted seeds; "" if it passes."""
     specification = redrawn(job.specification, shift) if shift else job.specification
     judgement = judge(specification, job.capability, job.case)
     return judgement.kind if judgement.verdict is Verdict.FAIL else ""
 
 
 def groups() -> list[list[int]]:
-    """The numbers of the faults, those of one operation together: they share their oracle."""
+    """The indices of the faults, grouped by operation: these share their expected values."""
     by: dict[str, list[int]] = {}
     for number, fault in enumerate(FAULTS):
         by.setdefault(fault.operation, []).append(number)
@@ -111,13 +123,13 @@ def hunt_all(processes: int) -> Iterator[Caught]:
 
 
 def _hunted(numbers: Iterable[int]) -> dict[int, Caught]:
-    """What came of some faults; without their subjects, which no other process can be handed."""
+    """The results of some faults, without their subjects, which cannot be pickled."""
     found = {number: hunt(FAULTS[number]) for number in numbers}
     return {number: replace(one, fault=replace(one.fault, subject=Subject("", {}))) for number, one in found.items()}
 
 
 def shown(found: Sequence[Caught]) -> Table:
-    """The table of a terminal."""
+    """The table for a terminal."""
     table = Table("class", "fault", "operation", "caught by", "how", "cases", "draws", title="planted faults")
     for c in sorted(found, key=lambda c: list(CLASSES).index(c.fault.bug_class)):
         style = "" if c.surely else "bold red"
@@ -129,16 +141,18 @@ def shown(found: Sequence[Caught]) -> Table:
 
 
 def markdown(found: Sequence[Caught]) -> str:
-    """The table, committed."""
+    """The table as Markdown, for the committed page."""
     sure = sum(c.surely for c in found)
     lines = [
         "# Planted faults",
         "",
-        "Made by `python -m conformance.meta --out docs/faults.md`. Each fault is a small wrong implementation in",
-        "`conformance/faults`. It is caught where a case of its operation, at the standard tier, fails; it is judged under",
-        f"{DRAWS} draws of all inputs, and one that is not caught in each of them was caught by luck. `{ENOUGH}+` says that",
-        "the search for further failing cases ended there.",
-        "Faults that an author made who had not read the suite stand in [strangers.md](strangers.md).",
+        "Made by `python -m conformance.meta --out docs/evidence/faults.md`.",
+        "",
+        "Each fault is a small wrong implementation in `conformance/faults`. It is caught if a case of",
+        f"its operation fails at the tier standard. It is tested with {DRAWS} different draws of all inputs; a fault that",
+        "only some draws catch was caught by luck.",
+        f"`{ENOUGH}+` means that the search stopped there. Faults that an outsider made are in",
+        "[strangers.md](strangers.md).",
         "",
         f"**{sure} of {len(found)} faults are caught in every draw.**",
         "",
@@ -163,7 +177,7 @@ def markdown(found: Sequence[Caught]) -> str:
 
 def main(
     processes: Annotated[int, typer.Option(min=1)] = 2,
-    out: Annotated[Path | None, typer.Option(help="Write the table there, as Markdown.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
     """Judge the suite by its planted faults. Exits with 1 if one is missed, or was caught by luck."""
     found, console = list(hunt_all(processes)), Console(width=200)

@@ -1,16 +1,16 @@
-"""Right implementations, written differently: they must never be blamed.
+"""Correct implementations, written differently: the suite must pass them.
 
 Each recurrence in NumPy, in the format of its contract, in three orders of evaluation:
 
 sequential    token by token, the sum over the state from its last element to its first
-chunked       by chunks of 4 tokens, from sums of log decays; between chunks the state is stored
+chunked       in chunks of 4 tokens, from sums of log decays; between chunks the state is stored
 output_only   the whole window at once, from the same sums; the state is stored at its end
 
     a_ts = exp(sum of log decays of s+1 .. t)                                         (1)
     S_t  = a_t0 S_0 + sum over s <= t of a_ts (update of s)                           (2)
     u_t  = beta_t (v_t - (a_t0 S_0)^T k_t - sum over s < t of (k_t . a_ts k_s) u_s)   (3), the update of the delta rule
 
-None of it is taken from the reference.
+None of this code is taken from the reference.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +20,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Order, Subject
+from ssmspec_ref.registry import Registry
 from ssmspec_ref.shapes import Array
 
-from .draw import stored
+from .judge.draw import stored
 
 CHUNK = 4
 Precision = Literal["fp64", "fp32", "bf16"]
@@ -30,9 +31,9 @@ Precision = Literal["fp64", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Rewriting:
-    """One recurrence in one precision and order. bf16 keeps the state and the outputs in bf16 and computes in float32."""
+    """One recurrence in one precision and order. bf16 stores the state and the outputs in bf16 and computes in float32."""
 
-    recurrence: Literal["ssd", "selective", "delta"]
+    recurrence: str
     precision: Precision
     order: Order
 
@@ -53,30 +54,30 @@ class Rewriting:
 
     def scan(self, S: Array, window: Any, params: Any) -> tuple[Array, Array]:
         dtype = np.float64 if self.precision == "fp64" else np.float32
-        part: Callable[..., tuple[Array, Array]] = {"ssd": ssd, "selective": selective, "delta": delta}[self.recurrence]
-        formed = FORMED[self.recurrence](lambda a: np.asarray(a, dtype=dtype), window, params)
+        rule = RULES[self.recurrence]
+        formed = rule.formed(lambda a: np.asarray(a, dtype=dtype), window, params)
         tokens = len(formed[0])
         step = {"sequential": 1, "chunked": CHUNK, "output_only": tokens}[self.order]
         state, outputs = S.astype(dtype), []
         for begin in range(0, tokens, step):
-            y, state = part(state, *(a[begin : begin + step] for a in formed))
+            y, state = rule.part(state, *(a[begin : begin + step] for a in formed))
             state = self.keep(state)
             outputs.append(y)
         y = np.moveaxis(np.concatenate(outputs), 0, 1)
-        return self.out(finished(self.recurrence, y, window, params)), state
+        return self.out(rule.finished(y, window, params)), state
 
     def keep(self, S: Array) -> Array:
-        """The state as it is stored."""
+        """Round the state to its storage format."""
         return stored(S, "bf16").astype(np.float32) if self.precision == "bf16" else S
 
     def out(self, y: Array) -> Array:
-        """An output as it is stored."""
+        """Round an output to its storage format."""
         return stored(y, "bf16").astype(np.float32) if self.precision == "bf16" else np.ascontiguousarray(y)
 
 
 def every() -> Iterator[Rewriting]:
     """Every recurrence in every precision and order."""
-    for recurrence in ("ssd", "selective", "delta"):
+    for recurrence in RULES:
         for precision in get_args(Precision):
             for order in get_args(Order):
                 yield Rewriting(recurrence, precision, order)
@@ -126,7 +127,7 @@ def summed(S: Array, g: Array, updates: Array) -> Array:
 
 
 def backwards(a: Array) -> Array:
-    """The sum over the last axis, from its end."""
+    """The sum over the last axis, starting from its end."""
     out = np.zeros(a.shape[:-1], dtype=a.dtype)
     for i in range(a.shape[-1] - 1, -1, -1):
         out = out + a[..., i]
@@ -134,7 +135,7 @@ def backwards(a: Array) -> Array:
 
 
 def steps(narrow: Callable[[Array], Array], window: Any, params: Any) -> Array:
-    """dt, tokens first."""
+    """dt with tokens as the first axis."""
     dt = narrow(window.dt)
     dt = dt if params.dt_bias is None else dt + narrow(params.dt_bias)
     dt = np.logaddexp(dt.dtype.type(0), dt) if params.dt_softplus else dt
@@ -165,13 +166,11 @@ def formed_delta(narrow: Callable[[Array], Array], window: Any, params: Any) -> 
     return q, k, v, g, beta
 
 
-def finished(recurrence: str, y: Array, window: Any, params: Any) -> Array:
-    """D x and the gate."""
-    if recurrence == "delta":
-        return y
+def finished(y: Array, window: Any, params: Any) -> Array:
+    """Add D x and apply the gate."""
     x, D = window.x.astype(y.dtype), params.D
     if D is not None:
-        y = y + (D[:, None] if recurrence == "ssd" and D.ndim == 1 else D).astype(y.dtype) * x
+        y = y + (D[:, None] if D.ndim < x.ndim - 2 else D).astype(y.dtype) * x
     if window.z is None:
         return y
     z = window.z.astype(y.dtype)
@@ -179,9 +178,19 @@ def finished(recurrence: str, y: Array, window: Any, params: Any) -> Array:
         return y * (z / (1 + np.exp(-z)))
 
 
-FORMED: dict[str, Callable[..., tuple[Array, ...]]] = {
-    "ssd": formed_ssd,
-    "selective": formed_selective,
-    "delta": formed_delta,
-}
-"""What each recurrence reads, tokens first, in the format of the contract."""
+@dataclass(frozen=True)
+class Rule:
+    """A recurrence: its inputs, tokens first, in the format of the contract; a run of several tokens; the final steps."""
+
+    name: str
+    formed: Callable[..., tuple[Array, ...]]
+    part: Callable[..., tuple[Array, Array]]
+    finished: Callable[[Array, Any, Any], Array]
+
+
+RULES = Registry(
+    "rewriting",
+    Rule("ssd", formed_ssd, ssd, finished),
+    Rule("selective", formed_selective, selective, finished),
+    Rule("delta", formed_delta, delta, lambda y, window, params: y),
+)

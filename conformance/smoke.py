@@ -1,6 +1,6 @@
-"""Is the adapter itself right? One case of each operation, and what is said is about the adapter, not about its numbers.
+"""Check the adapter itself: one case of each operation. The findings are about the adapter, not about its numbers.
 
-A wrong value is for `run`; what an adapter gets wrong is how it is called, what it returns, and in which form.
+Wrong values are found by `run`. An adapter can be wrong in how it is called, what it returns, and in which form.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,25 +8,27 @@ from dataclasses import dataclass
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability
 
-from .judge import judge
-from .plan import Selection, plan
-from .program import opened
+from .judge.verdict import judge
+from .run.plan import Selection, plan
+from .run.program import opened
 from .suite.specification import Specification
 
 ADVICE = {
     "error": "it raised",
     "crash": "its process ended",
     "timeout": "it gave no answer",
+    "memory": "it used too much memory",
+    "garbled": "it sent an invalid answer",
     "printed": "it printed",
-    "outputs": "it returned another number of outputs",
+    "outputs": "wrong number of outputs",
     "shape": "an output has another shape",
     "dtype": "an output has another type",
-    "nan": "an output holds what is no number",
+    "nan": "an output holds NaN or infinity",
     "mutated": "it wrote into its inputs",
     "used": "it used other weights",
     "void": "its contract is too wide",
 }
-"""Ways of failing that are the adapter's."""
+"""Kinds of failure caused by the adapter."""
 METHODS = {
     "layer": "a layer with forward(u, live=None) -> out, state() -> M, S, and rollback(tokens)",
     "speculate": "an object with verify(inputs, parents=None) -> y, commit(advanced, path), and state() -> M, S",
@@ -36,7 +38,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What one case of one operation of a subject showed; `right` where nothing is wrong with the adapter."""
+    """The result of one case of one operation of a subject; `right` if nothing is wrong with the adapter."""
 
     subject: str
     operation: str

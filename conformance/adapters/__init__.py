@@ -1,3 +1,3 @@
-"""The adapters that ship, one module each with a function `adapter`. Implementations are imported when they are asked for."""
+"""The adapters that ship, one module each with a function `adapter`. Each imports its implementation only when called."""
 
 NAMES = ("reference", "transformers", "fla", "mamba_ssm", "vllm", "sglang", "flashinfer")

@@ -1,7 +1,7 @@
 """flash-linear-attention: the gated delta rule and Kimi Delta Attention, token by token and by chunks.
 
-The state is (key, value), as the reference has it, and new for every call; there is no slot and no tree. Chunks are
-for a GPU: their loop calls a method of its counter, which in the interpreter is a Python integer.
+The state is (key, value), as in the reference, and new for every call; there are no slots and no trees. Chunks need a GPU,
+because their loop calls a method of its counter, which is a Python integer in the interpreter.
 """
 
 from dataclasses import replace
@@ -10,12 +10,12 @@ from typing import Any
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .peers import Tensors, module, one, placed, version_of
+from .peer_kernels.sources import Tensors, module, one, placed, version_of
 
 SEQUENTIAL = NumericContract()
 CHUNK = 64
 ABSENT = {
-    "": "flash-linear-attention judged here is its delta rule",
+    "": "only the delta rule of flash-linear-attention is tested",
     "delta": "no window with accepted tokens, and no tree",
     "delta.scan_masked": "no mask of tokens",
 }
@@ -36,7 +36,7 @@ class Rule:
         return self.tensor.back(o, S_next)
 
     def packed(self, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
-        """Every sequence from its own state; one that is fresh from zeros."""
+        """Every sequence from its own state; sequences marked in `fresh` start from zeros."""
         q, k, v, g, beta = map(self.tensor, (run.q, run.k, run.v, run.g, run.beta))
         begin = self.tensor(S)
         begin[self.tensor(fresh)] = 0
@@ -53,7 +53,7 @@ def subject(name: str, run: Any, contract: NumericContract, gate: str, device: s
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The installed flash-linear-attention. Raises: ImportError, Unsupported."""
+    """The adapter of the installed flash-linear-attention. Raises: ImportError, Unsupported."""
     placed(device)
     delta, kda = module("fla.ops.gated_delta_rule"), module("fla.ops.kda")
     compiled = device != "cpu"

@@ -1,7 +1,7 @@
-"""FlashInfer: on a CPU the reference in torch that it ships for its selective state update, on a GPU the kernel itself.
+"""FlashInfer: on a CPU its own torch reference of the selective state update, on a GPU the kernel itself.
 
-The reference is `flashinfer.trace.templates.mamba`, which needs no CUDA; the kernel is compiled when it is first called, and
-needs the package with all that it depends on, and a CUDA compiler. D is an argument of both that cannot be left out.
+The reference is `flashinfer.trace.templates.mamba`, which needs no CUDA. The kernel is compiled at its first call, and needs
+the package with all its dependencies and a CUDA compiler. D is a required argument of both.
 """
 
 from typing import Any
@@ -10,14 +10,18 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
-from .peers import Tensors, bare, module, version_of
-from .pools import Pool, by_head
+from .peer_kernels.pools import Pool, by_head
+from .peer_kernels.sources import Tensors, bare, module, version_of
 
-HEADS = Limits({"D": ("head", "channel"), "dt_limit": ("off",)}, reason="the update takes D always, and no limits of dt")
-CHANNELS = Limits({"D": ("on",)}, reason="the update takes D always")
-COMPILED = Limits(HEADS.options, {"p": (64, 64), "n": (128, 128)}, "the sizes of Mamba-2's heads; D always, no limits of dt")
+HEADS = Limits({"D": ("head", "channel"), "dt_limit": ("off",)}, reason="the update always takes D, and has no limits of dt")
+CHANNELS = Limits({"D": ("on",)}, reason="the update always takes D")
+COMPILED = Limits(
+    HEADS.options,
+    {"p": (64, 64), "n": (128, 128)},
+    "it takes Mamba-2's head sizes only, always reads D, and has no limits of dt",
+)
 ABSENT = {
-    "": "FlashInfer judged here is its selective state update",
+    "": "only FlashInfer's selective state update is tested",
     "delta": "its references of the gated delta rule take raw gates, and round their inputs to bf16",
     "ssd": "its reference takes one token, and no slots; the chunked form has no reference",
     "selective": "its reference takes one token",
@@ -38,21 +42,21 @@ class Reference:
         return self.tensor.back(y, state)
 
     def by_head(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
-        """Mamba-2, the form with heads that the update takes."""
+        """Mamba-2, in the update's form with heads."""
         state = self.tensor(S)
         y = self.run(state, **heads(self.tensor, token, params))
         return self.tensor.back(y.reshape(token.x.shape), state)
 
 
 def heads(tensor: Tensors, token: Any, params: Any) -> dict[str, Any]:
-    """A token of Mamba-2 as the update takes it, widened by strides of 0."""
+    """A token of Mamba-2 in the form of the update, expanded with strides of 0."""
     x, dt, B, C, z = map(tensor, (token.x, token.dt, token.B, token.C, token.z))
     wide = by_head(tensor, params, x.shape[-1], B.shape[-1])
     return {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus} | wide
 
 
 class Kernel:
-    """The update on a GPU, its rows in slots of a pool."""
+    """The update on a GPU, with its rows in slots of a pool."""
 
     def __init__(self, run: Any, device: str) -> None:
         self.run, self.tensor = run, Tensors(device)
@@ -64,7 +68,7 @@ class Kernel:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The installed FlashInfer. Raises: ImportError; Unsupported for a GPU where its kernels cannot be imported."""
+    """The adapter of the installed FlashInfer. Raises: ImportError, Unsupported (no kernels for the GPU)."""
     homepage, name = "https://github.com/flashinfer-ai/flashinfer/issues", "flashinfer"
     if device == "cpu":
         bare("flashinfer")
@@ -80,7 +84,7 @@ def adapter(device: str = "cpu") -> Adapter:
         except ImportError as error:
             raise Unsupported(
                 f"its CUDA kernels cannot be imported here ({error}); install flashinfer-python with its dependencies and a "
-                "CUDA compiler, or leave --device out to judge its references in torch"
+                "CUDA compiler, or omit --device to test its references in torch"
             ) from error
         name, contract = "flashinfer, compiled", NumericContract(exp="ex2", softplus="log")
         found = {"ssd.step": Capability(Kernel(update, device).by_head, contract, COMPILED)}

@@ -1,7 +1,8 @@
 """mamba-ssm: its Triton kernels of Mamba-2, `selective_state_update` for one token and `mamba_chunk_scan_combined` for many.
 
-The step writes the state in place, by slot where indices are given; a slot below zero is padding. It has no limits of dt, and
-forms softplus as log(e^x + 1). dt, A, D and the bias come per channel, widened by strides of 0, as its own layer calls it.
+The step writes the state in place, by slot if indices are given; a negative slot is padding. It has no dt limits, and
+computes softplus as log(e^x + 1). dt, A, D and the bias are passed per channel, expanded with strides of 0, as in its own
+layer.
 """
 
 from dataclasses import replace
@@ -10,16 +11,16 @@ from typing import Any
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .peers import Tensors, bare, module, placed, version_of
-from .pools import Pool, by_head
+from .peer_kernels.pools import Pool, by_head
+from .peer_kernels.sources import Tensors, bare, module, placed, version_of
 
 STEP = NumericContract(softplus="log")
 CHUNK = 16
 SCAN = replace(STEP, order="chunked", chunk=CHUNK, dot="tf32")
-"""Its products leave the precision of float32 operands to Triton, whose default is tf32; tensor cores cut operands off."""
+"""It leaves the precision of float32 matrix products to Triton, whose default is tf32; tensor cores truncate operands."""
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no dt_limit")
 ABSENT = {
-    "": "mamba-ssm judged here is its Triton kernels of Mamba-2",
+    "": "only mamba-ssm's Triton kernels of Mamba-2 are tested",
     "ssd": "no window with accepted tokens, and no tree",
     "ssd.scan_masked": "no mask of tokens",
 }
@@ -58,7 +59,7 @@ class Kernels:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The installed mamba-ssm. Raises: ImportError, Unsupported."""
+    """The adapter of the installed mamba-ssm. Raises: ImportError, Unsupported."""
     placed(device)
     bare("mamba_ssm")
     kernels, compiled = Kernels(device), device != "cpu"

@@ -1,4 +1,4 @@
-"""The reference judged by itself: never by the code that judges, but its second derivations, and a rewriting in torch."""
+"""The reference tested against itself: by its independent derivations and a rewrite in torch."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,28 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import (
-    conv_filter,
-    conv_tree,
-    delta_chunked,
-    delta_tree,
-    packed,
-    selective_chunked,
-    selective_tree,
-    ssd_chunked,
-    ssd_tree,
-)
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref import packed
+from ssmspec_ref.contract import FLOAT64, OPERATIONS, Adapter, Capability, Subject
 from ssmspec_ref.conv import ConvParams
-from ssmspec_ref.delta import DeltaWindow
-from ssmspec_ref.selective import SelectiveWindow
+from ssmspec_ref.conv import filter as conv_filter
+from ssmspec_ref.conv import tree as conv_tree
+from ssmspec_ref.layers.recurrences import RECURRENCES, Recurrence
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.ssd import SSDWindow
 
-from . import acceptance, attention, backtracking, torch_fp32, windows
+from . import torch_fp32
+from .reference_parts import acceptance, attention, backtracking, windows
 
 CHUNK = 4
-"""Tokens of a chunk: short, so that short cases cross its edges."""
+"""Tokens per chunk: few, so that short cases cross chunk boundaries."""
 CHUNKED = replace(FLOAT64, order="chunked", chunk=CHUNK)
 AT_ONCE = replace(FLOAT64, order="output_only")
 
@@ -44,12 +35,12 @@ def conv_step(M: Array, u: Array, params: ConvParams) -> tuple[Array, Array]:
 
 
 def chunked(module: Any) -> Operation:
-    """The chunked scan of a module, with and without a mask."""
+    """The chunked scan of a module, with or without a mask."""
     return lambda S, window, params, live=None: module.scan(S, window, params, live, chunk=CHUNK)
 
 
 def packed_scan(module: Any) -> Operation:
-    """A packed run as padded rows, by chunks."""
+    """A packed run as padded rows, in chunks."""
 
     def run(S: Array, window: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
         rows, live = packed.unpack(window, np.diff(bounds))
@@ -61,7 +52,7 @@ def packed_scan(module: Any) -> Operation:
 
 
 def step(module: Any, kind: type) -> Operation:
-    """One token as a run of one."""
+    """One token as a window of one."""
 
     def run(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
         window = kind(**{name: None if a is None else a[:, None] for name, a in vars(token).items()})
@@ -71,23 +62,25 @@ def step(module: Any, kind: type) -> Operation:
     return run
 
 
-def recurrence(name: str, module: Any, tree: Any, window: type) -> Subject:
-    """The chunked form and the closed form over trees of one recurrence."""
+def recurrence(kind: Recurrence) -> Subject:
+    """The chunked form and the tree form of one recurrence."""
+    name, module = kind.name, kind.chunked
+    runs = {
+        f"{name}.step": Capability(step(module, kind.window), CHUNKED),
+        f"{name}.scan": Capability(chunked(module), CHUNKED),
+        f"{name}.scan_masked": Capability(chunked(module), CHUNKED),
+        f"{name}.verify_tree": Capability(kind.tree.scan, AT_ONCE),
+        f"{name}.scan_packed": Capability(packed_scan(module), CHUNKED),
+    }
     return Subject(
         f"{name} chunked",
-        {
-            f"{name}.step": Capability(step(module, window), CHUNKED),
-            f"{name}.scan": Capability(chunked(module), CHUNKED),
-            f"{name}.scan_masked": Capability(chunked(module), CHUNKED),
-            f"{name}.verify_tree": Capability(tree.scan, AT_ONCE),
-        }
-        | ({} if name == "selective" else {f"{name}.scan_packed": Capability(packed_scan(module), CHUNKED)}),
+        {operation: run for operation, run in runs.items() if operation in OPERATIONS},
         absent={"": "another part of the reference", "layer": "the second derivations have no layers"},
     )
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """Every second derivation in float64, and the recurrences again in torch, in float32 and with a bf16 state."""
+    """Every independent derivation in float64, and the recurrences in torch, in float32 and with a bf16 state."""
     conv = Subject(
         "conv filter",
         {
@@ -98,11 +91,7 @@ def adapter(device: str = "cpu") -> Adapter:
         },
         absent={"conv": "one derivation only: it moves columns and computes nothing", "": "another part of the reference"},
     )
-    recurrences = (
-        recurrence("ssd", ssd_chunked, ssd_tree, SSDWindow),
-        recurrence("selective", selective_chunked, selective_tree, SelectiveWindow),
-        recurrence("delta", delta_chunked, delta_tree, DeltaWindow),
-    )
+    recurrences = map(recurrence, RECURRENCES.values())
     paths = (attention.subject(), acceptance.subject(), *windows.subjects(), *backtracking.subjects())
     return Adapter("reference", version(), (conv, *recurrences, *paths, *torch_fp32.subjects(device)))
 

@@ -1,6 +1,6 @@
 """The reference's backtracking paths as decoders of a whole model: `conformance.adapters.sequences:adapter`.
 
-Every slot holds a batch of one, so that nothing of one sequence can reach another.
+Every slot holds a separate batch of one, so that sequences cannot affect each other.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from ssmspec_ref.model import Model, ModelState
 from ssmspec_ref.records import arrays
 from ssmspec_ref.shapes import Array
 
-from .backtracking import AT_ONCE
+from .reference_parts.backtracking import AT_ONCE
 
 
 class PathDecoder:
@@ -40,7 +40,7 @@ class PathDecoder:
         self.kept[slot], self.tokens[slot] = speculate.start(state, self.model, self.path), tokens
 
     def one(self, slot: int) -> decode.Sequences:
-        """The sequence of a slot as a batch."""
+        """The sequence of a slot, as a batch of one."""
         return decode.Sequences((self.tokens[slot],), ((),))
 
     def verify(self, window: TokenWindow) -> Array:
@@ -61,7 +61,7 @@ class PathDecoder:
 
     @staticmethod
     def rows(window: TokenWindow, part: slice) -> TokenWindow:
-        """Some rows of a window, as batches of their own: int64."""
+        """Some rows of a window as a separate window of int64."""
         tokens, slots, lengths, parents = (
             None if a is None else np.asarray(a)[part].astype(np.int64)
             for a in (window.tokens, window.slots, window.lengths, window.parents)
@@ -79,7 +79,7 @@ class PathDecoder:
             first += len(window.tokens)
 
     def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
-        """One sequence: the nodes of a path enter its state."""
+        """Commit one sequence: the nodes of a path enter its state."""
         whole = np.full((1, window.tokens.shape[1]), -1, dtype=np.int64)
         whole[0, : len(path)] = path
         accepted = Accepted(np.array([len(path)]), np.array([row]), None if window.parents is None else whole)
@@ -112,11 +112,11 @@ class PathDecoder:
         return tuple(a.copy() for layer in self.kept.get(slot, ()) for a in arrays(layer))
 
     def poison(self) -> None:
-        """A free slot holds nothing, and a record no dead entry."""
+        """Nothing to poison: a free slot is empty, and records have no dead entries."""
 
 
 class PlainDecoder(PathDecoder):
-    """Windows of one token, each of which enters the state at once: plain decoding."""
+    """Plain decoding: windows of one token, which enters the state at once."""
 
     def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
         super().__init__(snapshots, model, slots, cache, window)
@@ -142,7 +142,7 @@ def with_ring(model: Model, slots: int, cache: int, window: int) -> PathDecoder:
 
 
 def decodings(start: Callable[..., PathDecoder] = PathDecoder) -> tuple[Decoding, ...]:
-    """Every path, as `start(path, ..)` makes its decoders."""
+    """Every path; `start(path, ..)` creates its decoders."""
     made = [Decoding(name, partial(start, path), contract, **given) for name, (path, contract, given) in PATHS.items()]
     plain = Decoding("plain", PlainDecoder, FLOAT64, limits=SINGLE)
     return (plain, *made, Decoding("replay buffer", with_ring, AT_ONCE))

@@ -1,9 +1,9 @@
 """SGLang: the Triton kernels of its Mamba-2 and gated-delta layers, run from its sources without the rest of the package.
 
-Windows and trees are verified into buffers that hold a state for every node (`sglang_windows`): a node reads the state of its
-parent, the convolution walks up the parents that it finds in first children and next siblings, and hands the parents on. What
-is accepted is copied into the slots. A slot below zero is padding. The delta rule's state is (value, key); the convolution
-keeps w - 1 inputs. dt, A, D and the bias come widened by strides of 0, as the layer calls the kernel; it has no limits of dt.
+Windows and trees are verified into buffers with a state per node (`sglang_windows`): a node reads the state of its parent.
+The convolution walks up the parents, which it finds from first children and next siblings, and passes the parents on.
+Accepted states are copied into the slots. A negative slot is padding. The delta rule's state is (value, key); the convolution
+keeps w - 1 inputs. dt, A, D and the bias are expanded with strides of 0, as in SGLang's layer; there are no dt limits.
 """
 
 from dataclasses import replace
@@ -15,16 +15,16 @@ from ssmspec_ref import tree
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
-from . import sglang_rings, sglang_windows, standins
-from .layers import Layers
-from .peers import Tensors, importable, module, one, placed, version_of
-from .pools import Pool, by_head, turned, with_oldest
+from .peer_kernels import sglang_rings, sglang_windows, stub_modules
+from .peer_kernels.layers import Layers
+from .peer_kernels.pools import Pool, by_head, turned, with_oldest
+from .peer_kernels.sources import Tensors, importable, module, one, placed, version_of
 
 OPS, RULE = "sglang.kernels.ops.mamba", "sglang.kernels.ops.attention.fla"
 LINEAR = "sglang.kernels.ops.attention.linear"
 CHUNK = 16
 RING = 5
-"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed."""
+"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed during the case."""
 NODES = 64
 STEP = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no limits of dt")
 SIZES = {"w": (2, 4), "t": (1, NODES)}
@@ -32,13 +32,13 @@ TAPS = Limits(sizes=SIZES, reason=f"filters of 2 to 4 taps, and up to {NODES} to
 GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
 MIXED = Limits({"dt_limit": ("off",), "kind": ("mamba2", "delta")}, SIZES, "layers of Mamba-2 and of the gated delta rule")
 ABSENT = {
-    "": "SGLang judged here is its Triton kernels of Mamba-2 and the gated delta rule",
-    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
+    "": "only SGLang's Triton kernels of Mamba-2 and the gated delta rule are tested",
+    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or tested as another subject"),
 }
 
 
 class Kernels(Layers):
-    """The kernels on one device, and how they are called for a batch."""
+    """The kernels on one device, and how to call them for a batch."""
 
     def __init__(self, device: str) -> None:
         self.tensor = Tensors(device)
@@ -51,7 +51,7 @@ class Kernels(Layers):
         self.window_ring, self.advance = spec.gdn_replayssm_spec_decode, spec.commit_gdn_replayssm_spec
         self.scatter = module(f"{OPS}.mamba_state_scatter_triton").fused_mamba_state_scatter_with_mask
 
-    # --- recurrences: `more` says whether nodes are kept, and what their parents are ---
+    # --- recurrences: `more` says whether node states are kept, and gives the parents ---
 
     def ssd(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
         x, dt, B, C, z = map(self.tensor, (window.x, window.dt, window.B, window.C, window.z))
@@ -67,7 +67,7 @@ class Kernels(Layers):
         return self.recurrent(*given, initial_state_source=pool.states, initial_state_indices=pool.index, **how, **more)
 
     def kept(self, rows: int, nodes: int, state: Any, parents: Any) -> dict[str, Any]:
-        """A buffer for the state of every node, NaN in it; the slots are left alone."""
+        """A buffer for the state of every node, filled with NaN; the slots are not written."""
         torch, device = self.tensor.torch, self.tensor.device
         return {
             "disable_state_update": True,
@@ -101,7 +101,7 @@ class Kernels(Layers):
     # --- chunks ---
 
     def chunked(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
-        """Chunks lie on a grid over the whole run; one that sequences share is named for each, with its offset."""
+        """Chunks lie on a grid over the packed run; a chunk of several sequences is listed for each, with its offset."""
         tensor, torch = self.tensor, self.tensor.torch
         pieces = [(at // CHUNK, at % CHUNK) for at in sorted({*range(0, bounds[-1], CHUNK), *bounds[:-1]})]
         owner = [sequence for sequence, (begin, end) in enumerate(pairwise(bounds)) for _ in range(end - begin)]
@@ -130,7 +130,7 @@ class Kernels(Layers):
         return y
 
     def windows(self, pool: Pool, nodes: int) -> dict[str, Any]:
-        """A buffer for the window behind every node, NaN in it."""
+        """A buffer for the window after every node, filled with NaN."""
         torch, rows = self.tensor.torch, len(pool.slots)
         return {
             "intermediate_conv_window": torch.full(
@@ -140,7 +140,7 @@ class Kernels(Layers):
         }
 
     def conv(self, pool: Pool, u: Any, parents: Parents | None, params: Any, more: dict[str, Any]) -> Any:
-        """The outputs (b, t, c); of a tree, the kernel writes the parents into `retrieve_parent_token`."""
+        """The outputs (b, t, c); for a tree, the kernel writes the parents to `retrieve_parent_token`."""
         if parents is not None:
             names = ("retrieve_next_token", "retrieve_next_sibling")
             more |= {name: self.tensor(links).int() for name, links in zip(names, sglang_windows.links(parents), strict=True)}
@@ -199,27 +199,27 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The kernels of the SGLang whose sources are on the path. Raises: ImportError, Unsupported."""
+    """The adapter of the SGLang sources on the path. Raises: ImportError, Unsupported."""
     placed(device)
     stand_in(device)
     kernels = Kernels(device)
     if device == "cpu":
-        module("conformance.adapters.jitted").bind(f"{RULE}.fused_recurrent", "exp")
+        module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/sgl-project/sglang/issues"
     return Adapter("sglang", version_of("sglang"), subjects(kernels, device != "cpu"), homepage)
 
 
 def stand_in(device: str) -> None:
-    """The packages around the kernels, and what these read of the rest."""
+    """Install stubs for the packages around the kernels and the names that the kernels use."""
     import torch
 
     importable(f"{OPS}.triton_ops", "sglang.kernels.ops.memory", RULE, LINEAR)
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    hopper = standins.capability(device)[0] >= 9
+    hopper = stub_modules.capability(device)[0] >= 9
     for package in ("sglang.kernels.jit", "sglang.srt"):
-        standins.module(package)
-    standins.module("sglang.srt.utils", is_gfx95_supported=lambda: False)
-    standins.module("sglang.kernels.jit.utils", is_arch_support_pdl=lambda: hopper)
-    standins.module(
-        "sglang.srt.utils.common", torch_release=release, get_device_core_count=standins.unused("get_device_core_count")
+        stub_modules.module(package)
+    stub_modules.module("sglang.srt.utils", is_gfx95_supported=lambda: False)
+    stub_modules.module("sglang.kernels.jit.utils", is_arch_support_pdl=lambda: hopper)
+    stub_modules.module(
+        "sglang.srt.utils.common", torch_release=release, get_device_core_count=stub_modules.unused("get_device_core_count")
     )

@@ -1,6 +1,6 @@
-"""The recurrences again in torch, token by token, in float32: written from the papers' formulas, not from the reference.
+"""The recurrences rewritten in torch, token by token, in float32, from the papers' formulas and not from the reference.
 
-Two contracts: everything in float32; and the state kept in bf16 after every token, as engines with a bf16 cache do.
+Two contracts: everything in float32; and the state stored in bf16 after every token, as in engines with a bf16 cache.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 from ssmspec_ref.contract import Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .peers import one
+from .peer_kernels.sources import one
 
 FP32 = NumericContract()
 BF16_STATE = NumericContract(state="bf16", stored_every_token=True)
@@ -18,7 +18,7 @@ ABSENT = "torch is not installed: pip install 'ssmspec[torch]'"
 
 
 def subjects(device: str) -> tuple[Subject, ...]:
-    """The torch rewriting under its two contracts; without torch, the reason."""
+    """The torch version under its two contracts; without torch, the reason."""
     if find_spec("torch") is None:
         return (Subject("torch", {}, absent={"": ABSENT}),)
     made = []
@@ -51,7 +51,7 @@ def one_input(scan: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Kernels:
-    """The operations on one device, with the state kept in one format."""
+    """The operations on one device, with the state stored in one format."""
 
     def __init__(self, device: str, state: str) -> None:
         import torch

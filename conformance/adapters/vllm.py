@@ -1,9 +1,9 @@
 """vLLM: the Triton kernels of its Mamba-2 and gated-delta layers, run from its sources without the rest of the package.
 
-A state is kept for every token of a window, in slots of a table: a window reads the slot of the last accepted token and
-writes all of its own (`vllm_windows`). Slot 0 is padding. The delta rule's state is (value, key); the convolution keeps
-w - 1 inputs, and behind them those of a window's drafts. dt, A, D and the bias come widened by strides of 0, as the layer
-calls the kernels; D and the bias are arguments that cannot be left out, and dt has no limits in a step.
+Every token of a window has a state, in a table of slots: a window reads the slot of the last accepted token and writes all of
+its own slots (`vllm_windows`). Slot 0 is padding. The delta rule's state is (value, key); the convolution keeps w - 1 inputs,
+followed by those of a window's drafts. dt, A, D and the bias are expanded with strides of 0, as in vLLM's layer; D and the
+bias are required arguments, and a step has no dt limits.
 """
 
 from dataclasses import replace
@@ -16,19 +16,19 @@ from typing import Any
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from . import standins, vllm_windows
-from .layers import Layers
-from .peers import Tensors, importable, joined, module, one, placed, version_of
-from .pools import Pool, by_head, ends, flat, turned, with_oldest
+from .peer_kernels import stub_modules, vllm_windows
+from .peer_kernels.layers import Layers
+from .peer_kernels.pools import Pool, by_head, ends, flat, turned, with_oldest
+from .peer_kernels.sources import Tensors, importable, joined, module, one, placed, version_of
 
 OPS, RULE = "vllm.model_executor.layers.mamba.ops", "vllm.third_party.flash_linear_attention.ops"
 PADDING = 0
-"""The slot that is padding; `vllm.v1.attention.backends.utils.NULL_BLOCK_ID`."""
+"""The padding slot; `vllm.v1.attention.backends.utils.NULL_BLOCK_ID`."""
 CHUNK = 16
 RING = 5
-"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed."""
+"""Entries of the ring: fewer than the seven tokens of a case, so that it is flushed during the case."""
 HEADS = {"D": ("head", "channel"), "dt_bias": ("on",), "dt_limit": ("off",)}
-STEP = Limits(HEADS, reason="selective_state_update takes D and dt_bias always, and no limits of dt")
+STEP = Limits(HEADS, reason="selective_state_update always takes D and dt_bias, and has no limits of dt")
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="its step has no limits of dt")
 TAPS = Limits(sizes={"w": (2, 4)}, reason="filters of 2 to 4 taps, which every kernel of its convolution takes")
 GATE = Limits({"gate": ("head",)}, reason="its gate is per head")
@@ -39,14 +39,14 @@ OBLONG = Limits(
 )
 MIXED = Limits(HEADS | {"kind": ("mamba2", "delta")}, TAPS.sizes, "layers of Mamba-2 and of the gated delta rule")
 ABSENT = {
-    "": "vLLM judged here is its Triton kernels of Mamba-2 and the gated delta rule",
+    "": "only vLLM's Triton kernels of Mamba-2 and the gated delta rule are tested",
     "speculate.tree": "no kernel takes a tree",
-    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or another subject's"),
+    **dict.fromkeys(("conv", "ssd", "delta"), "no kernel for it, or tested as another subject"),
 }
 
 
 class Kernels(Layers):
-    """The kernels on one device, and how they are called for a batch."""
+    """The kernels on one device, and how to call them for a batch."""
 
     padding = PADDING
 
@@ -74,12 +74,12 @@ class Kernels(Layers):
         return self.tensor.back(out, pool.rows())
 
     def ssd(self, tokens: Any, params: Any) -> dict[str, Any]:
-        """Tokens in a run, as the step takes them."""
+        """Packed tokens in the form that the step takes."""
         x, dt, B, C, z = map(self.tensor, (tokens.x, tokens.dt, tokens.B, tokens.C, tokens.z))
         given = {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
         return given | by_head(self.tensor, params, x.shape[-1], B.shape[-1])
 
-    # --- windows: a slot for every token ---
+    # --- windows: one slot per token ---
 
     def ssd_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
         b, t = window.dt.shape[:2]
@@ -93,7 +93,7 @@ class Kernels(Layers):
         return self._rule(self.recurrent, pool, window, params, num_accepted_tokens=accepted)
 
     def kda_window(self, pool: Pool, accepted: Any, window: Any, params: Any) -> Any:
-        """As `delta_window`, from the first slot always."""
+        """As `delta_window`, but always from the first slot."""
         return self._rule(self.kda, pool, window, params)
 
     def _rule(self, kernel: Any, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
@@ -105,7 +105,7 @@ class Kernels(Layers):
         return o[0].unflatten(0, (b, t))
 
     def ssd_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
-        """A run as one window; the slot of its last token holds the state."""
+        """A packed run as one window; the slot of its last token holds the final state."""
         return self._scan(self.ssd_window, S, window, params, window.dt.shape[1])
 
     def delta_scan(self, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
@@ -125,7 +125,7 @@ class Kernels(Layers):
     # --- chunks ---
 
     def chunked(self, states: Any, run: Any, bounds: list[int], params: Any) -> tuple[Any, Any]:
-        """Chunks begin anew with every sequence."""
+        """Chunks start at the first token of every sequence."""
         tensor, torch = self.tensor, self.tensor.torch
         cuts, last = [0], list[int]()
         owner = list[int]()
@@ -208,24 +208,24 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
 
 
 def adapter(device: str = "cpu") -> Adapter:
-    """The kernels of the vLLM whose sources are on the path. Raises: ImportError, Unsupported."""
+    """The adapter of the vLLM sources on the path. Raises: ImportError, Unsupported."""
     placed(device)
     stand_in(device)
     kernels = Kernels(device)
     if device == "cpu":
-        module("conformance.adapters.jitted").bind(f"{RULE}.fused_recurrent", "exp")
+        module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/vllm-project/vllm/issues"
     return Adapter("vllm", version_of("vllm"), subjects(kernels, device != "cpu"), homepage)
 
 
 def stand_in(device: str) -> None:
-    """The packages around the kernels, and what these read of the rest."""
+    """Install stubs for the packages around the kernels and the names that the kernels use."""
     import triton
     import triton.language as tl
     from triton.language.extra import libdevice
 
     importable(OPS, RULE)
-    major, minor = standins.capability(device)
+    major, minor = stub_modules.capability(device)
     platform = SimpleNamespace(
         **dict.fromkeys(("is_cpu", "is_rocm", "is_xpu"), lambda: False),
         is_cuda=lambda: device != "cpu",
@@ -236,21 +236,21 @@ def stand_in(device: str) -> None:
     )
     card = "cpu" if device == "cpu" else module("torch").cuda.get_device_name().replace(" ", "_")
     for package in ("vllm.utils", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm._custom_ops"):
-        standins.module(package)
-    standins.module("vllm.envs", VLLM_TUNED_CONFIG_FOLDER=None)
-    standins.module("vllm.logger", init_logger=lambda _: standins.silent())
-    standins.module("vllm.platforms", current_platform=platform)
-    standins.module("vllm.triton_utils", HAS_TRITON=True, tl=tl, triton=triton, tldevice=libdevice)
-    standins.module("vllm.utils.math_utils", cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2, RCP_LN2=1 / log(2))
+        stub_modules.module(package)
+    stub_modules.module("vllm.envs", VLLM_TUNED_CONFIG_FOLDER=None)
+    stub_modules.module("vllm.logger", init_logger=lambda _: stub_modules.silent())
+    stub_modules.module("vllm.platforms", current_platform=platform)
+    stub_modules.module("vllm.triton_utils", HAS_TRITON=True, tl=tl, triton=triton, tldevice=libdevice)
+    stub_modules.module("vllm.utils.math_utils", cdiv=triton.cdiv, next_power_of_2=triton.next_power_of_2, RCP_LN2=1 / log(2))
     for home, name in (("gpu_sync_debug", "gpu_sync_allowed"), ("torch_utils", "async_tensor_h2d")):
-        standins.module(f"vllm.utils.{home}", **{name: standins.unused(name)})
-    standins.module("vllm.model_executor.custom_op", CustomOp=NoOp)
-    standins.module("vllm.utils.platform_utils", get_device_name_as_file_name=lambda: card)
-    standins.module("vllm.v1.attention.backends.utils", NULL_BLOCK_ID=PADDING, PAD_SLOT_ID=-1)
+        stub_modules.module(f"vllm.utils.{home}", **{name: stub_modules.unused(name)})
+    stub_modules.module("vllm.model_executor.custom_op", CustomOp=NoOp)
+    stub_modules.module("vllm.utils.platform_utils", get_device_name_as_file_name=lambda: card)
+    stub_modules.module("vllm.v1.attention.backends.utils", NULL_BLOCK_ID=PADDING, PAD_SLOT_ID=-1)
 
 
 class NoOp:
-    """What layers derive from, none of which is made here."""
+    """A base class of layers; no layer is created here."""
 
     @staticmethod
     def register(_: str) -> Any:

@@ -1,4 +1,4 @@
-"""Small wrong implementations, each wrong in one stated way: the suite must fail every one of them.
+"""Small wrong implementations, each with one stated mistake: the suite must fail every one of them.
 
-`python -m conformance run --adapter conformance.faults.arithmetic:adapter` shows them failing.
+`python -m conformance run --adapter conformance.faults.recurrences.arithmetic:adapter` shows them failing.
 """

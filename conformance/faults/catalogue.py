@@ -9,43 +9,21 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from . import (
-    acceptance,
-    arithmetic,
-    attention,
-    cheats,
-    commits,
-    conduct,
-    edges,
-    extremes,
-    flushes,
-    histories,
-    largest,
-    layers,
-    packed,
-    positions,
-    processors,
-    prompts,
-    reach,
-    rings,
-    rules,
-    sampling,
-    speculation,
-    strides,
-    tiles,
-    turns,
-    windows,
-)
+from .misbehaving import cheats, conduct
+from .recurrences import arithmetic, edges, extremes, large_sizes, other_rules, packed, size_limits, strides, tiles, unreached
+from .rollback import checkpoints, commits, flushes, histories, interleaved, long_runs, positions, rings, speculation, windows
+from .sampled import acceptance, processors, sampling
 from .single import single
+from .whole_layers import attention, layers, prompts
 
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w-]+#\d+")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong implementation: the subject that has it, and the operation that must fail it.
+    """One wrong implementation: the subject that contains it, and the operation that must fail it.
 
-    `says` is what is wrong, `source` the public thread where it says so, "" where the class has none of its own.
+    `says` describes the mistake; `source` is a public thread about it, "" if there is none.
     """
 
     name: str
@@ -57,7 +35,7 @@ class Fault:
 
 
 def fault(bug_class: str, operation: str, subject: Subject) -> Fault:
-    """The fault of a subject; what it does is told by the docstring of what it runs."""
+    """The fault of a subject; its description is the docstring of the function or class that it runs."""
     run: Any = subject.capabilities[operation].run
     while isinstance(run, partial):
         run = run.func
@@ -73,18 +51,30 @@ def _faults() -> Iterator[Fault]:
     for subject in conduct.adapter().subjects:
         (operation,) = subject.capabilities
         yield fault(CONDUCT.get(subject.name, "CONDUCT"), operation, subject)
-    for operation, run in reach.WRONG:
-        yield fault(REACH[run.__name__], operation, reach.subject(operation, run))
+    for operation, run in size_limits.WRONG:
+        yield fault(REACH[run.__name__], operation, size_limits.subject(operation, run))
     for run in cheats.FAULTS:
         yield fault("CHEAT", "ssd.scan", cheats.subject(run))
-    for of, made in ((commits.FAULTS, commits.subject), (rules.FAULTS, rules.subject), (sampling.FAULTS, single)):
+    for of, made in ((commits.FAULTS, commits.subject), (other_rules.FAULTS, other_rules.subject), (sampling.FAULTS, single)):
         for operation, runs in of.items():
             for run, bug_class in runs:
                 yield fault(bug_class, operation, made(operation, run))
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
             yield fault(bug_class, operation, made(operation, run))
-    for module in (edges, tiles, extremes, turns, positions, strides, flushes, largest):
+    for module in (
+        edges,
+        tiles,
+        extremes,
+        interleaved,
+        positions,
+        strides,
+        flushes,
+        large_sizes,
+        checkpoints,
+        unreached,
+        long_runs,
+    ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))
     for run, bug_class in processors.FAULTS:
@@ -93,11 +83,11 @@ def _faults() -> Iterator[Fault]:
 
 
 def _classed_below() -> Iterator[Fault]:
-    """Those whose bug classes the tables below name."""
+    """The faults with their bug classes from the tables below."""
     for operation, runs in (acceptance.WRONG | attention.WRONG).items():
         for run in runs:
             yield fault(DECISIONS[run.__name__], operation, single(operation, run))
-    for rule in packed.RULES:
+    for rule in packed.windowed():
         for run in packed.WRONG:
             yield fault(PACKED[run.__name__], f"{rule}.scan_packed", packed.subject(rule, run))
         for operation, build in windows.WRONG:

@@ -34,7 +34,7 @@ CLASSES: dict[str, str] = {
     "CHEAT": "no bug: what an implementation does that is after a pass",
     "CONDUCT": "no bug of the mathematics: shapes, formats, errors, inputs written",
 }
-"""What each class is; the last two are the suite's own."""
+"""A description of each class; the last two are the suite's own."""
 
 LEFT_OUT: dict[str, str] = {
     "GRAMMAR": "the contract has no operation that takes a constraint mask",
@@ -48,4 +48,4 @@ LEFT_OUT: dict[str, str] = {
     "the cache of a draft model behind a rejection": "drafts are given; what a bad one costs is speed, not the law",
     "settings that differ from row to row": "acceptance.process has one setting for all rows",
 }
-"""What is planted nowhere, and why."""
+"""Classes without a planted fault, and why."""

@@ -1,4 +1,4 @@
-"""A subject that has one operation, and that one wrong."""
+"""A subject with one operation, which is wrong."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -7,14 +7,14 @@ from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericCo
 
 EVERYTHING = Limits()
 Wrong: TypeAlias = tuple[Callable[..., Any], str, str, *tuple[Any, ...]]
-"""What is run, its operation and its bug class; then what `single` is given further: what it declares, what it takes."""
+"""The function, its operation and its bug class; then further arguments of `single`: its contract and its limits."""
 
 
 def single(operation: str, run: Any, contract: NumericContract = FLOAT64, limits: Limits = EVERYTHING) -> Subject:
-    """Named after what it runs, whose docstring says what is wrong."""
+    """A subject named after its function, whose docstring says what is wrong."""
     return Subject(run.__name__, {operation: Capability(run, contract, limits)}, absent={"": "a fault of one operation"})
 
 
 def adapter_of(name: str, faults: Iterable[Wrong]) -> Adapter:
-    """The faults of one file as an adapter, each a subject of its own."""
+    """The faults of one file as an adapter, each as one subject."""
     return Adapter(f"faulty {name}", "1", tuple(single(operation, run, *given) for run, operation, _, *given in faults))

@@ -1,4 +1,4 @@
-"""Triton's interpreter as a stand-in for the GPU: made to round as the hardware does, and watched at every access.
+"""Triton's interpreter in place of a GPU: it rounds like the hardware, and every memory access can be checked.
 
-Set TRITON_INTERPRET=1 before triton is imported. Nothing here is installed for good: both modules offer context managers.
+Set TRITON_INTERPRET=1 before triton is imported. All changes are made by context managers, and undone when they end.
 """

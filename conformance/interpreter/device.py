@@ -1,10 +1,12 @@
-"""Where an implementation computes: a device of its own, or Triton's interpreter on the CPU."""
+"""Where an implementation computes: a device, or Triton's interpreter on the CPU."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from ..device import observed
 from ..errors import AdapterUnavailable
 
 INTERPRETER = "interpreter"
@@ -12,10 +14,12 @@ INTERPRETER = "interpreter"
 
 @contextmanager
 def placed(device: str) -> Iterator[str]:
-    """The device that adapters are told. "interpreter" runs Triton kernels in the repaired interpreter, on CPU tensors.
+    """The device to pass to adapters. "interpreter" runs Triton kernels in the corrected interpreter, on CPU tensors.
 
-    Raises: AdapterUnavailable if triton was imported before: it chooses the interpreter when it is imported.
+    Raises: AdapterUnavailable for a device that does not exist or that this machine lacks, or if triton was imported already,
+    because it chooses the interpreter at import.
     """
+    observed.check(device)
     if device != INTERPRETER:
         yield device
         return
@@ -28,5 +32,23 @@ def placed(device: str) -> Iterator[str]:
         raise AdapterUnavailable(
             "triton is not installed here; to interpret kernels: pip install 'ssmspec[kernels]'"
         ) from error
-    with faithful():
+    with faithful(), _counted():
         yield "cpu"
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Count the kernels that the interpreter runs."""
+    from triton.runtime.interpreter import GridExecutor
+
+    run = GridExecutor.__call__
+
+    def counted(self: Any, *given: Any, **named: Any) -> Any:
+        observed.launches += 1
+        return run(self, *given, **named)
+
+    GridExecutor.__call__ = counted
+    try:
+        yield
+    finally:
+        GridExecutor.__call__ = run

@@ -1,14 +1,15 @@
-"""A faithful interpreter: bf16 casts round to nearest even, bf16 arithmetic is fp32 rounded, tf32 dots round their operands.
+"""A more accurate interpreter: bf16 casts round to nearest even, bf16 arithmetic is rounded fp32, tf32 dots round their
+operands.
 
-Triton's interpreter (3.6 to 3.9) keeps a bf16 tensor as 16-bit integers. It truncates on the cast from fp32, it adds and
-multiplies the integers, and it computes every dot of fp32 exactly, whatever precision was asked for. Inside `faithful()`:
+Triton's interpreter (3.6 to 3.9) stores a bf16 tensor as 16-bit integers. It truncates in the cast from fp32, it adds and
+multiplies the integers, and it computes every dot of fp32 exactly, whatever precision is requested. Inside `faithful()`:
 
     cast      fp32 -> bf16 to nearest even; bf16 -> anything through fp32                    (1)
     a op b    of bf16: in fp32, then rounded to bf16; comparisons and selections in fp32      (2)
     dot       of bf16: operands as fp32, summed in fp32; of fp32 with tf32: operands rounded  (3)
     sum, max  of bf16: in fp32, then rounded                                                  (4)
 
-tf32x3 is taken as exact: its error, about 2^-22, lies below the fp32 sums around it.
+tf32x3 counts as exact: its error, about 2^-22, is below that of the fp32 sums around it.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ COMPARISONS = tuple(f"fcmp{order}{rule}" for order in "OU" for rule in ("LT", "G
 
 @contextmanager
 def faithful() -> Iterator[None]:
-    """Round as the hardware does while the block runs, and overflow without a warning; nested blocks are one."""
+    """Round like the hardware inside the block, and overflow without a warning. Blocks may be nested."""
     builder = interpreter.interpreter_builder
     if "cast_impl" in vars(builder):
         yield
@@ -40,7 +41,7 @@ def faithful() -> Iterator[None]:
         setattr(builder, name, method)
     ReduceOps.sum, ReduceOps.min_max = _reduced(reduce_sum), _reduced(min_max)
     try:
-        with quick(), np.errstate(all="ignore"):  # the hardware overflows without a word
+        with quick(), np.errstate(all="ignore"):  # the hardware overflows without a warning
             yield
     finally:
         ReduceOps.sum, ReduceOps.min_max = reduce_sum, min_max

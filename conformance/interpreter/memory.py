@@ -1,7 +1,7 @@
 """Every global access of an interpreted kernel: bytes by tensor, accesses outside a tensor, races between programs.
 
-A load, store or atomic of an interpreted kernel ends in one of four methods of one object, which receive absolute addresses
-and a mask. They are wrapped while `watch` runs; the kernel is not changed.
+A load, store or atomic of an interpreted kernel goes through one of four methods of one object, which receive absolute
+addresses and a mask. These are wrapped while `watch` is active; the kernel is not changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ LOADS, STORES, ATOMICS = "load", "store", "atomic"
 
 @dataclass
 class Access:
-    """What was asked of one tensor in one way. Units: bytes."""
+    """The accesses to one tensor by one kind of operation. Units: bytes."""
 
     requested: int = 0
     addresses: set[int] = field(default_factory=set)
 
     @property
     def distinct(self) -> int:
-        """The bytes touched at least once: what must cross the memory bus however good the caches are."""
+        """The bytes accessed at least once, which must cross the memory bus even with perfect caches."""
         return len(self.addresses)
 
 
@@ -51,7 +51,7 @@ class Memory:
 
 @contextmanager
 def watch(**tensors: Tensor) -> Iterator[Memory]:
-    """Record every access to the named tensors; an access to memory that none of them owns is `outside`.
+    """Record every access to the given tensors; an access to other memory counts as `outside`.
 
     A race is an address written by one program of a launch and read or written by another.
     """
@@ -106,10 +106,10 @@ def _shares(
     kind: str,
     memory: Memory,
 ) -> Iterator[tuple[str, int, NDArray[np.uint64]]]:
-    """The live addresses of a block, by the tensor that owns them.
+    """The live addresses of a block, grouped by the tensor that owns them.
 
-    Pointers that were selected reach into several tensors, but every line along one axis of the block lies in one. A block
-    in which no axis is like that has run from one tensor on into another.
+    Pointers chosen by a select may point into several tensors, but along one axis of the block every line is in one tensor.
+    If this holds for no axis, the block has run from one tensor into another.
     """
     left, owners, shares = live, [], []
     for name, start, length in ranges:
@@ -131,14 +131,14 @@ def _shares(
 
 
 def _in_one(shares: list[NDArray[np.bool_]], axis: int) -> bool:
-    """Whether each line along an axis of several addresses lies in one share."""
+    """Whether each line of addresses along an axis belongs to one share."""
     lines = sum(share.any(axis=axis).astype(int) for share in shares)
     return shares[0].shape[axis] > 1 and int(np.max(lines)) <= 1
 
 
 @dataclass
 class _Use:
-    """Who touched an address in this launch: its writer, and its readers while they are at most two."""
+    """Which programs accessed an address in this launch: its writer, and its readers while there are at most two."""
 
     writer: Any = None
     readers: set[Any] = field(default_factory=set)

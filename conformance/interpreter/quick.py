@@ -1,10 +1,10 @@
-"""The interpreter without what it does again and again to the same end.
+"""Make Triton's interpreter faster by avoiding repeated work.
 
-Before every call of a device function Triton's interpreter replaces all builtins of the language anew, though the launch has
-replaced them; it builds a table of formats for every array, and the shape of every type and tensor from wrapped numbers; it
-asks two operands of one type to which type both go, and unwraps their shapes number by number to find that they agree; it
-makes every constant anew, and looks whether sums of integers overflow, to tell nobody. That took five sixths of the time of a
-kernel of many small functions. Inside `quick()` each is done once; what is computed is the same.
+Before every call of a device function Triton's interpreter replaces all builtins of the language again, although the launch
+has done so. It builds a table of formats for every array, and the shape of every type and tensor from wrapped numbers. It
+computes the common type of two operands of one type, and compares their shapes number by number. It creates every constant
+again, and checks integer sums for overflow even when nothing is reported. This took five sixths of the time of a kernel with
+many small functions. Inside `quick()` each is done once; the results are the same.
 """
 
 import functools
@@ -19,7 +19,7 @@ from triton.runtime import interpreter
 
 
 class Nothing:
-    """Stands for what was replaced where nothing was."""
+    """A placeholder where nothing was replaced."""
 
     def restore(self) -> None:
         """Nothing to put back."""
@@ -27,7 +27,7 @@ class Nothing:
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Replace the builtins once a launch, and look up formats and shapes, while the block runs."""
+    """Replace the builtins once per launch, and cache formats and shapes, inside the block."""
     places = {
         (interpreter, "_patch_lang"): _once,
         (interpreter, "_get_np_dtype"): _kept,
@@ -48,7 +48,7 @@ def quick() -> Iterator[None]:
 
 
 def _once(patch: Callable[..., Any]) -> Callable[..., Any]:
-    """A function is passed over where every language module that it sees is replaced already."""
+    """Skip a function if all language modules that it uses are already replaced."""
 
     @functools.cache
     def seen(fn: Callable[..., Any]) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ def _once(patch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kept(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The format of every type, by its name."""
+    """Cache the format of every type, by its name."""
     found: dict[str, Any] = {}
 
     def look_once(dtype: Any) -> Any:
@@ -76,7 +76,7 @@ def _kept(look: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _block(build: Callable[..., None]) -> Callable[..., None]:
-    """What a type of blocks holds, by the name of its element and its shape."""
+    """Cache the contents of a block type, by the name of its element and its shape."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def build_once(self: Any, element_ty: Any, shape: Any) -> None:
@@ -90,7 +90,7 @@ def _block(build: Callable[..., None]) -> Callable[..., None]:
 
 
 def _tensor(build: Callable[..., None]) -> Callable[..., None]:
-    """What a tensor holds beside its handle and its type, by the name of its type."""
+    """Cache the contents of a tensor other than its handle and its type, by the name of its type."""
     found: dict[str, dict[str, Any]] = {}
 
     def build_once(self: Any, handle: Any, type: Any) -> None:
@@ -103,8 +103,8 @@ def _tensor(build: Callable[..., None]) -> Callable[..., None]:
 
 
 def _alike(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Two numbers of one type, or blocks of one type and shape, stay as they are; pointers and quotients are checked. A plain
-    number beside a tensor that stays as it is becomes the same tensor every time."""
+    """Leave two numbers of one type, or blocks of one type and shape, unchanged; pointers and quotients are checked. A plain
+    number combined with an unchanged tensor becomes the same tensor every time."""
     numbers: dict[tuple[Any, ...], Any] = {}
 
     def check_unlike(
@@ -127,7 +127,7 @@ def _alike(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _widened(widen: Callable[..., Any]) -> Callable[..., Any]:
-    """The types that two operands of different shapes get, by the names of their own."""
+    """Cache the types of two operands of different shapes, by the names of their types."""
     found: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def widened(self: Any, operand: Any, to: Any) -> Any:
@@ -153,7 +153,7 @@ def _widened(widen: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told(check: Callable[..., None]) -> Callable[..., None]:
-    """Overflow is looked for where it is told: in the debug mode."""
+    """Check for overflow only if it is reported, in debug mode."""
 
     def check_told(self: Any, lhs: Any, rhs: Any, operation: Any) -> None:
         if self.builder.options.debug:

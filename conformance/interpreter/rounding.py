@@ -1,4 +1,4 @@
-"""bf16 and tf32 in NumPy: what the hardware does with fp32 bits."""
+"""bf16 and tf32 in NumPy, rounded like the hardware rounds fp32 bits."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ def from_bf16(bits: Bits) -> F32:
 
 
 def to_tf32(x: F32) -> F32:
-    """fp32 with 10 bits of mantissa left, rounded to nearest, ties away from zero, as `cvt.rna.tf32.f32` does."""
+    """fp32 with a mantissa of 10 bits, rounded to nearest, ties away from zero, as `cvt.rna.tf32.f32` does."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     with np.errstate(over="ignore"):
         rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)

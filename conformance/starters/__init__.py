@@ -1,1 +1,1 @@
-"""Adapters to start from, one for each level: `ssmspec conform init` copies one. Each runs and passes as it is."""
+"""Adapters to start from, one for each level: `ssmspec conform init` copies one. Each runs and passes unchanged."""

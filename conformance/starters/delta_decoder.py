@@ -37,7 +37,7 @@ class Decoder:
         return np.stack(outputs, axis=1)
 
     def commit(self, advanced, path):
-        """Of row b the first advanced[b] tokens stand; 0: the row took no part, and its state is what it was."""
+        """Accept the first advanced[b] tokens of row b; 0: the row has no window and keeps its state."""
         kept = np.stack(self.kept)
         self.S = kept[advanced, np.arange(len(advanced))]
 

@@ -13,9 +13,9 @@ def step(S, token, params):
     """One token of the gated delta rule (Gated DeltaNet): delta.step(S, token, params) -> o, S.
 
     S (b h k v), token.q and token.k (b g k), token.v (b h v), token.g and token.beta (b h); value head h reads key head
-    h // (h / g). The letters stand in ssmspec_ref/shapes.py. g is a log decay, no rate: the gate was computed before. All
+    h // (h / g). The letters are in ssmspec_ref/shapes.py. g is a log decay, no rate: the gate was computed before. All
     arrays come in float64 and hold numbers that are exact in the formats of the contract below, so a cast changes nothing.
-    Do not write into them. Return NumPy arrays. If your state is (v, k), turn it here, both ways.
+    Do not write into them. Return NumPy arrays. If your state is (v, k), transpose it here, on the way in and out.
     """
     S, q, k, v, g, beta = (np.asarray(a, dtype=np.float32) for a in (S, token.q, token.k, token.v, token.g, token.beta))
     heads, eps = v.shape[1], np.float32(params.eps)
@@ -33,7 +33,7 @@ def step(S, token, params):
 
 
 # How the kernel computes; the error that it is allowed follows from this and from the data. Say what is true: a wider
-# contract gives a wider bound, and it stands in the report.
+# contract allows a larger error, and the report shows it.
 CONTRACT = NumericContract(
     state="fp32",  # how the state is stored between calls: fp64, fp32, fp16, bf16
     io="fp32",  # how outputs are stored
@@ -51,9 +51,9 @@ LIMITS = Limits(
 )
 
 
-def adapter(device="cpu"):
-    """Named on the command line. `device` is what --device says; leave the argument out if there is only the CPU."""
+def adapter():
+    """Named on the command line. To take --device, write adapter(device="cpu") and put your tensors on that device."""
     step_capability = Capability(step, CONTRACT, LIMITS)
-    # Every operation that can be judged, and its signature: ssmspec_ref.contract.OPERATIONS
+    # Every operation that can be tested, and its signature: ssmspec_ref.contract.OPERATIONS
     subject = Subject("delta", {"delta.step": step_capability}, absent={"": "not written yet"})
     return Adapter("my kernels", "0.1", (subject,))

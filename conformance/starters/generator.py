@@ -1,5 +1,5 @@
-"""An adapter of a whole engine: prompts in, tokens out. What it generates speculatively is held against what it generates
-plainly, token by token. Here the model is a rule over integers; put your engine in its place.
+"""An adapter of a whole engine: prompts in, tokens out. Speculative output is compared with plain output, token by token.
+Here the model is a rule over integers; put your engine in its place.
 
     ssmspec conform run --adapter MODULE:adapter
 """
@@ -12,7 +12,7 @@ VOCABULARY = 64
 
 
 def following(tokens):
-    """The model: the most likely token behind some others."""
+    """The model: the most likely next token."""
     return int(tokens[-1] + 3 * tokens[-2] * (len(tokens) % 5 == 0)) % VOCABULARY
 
 
@@ -24,7 +24,7 @@ def plain(prompt, count):
 
 
 def speculative(prompt, count, drafts=3):
-    """Drafts that repeat the last token, verified one by one: those that agree stand, and one token more."""
+    """Drafts repeat the last token and are verified one by one: those that agree are accepted, and one token follows."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + count:
         for draft in [tokens[-1]] * drafts:
@@ -36,7 +36,7 @@ def speculative(prompt, count, drafts=3):
 
 
 def generate(prompts, count, speculate):
-    """`count` tokens (b, count), int64, behind prompts (b, t), greedily; with speculation, or without."""
+    """`count` greedy tokens (b, count), int64, after prompts (b, t); with speculation, or without."""
     way = speculative if speculate else plain
     return np.array([way(prompt.tolist(), count) for prompt in prompts])
 

@@ -1,4 +1,4 @@
-"""An adapter of what keeps a state: windows are verified, a part is accepted, and the state follows. Here in NumPy.
+"""An adapter of something that keeps a state: windows are verified, accepted in part, and committed. Here in NumPy.
 
 ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter        is the decoder?
@@ -10,7 +10,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 
 
 class Decoder:
-    """A state for every token of a window, of which one is restored: `ssd.verify_snapshots`.
+    """Keeps a state for every token of a window, and restores one: `ssd.verify_snapshots`.
 
     The same three methods are those of verify_replay, buffered_verify, buffered_step, and, with the convolution in front,
     of speculate.chain and speculate.tree.
@@ -33,12 +33,12 @@ class Decoder:
         return np.stack(outputs, axis=1)
 
     def commit(self, advanced, path):
-        """Of row b the first advanced[b] tokens stand; 0: the row took no part, and its state is what it was."""
+        """Accept the first advanced[b] tokens of row b; 0: the row has no window and keeps its state."""
         kept = np.stack(self.kept)
         self.S = kept[advanced, np.arange(len(advanced))]
 
     def state(self):
-        """What plain decoding of all that was accepted would hold."""
+        """The state that plain decoding of the accepted tokens would have."""
         return self.S
 
 

@@ -1,4 +1,4 @@
-"""An adapter of single operations: functions from arrays to arrays. It judges a NumPy kernel; put yours in its place.
+"""An adapter of single operations: functions from arrays to arrays. Here it is a NumPy kernel; put yours in its place.
 
 ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter        is the kernel?
@@ -12,9 +12,9 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 def step(S, token, params):
     """One token of SSD (Mamba-2): ssd.step(S, token, params) -> y, S.
 
-    S (b h p n), token.x (b h p), token.dt (b h), token.B and token.C (b g n), params.A (h); the letters stand in
-    ssmspec_ref/shapes.py. All arrays come in float64 and hold numbers that are exact in the formats of the contract below, so
-    a cast changes nothing. Do not write into them. Return NumPy arrays.
+    S (b h p n), token.x (b h p), token.dt (b h), token.B and token.C (b g n), params.A (h); the letters are in
+    ssmspec_ref/shapes.py. All arrays are float64, with numbers that are exact in the formats of the contract below, so a
+    cast changes nothing. Do not write into them. Return NumPy arrays.
     """
     S, x, dt, B, C, A = (np.asarray(a, dtype=np.float32) for a in (S, token.x, token.dt, token.B, token.C, params.A))
     heads = x.shape[1]
@@ -28,8 +28,8 @@ def step(S, token, params):
     return y, S
 
 
-# How the kernel computes; the error that it is allowed follows from this and from the data. Say what is true: a wider
-# contract gives a wider bound, and it stands in the report.
+# How the kernel computes. The allowed error follows from this and from the data. Say what is true: a wider contract allows
+# a larger error, and the report shows it.
 CONTRACT = NumericContract(
     state="fp32",  # how the state is stored between calls: fp64, fp32, fp16, bf16
     io="fp32",  # how outputs are stored
@@ -47,9 +47,9 @@ LIMITS = Limits(
 )
 
 
-def adapter(device="cpu"):
-    """Named on the command line. `device` is what --device says; leave the argument out if there is only the CPU."""
+def adapter():
+    """Named on the command line. To take --device, write adapter(device="cpu") and put your tensors on that device."""
     step_capability = Capability(step, CONTRACT, LIMITS)
-    # Every operation that can be judged, and its signature: ssmspec_ref.contract.OPERATIONS
+    # Every operation that can be tested, and its signature: ssmspec_ref.contract.OPERATIONS
     subject = Subject("ssd", {"ssd.step": step_capability}, absent={"": "not written yet"})
     return Adapter("my kernels", "0.1", (subject,))

@@ -1,23 +1,30 @@
-"""The operations that the suite judges."""
+"""The operations that the suite tests."""
 
-from ..cases import Case
+from ssmspec_ref.contract import OPERATIONS
+from ssmspec_ref.registry import Rows
+
+from ..cases import Case, split
 from ..errors import UnknownCase
+from ..refusal import nearest
 from .acceptance import SPECIFICATIONS as ACCEPTANCE
 from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV
-from .delta import SPECIFICATIONS as DELTA
 from .generate import SPECIFICATIONS as GENERATE
 from .layers import SPECIFICATIONS as LAYERS
-from .packed import SPECIFICATIONS as PACKED
 from .processors import SPECIFICATIONS as PROCESSORS
-from .selective import SPECIFICATIONS as SELECTIVE
+from .recurrences import RECURRENCES, packed, windows
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
-from .ssd import SPECIFICATIONS as SSD
-from .windows import SPECIFICATIONS as WINDOWS
 
-PURE = (*CONV, *SELECTIVE, *SSD, *DELTA, *PACKED, *WINDOWS, *ATTENTION, *ACCEPTANCE, *PROCESSORS)
-SPECIFICATIONS: tuple[Specification, ...] = (*PURE, *LAYERS, *SPECULATE, *GENERATE)
+
+def _recurrences() -> tuple[Specification, ...]:
+    plain_first = sorted(RECURRENCES.values(), key=lambda kind: kind.alone is not None)
+    alone = (specification for kind in plain_first for specification in kind.specifications)
+    return (*alone, *packed.specifications(), *windows.specifications())
+
+
+PURE: Rows[Specification] = Rows(lambda: (*CONV, *_recurrences(), *ATTENTION, *ACCEPTANCE, *PROCESSORS))
+SPECIFICATIONS: Rows[Specification] = Rows(lambda: (*PURE, *LAYERS, *SPECULATE, *GENERATE))
 
 
 def find(identity: str) -> tuple[Specification, Case]:
@@ -25,11 +32,18 @@ def find(identity: str) -> tuple[Specification, Case]:
 
     Raises: UnknownCase.
     """
-    refused = f"{identity!r} is no case; see `conform list`"
-    for specification in SPECIFICATIONS:
-        if identity.startswith(specification.operation + "/"):
-            try:
-                return specification, specification.parse(identity)
-            except UnknownCase as error:
-                refused = str(error)
-    raise UnknownCase(refused)
+    operation = identity.partition("/")[0]
+    of_it = [specification for specification in SPECIFICATIONS if identity.startswith(specification.operation + "/")]
+    if not of_it:
+        near = "" if operation in OPERATIONS else nearest(operation, OPERATIONS)
+        raise UnknownCase(
+            f"{identity!r} is not a case{near}; a case reads operation/sizes/options/family/seed, see `ssmspec conform list`"
+        )
+    _, _, options, _, _ = split(identity)
+    for specification in of_it:
+        if specification.fixed.items() <= options.items():
+            return specification, specification.parse(identity)
+    ((name, _),) = of_it[0].fixed.items()
+    kinds = [specification.fixed[name] for specification in of_it]
+    given = f"has no {name}={options[name]}{nearest(options[name], kinds)}" if name in options else f"needs {name}=.."
+    raise UnknownCase(f"{identity!r}: {operation} {given}; its kinds are {', '.join(f'{name}={kind}' for kind in kinds)}")

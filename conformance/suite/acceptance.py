@@ -1,7 +1,7 @@
-"""Acceptance: which path of a tree of drafts stands, and what is emitted, decided from the noise that is given.
+"""Acceptance: which path of a tree of drafts is accepted, and what is emitted, decided by given noise.
 
-Everything is an integer and is compared with ==. The laws are multiples of 2^-24 that sum to one, so that they are exact in
-fp32 and as fractions. A row is judged where no decision of the exact rule lies within 2^-16 of where it turns: an
+Everything is an integer and is compared with ==. Distributions are multiples of 2^-24 that sum to one, so that they are exact
+in fp32 and as fractions. A row is compared only if no decision of the exact rule is within 2^-16 of its threshold, because an
 implementation may add in any order, and in fp32.
 
 Sizes: b rows, t nodes, i tokens of the vocabulary.
@@ -20,7 +20,7 @@ from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
-from ..draw import Draw
+from ..judge.draw import Draw
 from .specification import Arguments, Came, Expected, Further, Specification
 
 GRID = 2**24
@@ -29,18 +29,20 @@ OUTPUTS = (("tokens", "b t"), ("path", "b t"), ("advanced", "b"), ("ended", "b")
 
 
 def draw_rows(draw: Draw) -> tuple[Array, Array, Array, tuple[int, ...]]:
-    """Trees of tokens, budgets of which every third ends the run or is spent, or any, and the tokens that end a sequence."""
+    """Trees of tokens, budgets (every third one ends the run or is spent already), and the end-of-sequence tokens."""
     rng, (b, t, i) = draw.rng("rows"), draw.shape("b t i")
     parents = draw.parents()
     budget = np.where(np.arange(b) % 3 == 1, rng.integers(0, 3, b), t + 1)
-    eos = {"none": (), "some": (0, i // 2), "many": tuple(range(1, i, 2))}[draw.options["eos"]]
+    eos = {"none": (), "some": (0, i // 2), "many": tuple(range(1, i, 2)), "turned": (i - 1, 0, i // 2, 1)}[
+        draw.options["eos"]
+    ]
     tokens = rng.integers(0, i, (b, t))
     return tokens, parents, rng.integers(0, t + 2, b) if draw.options["budget"] == "any" else budget, eos
 
 
 def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
-    """Choices that agree with some child at two nodes in three; in every fourth row at all of them. With `ids=far` numbers of
-    tokens are up to 2^17, and choices that differ from a child are 2^8 or 2^16 above it."""
+    """Choices that agree with a child at two of three nodes, and in every fourth row at all nodes. With `ids=far` token ids
+    go up to 2^17, and choices that differ from a child are 2^8 or 2^16 above it."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng = draw.rng("choice")
@@ -59,7 +61,7 @@ def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
 
 
 def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
-    """Drafts drawn from q, targets near it, and noise on the grid of fp32; of every sixteen rows some are of a `Kind`."""
+    """Drafts drawn from q, targets near it, and noise on the fp32 grid; of every sixteen rows some have a `Kind`."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng, shape = draw.rng("laws"), draw.shape("b t i")
@@ -93,16 +95,16 @@ def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
 
 
 class Kind:
-    """Rows that are unlike the others: all first children are certain; coins lie 2^-13 beside the ratio that they decide on;
-    the laws are cut to their larger half, as by top-k; siblings without replacement have twins."""
+    """Special rows: all first children are certain; coins are 2^-13 away from the ratio that they decide; distributions are
+    cut to their larger half, as by top-k; siblings without replacement contain duplicates."""
 
     OTHER, SURE, NEAR, CUT, TWINS = range(5)
     EACH = (OTHER, OTHER, OTHER, SURE, NEAR, CUT, TWINS, OTHER, OTHER, OTHER, TWINS, OTHER, TWINS, OTHER, TWINS, OTHER)
-    """Of sixteen rows in turn."""
+    """The kinds, in turn, of sixteen rows."""
 
 
 def cut(law: Array) -> Array:
-    """The larger half of the tokens of each law."""
+    """The larger half of the tokens of each distribution."""
     half = np.sort(law, axis=2)[..., -(law.shape[2] + 1) // 2, None]
     return on_grid(np.where(law >= half, law, 0.0))
 
@@ -113,7 +115,7 @@ def first_children(parents: Array) -> list[tuple[int, int]]:
 
 
 def on_grid(weight: Array) -> Array:
-    """The laws of some weights over the last axis, as multiples of 2^-24 that sum to one."""
+    """Weights over the last axis as distributions: multiples of 2^-24 that sum to one."""
     counts = np.floor(weight / weight.sum(axis=2, keepdims=True) * GRID)
     most = counts.argmax(axis=2)[..., None]
     missing = GRID - counts.sum(axis=2, keepdims=True)
@@ -122,8 +124,8 @@ def on_grid(weight: Array) -> Array:
 
 
 class Measuring(UniformDice):
-    """Dice that note how near a decision came to where it turns. What has no weight is no turn: at either end of the noise
-    it is never drawn."""
+    """Dice that record how near a decision was to its threshold. A token without weight is no threshold: it is never drawn,
+    at either end of the noise."""
 
     nearest = Fraction(1)
 
@@ -161,7 +163,7 @@ def fractions(rows: Array) -> list[list[Fraction]]:
 
 
 def emitted(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...], clear: Array) -> list[Expected]:
-    """The runs as they are cut, padded with -1."""
+    """The runs after cutting, padded with -1."""
     cuts = [stop.cut(run, (), stop.Stop(frozenset(eos)), int(left)) for run, left in zip(runs, budget, strict=True)]
     values = [np.full((len(runs), nodes), -1.0), np.full((len(runs), nodes), -1.0), np.zeros(len(runs)), np.zeros(len(runs))]
     for b, (run, finish) in enumerate(cuts):
@@ -175,7 +177,7 @@ def emitted(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...]
 
 
 def run(capability: Capability, arguments: Arguments) -> Came:
-    """Integers and flags, judged as numbers."""
+    """Integers and flags, compared as numbers."""
 
     def number(a: Any) -> Any:
         return a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype.kind in "iub" else a
@@ -193,25 +195,25 @@ SOURCES = {
 }
 
 
-RARE = {"eos": ("many",), "budget": ("some", "any")}
+RARE = {"eos": ("many", "turned"), "budget": ("some", "any")}
 LAWS = ("without_replacement", "iid", "point_mass", "naive")
 SIBLINGS = tuple(
     ({"b": 60, "t": t, "i": i}, {"tree": "star", "ragged": "off", "law": law}, "normal")
     for law in LAWS
     for t, i in ((6, 4), (5, 9), (8, 6))
 )
-"""Many rejections with siblings behind them, over few tokens: what one takes from the next is large."""
+"""Many rejections followed by siblings, over few tokens, so that each rejection changes the rest considerably."""
 
 
 DEEP: tuple[Further, ...] = (
     ({"b": 4, "t": 24, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
     ({"b": 4, "t": 70, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
 )
-"""Paths of 24 and 70 nodes that stand to their ends."""
+"""Paths of 24 and 70 nodes that are accepted to their ends."""
 BRANCHES: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 3}, {"ragged": "off"}, "normal"),)
-"""Twins at every depth, with children and without."""
+"""Duplicate siblings at every depth, with and without children."""
 ENDS: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 4}, {"tree": "chain", "ragged": "off", "eos": "some"}, "normal"),)
-"""Half of all tokens end a sequence, often before a budget that the run meets as well."""
+"""Half of all tokens end a sequence, often before a budget that the run reaches as well."""
 CUTS: tuple[Further, ...] = (
     ({"b": 60, "t": 12, "i": 3}, {"tree": "vine", "ragged": "off", "budget": "any"}, "normal"),
     ({"b": 60, "i": 12}, {"tree": "chain", "ragged": "off", "eos": "many", "budget": "any"}, "normal"),
@@ -222,7 +224,7 @@ WIDE: tuple[Further, ...] = (
     ({"b": 130, "t": 4}, {}, "normal"),
     ({"b": 30, "i": 5}, {"ids": "far"}, "normal"),
 )
-"""Many children; many rows; tokens that a narrow integer takes for each other."""
+"""Many children; many rows; token ids that are equal when truncated to a narrow integer."""
 MANY: tuple[Further, ...] = (
     ({"b": 12, "t": 40, "i": 6}, {"tree": "star", "ragged": "off", "law": "point_mass"}, "normal"),
     ({"b": 2, "t": 4, "i": 4000}, {"ragged": "off"}, "normal"),
@@ -234,7 +236,18 @@ EDGES: tuple[Further, ...] = tuple(
     for law in LAWS
     for t, tree in ((6, "star"), (4, "chain"))
 )
-"""Noise of 0 and of 1 - 2^-24, where the first and the last tokens often have no weight."""
+"""Noise of 0 and of 1 - 2^-24, in rows whose first and last tokens often have no weight."""
+
+
+TURNED: Further = ({"b": 60, "i": 9}, {"tree": "chain", "ragged": "off", "eos": "turned"}, "normal")
+"""Tokens that end a sequence, in no order."""
+PRODUCTION: tuple[Further, ...] = (*(({"b": b, "t": 4}, {}, "normal") for b in (4, 8, 16, 64)), TURNED)
+LARGE: tuple[Further, ...] = tuple(
+    ({"b": b, "t": 3, "i": i}, {"tree": "chain", "ragged": "off", "law": law, "noise": "ends"}, "normal")
+    for law in LAWS
+    for b, i in ((30, 300), (6, 4000))
+)
+"""Noise at its ends over vocabularies of which a sum in single precision may end below it."""
 
 
 def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
@@ -255,6 +268,7 @@ SPECIFICATIONS = (
         draw_greedy,
         expect_greedy,
         further=(*BRANCHES, *ENDS, *DEEP, *CUTS, *WIDE),
+        production=PRODUCTION,
         rare=RARE | {"ids": ("near", "far")},
     ),
     _specification(
@@ -263,6 +277,7 @@ SPECIFICATIONS = (
         expect_sampled,
         options={**OPTIONS, "law": LAWS},
         further=(*SIBLINGS, *DEEP, *ENDS, *CUTS, *MANY, *EDGES),
+        production=(*PRODUCTION, *LARGE),
         rare=RARE | {"noise": ("inside", "ends")},
     ),
 )

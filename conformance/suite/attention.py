@@ -1,7 +1,7 @@
-"""Attention of a window over a cache: a tree or a chain of nodes behind what is committed, and the move of what was accepted.
+"""Attention of a window over a cache: a tree or a chain of nodes after the committed slots, and the move of accepted nodes.
 
-    verify_tree   softmax(scale q K^T) V over the committed slots and a node's ancestors; keys come turned already
-    compact       the accepted nodes' keys and values, moved to the end of what is committed: bit for bit
+    verify_tree   softmax(scale q K^T) V over the committed slots and a node's ancestors; keys are already rotated
+    compact       move the accepted nodes' keys and values to the end of the committed slots: bit for bit
 
 Sizes: b rows, t nodes, l slots of the cache before the window, h query heads, g key heads, e channels.
 """
@@ -17,16 +17,17 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
-from ..draw import POISON, Draw, poisoned, stored
+from ..judge.draw import POISON, Draw, poisoned, stored
+from .production import EDGES, heads, rows
 from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
 from .speculate import accepted
 
 BLOCK = 16
-"""Slots of the shortest block by which an online softmax may walk the cache."""
+"""Slots of the smallest block in which an online softmax may process the cache."""
 
 
 def drawn(draw: Draw) -> tuple[Array, Array, Lengths, Array]:
-    """A cache with room for the window, poison behind what is committed; one row has nothing, one all slots."""
+    """A cache with room for the window, large values after the committed slots; one row is empty, one is full."""
     b, t, slots = draw.shape("b t l")
     length = draw.rng("length").integers(0, slots + 1, b)
     length[0], length[-1] = slots, 0 if b > 1 else slots
@@ -52,7 +53,7 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
 
 
 def verify(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any) -> Array:
-    """The oracle: the window appended, then read node by node."""
+    """The oracle: the window is appended, then read node by node."""
     state = attention.append(KVState(K, V, length), k, v, tree.live(ancestors))
     return attention.read(q, state, ancestors, AttentionParams(scale=scale))
 
@@ -65,7 +66,7 @@ def expect_verify(arguments: Arguments, contract: NumericContract, used: Any) ->
     for b, T in enumerate(length):
         seen[b, :, T : T + ancestors.shape[2]] = ancestors[b]
         seen[b, :, :T] |= live[b, :, None]
-    seen[~live, 0] = True  # what has nothing to read is not judged
+    seen[~live, 0] = True  # outputs of nodes with nothing to read are not compared
     blocks = -(-slots // BLOCK) + -(-ancestors.shape[1] // BLOCK) + 2
     size = q.shape[3] ** -0.5 if scale is None else scale
     errors = []
@@ -79,7 +80,7 @@ def expect_verify(arguments: Arguments, contract: NumericContract, used: Any) ->
 
 
 def draw_compact(case: Case, contract: NumericContract) -> Arguments:
-    """A cache with a window behind what is committed, and an accepted path."""
+    """A cache with a window after the committed slots, and an accepted path."""
     draw = Draw(case, contract)
     K, V, length, _ = drawn(draw)
     _, path = accepted(draw, f"accept {draw.options['tree']} {draw.options['ragged']}", 0, draw.parents())
@@ -117,8 +118,14 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 6, "t": 9}, {}, "gentle"),
     ({"b": 4}, {"level": "far"}, "gentle"),
 )
-"""A block of the cache that is full; more than one tile of query heads to a key head, of channels, of slots, key heads and
-rows; paths past 16 and 32 nodes; many trees that differ; scores of which no exponential exists in single precision."""
+"""A full block of the cache; more than one tile of query heads per key head, of channels, of slots, key heads and rows; paths
+past 16 and 32 nodes; many different trees; scores whose exponential does not exist in single precision."""
+PRODUCTION: tuple[Further, ...] = (
+    *rows({"t": 2, "l": 5, "h": 2, "g": 1, "e": 4}),
+    *heads({"e": 4, "l": 5, "t": 2}),
+    *(({"b": 1, "t": 3, "l": l, "h": 2, "g": 1, "e": e}, {}, "gentle") for l, e in zip(EDGES, reversed(EDGES), strict=True)),
+)
+"""Edges of slots and of channels, the ones rising while the others fall."""
 MOVES: tuple[Further, ...] = (
     ({"b": 4, "t": 65}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
     ({"b": 8, "g": 1, "e": 256}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
@@ -128,7 +135,7 @@ MOVES: tuple[Further, ...] = (
 )
 """Paths past 8 and 16 nodes; more than one tile of channels, slots, rows and key heads."""
 LEVEL = 128.0
-"""How far from zero all scores of a row lie, above or below: beyond 104 exp is 0 or infinite in single precision."""
+"""How far from zero all scores of a row are, above or below: beyond 104 exp is 0 or infinite in single precision."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 SOURCES = {"": "STree, section 3; arXiv:2205.14135, algorithm 1", "tree": "SpecInfer (arXiv:2305.09781), section 4.2"}
 
@@ -145,6 +152,7 @@ SPECIFICATIONS = (
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
         further=FURTHER,
+        production=PRODUCTION,
         rare={"level": ("near", "far")},
         sources=SOURCES,
         draw=draw_verify,
@@ -159,6 +167,7 @@ SPECIFICATIONS = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
+        production=tuple(rows({"t": 3, "l": 3, "g": 1, "e": 2})),
         sources=SOURCES,
         draw=draw_compact,
         expect=expect_compact,

@@ -1,16 +1,18 @@
-"""The causal convolution: one input, a run, a run with no-ops, a tree, the commit of what was accepted."""
+"""The causal convolution: one input, several inputs, inputs with no-ops, a tree, the commit of accepted inputs."""
 
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, error_bounds, tree, tree_paths
+from ssmspec_ref import conv, error_bounds, tree
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
+from ssmspec_ref.tree import paths as tree_paths
 
 from ..cases import Case
-from ..draw import Draw, poisoned, stored
+from ..judge.draw import Draw, poisoned, stored
+from .production import LONGER, lengths, rows, tiles
 from .specification import Arguments, Expected, Further, Specification, expecting, pure, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
@@ -32,12 +34,21 @@ NARROW: tuple[Further, ...] = (
 """Runs shorter than a narrower window; kernels have a branch for each width."""
 RUNS: tuple[Further, ...] = tuple(({"b": 1, **sizes}, {}, "normal") for sizes in ({"t": 130}, {"t": 256}, {"t": 520, "c": 2}))
 FURTHER = (*TILES, *SHORT, *NARROW, *RUNS)
-"""And of tokens; tiles of tokens that are full."""
+"""Sizes with more tokens too; full tiles of tokens."""
+PRODUCTION: tuple[Further, ...] = tuple(
+    (sizes, {}, "normal")
+    for sizes, _, _ in (
+        *rows({"t": 2, "c": 3}),
+        *tiles("c", "c", {}),
+        *lengths({"c": 2}),
+    )
+)
+DEEP_SIZES: tuple[Further, ...] = tuple((sizes, {}, "normal") for sizes, _, _ in lengths({"c": 2}, LONGER))
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
-"""The only row takes no part."""
+"""A batch whose only row has no window."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SIZE = {"normal": 1.0, "wide": 40.0}
-"""The size of inputs: beyond 88 exp overflows in single precision, and the activation meets its ends."""
+"""The scale of inputs: beyond 88 exp overflows in single precision, and the activation reaches its limits."""
 SOURCES = {
     "": "arXiv:2312.00752, section 3.4; tile-ai/tilelang-ascend#926",
     "live": "Snakes and Ladders, section 3.1",
@@ -55,7 +66,7 @@ def params(draw: Draw) -> ConvParams:
 
 
 def history(draw: Draw) -> ConvState:
-    """The window as an earlier call left it: inputs, in the format of inputs."""
+    """The window after an earlier call: inputs, in the input format."""
     return draw.normal("M", "b c w", SIZE[draw.case.family])
 
 
@@ -87,7 +98,7 @@ def draw_tree(case: Case, contract: NumericContract) -> Arguments:
 
 
 def draw_commit(case: Case, contract: NumericContract) -> Arguments:
-    """Rows that accept all, none but the root, nothing at all, and something between."""
+    """Rows that accept everything, only the root, nothing, or something between."""
     draw = Draw(case, contract)
     rows, tokens = draw.shape("b t")
     some = draw.rng("advanced").integers(0, tokens + 1, rows)
@@ -97,7 +108,7 @@ def draw_commit(case: Case, contract: NumericContract) -> Arguments:
 
 
 def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
-    """The path to one node of a tree, root first, or none of a row that rests; every other node is poisoned."""
+    """The path to one node of a tree, root first, or none for a row without a window; all other nodes hold large values."""
     draw = Draw(case, contract)
     parents = draw.parents()
     rows, nodes = parents.shape
@@ -111,7 +122,7 @@ def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
 
 
 def along_paths(M: ConvState, u: Channels, parents: Parents, weights: ConvParams) -> tuple[Channels]:
-    """The oracle of a tree: every path by the plain convolution."""
+    """The oracle of a tree: the plain convolution along every path."""
     return (tree_paths.scan(lambda state, path: conv.scan(state, path, weights), M, u, tree.ancestors(parents)),)
 
 
@@ -120,7 +131,7 @@ def bound_scan(M: ConvState, u: Channels, weights: ConvParams, contract: Numeric
 
 
 def bound_step(M: ConvState, u: Array, weights: ConvParams, contract: NumericContract) -> Any:
-    """The bound of `step`, as of a run of one input."""
+    """The bound of `step`: that of a scan over one input."""
     y, M_next = error_bounds.conv.scan(M, u[:, None], weights, contract)
     return y[:, 0], M_next
 
@@ -134,7 +145,7 @@ def bound_tree(M: ConvState, u: Channels, parents: Parents, weights: ConvParams,
 
 
 def exactly(oracle: Any) -> Any:
-    """What must come out where nothing is computed: the oracle's bits."""
+    """The expected output if nothing is computed: the oracle's bits."""
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         value = oracle(*arguments)
@@ -145,7 +156,7 @@ def exactly(oracle: Any) -> Any:
 
 
 def judged_tokens(arguments: Arguments) -> list[Array | None]:
-    """y counts at live inputs, M everywhere."""
+    """y is compared at live inputs, M everywhere."""
     return [arguments[2][:, :, None], None]
 
 
@@ -156,14 +167,15 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
-"""Long paths, and more than four rows of trees that differ."""
+"""Long paths, and more than four rows with different trees."""
 
 
 def _specification(name: str, **fields: Any) -> Specification:
     options = fields.pop("options", OPTIONS)
     return Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        further=fields.pop("further", FURTHER), sources=SOURCES, families=("normal", "wide"), run=pure,
+        further=fields.pop("further", FURTHER), production=fields.pop("production", PRODUCTION),
+        deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
     )  # fmt: skip
 
@@ -174,6 +186,8 @@ SPECIFICATIONS = (
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
         further=without_tokens_of((*TILES, *RUNS)),
+        production=without_tokens_of(PRODUCTION),
+        deep=without_tokens_of(DEEP_SIZES),
         draw=draw_step,
         expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
     ),

@@ -1,8 +1,8 @@
-"""The tier smoke: few cases of a table that together have everything once.
+"""The smoke tier: few cases of a table that cover every option value and family once.
 
-The first case, and one of the last family, which is called three times, with nothing but defaults; then, one after another,
-the case that adds most families and values of options that none before it had, the smallest of several. One is among them
-whose inputs are views with gaps.
+It has the first case, and one of the last family (which is called three times) with defaults only; then, repeatedly, the case
+that adds the most families and option values not yet covered, the smallest one on ties. At least one has inputs that are
+views with gaps.
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,7 @@ GAPS = "gaps"
 
 
 def cover(cases: Sequence[Case]) -> list[Case]:
-    """The chosen ones of a table, in its order."""
+    """The selected cases of a table, in its order."""
     if not cases:
         return []
     plain = [case for case in cases if case.seed == 0 and case.options == cases[0].options]
@@ -28,5 +28,5 @@ def cover(cases: Sequence[Case]) -> list[Case]:
 
 
 def parts(case: Case) -> set[Hashable]:
-    """What a case has: its family, the value of each of its options, gaps."""
+    """What a case covers: its family, the value of each of its options, gaps."""
     return {case.family, *case.options.items(), *([GAPS] if case.seed else [])}

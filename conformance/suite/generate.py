@@ -1,8 +1,8 @@
-"""A whole engine with weights of its own: what it generates speculatively is what it generates plainly, token by token.
+"""A whole engine with its own weights: its speculative output must equal its plain output, token by token.
 
-`generate(prompts, count, speculate) -> tokens` is called twice on the same prompts. The oracle is the engine without
-speculation, so that nothing is said of its model. Prompts repeat themselves, so that drafters find something to draft, and
-hold tokens below 64 only. Sizes: b prompts of t tokens, j tokens generated behind each.
+`generate(prompts, count, speculate) -> tokens` is called twice with the same prompts. The oracle is the engine without
+speculation, so the model itself is not tested. Prompts repeat themselves, so that drafters find drafts, and use only tokens
+below 64. Sizes: b prompts of t tokens, j tokens generated after each.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ import numpy as np
 from ssmspec_ref.contract import Capability, NumericContract
 
 from ..cases import Case
-from ..draw import Draw
+from ..judge.draw import Draw
 from .specification import Arguments, Came, Expected, Specification
 
 TOKENS = 64
 
 
 def draw_prompts(case: Case, contract: NumericContract) -> Arguments:
-    """Prompts of motifs that come again, each row with one of another length."""
+    """Prompts with repeated motifs, of another length in each row."""
     draw = Draw(case, contract)
     rows, tokens, count = draw.shape("b t j")
     rng = draw.rng("prompts")
@@ -31,17 +31,17 @@ def draw_prompts(case: Case, contract: NumericContract) -> Arguments:
 
 
 def run(capability: Capability, arguments: Arguments) -> Came:
-    """Plainly, then speculatively."""
+    """Call the engine plainly, then speculatively."""
     prompts, count = arguments
     plain = capability.run(prompts, count, False)
     return Came((_numbers(capability.run(prompts, count, True)),), plain)
 
 
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-    """The tokens of the engine itself, without speculation; nothing where it has not spoken yet."""
+    """The engine's own tokens without speculation; nothing before its first call."""
     prompts, count = arguments
     plain = _numbers(used)
-    if not isinstance(plain, np.ndarray) or plain.shape != (len(prompts), count):
+    if not isinstance(plain, np.ndarray) or plain is used or plain.shape != (len(prompts), count):
         plain = np.full((len(prompts), count), -1.0)
     return [Expected("tokens", "b t", plain, np.zeros_like(plain))]
 

@@ -1,33 +1,38 @@
-"""Whole recurrent layers, taken through what an engine does with them: outputs and state, from the layer's own cache.
+"""Whole recurrent layers, called as an engine calls them: outputs and state, from the layer's own cache.
 
-A script is a list of windows that the layer is fed one after the other, with the mask of real tokens and, before a window,
-how many tokens are undone first. The oracle runs the real tokens in one go; what the layer holds is compared after the first
-window (but for `continue`: reading it may settle what must be settled without) and at the end. With `beside=another` a second
-layer of the same weights is fed other tokens in turn with the first. Sizes: t tokens in the prompt, j after it (for rollback:
-twice j, all and half of them rejected, then two more).
+A script is a list of windows that are fed to the layer one after the other, with the mask of real tokens and the number of
+tokens to undo before each window. The oracle runs the real tokens in one call. The layer's state is compared after the first
+window (except in `continue`, because reading it may complete pending work) and at the end. With `beside=another` a second
+layer with the same weights is fed other tokens in turn with the first. Sizes: t tokens in the prompt, j after it (for
+rollback: twice j, of which all and then half are rejected, then two more).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import error_bounds, layer, mixer
+from ssmspec_ref import error_bounds
 from ssmspec_ref.contract import UNIT_ROUNDOFF, Capability, NumericContract
-from ssmspec_ref.layer import RecurrentLayer
+from ssmspec_ref.layers import layer, mixer
+from ssmspec_ref.layers.layer import RecurrentLayer
+from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
-from ..draw import POISON, Draw
 from ..errors import OtherWeights
-from . import layer_weights
+from ..judge.draw import POISON, Draw
+from .kinds.weights import SOURCES, WINDOWS, Kind
+from .production import rows as production_rows
+from .recurrences import KINDS, RECURRENCES
 from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a layer is fed at once: tokens `begin` to `end` of the script, after undoing the last `undo` tokens."""
+    """One call of the layer: tokens `begin` to `end` of the script, after undoing the last `undo` tokens."""
 
     begin: int
     end: int
@@ -36,8 +41,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Script:
-    """The tokens of all windows in a row; which of them are real; which the oracle counts; whether the state is read behind
-    the prompt as well as at the end; whether another layer is run beside."""
+    """The tokens of all windows; which of them are real; which of them the oracle reads; whether the state is read after the
+    prompt as well as at the end; whether a second layer runs in turn."""
 
     windows: tuple[Window, ...]
     u: Residual
@@ -62,7 +67,7 @@ def step(draw: Draw) -> Script:
 
 
 def resume(draw: Draw) -> Script:
-    """With `calls=three` the tokens behind the prompt come in two parts."""
+    """With `calls=three` the tokens after the prompt come in two parts."""
     t, j = draw.sizes["t"], draw.sizes["j"]
     middle = t + j // 2
     behind = (Window(t, middle), Window(middle, t + j)) if draw.options["calls"] == "three" else (Window(t, t + j),)
@@ -70,18 +75,18 @@ def resume(draw: Draw) -> Script:
 
 
 def left_pad(draw: Draw) -> Script:
-    """Rows lose none, one, five, six .. of their first tokens to padding: less than a window of the convolution, and more.
+    """Rows lose none, one, five, six .. of their first tokens to padding: less and more than the window of the convolution.
     With `pads=many` the first row has one token, the last all, those between in between."""
     return _padded(draw, lambda real, t: np.arange(t) >= t - real[:, None])
 
 
 def right_pad(draw: Draw) -> Script:
-    """Rows lose none, one, five, six .. of their last tokens to padding, and go on behind it."""
+    """Rows lose none, one, five, six .. of their last tokens to padding, and continue after it."""
     return _padded(draw, lambda real, t: np.arange(t) < real[:, None])
 
 
 def rollback(draw: Draw) -> Script:
-    """j tokens behind the prompt, all undone; j others and a single one, undone but for the first half of the j; then two
+    """j tokens after the prompt, all undone; j others and a single one, undone except for the first half of the j; then two
     single tokens."""
     t, j = draw.sizes["t"], draw.sizes["j"]
     first, second, undo = t + j, t + 2 * j + 1, j - j // 2 + 1
@@ -106,21 +111,21 @@ def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
 
 
 def _script(draw: Draw, windows: tuple[Window, ...], tokens: int) -> Script:
-    rows = draw.sizes["b"]
-    u, beside = draw.array("u", (rows, tokens, layer_weights.residual(draw))), draw.options.get("beside") == "another"
+    rows, width = draw.sizes["b"], KINDS[draw.options["kind"]].residual(draw.sizes)
+    u, beside = draw.array("u", (rows, tokens, width)), draw.options.get("beside") == "another"
     return Script(windows, u, np.ones((rows, tokens), dtype=bool), np.ones((rows, tokens), dtype=bool), beside=beside)
 
 
 def drawing(script: Callable[[Draw], Script]) -> Callable[[Case, NumericContract], Arguments]:
     def draw_case(case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
-        return layer_weights.draw(draw), script(draw)
+        return KINDS[draw.options["kind"]].layer(draw), script(draw)
 
     return draw_case
 
 
 def run(capability: Capability, arguments: Arguments) -> Came:
-    """Take a fresh layer through a script: its outputs at all tokens, M and S after the prompt, M and S at the end."""
+    """Run a new layer through a script: its outputs at all tokens, M and S after the prompt, M and S at the end."""
     record, script = arguments
     subject = capability.run(record, script.u.shape[0])
     another = capability.run(record, script.u.shape[0]) if script.beside else None
@@ -140,9 +145,9 @@ def run(capability: Capability, arguments: Arguments) -> Came:
 
 
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-    """The oracle over the real tokens in one run, with the contract's bound and the oracle's own.
+    """The oracle over the real tokens in one call, with the contract's bound plus the oracle's own.
 
-    Raises: OtherWeights where the weights that the layer says it used are not those given.
+    Raises: OtherWeights if the weights that the layer reports are not those given.
     """
     record, script = arguments
     if used is not None:
@@ -160,7 +165,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
 def _bounded(
     record: RecurrentLayer, u: Residual, live: Array, contract: NumericContract, mixed: bool
 ) -> tuple[Expected, Expected, Expected]:
-    """Output, M and S after a run from nothing, each with its bound.
+    """Output, M and S of a run from an empty state, each with its bound.
 
     `mixed` says that the run took several calls (`orders`).
     """
@@ -169,21 +174,21 @@ def _bounded(
     ways = orders(contract) if mixed else (contract,)
     bounds = [error_bounds.layer.scan(zero, u, record, c, live) for c in (*ways, *oracles(contract))]
     errors = [allowed([pair.error for pair in pairs], contract) for pairs in zip(*bounds, strict=True)]
-    inner = {3: "b d n", 4: "b h k v" if hasattr(record.mixer, "key_heads") else "b h p n"}[state.S.ndim]
     return (
         Expected("out", "b t e", value, errors[0]),
         Expected("M", "b c w", state.M, errors[1], state=True),
-        Expected("S", inner, state.S, errors[2], state=True, recurrent=True),
+        Expected("S", RECURRENCES[record.mixer.kind].state, state.S, errors[2], state=True, recurrent=True),
     )
 
 
 def check_used(given: Any, used: Any, contract: NumericContract, name: str = "") -> None:
-    """Raise OtherWeights unless every weight used is the weight given, but for what storing the logarithm of A may change.
+    """Raise OtherWeights unless every weight used is the one given, except for rounding from storing the logarithm of A.
 
-    log x wrong by (5 + 1) u |log x|, a function of 2.5 ulp and a rounding, and exp of it by 6 u: 6 u (|log x| + 1) relative.
+    log x has an error of (5 + 1) u |log x|, a function of 2.5 ulp and a rounding, and exp of it 6 u: 6 u (|log x| + 1)
+    relative.
     """
     if type(given) is not type(used):
-        raise OtherWeights(f"used{name} came as {type(used).__name__}, but {type(given).__name__} was given")
+        raise OtherWeights(f"used{name} is {type(used).__name__}, but {type(given).__name__} was given")
     if isinstance(given, np.ndarray):
         size = np.abs(given)
         room = 6 * UNIT_ROUNDOFF[contract.accumulate] * (np.abs(np.log(np.where(size > 0, size, 1.0))) + 1) * size
@@ -196,7 +201,7 @@ def check_used(given: Any, used: Any, contract: NumericContract, name: str = "")
         for field in fields(given):
             check_used(getattr(given, field.name), getattr(used, field.name), contract, f"{name}.{field.name}")
     elif given != used:
-        raise OtherWeights(f"used{name} came as {used}, but {given} was given")
+        raise OtherWeights(f"used{name} is {used}, but {given} was given")
 
 
 SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
@@ -210,9 +215,9 @@ SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
 
 
 FURTHER: tuple[Further, ...] = (({"b": 1, "t": 70}, {}, "gentle"),)
-"""A prompt past one chunk of 64 tokens."""
+"""A prompt longer than one chunk of 64 tokens."""
 PROMPTS: tuple[Further, ...] = tuple(({"b": 1, "t": t}, {}, "gentle") for t in (2, 4, 5, 7, 8))
-"""With those of the table, prompts of every length up to 9: one that is as long as a window of drafts is none."""
+"""Together with the table, prompts of every length up to 9; a prompt must not be mistaken for a window of drafts."""
 
 EVEN: tuple[Further, ...] = tuple(({"j": j}, {}, "gentle") for j in (2, 4))
 """An even number of tokens from the cache, and as many as the window has columns."""
@@ -221,9 +226,11 @@ ON: tuple[Further, ...] = (
     ({"j": 6}, {"calls": "three"}, "gentle"),
     ({}, {"beside": "another"}, "gentle"),
 )
-"""More than a chunk of 64 tokens from the cache; a cache that is gone on from twice; two layers in turn."""
+"""More than a chunk of 64 tokens from the cache; a cache that is continued twice; two layers in turn."""
 MANY: tuple[Further, ...] = (({"b": 1, "j": 40}, {}, "gentle"), ({}, {"beside": "another"}, "gentle"))
 """Forty single tokens; two layers in turn."""
+LONG: dict[str, tuple[Further, ...]] = {"step": (({"b": 1, "t": 2, "j": 270}, {}, "gentle"),)}
+"""Past a cursor of a byte."""
 PADS: tuple[Further, ...] = (({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),)
 BESIDE: dict[str, tuple[str, ...]] = {"beside": ("none", "another")}
 BEHIND: dict[str, tuple[tuple[Further, ...], dict[str, tuple[str, ...]]]] = {
@@ -232,25 +239,23 @@ BEHIND: dict[str, tuple[tuple[Further, ...], dict[str, tuple[str, ...]]]] = {
     "left_pad": (PADS, {"pads": ("few", "many")}),
     "right_pad": (PADS, {"pads": ("few", "many")}),
 }
-"""What a script has behind its table, and the options that only this has."""
+"""Cases after a script's table, and the options that only these have."""
 
 
-def specifications() -> list[Specification]:
-    """Every script with every kind of layer."""
-    found = []
-    for name, (script, goes_on, source) in SCRIPTS.items():
-        for kind in layer_weights.KINDS:
-            base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
-            rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in kind.rows)
-            more, rare = BEHIND.get(name, ((), {}))
-            found.append(
-                Specification(
-                    operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *more), options=kind.options,
-                    families=("gentle", "normal"), sources=layer_weights.SOURCES | {"": source}, draw=drawing(script),
-                    expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name}, rare=rare,
-                )
-            )  # fmt: skip
-    return found
+@cache
+def specification(name: str, kind: Kind) -> Specification:
+    """The specification of a script with a kind of layer."""
+    script, goes_on, source = SCRIPTS[name]
+    base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
+    rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in (*WINDOWS, *kind.rows))
+    more, rare = BEHIND.get(name, ((), {}))
+    return Specification(
+        operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *more), options=kind.options,
+        families=("gentle", "normal"), sources=SOURCES | {"": source}, draw=drawing(script),
+        expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name}, rare=rare,
+        production=(*production_rows({"t": 3}, (4, 8, 16)), *LONG.get(name, ())),
+        deep=(({"b": 1, "t": 127}, {}, "gentle"), ({"b": 1, "t": 128}, {}, "gentle"), ({"b": 64, "t": 3}, {}, "gentle")),
+    )  # fmt: skip
 
 
-SPECIFICATIONS: tuple[Specification, ...] = tuple(specifications())
+SPECIFICATIONS = Rows(lambda: (specification(name, kind) for name in SCRIPTS for kind in KINDS.values()))

@@ -1,20 +1,20 @@
-"""From logits to the law that is sampled: penalties, minimum length, temperature, top-k and top-p, in that order.
+"""From logits to the sampled distribution: penalties, minimum length, temperature, top-k and top-p, in that order.
 
 `process(logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, min_tokens, eos) -> p` has one
 setting for all rows. `prompt` (b l) and `output` (b t) are tokens padded with -1; the output holds the drafts on the path.
-Ties are kept by index, and what is masked has probability 0. The equations are those of `ssmspec_ref.accept.processors`.
+Ties are resolved by index, and masked tokens have probability 0. The equations are those of `ssmspec_ref.accept.processors`.
 
-A row is judged where nothing is decided narrowly. With x = (l' - max l') / T, l' the penalised logits, and M_i the sum of the
-magnitudes that are added in l'_i, an implementation in arithmetic of unit roundoff u has to first order
+A row is compared only if no decision is narrow. With x = (l' - max l') / T, l' the penalised logits, and M_i the sum of the
+magnitudes added in l'_i, an implementation in arithmetic of unit roundoff u has, to first order,
 
     |dx_i| <= u (4 (M_i + M_max) / T + (3 + 2 e) |x_i|)   two products, two sums, a difference, a quotient, x log2 e   (1)
     |dw_i| <= w_i (expm1 |dx_i| + (2 e + 1) u)            e ulps of a function, 2 u each                               (2)
     |dp_i| <= p_i (r_i + 3 mean r + (3 i + 6 e + 6) u)    r = |dw| / w; a sum over i tokens and a quotient, thrice     (3)
 
-where the mean is over the law: what a sum is off by is the mean of what its terms are off by. Below the smallest normal
-number a probability may be flushed. Narrow are: two probabilities of rank k and k + 1 that differ by less than 2^-10 of the
-first, unless they are ties of the same logit and counts; a mass within 2^-14 of top_p, unless every number in it is exact;
-at temperature 0, two logits that differ by less than 2^-16 of the first.
+where the mean is over the distribution: the error of a sum is the mean of its terms' errors. Probabilities below the smallest
+normal number may be flushed. Narrow decisions are: two probabilities of rank k and k + 1 that differ by less than 2^-10 of
+the first, unless they are ties of the same logit and counts; a mass within 2^-14 of top_p, unless every number in it is
+exact; at temperature 0, two logits that differ by less than 2^-16 of the first.
 
 Sizes: b rows, i tokens of the vocabulary, l of the prompt, t of the output.
 """
@@ -30,12 +30,12 @@ from ssmspec_ref.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
-from ..draw import Draw
+from ..judge.draw import Draw
 from .specification import Arguments, Expected, Further, Specification, allowed, oracles, pure
 
 NARROW_RANK, NARROW_MASS, NARROW_LOGIT = 2.0**-10, 2.0**-14, 2.0**-16
 EVEN = 4
-"""Of every fourth row four tokens are left, all alike: their masses are exact, and top_p may be met exactly."""
+"""In every fourth row four equal tokens remain: their masses are exact, and top_p may be met exactly."""
 SHARES = {"off": 1.0, "most": 0.8, "half": 0.5}
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "temperature": {"one": {}, "low": {"temperature": 0.7}, "high": {"temperature": 3.0}, "zero": {"temperature": 0.0}},
@@ -57,7 +57,7 @@ EXTREMES: dict[str, dict[str, dict[str, Any]]] = {
 }
 RARE = {"level": ("near", "far")} | {name: tuple(values) for name, values in EXTREMES.items()}
 LEVEL = 128.0
-"""How far from zero all logits of a row lie, above or below: beyond 104 exp is 0 or infinite in single precision."""
+"""How far from zero all logits of a row are, above or below: beyond 104 exp is 0 or infinite in single precision."""
 
 
 def setting(case: Case) -> Sampling:
@@ -68,7 +68,7 @@ def setting(case: Case) -> Sampling:
 
 
 def draw_rows(case: Case, contract: NumericContract) -> Arguments:
-    """Logits of size 3, on a coarse grid in the family tied, a third of them masked in the family masked."""
+    """Logits of scale 3, on a coarse grid in the family tied, a third of them masked in the family masked."""
     draw = Draw(case, contract)
     (b, i), rng = draw.shape("b i"), draw.rng("history")
     logits = draw.normal("logits", "b i", 3.0)
@@ -113,7 +113,7 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
 
 
 def magnitudes(row: Array, before: list[int], after: list[int], settings: Sampling) -> Array:
-    """M: the magnitudes that are added in each penalised logit; 0 where it is masked."""
+    """M: the magnitudes added in each penalised logit; 0 if it is masked."""
     count = np.bincount(np.array(after, dtype=np.int64), minlength=row.size)
     scale = max(1.0, settings.repetition, 1 / settings.repetition)
     plain = np.where(np.isfinite(row), np.abs(row), 0.0)
@@ -122,7 +122,7 @@ def magnitudes(row: Array, before: list[int], after: list[int], settings: Sampli
 
 
 def bound(seen: Array, size: Array, p: Array, temperature: float, contract: NumericContract) -> Array:
-    """(1) to (3), and the rounding of what is stored; 0 for what must be 0."""
+    """(1) to (3), and the rounding of the stored result; 0 where the result must be 0."""
     u = UNIT_ROUNDOFF[contract.accumulate]
     kept = p > 0
     if temperature == 0:
@@ -142,7 +142,7 @@ def bound(seen: Array, size: Array, p: Array, temperature: float, contract: Nume
 
 
 def decided(row: Array, seen: Array, p: Array, settings: Sampling, exact: bool) -> bool:
-    """Whether nothing is decided narrowly; `exact` says that all tokens that are left are alike and unchanged."""
+    """Whether no decision is narrow; `exact` says that all remaining tokens are equal and unchanged."""
     order = np.argsort(-seen, kind="stable")
     ranked, given = seen[order], row[order]
     alike = (ranked[1:] == ranked[:-1]) & (given[1:] == given[:-1])
@@ -209,6 +209,7 @@ SPECIFICATIONS = (
         expect=expect,
         run=pure,
         further=FURTHER,
+        production=tuple(({"b": b}, {"penalty": "all"}, "normal") for b in (4, 8, 16, 64)),
         rare=RARE,
     ),
 )

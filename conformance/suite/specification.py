@@ -1,12 +1,13 @@
-"""What the suite knows of an operation: its axes and options, how its inputs are drawn, and what must come out.
+"""The specification of an operation: its axes and options, how its inputs are drawn, and the expected outputs.
 
-A case is one choice of sizes, options, family and seed. The tables give a base, and rows which differ from it in one thing,
-so that a failure names its cause; mixed rows, drawn once from the row's number, cover what single changes cannot.
+A case is one choice of sizes, options, family and seed. Tables give a base and rows that differ from it in one thing, so that
+a failure names its cause; mixed rows, drawn once from the row's number, cover combinations.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -15,17 +16,22 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
+from ..refusal import nearest
 from .cover import cover
 
-TIERS = ("smoke", "standard")
+DRAWN = {"standard": 2, "deep": 40}
+"""Cases of each operation that are drawn when a run starts."""
+TRIES, LARGEST_DRAWN = 400, 3000
+"""Draws of which those that fit are taken; elements of a drawn case, by the product of its sizes."""
+TIERS = ("smoke", "standard", "deep")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output must be: the oracle's value, the error bound of the declared contract, and where it counts.
+    """One expected output: the oracle's value, the error bound of the declared contract, and the mask of compared elements.
 
-    `axes` names the axes of the arrays; `state` tells a state from an output, `recurrent` what is kept in the contract's
-    format of the state; `judged` is False at padding and no-ops.
+    `axes` names the axes of the arrays; `state` marks states, `recurrent` those stored in the contract's state format;
+    `judged` is False at padding and no-ops.
     """
 
     name: str
@@ -37,12 +43,18 @@ class Expected:
     judged: Array | None = None
 
 
+def unseen(name: str, axes: str, shape: tuple[int, ...]) -> Expected:
+    """An output of which only the shape and the type are judged."""
+    zero, never = np.zeros(shape), np.zeros((1,) * len(shape), dtype=bool)
+    return Expected(name, axes, zero, zero, judged=never)
+
+
 Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Came:
-    """What an implementation returned: its outputs, and the weights that it really used where it says so."""
+    """What an implementation returned: its outputs, and the weights that it really used, if it reports them."""
 
     outputs: tuple[Any, ...]
     used: Any = None
@@ -50,14 +62,16 @@ class Came:
 
 @dataclass(frozen=True)
 class Specification:
-    """One operation, or one kind of layer under one operation.
+    """One operation, or one kind of layer for one operation.
 
-    `draw(case, contract)` gives the arguments, rounded to the contract's formats; `expect(arguments, contract, used)` what
-    must come out; `run(capability, arguments)` calls the implementation. `rows` are sizes that differ from `base`; `ok`
-    refuses sizes that make no sense (groups that do not divide the heads). `sources` says what a case is there for. `fixed`
-    are options with one value, which tell two specifications of one operation apart. `further` are cases of the standard tier
-    by sizes, options and family: sizes beyond one tile, and pairs that a change of one thing cannot reach. `rare` are values
-    of options that only such cases have; of an option that the table does not have, the first is the default.
+    `draw(case, contract)` returns the arguments, rounded to the contract's formats; `expect(arguments, contract, used)` the
+    expected outputs; `run(capability, arguments)` calls the implementation. `rows` are sizes that differ from `base`; `ok`
+    rejects invalid sizes (groups that do not divide the heads). `sources` says why a case exists. `fixed` are options with a
+    single value, which distinguish two specifications of one operation. `further` are cases of the standard tier given by
+    sizes, options and family: sizes beyond one tile, and combinations of two changes. `rare` are option values that only such
+    cases have; for an option that the table does not have, the first value is the default. `production` are cases of the
+    standard tier that smoke and the golden vectors never use: sizes and histories of engines. `deep` are cases of the tier
+    deep only.
     """
 
     operation: str
@@ -73,6 +87,8 @@ class Specification:
     fixed: Mapping[str, str] = field(default_factory=dict)
     further: tuple["Further", ...] = ()
     rare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    production: tuple["Further", ...] = ()
+    deep: tuple["Further", ...] = ()
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -84,32 +100,75 @@ class Specification:
         names = [*self.options, *(name for name in self.rare if name not in self.options)]
         return {name: (*self.options.get(name, ()), *self.rare.get(name, ())) for name in names}
 
+    @property
+    def offered(self) -> dict[str, tuple[str, ...]]:
+        """Every value of every option, and the fixed ones."""
+        return {**self.values, **{name: (value,) for name, value in self.fixed.items()}}
+
+    @property
+    def offered_text(self) -> list[str]:
+        """Each option with its values, as `name=one|other`."""
+        return [f"{name}={'|'.join(values)}" for name, values in self.offered.items()]
+
     def case(self, sizes: Mapping[str, int], options: Mapping[str, str], family: str, seed: int) -> Case:
         return Case(self.operation, {**self.base, **sizes}, {**self.defaults, **self.fixed, **options}, family, seed)
 
     def identify(self, case: Case) -> str:
-        """The id; what tells two specifications of one operation apart (`fixed`) always stands in it."""
+        """The id; options that distinguish specifications of one operation (`fixed`) are always included."""
         return identify(case, {**self.defaults, **dict.fromkeys(self.fixed, "")})
 
     def source(self, case: Case) -> str:
-        """What the case is there for: the equation, and the bug behind each option that is not the default."""
+        """Why the case exists: the equation, and the bug for each option that is not the default."""
         changed = [name for name, value in case.options.items() if value != self.defaults.get(name, value)]
         found = [self.sources.get(name, "") for name in ["", *changed]]
         return "; ".join(dict.fromkeys(part for part in found if part))
 
     def cases(self, tier: str, limits: Limits) -> Iterator[Case]:
-        """The cases of a tier within the limits, without repetition. Smoke is a part of standard (`cover`), without rare
-        values."""
-        every = self._every(limits)
-        return iter(cover([case for case in every if self.common(case)])) if tier == "smoke" else every
+        """The distinct cases of a tier within the limits. Smoke is a subset of standard (`cover`), without rare values;
+        standard is a subset of deep."""
+        if tier == "smoke":
+            return iter(cover([case for case in self._every(limits) if self.common(case)]))
+        return self._every(limits, (*self.production, *(self.deep if tier == "deep" else ())))
+
+    def tabled(self, limits: Limits | None = None) -> Iterator[Case]:
+        """The cases of the standard tier without those of production."""
+        return self._every(limits or Limits())
+
+    def drawn(self, tier: str, limits: Limits, seed: int) -> Iterator[Case]:
+        """Cases whose sizes, options and family are drawn when a run starts, `DRAWN` of a tier, so that what is right at the
+        sizes of the tables only fails.
+
+        Sizes are log-uniform up to the largest of the tables, preferably such as these do not have, one axis after the other,
+        together at most `LARGEST_DRAWN` elements. The oracle of windows and trees walks every path: there tokens and windows
+        count by their squares, fourfold.
+        """
+        rng = np.random.default_rng([seed, crc32(f"{self.operation} {self.fixed}".encode())])
+        offered, more = self._offered(limits), (*self.further, *self.production)
+        rows = (self.base, *self.rows, *(sizes for sizes, _, _ in more))
+        known = {axis: {row.get(axis, self.base[axis]) for row in rows} for axis in self.base}
+        found, axes = 0, list(self.base)
+        twice = ("t", "j") if "j" in axes or "tree" in self.options else ()
+        for turn in range(TRIES):
+            sizes, room = dict(self.base), LARGEST_DRAWN
+            first = axes.index("t") if turn % 2 == 0 and "t" in axes else int(rng.integers(len(axes)))
+            for axis in [axes[first], *rng.permutation(axes[:first] + axes[first + 1 :])]:
+                low = max(_low(limits, axis), min(known[axis]))
+                left = int((room / 4) ** 0.5) if axis in twice else room
+                sizes[axis] = _drawn_size(rng, low, min(max(known[axis]), _high(limits, axis), max(low, left)), known[axis])
+                room = room // (4 * sizes[axis] ** 2 if axis in twice else sizes[axis]) or 1
+            chosen = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
+            family = self.families[rng.integers(len(self.families))]
+            if found < DRAWN.get(tier, 0) and self.ok(sizes):
+                found += 1
+                yield self.case(sizes, chosen, family, 0)
 
     def common(self, case: Case) -> bool:
         """Whether no option has a rare value."""
         return all(v in self.options.get(name, (self.defaults.get(name, v),)) for name, v in case.options.items())
 
-    def _every(self, limits: Limits) -> Iterator[Case]:
+    def _every(self, limits: Limits, more: tuple["Further", ...] = ()) -> Iterator[Case]:
         seen = set()
-        for case in self._table(limits):
+        for case in self._table(limits, more):
             sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
             case = Case(case.operation, sizes, case.options, case.family, case.seed)
             if self.ok(sizes) and self.identify(case) not in seen:
@@ -121,7 +180,7 @@ class Specification:
             name: tuple(v for v in values if v in limits.options.get(name, values)) for name, values in self.options.items()
         }
 
-    def _table(self, limits: Limits) -> Iterator[Case]:
+    def _table(self, limits: Limits, more: tuple["Further", ...]) -> Iterator[Case]:
         offered = self._offered(limits)
         first = {name: values[0] for name, values in offered.items() if values}
         for family in self.families:
@@ -136,12 +195,12 @@ class Specification:
             mixed = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
             yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
-        for sizes, chosen, family in self.further:
+        for sizes, chosen, family in (*self.further, *more):
             if all(value in limits.options.get(name, (value,)) for name, value in chosen.items()):
                 yield self.case(sizes, {**first, **chosen}, family, 0)
 
     def excluded(self, limits: Limits) -> list[str]:
-        """Options and sizes that the limits leave out, in words."""
+        """Options and sizes that the limits exclude, in words."""
         out = [f"{n}={v}" for n, values in self.values.items() for v in values if v not in limits.options.get(n, values)]
         return out + [f"{axis} outside {low}..{high}" for axis, (low, high) in limits.sizes.items() if axis in self.base]
 
@@ -154,19 +213,33 @@ class Specification:
         unknown += [] if family in self.families else [f"family {family}"]
         unknown += [] if self.ok({**self.base, **sizes}) else ["case of these sizes together"]
         if operation != self.operation or unknown:
-            offered = [f"{n}={'|'.join(v)}" for n, v in self.values.items()] + [f"{n}={v}" for n, v in self.fixed.items()]
-            raise UnknownCase(
-                f"{identity!r}: {self.operation} has no {', no '.join(unknown)}; its axes are {', '.join(self.base)}, its "
-                f"options {', '.join(offered)}, its families {', '.join(self.families)}"
-            )
+            wrong = ", no ".join(unknown) + self._near(options, family)
+            raise UnknownCase(f"{identity!r}: {self.operation} has no {wrong}; its {self._offered_instead(sizes, options)}")
         return self.case(sizes, options, family, seed)
+
+    def _offered_instead(self, sizes: Mapping[str, int], options: Mapping[str, str]) -> str:
+        """The valid axes, options or families, for the first kind that is wrong."""
+        if not sizes.keys() <= self.base.keys() or not self.ok({**self.base, **sizes}):
+            return f"axes are {', '.join(f'{axis}{size}' for axis, size in self.base.items())}"
+        if any(value not in self.offered.get(name, ()) for name, value in options.items()):
+            return f"options are {', '.join(self.offered_text)}"
+        return f"families are {', '.join(self.families)}"
+
+    def _near(self, options: Mapping[str, str], family: str) -> str:
+        """The nearest valid word for the first wrong option, value or family."""
+        for name, value in options.items():
+            if name not in self.offered:
+                return nearest(name, self.offered)
+            if value not in self.offered[name]:
+                return nearest(value, self.offered[name])
+        return "" if family in self.families else nearest(family, self.families)
 
 
 Further = tuple[Mapping[str, int], Mapping[str, str], str]
-"""Sizes that differ from the base, options that differ from the first offered, and the family."""
+"""Sizes that differ from the base, options that differ from the default, and the family."""
 
 Output = tuple[str, str, str]
-"""The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" for an output."""
+"""The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" otherwise."""
 
 
 def expecting(
@@ -175,9 +248,10 @@ def expecting(
     outputs: tuple[Output, ...],
     judged: Callable[[Arguments], list[Array | None]] | None = None,
 ) -> Callable[[Arguments, NumericContract, Any], list[Expected]]:
-    """What must come out of a pure operation: the oracle's values, each with the contract's bound and the oracle's own.
+    """The expected outputs of a pure operation: the oracle's values, each with the contract's bound plus the oracle's own.
 
-    `bound(*arguments, contract)` gives for each output how far an implementation of a contract may be from exact arithmetic.
+    `bound(*arguments, contract)` gives for each output how far an implementation of a contract may deviate from exact
+    arithmetic.
     """
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
@@ -193,29 +267,29 @@ def expecting(
 
 
 def oracles(contract: NumericContract) -> tuple[NumericContract, ...]:
-    """The contract of the oracle, whose own error counts beside that of a float64 implementation."""
+    """The contract of the oracle, whose own error is added if an implementation is float64 too."""
     return (FLOAT64,) if contract.accumulate == "fp64" else ()
 
 
 def orders(contract: NumericContract) -> tuple[NumericContract, ...]:
-    """The declared order, and the sequential one beside it: for runs over several calls, whose bounds are added.
+    """The declared order and the sequential one, for runs over several calls, whose bounds are added.
 
-    A run may be chunked in one call and sequential in the next. The recurrences are affine in the state, so what a call
-    leaves behind is carried on as the whole run's bound in that order carries it, and what the next call adds is within the
-    whole run's bound in the other order. The state is stored after every call.
+    A run may be chunked in one call and sequential in the next. The recurrences are affine in the state, so an error left by
+    one call is propagated as in the whole run's bound for that order, and the error added by the next call is within the
+    whole run's bound for the other order. The state is stored after every call.
     """
     stored = replace(contract, stored_every_token=True)
     return (stored,) if contract.order == "sequential" else (stored, replace(stored, order="sequential"))
 
 
 def allowed(errors: list[Array], contract: NumericContract) -> Array:
-    """The sum of bounds. Beside a narrower format the oracle's own is u_64 / u of it, at most 2^-29; 2^-24 is added."""
+    """The sum of bounds. For a narrower format the oracle's own bound is u_64 / u of it, at most 2^-29; 2^-24 is added."""
     total: Array = np.sum(errors, axis=0)
     return total if contract.accumulate == "fp64" else total * (1 + 2.0**-24)
 
 
 def copied(came: Any) -> Any:
-    """What came, as it is now: what an implementation writes into its buffers later does not count."""
+    """A copy of the outputs, so that later writes of the implementation to its buffers have no effect."""
     return came.copy() if isinstance(came, np.ndarray) else came
 
 
@@ -226,18 +300,26 @@ def pure(capability: Capability, arguments: Arguments) -> Came:
 
 
 def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of a step: no axis of tokens."""
+    """The sizes of a step, without a token axis."""
     return {axis: size for axis, size in sizes.items() if axis != "t"}
 
 
 def without_tokens_of(further: tuple[Further, ...]) -> tuple[Further, ...]:
-    """The further cases of a step."""
+    """The further cases of a step, without a token axis."""
     return tuple((without_tokens(sizes), options, family) for sizes, options, family in further)
 
 
 def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:
-    """Sizes in which the one axis is a multiple of the other."""
+    """Requires one axis to be a multiple of the other."""
     return lambda sizes: sizes[whole] % sizes[part] == 0
+
+
+def _drawn_size(rng: np.random.Generator, low: int, high: int, known: set[int]) -> int:
+    """Log-uniform, both ends included; the first of a few that is not known."""
+    if high <= low:
+        return low
+    drawn = np.floor(np.exp(rng.uniform(np.log(low), np.log(high + 1), 4))).astype(int).tolist()
+    return next((size for size in drawn if size not in known), int(drawn[0]))
 
 
 def _low(limits: Limits, axis: str) -> int:

@@ -16,25 +16,53 @@
   const read = ([id, verdict, failing, message, source, reason, link, rerun, seconds, outputs]) => ({
     id, verdict, word: rank[verdict], failing: texts[failing], message: texts[message], source: texts[source],
     reason: texts[reason], link: texts[link], rerun: texts[rerun].replaceAll("\u0000", id), seconds,
-    outputs: outputs.map(([name, used, error, bound, place]) => ({ name: texts[name], used, error, bound, place })),
+    outputs: outputs.map(([name, used, error, bound, place, expected, got, drawn]) => (
+      { name: texts[name], used, error, bound, place, expected, got, picture: drawn || [] })),
   });
-  const worst = (one) => one.outputs.reduce((most, o) => (Number(o.used) > Number(most) || o.used === "nan" ? o.used : most), 0);
+  /* Numbers that JSON lacks come as "inf", "-inf" and "nan"; what is not a number is worse than any. */
+  const size = (x) => (x === "nan" ? Infinity : x === "inf" ? Number.MAX_VALUE : x === "-inf" ? -Number.MAX_VALUE : Number(x));
+  const shown = (x) => (x === null || x === undefined ? "" : x === "nan" ? "NaN" : x === "inf" ? "∞" : x === "-inf" ? "-∞" : String(x));
+  const worst = (one) => one.outputs.reduce((most, o) => (size(o.used) > size(most) ? o.used : most), 0);
+  const label = (one) => {
+    if (!one.outputs.length) return one.failing || "";
+    const used = worst(one);
+    if (size(used) === 0) return one.word === "pass" ? "exact" : one.failing;
+    if (used === "inf") return "must be equal, and is not";
+    return used === "nan" ? "NaN" : `${shown(used)} of its bound`;
+  };
+
+  /* Where an output is wrong: the letters of the report as squares. */
+  const picture = (o) => {
+    if (!o.picture.length) return null;
+    const [title, ...rows] = o.picture;
+    const make = (name, given) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(given)) made.setAttribute(key, value);
+      return made;
+    };
+    const side = 9, wide = Math.max(...rows.map((row) => row.length));
+    const drawing = make("svg", { class: "picture", width: wide * side, height: rows.length * side, role: "img",
+      viewBox: `0 0 ${wide * side} ${rows.length * side}`, "aria-label": `where ${o.name} is wrong: ${title}` });
+    rows.forEach((row, y) => [...row].forEach((letter, x) => drawing.append(make("rect",
+      { x: x * side, y: y * side, width: side - 1, height: side - 1, class: `w${letter === "." ? 0 : letter}` }))));
+    return element("figure", {}, drawing, element("figcaption", {}, `where ${o.name} is wrong: ${title}; the stronger the colour, the farther off`));
+  };
 
   const outputs = (one) => {
     if (!one.outputs.length) return null;
-    const head = element("tr", {}, ...["output", "error / bound", "error", "bound", "first at"].map((t) => element("th", { scope: "col" }, t)));
+    const head = element("tr", {}, ...["output", "error / bound", "error", "bound", "first at", "expected", "got"].map((t) => element("th", { scope: "col" }, t)));
     const rows = one.outputs.map((o) =>
-      element("tr", {}, ...[o.name, o.used, o.error, o.bound, o.place].map((t) => element("td", {}, String(t)))));
+      element("tr", {}, ...[o.name, o.used, o.error, o.bound, o.place, o.expected, o.got].map((t) => element("td", {}, shown(t)))));
     return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
   };
   const inside = (one) => {
     const rerun = element("p", { className: "rerun" }, element("code", { tabIndex: 0 }, one.rerun));
-    return element("div", { className: "inside" }, one.message ? element("p", {}, one.message) : null, outputs(one),
+    return element("div", { className: "inside" }, one.message ? element("p", {}, one.message) : null, outputs(one), ...one.outputs.map(picture),
       line("kind", one.failing), line("known", [one.reason, one.link].filter(Boolean).join("  ")), line("source", one.source),
       line("seconds", String(one.seconds)), one.rerun ? rerun : null);
   };
   const item = (one, where) => {
-    const used = one.outputs.length ? (Number(worst(one)) === 0 ? "exact" : String(worst(one))) : "";
+    const used = label(one);
     const summary = element("summary", {}, element("span", { className: `tag v-${one.word}` }, one.word),
       element("code", {}, one.id), where ? element("span", { className: "used" }, where) : null,
       element("span", { className: "used" }, used));
@@ -42,7 +70,7 @@
     details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(inside(one)); });
     return element("li", {}, details);
   };
-  const byVerdict = (a, b) => b.verdict - a.verdict || Number(worst(b)) - Number(worst(a));
+  const byVerdict = (a, b) => b.verdict - a.verdict || size(worst(b)) - size(worst(a)) || 0;
 
   const open = (number) => {
     const [adapter, subject, contract, operation] = cells[number].name;
@@ -51,14 +79,19 @@
     const words = [...new Set(found.map((one) => one.word))];
     const choice = element("select", {}, element("option", { value: "" }, `all ${found.length} cases`),
       ...words.map((w) => element("option", { value: w }, `${found.filter((one) => one.word === w).length} ${w}`)));
-    choice.addEventListener("change", () => {
-      list.replaceChildren(...found.filter((one) => !choice.value || one.word === choice.value).map((one) => item(one)));
-    });
+    const text = element("input", { type: "search", placeholder: "softplus=off t33", autocomplete: "off" });
+    const filter = () => {
+      const wanted = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const fits = (one) => wanted.every((w) => `${one.id} ${one.failing} ${one.message}`.toLowerCase().includes(w));
+      list.replaceChildren(...found.filter((one) => (!choice.value || one.word === choice.value) && fits(one)).map((one) => item(one)));
+    };
+    choice.addEventListener("change", filter);
+    text.addEventListener("input", filter);
     const close = element("button", { type: "button", className: "close" }, "Close");
     close.addEventListener("click", () => dialog.close());
     const title = element("h2", { id: "cases-title" }, `${operation} of ${subject}`, element("small", {}, `${adapter}, ${contract}`));
     dialog.replaceChildren(
-      element("div", { className: "bar" }, title, element("label", {}, "Show ", choice), close), list);
+      element("div", { className: "bar" }, title, element("label", {}, "Show ", choice), element("label", {}, "with ", text), close), list);
     if (!dialog.open) dialog.showModal();
     const first = list.querySelector("summary");
     if (found[0].word !== "pass") first.parentElement.open = true;
@@ -92,6 +125,16 @@
       if (target) { event.preventDefault(); target.focus(); return; }
     }
   });
+
+  const rows = document.getElementById("rows");
+  rows?.addEventListener("change", () => {
+    for (const row of document.querySelectorAll(".matrix tbody tr:not(.adapter)")) {
+      row.hidden = rows.value === "bad" && !row.querySelector(".v-fail, .v-unknown, .v-known-failure");
+    }
+  });
+
+  /* What is folded is open on paper. */
+  addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("main details")) one.open = true; });
 
   const find = document.getElementById("find"), found = document.getElementById("found");
   find.addEventListener("input", () => {

@@ -1,1 +1,1 @@
-"""Golden vectors: inputs, expected outputs and their bounds in files, for those who work without Python."""
+"""Golden vectors: files with inputs, expected outputs and bounds, for users of other languages."""

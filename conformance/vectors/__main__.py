@@ -1,4 +1,4 @@
-"""`python -m conformance.vectors`: make the vectors again; `--check` only says whether that changes anything."""
+"""`python -m conformance.vectors`: generate the vectors again; `--check` only reports whether that changes anything."""
 
 from .generate import main
 

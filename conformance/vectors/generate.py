@@ -1,11 +1,11 @@
-"""Makes the golden vectors: few small cases of each operation that together fail every fault that small cases can fail.
+"""Generate the golden vectors: few small cases of each operation that together fail every fault that small cases can fail.
 
-    python -m conformance.vectors            writes the folder anew
-    python -m conformance.vectors --check    ends with 1 if that would change anything
+    python -m conformance.vectors            writes the folder again
+    python -m conformance.vectors --check    exits with 1 if that would change anything
 
-The flags of a vector are found, not claimed: every planted fault of the operation is judged on its case, and those that
-fail are named. Expected values are the reference's, in float64. On another machine its last bits may be others; a value that
-agrees with the one committed within the reference's own bound is kept as it is, so that a rerun changes nothing.
+The flags of a vector are computed: every planted fault of the operation is run on its case, and those that fail are named.
+Expected values are the reference's, in float64. On another machine the last bits may differ; a value that agrees with the
+committed one within the reference's own bound is kept, so that a rerun changes nothing.
 """
 
 import json
@@ -19,12 +19,12 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from ssmspec_ref.contract import FLOAT64, OPERATIONS, Limits, NumericContract, Verdict
+from ssmspec_ref.contract import FLOAT64, OPERATIONS, NumericContract, Verdict
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
 from ..faults.catalogue import FAULTS, Fault
-from ..judge import judge
+from ..judge.verdict import judge
 from ..suite import PURE
 from ..suite.specification import Arguments, Specification
 from .index import Expected, Flag, Index, Vector
@@ -32,7 +32,7 @@ from .tensors import compact, dump, named, read, upwards
 
 FOLDER = Path(__file__).parent
 DRAWN = NumericContract(state="bf16", stored_every_token=True)
-"""Inputs fit this contract, and so every one below: states are exact in bf16, all else in fp32."""
+"""Inputs fit this contract, and so every one below: states are exact in bf16, all other values in fp32."""
 CONTRACTS: dict[str, NumericContract] = {
     "fp32": NumericContract(),
     "fp32-chunked": NumericContract(order="chunked"),
@@ -40,9 +40,9 @@ CONTRACTS: dict[str, NumericContract] = {
     "bf16-state": DRAWN,
 }
 LARGEST, SMALL = 10_000, 700
-"""How large a case may be, by the product of its sizes, and up to where it counts as small."""
+"""The largest case, by the product of its sizes, and the limit for a small one."""
 LEAST, MOST = 2, 6
-"""Vectors of an operation; of small cases, at least twice as many."""
+"""Fewest vectors of an operation; of small cases, at least twice as many."""
 SIGNATURES = {"windows": ("S", "params", "rounds")}
 
 
@@ -54,8 +54,8 @@ def arguments_of(operation: str, count: int) -> tuple[str, ...]:
 
 
 def candidates(specification: Specification) -> list[Case]:
-    """Cases that are not large, the plain ones first (`early`): 14, or 5 where they are not small."""
-    standard = filter(specification.common, specification.cases("standard", Limits()))
+    """Cases that are not large, the plain ones first (`early`): 14, or 5 if they are not small."""
+    standard = filter(specification.common, specification.tabled())
     found = [case for case in standard if case.size() <= LARGEST]
     few = 14 if specification.case({}, {}, specification.families[0], 0).size() <= SMALL else 5
     return sorted(found, key=lambda case: not early(specification, case))[:few]
@@ -68,7 +68,7 @@ def early(specification: Specification, case: Case) -> bool:
 
 
 def further(specification: Specification, case: Case) -> bool:
-    """Whether a case is one of those that stand behind the table: more than one option is not the default's."""
+    """Whether a case comes after the table: more than one option differs from the default."""
     return sum(value != specification.defaults.get(name, value) for name, value in case.options.items()) > 1
 
 
@@ -79,7 +79,7 @@ def flags(specification: Specification, case: Case) -> tuple[Fault, ...]:
 
 
 def chosen(specification: Specification) -> list[tuple[Case, tuple[Fault, ...]]]:
-    """Cases that fail as many faults as all candidates do, at least `LEAST`: the one that adds most, first."""
+    """Cases that fail as many faults as all candidates do, at least `LEAST`; the one that adds most comes first."""
     left = [(case, flags(specification, case)) for case in candidates(specification)]
     taken: list[tuple[Case, tuple[Fault, ...]]] = []
     seen: set[str] = set()
@@ -126,7 +126,7 @@ def vector(
 def _outputs(
     specification: Specification, arguments: Arguments, number: int, tensors: dict[str, Array]
 ) -> Iterator[Expected]:
-    """What must come out, into the tensors. The oracle's own bound stands beside each until the files are settled."""
+    """Write the expected outputs to the tensors. The oracle's own bound is kept with each until the files are settled."""
     own = specification.expect(arguments, FLOAT64, None)
     bounds = {name: specification.expect(arguments, contract, None) for name, contract in CONTRACTS.items()}
     for place, want in enumerate(own):
@@ -148,7 +148,7 @@ def _outputs(
 
 
 def settled(made: dict[str, Array], kept: dict[str, Array]) -> dict[str, Array]:
-    """The tensors of a file; a value that agrees with the one committed is the one committed."""
+    """The tensors of a file; values that agree with the committed ones are replaced by these."""
     found = {name: a for name, a in made.items() if "/own/" not in name}
     for name, a in found.items():
         old = kept.get(name)
@@ -189,8 +189,8 @@ def _json(value: Any) -> bytes:
 
 
 def main(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; say what would change.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where the vectors lie.")] = FOLDER,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; print what would change.")] = False,
+    folder: Annotated[Path, typer.Option(help="Folder of the vectors.")] = FOLDER,
 ) -> None:
     """Make the golden vectors. With --check, exits with 1 if a rerun would change a file."""
     files, console = generate(folder), Console(highlight=False)

@@ -1,4 +1,4 @@
-"""The index of the vectors: what each one is, what it is there for, and what its tensors are called."""
+"""The index of the vectors: what each one is, why it exists, and the names of its tensors."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ class Model(BaseModel):
 
 
 class Flag(Model):
-    """A planted fault that the vector fails: its bug class, its name in docs/faults.md, and a public thread, or ""."""
+    """A planted fault that the vector fails: bug class, name in docs/evidence/faults.md, and a public thread, or ""."""
 
     bug_class: str
     fault: str
@@ -20,9 +20,9 @@ class Flag(Model):
 
 
 class Expected(Model):
-    """One output. Where `exact`, the values must be equal and there are no bounds; otherwise |came - out| <= bound.
+    """One output. If `exact`, the values must be equal and there are no bounds; otherwise |actual - out| <= bound.
 
-    `judged` says that a tensor of that name tells which elements count. `axes` are the letters of the case's sizes.
+    `judged` says that a tensor of that name marks the compared elements. `axes` are the letters of the case's sizes.
     """
 
     name: str
@@ -34,9 +34,8 @@ class Expected(Model):
 
 
 class Vector(Model):
-    """One vector. Its tensors stand in `file` as `number/in/NAME`, `number/out/NAME`, `number/bound/CONTRACT/NAME` and
-    `number/judged/NAME`. An input that is no array is a tensor without axes; one that is absent is left out; words are in
-    `words`."""
+    """One vector. Its tensors in `file` are `number/in/NAME`, `number/out/NAME`, `number/bound/CONTRACT/NAME` and
+    `number/judged/NAME`. A scalar input is a tensor without axes; a missing one is left out; strings are in `words`."""
 
     case: str
     operation: str

@@ -1,4 +1,4 @@
-"""Arguments of an operation as named tensors, and files of tensors that are written alike every time."""
+"""Arguments of an operation as named tensors, and tensor files that are written identically every time."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from ssmspec_ref.shapes import Array
 
 
 def named(value: Any, name: str) -> Iterator[tuple[str, Array | str]]:
-    """Every array and number under a value by its path, `rounds.0.window.x`; None is left out, a word stays one."""
+    """Every array and number in a value by its path, `rounds.0.window.x`; None is left out, a string stays a string."""
     if value is None:
         return
     if isinstance(value, str):
@@ -32,18 +32,18 @@ def named(value: Any, name: str) -> Iterator[tuple[str, Array | str]]:
         for field in dataclasses.fields(value):
             yield from named(getattr(value, field.name), f"{name}.{field.name}")
     else:
-        raise TypeError(f"{name} came as {type(value).__name__}; a vector holds arrays, numbers, words and records of them")
+        raise TypeError(f"{name} is {type(value).__name__}; a vector holds arrays, numbers, strings and records of them")
 
 
 def compact(a: Array) -> Array:
-    """In float32 where nothing is lost by it."""
+    """The array in float32 if it is exactly representable."""
     if a.dtype == np.float64 and np.array_equal(a.astype(np.float32).astype(np.float64), a, equal_nan=True):
         return np.ascontiguousarray(a.astype(np.float32))
     return np.ascontiguousarray(a)
 
 
 def upwards(bound: Array) -> Array:
-    """A bound in float32, never below what it was."""
+    """A bound in float32, rounded up."""
     narrow = bound.astype(np.float32)
     return np.where(narrow.astype(np.float64) < bound, np.nextafter(narrow, np.float32(np.inf)), narrow).astype(np.float32)
 

@@ -1,5 +1,5 @@
-"""The recurrent layers of Hugging Face transformers, judged as they are installed."""
+"""The recurrent layers of the installed Hugging Face transformers."""
 
-from .adapter import adapter
+from .subjects import adapter
 
 __all__ = ["adapter"]

@@ -1,10 +1,10 @@
-"""A layer of transformers with its own cache, driven as the suite drives a layer."""
+"""A transformers layer with its own cache, called through the suite's `Layer` interface."""
 
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.mixer import new_state
+from ssmspec_ref.layers.mixer import new_state
 from ssmspec_ref.shapes import Array, Mask
 
 from .families import Family
@@ -12,10 +12,10 @@ from .guard import quiet
 
 
 class CachedLayer:
-    """One module, one cache; `used` is the record of what the module computes with.
+    """One module, one cache; `used` is the record of the weights that the module computes with.
 
-    The mask of padded batches is made as the models of transformers make it: by `create_recurrent_attention_mask`, which
-    hands no mask to a single token. Rollback needs the cache to record its past from the first token.
+    Masks of padded batches are created like in transformers' models, by `create_recurrent_attention_mask`, which gives no
+    mask for a single token. Rollback requires that the cache records its past from the first token.
     """
 
     def __init__(self, family: Family, layer: Any, rows: int, dtype: str = "float32", recording: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""transformers computing in float64 throughout, against the reference: what is left is what differs in the mathematics.
+"""Run transformers in float64 throughout and compare it with the reference: any remaining difference is mathematical.
 
     python -m conformance.adapters.transformers.exact [--tier standard]
 
-Every layer is taken through the suite's scripts after `guard.reroute`, so this must be a process of its own. The error of a
-case is max |came - reference| / max |reference|, the largest of output, window and state. Where transformers is right it is
-at most 1e-12; a case on the list of known failures must lie far above that, or it is no failure. Exits with 1 otherwise.
+Every layer runs the suite's scripts after `guard.reroute`, so this must be a separate process. The error of a case is
+max |actual - reference| / max |reference|, the largest of output, window and state. If transformers is right it is at most
+1e-12; a case on the list of known failures must be far above that, or it is not a failure. Exits with 1 otherwise.
 """
 
 import argparse
@@ -17,26 +17,26 @@ from typing import Any
 import numpy as np
 
 from conformance.cases import Case
-from conformance.known import Entry, read_known
+from conformance.run.known import Entry, read_known
 from conformance.suite.layers import SPECIFICATIONS
 from conformance.suite.specification import Specification
-from ssmspec_ref import layer
 from ssmspec_ref.contract import FLOAT64, Capability
-from ssmspec_ref.mixer import new_state
+from ssmspec_ref.layers import layer
+from ssmspec_ref.layers.mixer import new_state
 from ssmspec_ref.shapes import Array
 
 from . import guard, others
-from .adapter import adapter
+from .subjects import adapter
 
 LIMIT = 1e-12
 """Relative; float64 rounding in layers of this size stays below 1e-14."""
 FAILING = 1e-9
-"""Below this a difference would be rounding, so that a known failure must lie above."""
+"""A known failure must be above this; a smaller difference would be rounding."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One operation of one layer: the largest error where it must be right, and the smallest where it is known to fail."""
+    """One operation of one layer: the largest error where it must be right, and the smallest of its known failures."""
 
     name: str
     operation: str
@@ -56,7 +56,7 @@ class Row:
 
 
 def relative(came: Array, reference: Array) -> float:
-    """max |came - reference| / max |reference|; NaN and another shape are infinitely wrong."""
+    """max |actual - reference| / max |reference|; inf for NaN or another shape."""
     if came.shape != reference.shape:
         return math.inf
     size = np.max(np.abs(reference), initial=0.0)
@@ -66,7 +66,7 @@ def relative(came: Array, reference: Array) -> float:
 
 
 def error_of(specification: Specification, capability: Capability, case: Case) -> float:
-    """The error of one case; a layer that raises is infinitely wrong."""
+    """The error of one case; inf if the layer raises."""
     record, script = specification.draw(case, FLOAT64)
     try:
         came = specification.run(capability, (record, script))
@@ -79,7 +79,7 @@ def error_of(specification: Specification, capability: Capability, case: Case) -
 
 
 def row(subject: Any, specification: Specification, tier: str, entries: list[Entry]) -> Row:
-    """All cases of an operation on a layer."""
+    """All cases of an operation on one layer."""
     capability = subject.capabilities[specification.operation]
     right: list[float] = []
     wrong: list[float] = []
@@ -92,7 +92,7 @@ def row(subject: Any, specification: Specification, tier: str, entries: list[Ent
 
 
 def rows(tier: str) -> Iterator[Row]:
-    """Every layer that a record holds, then the others."""
+    """Every layer that fits a record, then the others."""
     entries = read_known("transformers").entries
     for subject in adapter().subjects:
         for specification in SPECIFICATIONS:

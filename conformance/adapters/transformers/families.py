@@ -1,7 +1,7 @@
-"""The recurrent layers of transformers: how each is configured for the sizes of a record, and which records it can hold.
+"""The recurrent layers of transformers: how each is configured for the sizes of a record, and which records it fits.
 
-The width of the residual stream enters the modules through the projections alone, and `weights` replaces those; so families
-that tie the inner width to it are configured with the inner width and an expansion of 1.
+The width of the residual stream enters the modules only through the projections, which `weights` replaces. Families that tie
+the inner width to it are therefore configured with the inner width and an expansion of 1.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ssmspec_ref.contract import Limits
-from ssmspec_ref.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
+from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
 
 from . import weights
 from .guard import modeling, quiet
 
 CHUNK = 4
-"""Tokens in a chunk of the families that make it an option: short, so that short cases cross its edges."""
+"""Tokens per chunk for families with this option: few, so that short cases cross chunk boundaries."""
 
 ONE_LAYER = {"num_hidden_layers": 1, "vocab_size": 8, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
@@ -33,7 +33,7 @@ class Family:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, layer: Any, dtype: Any) -> tuple[Any, Any, Any]:
-        """The module with the weights of `layer`, its configuration, and the record of what it will really compute with."""
+        """The module with the weights of `layer`, its configuration, and the record of the weights as loaded."""
         from importlib import import_module
 
         module = modeling(self.name)
@@ -166,7 +166,7 @@ def _bailing_hybrid(layer: DeltaLayer) -> dict[str, Any]:
 
 
 NO_INIT = {"initialize_mixer_weights": False}
-"""FalconMamba's module initialises norms that it has not made yet; only the model, which passes this, can build it."""
+"""FalconMamba's module initialises norms before it creates them; only the model, which sets this, can build it."""
 MAMBA2 = {"kind": ("mamba2",), "norm": ("gate_first",), "norm_groups": ("g",), "D": ("head",)}
 MAMBA2 |= {"conv_act": ("on",), "multipliers": ("off",)}
 FALCON_H1 = MAMBA2 | {"norm": ("gate_first", "norm_first", "none"), "multipliers": ("off", "on")}

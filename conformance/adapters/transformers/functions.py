@@ -1,7 +1,7 @@
-"""The functions under the layers of transformers, called as the reference's functions of the same meaning.
+"""The functions used by the layers of transformers, called like the corresponding functions of the reference.
 
-Every modeling file carries a copy of them; the copies are the same text (a test compares them), so each is judged once.
-A kernel package, where one is installed, would stand in their place; `guard` hides those.
+Every modeling file has a copy of them. The copies have the same text (a test compares them), so each function is tested once.
+An installed kernel package would replace them; `guard` hides such packages.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from .guard import modeling, quiet
 
 
 def tensor(values: Array | None) -> Any:
-    """A float32 tensor of its own memory; under `reroute` a float64 one."""
+    """A float32 tensor with its own memory; after `reroute` a float64 one."""
     import torch
 
     return None if values is None else torch.tensor(values, dtype=torch.float32)
@@ -118,7 +118,7 @@ def delta_scan(S: Array, window: DeltaWindow, params: DeltaParams, dtype: str = 
 
 
 def _delta(name: str, S: Array, w: DeltaWindow, params: DeltaParams, dtype: str, **options: int) -> tuple[Array, ...]:
-    """Kimi's functions take as many key heads as value heads: they are repeated for them. The log decay stays in float32."""
+    """Kimi's functions need as many key heads as value heads, so keys are repeated. The log decay stays in float32."""
     import torch
 
     kimi = "kimi" in name

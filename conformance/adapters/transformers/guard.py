@@ -1,8 +1,8 @@
-"""What must be true of the process before a modeling file of transformers is imported.
+"""Prepare the process before a modeling file of transformers is imported.
 
-Each modeling file binds fla, mamba_ssm and causal_conv1d when it is imported, without asking for a device; on a machine
-without one the layers then fail. The adapter judges the PyTorch path, so it hides the three. `reroute` is for a process of
-its own: it turns every hard cast to float32 into one to float64, so that the layers compute in float64 throughout.
+Each modeling file binds fla, mamba_ssm and causal_conv1d at import, without checking for a device; on a machine without one
+the layers then fail. The adapter tests the PyTorch path, so it hides the three. `reroute` needs a separate process: it turns
+every hard-coded cast to float32 into one to float64, so that the layers compute in float64 throughout.
 """
 
 import sys
@@ -25,7 +25,7 @@ def modeling(family: str) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence deprecations inside transformers and torch, and the notes that no kernel package is installed."""
+    """Silence deprecation warnings inside transformers and torch, and notes that no kernel package is installed."""
     logging = import_module("transformers.utils.logging")
     level = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -39,10 +39,10 @@ def quiet() -> Iterator[None]:
 
 
 def reroute() -> None:
-    """Make float32 mean float64 in this process, before any layer is built; it cannot be undone.
+    """Make float32 mean float64 in this process. Call before any layer is built; it cannot be undone.
 
-    transformers casts to float32 inside every layer, whatever the dtype of the model, so that a model in float64 still errs
-    by 1e-6. After this call it errs as float64 does.
+    transformers casts to float32 inside every layer, whatever the dtype of the model, so a float64 model still has errors of
+    1e-6. After this call its errors are those of float64.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Layers of transformers that no single record of the reference holds, each composed from the reference's functions.
+"""Layers of transformers that do not fit a single record of the reference; each is composed from the reference's functions.
 
-Every function draws one module with random weights, feeds it a prompt and then more from its own cache, and returns what came
-and what the reference gives, output by output. They are compared in float64 (`exact`).
+Every function builds one module with random weights, feeds it a prompt and then more tokens from its cache, and returns the
+actual and the reference's outputs as pairs. They are compared in float64 (`exact`).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ import numpy as np
 from numpy import einsum
 
 from ssmspec_ref import conv, ssd
-from ssmspec_ref import layer as reference
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.functions import sigmoid, silu
-from ssmspec_ref.layer import Mamba1Layer
-from ssmspec_ref.linear import Linear
-from ssmspec_ref.mixer import SelectiveMixer, new_state
-from ssmspec_ref.norm import Norm, rms
+from ssmspec_ref.layers import layer as reference
+from ssmspec_ref.layers.layer import Mamba1Layer
+from ssmspec_ref.layers.linear import Linear
+from ssmspec_ref.layers.mixer import SelectiveMixer, new_state
+from ssmspec_ref.layers.norm import Norm, rms
 from ssmspec_ref.selective import SelectiveParams
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDParams, SSDWindow
@@ -28,14 +28,14 @@ from .families import CHUNK, ONE_LAYER
 from .guard import modeling, quiet
 
 Pairs = Iterator[tuple[str, Array, Array]]
-"""Name of an output, what came, what the reference gives."""
+"""Name of an output, the actual value, the reference's value."""
 FEEDS = (5, 1, 3)
 """Tokens fed at a time: a prompt, one token, several from the cache."""
 ROWS, WIDTH = 2, 6
 
 
 def made(family: str, config: str, mixer: str, options: dict[str, Any], **arguments: Any) -> tuple[Any, dict[str, Array]]:
-    """A module with every parameter drawn, and the parameters as arrays."""
+    """A module with random parameters, and the parameters as arrays."""
     import torch
 
     configurations = import_module(f"transformers.models.{family}.configuration_{family}")
@@ -48,7 +48,7 @@ def made(family: str, config: str, mixer: str, options: dict[str, Any], **argume
 
 
 def fed(run: Callable[[Any], Any], width: int = WIDTH) -> tuple[Array, Array]:
-    """The tokens and what the module made of them, fed in `FEEDS`."""
+    """The input tokens, fed in `FEEDS`, and the module's outputs."""
     import torch
 
     u = np.random.default_rng(8).standard_normal((ROWS, sum(FEEDS), width)).astype(np.float32).astype(np.float64)
@@ -157,7 +157,7 @@ def zamba_head(p: dict[str, Array], head: int, heads: int) -> Mamba1Layer:
 
 
 def fed_steps(module: Any, cache: Any) -> tuple[Array, Array]:
-    """A prompt, then one token at a time: the several-token continuation of Mamba-1 is judged elsewhere."""
+    """A prompt, then one token at a time; continuing Mamba-1 with several tokens is tested elsewhere."""
 
     def run(x: Any) -> Any:
         import torch

@@ -1,7 +1,7 @@
-"""The layers of LFM2 that are only a convolution, judged as a convolution.
+"""The layers of LFM2 that consist of a convolution only, tested as a convolution.
 
 out = out_proj(C conv(B x)),  B | C | x = in_proj(u). With B = C = 1 from the bias of in_proj, x = u from its weight and an
-identity for out_proj, every product beside the convolution is exact, and what comes out is the convolution with its cache.
+identity for out_proj, every other product is exact, and the output is that of the convolution with its cache.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""The reference's layer records loaded into the modules of transformers.
+"""Load the reference's layer records into the modules of transformers.
 
-A projection is a plain `nn.Linear` in every family, so each is replaced by one of the record's sizes; the rest of a module
-keeps its own parameters, filled with the record's values. Where a module stores another quantity than the record holds
-(A_log for A), what it will really compute with is returned: `loaded` equals `layer` but for those fields.
+A projection is a plain `nn.Linear` in every family, so each is replaced by one with the record's sizes; the rest of a module
+keeps its own parameters, filled with the record's values. If a module stores another quantity than the record (A_log instead
+of A), the value that it computes with is returned: `loaded` equals `layer` except for those fields.
 """
 
 from dataclasses import replace
@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
-from ssmspec_ref.linear import Linear
-from ssmspec_ref.norm import Norm
+from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
+from ssmspec_ref.layers.linear import Linear
+from ssmspec_ref.layers.norm import Norm
 from ssmspec_ref.shapes import Array
 
 
 def tensor(values: Array, like: Any) -> Any:
-    """`values` as a tensor of the type of the parameter `like`."""
+    """`values` as a tensor with the dtype of the parameter `like`."""
     import torch
 
     return torch.as_tensor(np.ascontiguousarray(values)).to(like.dtype)
 
 
 def fill(parameter: Any, values: Array | None) -> None:
-    """Write `values` into a parameter of the same number of elements; what the record does not have is 0."""
+    """Write `values` into a parameter with the same number of elements; None writes 0."""
     import torch
 
     with torch.no_grad():
@@ -34,7 +34,7 @@ def fill(parameter: Any, values: Array | None) -> None:
 
 
 def dense(weight: Array, bias: Array | None, like: Any) -> Any:
-    """An `nn.Linear` with these weights, of the type of the parameter `like`."""
+    """An `nn.Linear` with these weights and the dtype of the parameter `like`."""
     import torch
 
     layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=like.dtype)
@@ -45,7 +45,7 @@ def dense(weight: Array, bias: Array | None, like: Any) -> Any:
 
 
 def project(linear: Linear, like: Any) -> Any:
-    """The `nn.Linear` of a map of full rank."""
+    """The `nn.Linear` of a full-rank map."""
     return dense(linear.weight, linear.bias, like)
 
 
@@ -81,7 +81,7 @@ def mamba2(module: Any, layer: Mamba2Layer) -> Mamba2Layer:
 
 
 def falcon_h1(module: Any, layer: Mamba2Layer) -> Mamba2Layer:
-    """Mamba-2 with a multiplier for every channel of the projection; the model, not the module, makes that vector."""
+    """Mamba-2 with a multiplier per channel of the projection; the model, not the module, creates that vector."""
     ones = np.ones(layer.in_proj.outputs)
     multipliers = tensor(ones if layer.multipliers is None else layer.multipliers, module.A_log)
     module.register_buffer("mup_vector", multipliers[None, None], persistent=False)
@@ -105,7 +105,7 @@ def mamba1(module: Any, layer: Mamba1Layer) -> Mamba1Layer:
 
 
 def inner_norm(module: Any, norm: Norm) -> Any:
-    """A norm of dt, B or C: the same class at the record's size."""
+    """A norm of dt, B or C: the same class with the record's size."""
     made = type(module)(len(norm.weight), eps=norm.eps)
     made.to(module.weight.dtype)
     fill(made.weight, norm.weight)
@@ -113,7 +113,7 @@ def inner_norm(module: Any, norm: Norm) -> Any:
 
 
 def zamba(module: Any, layer: Mamba1Layer) -> Mamba1Layer:
-    """Zamba with one head: in_proj interleaves x and z channel by channel; every parameter has an axis of heads."""
+    """Zamba with one head: in_proj interleaves x and z channel by channel; every parameter has a head axis."""
     like, mixer = module.A_log, layer.mixer
     channels = mixer.conv.weight.shape[0]
     order = np.arange(2 * channels).reshape(2, channels).T.reshape(-1)  # row 2d is x_d, row 2d + 1 is z_d
@@ -129,7 +129,7 @@ def zamba(module: Any, layer: Mamba1Layer) -> Mamba1Layer:
 
 
 def delta_parameters(module: Any, norm: Any, layer: DeltaLayer) -> DeltaLayer:
-    """What the delta-rule modules share: convolution, A, dt bias, norm."""
+    """The shared part of the delta-rule modules: convolution, A, dt bias, norm."""
     convolution(module.conv1d, layer)
     A = decay(module.A_log, layer.A)
     fill(module.dt_bias, layer.dt_bias)
@@ -154,7 +154,7 @@ def qwen3_next(module: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def qwen3_5(module: Any, layer: DeltaLayer) -> DeltaLayer:
-    """Qwen3.5 and its kin: one projection each for q|k|v, z, b, a."""
+    """Qwen3.5 and similar: one projection each for q|k|v, z, b, a."""
     like = module.A_log
     module.in_proj_qkv, module.in_proj_z = project(layer.qkv_proj, like), project(layer.z_proj, like)
     module.in_proj_b, module.in_proj_a = project(layer.b_proj, like), project(layer.a_proj, like)
@@ -163,7 +163,7 @@ def qwen3_5(module: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def separate_qkv(module: Any, layer: DeltaLayer) -> None:
-    """q, k and v each by a projection of its own."""
+    """q, k and v with separate projections."""
     keys = layer.mixer.key_heads * layer.mixer.key_channels
     q, k, v = np.split(layer.qkv_proj.weight, [keys, 2 * keys])
     for name, weight in (("q", q), ("k", k), ("v", v)):
@@ -171,7 +171,7 @@ def separate_qkv(module: Any, layer: DeltaLayer) -> None:
 
 
 def olmo_hybrid(module: Any, layer: DeltaLayer) -> DeltaLayer:
-    """OLMo-Hybrid: separate projections; beta is doubled where negative eigenvalues are allowed."""
+    """OLMo-Hybrid: separate projections; beta is doubled if negative eigenvalues are allowed."""
     like = module.A_log
     separate_qkv(module, layer)
     module.g_proj, module.a_proj = project(layer.z_proj, like), project(layer.a_proj, like)
@@ -180,7 +180,7 @@ def olmo_hybrid(module: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def kimi_linear(module: Any, layer: DeltaLayer) -> DeltaLayer:
-    """Kimi Linear and GLM: the decay and the gate through a low rank; the decay's parameters in a module of their own."""
+    """Kimi Linear and GLM: the decay and the gate through a low rank; the decay's parameters in a separate module."""
     gate, like = module.forget_gate, module.o_proj.weight
     separate_qkv(module, layer)
     gate.f_a_proj, gate.f_b_proj = factors(layer.a_proj, like)
@@ -189,7 +189,7 @@ def kimi_linear(module: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def bailing_hybrid(module: Any, layer: DeltaLayer) -> DeltaLayer:
-    """Bailing (Ring-linear, Ling): as Kimi Linear, the decay and the gate at full rank."""
+    """Bailing (Ring-linear, Ling): as Kimi Linear, with the decay and the gate at full rank."""
     like = module.o_proj.weight
     separate_qkv(module, layer)
     module.forget_gate.f_proj, module.g_proj = project(layer.a_proj, like), project(layer.z_proj, like)
@@ -208,7 +208,7 @@ def kda(module: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def factors(linear: Linear, like: Any) -> tuple[Any, Any]:
-    """The two `nn.Linear` of a map of low rank."""
+    """The two `nn.Linear` of a low-rank map."""
     if linear.down is None:
         raise ValueError("this family factors the projection through a low rank, but the record's has full rank")
     return dense(linear.down, None, like), dense(linear.weight, linear.bias, like)

@@ -1,0 +1,1 @@
+"""Shared parts of the adapters for other projects' Triton kernels."""

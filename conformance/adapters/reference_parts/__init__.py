@@ -1,0 +1,1 @@
+"""The reference's independent derivations as operations of an adapter."""

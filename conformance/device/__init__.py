@@ -1,0 +1,1 @@
+"""Devices: which ones exist, and on which one a call of an implementation really ran."""

@@ -1,0 +1,47 @@
+"""The inputs that control a row: counts, lengths, masks, parents, cursors, and the formats."""
+
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract
+
+from .leaves import leaves
+from .observe import Observation
+
+LONGEST = 24
+"""Numbers of one row to list."""
+
+
+def decisive(observation: Observation, number: int, row: int | None, contract: NumericContract) -> str:
+    """The integers and masks of the first wrong row (of its window, if there are several), and the formats."""
+    window = _window(observation.expected[number].name)
+    told = []
+    for leaf in leaves(observation.case.operation, observation.arguments):
+        several = "*" in leaf.path
+        if several and (window is None or window >= len(leaf.values)):
+            continue
+        value = leaf.values[window] if several and window is not None else leaf.value
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biu" and row is not None and row < len(value):
+            told.append(f"{leaf.name}={_row(value[row])}")
+        if several and leaf.name == "advanced" and row is not None:
+            before = sum(int(one[row]) for one in leaf.values[:window])
+            told.append(f"accepted before this window: {before}")
+    formats = [f"state {contract.state}", f"outputs {contract.io}", f"arithmetic {contract.accumulate}"]
+    came = observation.came[number].dtype
+    return ", ".join([*told, *formats, f"got an array of {came}"])
+
+
+def _window(name: str) -> int | None:
+    """The window number at the end of a name such as "y of window 2"."""
+    last = name.rpartition(" ")[2]
+    return int(last) if last.isdecimal() else None
+
+
+def _row(value: Any) -> str:
+    flat = np.asarray(value).ravel()
+    if flat.dtype.kind == "b":
+        said = "".join("1" if one else "0" for one in flat[:LONGEST])
+    else:
+        said = " ".join(str(int(one)) for one in flat[:LONGEST])
+    return said + (" .." if len(flat) > LONGEST else "")

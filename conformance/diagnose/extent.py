@@ -1,0 +1,61 @@
+"""Where an output is wrong: its first wrong element with both values, and the wrong positions along each axis."""
+
+import numpy as np
+
+from ssmspec_ref.shapes import Array
+
+from .leaves import WORDS
+from .observe import Observation, judged
+
+SHOWN = 6
+"""Positions to list one by one."""
+
+
+def place(axes: str, index: tuple[int, ...]) -> str:
+    """row 1, token 3, head 0, channel 2"""
+    return ", ".join(f"{word(letter)} {at}" for letter, at in zip(axes.split(), index, strict=True)) or "its only value"
+
+
+def word(letter: str, many: bool = False) -> str:
+    said = WORDS.get(letter, f"index {letter}" if letter else "index")
+    if not many:
+        return said
+    return "entries" if said == "entry" else f"{said}s"
+
+
+def extent(observation: Observation, number: int) -> str:
+    """The wrong positions of an output, by axis; "everywhere" if all are wrong."""
+    want, wrong = observation.expected[number], observation.wrong(number)
+    counts = judged(want)
+    if wrong.sum() == counts.sum():
+        return "everywhere"
+    told = []
+    for axis, letter in enumerate(want.axes.split()):
+        others = tuple(other for other in range(wrong.ndim) if other != axis)
+        touched, possible = wrong.any(axis=others), counts.any(axis=others)
+        if wrong.shape[axis] == 1 or (touched == possible).all():
+            continue
+        told.append(_places(letter, np.flatnonzero(touched), np.flatnonzero(possible)))
+    share = f"{int(wrong.sum())} of {int(counts.sum())} values"
+    return f"{', '.join(told)} ({share})" if told else f"{share}, in no whole row, token, head or channel"
+
+
+def _places(letter: str, touched: Array, possible: Array) -> str:
+    """The wrong indices of one axis in words."""
+    one, many, last = word(letter), word(letter, True), int(possible[-1])
+    if len(touched) == 1:
+        at = int(touched[0])
+        which = " (the last)" if at == last else " (the first)" if at == possible[0] else ""
+        return f"only {one} {at}{which}"
+    steps = np.unique(np.diff(touched))
+    if len(steps) == 1 and steps[0] == 1:
+        if touched[-1] == last:
+            return f"{many} from {touched[0]} on"
+        if touched[0] == possible[0]:
+            return f"{many} up to {touched[-1]}"
+        return f"{many} {touched[0]} to {touched[-1]}"
+    if len(steps) == 1 and len(touched) > 2:
+        kind = {2: "even" if touched[0] % 2 == 0 else "odd"}.get(int(steps[0]))
+        return f"only {kind} {many}" if kind else f"every {steps[0]}th {one}, from {touched[0]} on"
+    shown = ", ".join(map(str, touched[:SHOWN])) + (", .." if len(touched) > SHOWN else "")
+    return f"{many} {shown}"

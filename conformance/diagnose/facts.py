@@ -1,0 +1,83 @@
+"""Everything reported about one kind of failure, in reading order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ssmspec_ref.contract import Capability
+
+from ..cases import Case
+from ..judge.figures import apart
+from ..judge.verdict import OTHER
+from ..suite.specification import Specification
+from .changed_inputs import explain
+from .changed_outputs import patterns
+from .decisive import decisive
+from .extent import extent, place
+from .observe import Observation, observe, observed
+from .probes import needs
+from .together import together
+
+ORDER = ("values", "inputs", "extent", "same as", "passes", "cases")
+TRIED = 2
+"""Number of further failing cases that an explanation must fit."""
+
+
+def facts(
+    specification: Specification,
+    capability: Capability,
+    smallest: Case,
+    failing: Sequence[Case],
+    passing: Sequence[Case],
+    seed: int | None = None,
+    search: bool = True,
+) -> dict[str, str]:
+    """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
+    positions; `same as`: changes of inputs or outputs that reproduce the result; `passes`: the changes with which the
+    smallest case passes; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
+    case's own.
+    """
+    told: dict[str, str] = {}
+    shown = smallest if seed is None else replace(smallest, seed=seed)
+    first = observe(specification, capability, shown)
+    if first is not None and first.beyond:
+        told |= _first(first, first.beyond[0], capability)
+    if search:
+        told["same as"] = "; ".join(causes(specification, capability, shown, failing))
+        told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed)
+    told["cases"] = together(failing, passing, specification.defaults)
+    return {name: told[name] for name in ORDER if told.get(name)}
+
+
+def _first(found: Observation, number: int, capability: Capability) -> dict[str, str]:
+    want, wrong = found.expected[number], np.argwhere(found.wrong(number))
+    axes = want.axes.split()
+    order = np.argsort(wrong[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(wrong))
+    at = tuple(int(i) for i in wrong[order[0]])
+    came = found.came[number][at]
+    row = at[axes.index("b")] if "b" in axes else None
+    expected, got = apart(float(want.value[at]), float(came), 8)
+    values = f"{want.name} at {place(want.axes, at)}: expected {expected}, got {got}"
+    return {
+        "values": values,
+        "inputs": decisive(found, number, row, capability.contract),
+        "extent": f"{want.name}: {extent(found, number)}",
+    }
+
+
+def causes(specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case]) -> list[str]:
+    """Explanations by changed inputs, then by changed outputs. They are searched on a failing case with several positions
+    along each axis, and must also fit other failing cases and the smallest."""
+    wide = sorted(failing, key=lambda case: (sum(size < 2 for size in case.sizes.values()), case.size()))
+    chosen = list(observed(specification, capability, wide, 1, False))
+    if not chosen:
+        return []
+    (first,) = chosen
+    middle = [failing[len(failing) // 2], failing[-1], smallest]
+    others = [o for o in observed(specification, capability, middle, TRIED + 1, False) if o.case != first.case]
+    found = explain(specification, capability.contract, first, others)
+    said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
+    for number in first.beyond[:2]:
+        said += [says for says in patterns(first, number, capability.contract) if says not in said]
+    return said

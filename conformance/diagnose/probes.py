@@ -1,0 +1,66 @@
+"""What a failing case needs in order to fail: change one option, size or family at a time, and report the changes with which
+it passes."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ssmspec_ref.contract import Capability, Verdict
+
+from ..cases import Case
+from ..judge.shrink import within
+from ..judge.verdict import OTHER, judge
+from ..suite.specification import Specification
+from .extent import word
+
+MOST = 24
+"""Cases to try."""
+SEEDS = (0, 7919, 15838)
+"""Added to the seed: a case that passes under one draw of its inputs may fail under another."""
+
+
+def needs(
+    specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case] = (), other: int = OTHER
+) -> str:
+    """The single changes with which the smallest failing case passes under every seed tried; "" if there are none.
+
+    A change that another failing case already has is not reported: the failure does not depend on it.
+    """
+    passes: dict[str, list[str]] = defaultdict(list)
+    for _, (name, value, case) in zip(range(MOST), _neighbours(specification, capability, smallest), strict=False):
+        if any(_has(one, name, value) for one in failing):
+            continue
+        drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
+        if all(judge(specification, capability, one, other).verdict is Verdict.PASS for one in drawn):
+            passes[name].append(value)
+    told = []
+    for name, values in passes.items():
+        if name in smallest.sizes:
+            one = smallest.sizes[name]
+            told.append(f"{' or '.join(values)} {word(name, values != ['1'])} instead of {one}")
+        else:
+            told.append(f"{name}={'|'.join(values)}")
+    return f"with {'; or with '.join(told)}" if told else ""
+
+
+def _has(case: Case, name: str, value: str) -> bool:
+    """Whether a case has this value of an option, of an axis, or of the family."""
+    sizes = {axis: str(size) for axis, size in case.sizes.items()}
+    return value == (sizes | dict(case.options) | {"family": case.family}).get(name)
+
+
+def _neighbours(specification: Specification, capability: Capability, case: Case) -> Iterator[tuple[str, str, Case]]:
+    for name, value in case.options.items():
+        for other in specification.values.get(name, ()):
+            if other != value:
+                changed = replace(case, options={**case.options, name: other})
+                if within(specification, capability, changed):
+                    yield name, other, changed
+    for axis, size in case.sizes.items():
+        for near in (size - 1, size + 1, size + 2):
+            sizes = {**case.sizes, axis: near}
+            if near >= 1 and specification.ok(sizes) and within(specification, capability, replace(case, sizes=sizes)):
+                yield axis, str(near), replace(case, sizes=sizes)
+    for family in specification.families:
+        if family != case.family:
+            yield "family", family, replace(case, family=family)

@@ -1,0 +1,63 @@
+"""What the failing cases of one operation have in common and the passing ones lack."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ..cases import Case
+from .extent import word
+
+Rule = tuple[str, Callable[..., bool]]
+FEWEST = 12
+"""Fewest cases for a rule; with fewer any rule may be chance."""
+MULTIPLES = (2, 4, 8, 16, 64)
+
+
+def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping[str, str]) -> str:
+    """The option, family or size that separates failing from passing cases; "" if there is none, or too few cases."""
+    if not passing or not failing or len(failing) + len(passing) < FEWEST:
+        return ""
+    rules = [
+        (says, sum(map(holds, failing)), sum(map(holds, passing))) for says, holds in _rules([*failing, *passing], defaults)
+    ]
+    bad, good = len(failing), len(passing)
+    for says, met, also in rules:
+        if met == bad and not also:
+            return f"exactly the cases with {says} fail: {bad} of {bad + good}"
+    needed = [(good - also, says) for says, met, also in rules if met == bad and 2 * (good - also) >= good]
+    if needed and bad > 1:
+        without, says = max(needed, key=lambda rule: rule[0])
+        return f"every case that fails has {says}; {without} of the {good} that pass do not"
+    enough = [(met, says) for says, met, also in rules if met > 1 and not also]
+    if enough:
+        met, says = max(enough, key=lambda rule: rule[0])
+        return f"every case with {says} fails: {met} of the {bad} that fail"
+    return ""
+
+
+def _rules(cases: Sequence[Case], defaults: Mapping[str, str]) -> Iterator[Rule]:
+    for name in cases[0].options:
+        values = sorted({case.options.get(name, "") for case in cases})
+        if len(values) < 2:
+            continue
+        if len(values) > 2 and name in defaults:
+            others = [value for value in values if value != defaults[name]]
+            yield f"{name}={'|'.join(others)}", lambda case, name=name: case.options.get(name) != defaults[name]
+        for value in values:
+            yield f"{name}={value}", lambda case, name=name, value=value: case.options.get(name) == value
+            if len(values) > 2:
+                rest = "|".join(other for other in values if other != value)
+                yield f"{name}={rest}", lambda case, name=name, value=value: case.options.get(name) != value
+    families = sorted({case.family for case in cases})
+    for family in families if len(families) > 1 else ():
+        yield f"the family {family}", lambda case, family=family: case.family == family
+    for axis in cases[0].sizes:
+        sizes = sorted({case.sizes[axis] for case in cases})
+        for size in sizes[1:]:
+            yield f"{size} or more {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] >= size
+        for size in sizes[:-1]:
+            yield f"at most {size} {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] <= size
+        for size in sizes:
+            yield f"{size} {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] == size
+        for step in MULTIPLES:
+            many = word(axis, True)
+            yield f"a multiple of {step} {many} ({axis})", lambda c, axis=axis, step=step: c.sizes[axis] % step == 0
+            yield f"{many} that are no multiple of {step} ({axis})", lambda c, axis=axis, step=step: c.sizes[axis] % step != 0

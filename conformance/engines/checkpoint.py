@@ -1,0 +1,296 @@
+"""Read a checkpoint for the oracle: config.json and safetensors, with NumPy only, in float64.
+
+The reader of the tested engine is never used, ours included: two readers with the same mistake would agree. bf16 is widened
+by its bits. A family that is missing here has no oracle, and *same model?* is not tested for it.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.attention import AttentionParams
+from ssmspec_ref.conv import ConvParams
+from ssmspec_ref.delta import DeltaParams
+from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer, RecurrentLayer
+from ssmspec_ref.layers.linear import Linear
+from ssmspec_ref.layers.mixer import DeltaMixer, SelectiveMixer, SSDMixer
+from ssmspec_ref.layers.norm import GatedNorm, Norm
+from ssmspec_ref.layers.rotary import frequencies
+from ssmspec_ref.selective import SelectiveParams
+from ssmspec_ref.shapes import Array
+from ssmspec_ref.ssd import SSDParams
+
+from ..errors import ConformanceError
+
+WIDE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8"}
+
+
+class NoOracle(ConformanceError):
+    """The oracle does not support this model: its family, or a field of its config."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention, with norms of q and k and a gate in families that have them (Qwen3.5)."""
+
+    params: AttentionParams
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    out_proj: Linear
+    heads: int
+    groups: int
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class MLP:
+    """down(silu(gate x) up x), or down(relu(up x)^2) without a gate (Nemotron-H)."""
+
+    up: Linear
+    down: Linear
+    gate: Linear | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    norm: Norm
+    layer: RecurrentLayer | Attention | MLP
+    mlp_norm: Norm | None = None
+    mlp: MLP | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a whole language model; `eos` are the tokens that end a text."""
+
+    family: str
+    embedding: Array
+    blocks: tuple[Block, ...]
+    norm: Norm
+    head: Linear
+    eos: tuple[int, ...] = ()
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.embedding)
+
+
+class Tensors(Mapping[str, Array]):
+    """The tensors of a folder in float64. Raises: NoOracle for a file that cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.found: dict[str, Array] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                self._read(path.read_bytes())
+            except (OSError, ValueError, KeyError, struct.error) as error:
+                raise NoOracle(f"{path} cannot be read: {error}") from error
+        if not self.found:
+            raise NoOracle(f"{folder} holds no *.safetensors")
+
+    def _read(self, raw: bytes) -> None:
+        (length,) = struct.unpack("<Q", raw[:8])
+        for name, told in json.loads(raw[8 : 8 + length]).items():
+            if name != "__metadata__":
+                start, end = (8 + length + at for at in told["data_offsets"])
+                self.found[name] = widened(raw[start:end], told["dtype"]).reshape(told["shape"])
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.found:
+            raise NoOracle(f"the checkpoint has no tensor {name}")
+        return self.found[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def linear(self, name: str) -> Linear:
+        return Linear(self[f"{name}.weight"], self.found.get(f"{name}.bias"))
+
+    def conv(self, name: str) -> ConvParams:
+        return ConvParams(self[f"{name}.weight"][:, 0], self.found.get(f"{name}.bias"))
+
+    def norm(self, name: str, eps: float, offset: float = 0.0) -> Norm:
+        return Norm(self[f"{name}.weight"] + offset, eps)
+
+
+def widened(raw: bytes, kind: str) -> Array:
+    """Numbers of a safetensors type in float64; bf16 is the upper half of an fp32 number."""
+    if kind == "BF16":
+        return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
+    return np.frombuffer(raw, WIDE[kind]).astype(np.float64)
+
+
+def read(folder: Path) -> Weights:
+    """Read a checkpoint folder. Raises: NoOracle for a family, field or file that cannot be read."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise NoOracle(f"{folder / 'config.json'} cannot be read: {error}") from error
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise NoOracle(f"no oracle of the family {family!r}; there is one of {', '.join(FAMILIES)}")
+    try:
+        return FAMILIES[family](config, Tensors(folder))
+    except (KeyError, TypeError) as error:
+        raise NoOracle(f"{family}: the config lacks or has in another form: {error}") from error
+
+
+def _whole(
+    c: dict[str, Any], w: Tensors, names: tuple[str, str], blocks: list[Block], eps: float, offset: float = 0.0
+) -> Weights:
+    table = w[f"{names[0]}.weight"]
+    head = Linear(table if c.get("tie_word_embeddings", c["model_type"] == "mamba") else w["lm_head.weight"])
+    ends = c.get("eos_token_id")
+    eos = tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+    return Weights(c["model_type"], table, tuple(blocks), w.norm(names[1], eps, offset), head, eos)
+
+
+def _limit(c: dict[str, Any]) -> tuple[float, float]:
+    low, high = (math.inf if x == {"__float__": "Infinity"} else float(x) for x in c.get("time_step_limit", (0.0, math.inf)))
+    return low, high
+
+
+def _mamba2(w: Tensors, p: str, sizes: tuple[int, int, int], eps: float, limit: tuple[float, float]) -> Mamba2Layer:
+    channels, state, groups = sizes
+    params = SSDParams(-np.exp(w[f"{p}.A_log"]), w[f"{p}.D"], w[f"{p}.dt_bias"], dt_limit=limit)
+    mixer = SSDMixer(w.conv(f"{p}.conv1d"), params, channels, state, groups)
+    gate = GatedNorm(w[f"{p}.norm.weight"], eps, groups=groups)
+    return Mamba2Layer(mixer, w.linear(f"{p}.in_proj"), w.linear(f"{p}.out_proj"), gate)
+
+
+def mamba1(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, blocks = c.get("layer_norm_epsilon", 1e-5), []
+    for i in range(c["num_hidden_layers"]):
+        p = f"backbone.layers.{i}.mixer"
+        params = SelectiveParams(-np.exp(w[f"{p}.A_log"]), w[f"{p}.D"], w[f"{p}.dt_proj.bias"])
+        mixer = SelectiveMixer(w.conv(f"{p}.conv1d"), params, w[f"{p}.x_proj.weight"], w[f"{p}.dt_proj.weight"])
+        layer = Mamba1Layer(mixer, w.linear(f"{p}.in_proj"), w.linear(f"{p}.out_proj"))
+        blocks.append(Block(w.norm(f"backbone.layers.{i}.norm", eps), layer))
+    return _whole(c, w, ("backbone.embeddings", "backbone.norm_f"), blocks, eps)
+
+
+def mamba2(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, sizes = c.get("layer_norm_epsilon", 1e-5), (c["head_dim"], c["state_size"], c.get("n_groups", 8))
+    blocks = [
+        Block(w.norm(f"backbone.layers.{i}.norm", eps), _mamba2(w, f"backbone.layers.{i}.mixer", sizes, eps, _limit(c)))
+        for i in range(c["num_hidden_layers"])
+    ]
+    return _whole(c, w, ("backbone.embeddings", "backbone.norm_f"), blocks, eps)
+
+
+def turned(c: dict[str, Any], channels: int, part: float = 1.0) -> AttentionParams:
+    """The rotary parameters of a config. Raises: NoOracle for scaled positions."""
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise NoOracle(f"the oracle has no positions of the kind {rope.get('rope_type')!r}")
+    part = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", part))
+    return AttentionParams(
+        frequencies=frequencies(int(channels * part), rope.get("rope_theta", c.get("rope_theta", 10000.0)))
+    )
+
+
+def _attention(w: Tensors, p: str, params: AttentionParams, heads: int, groups: int, **more: Any) -> Attention:
+    q, k, v, out = (w.linear(f"{p}.{name}_proj") for name in "qkvo")
+    return Attention(params, q, k, v, out, heads, groups, **more)
+
+
+def _mlp(w: Tensors, p: str) -> MLP:
+    return MLP(w.linear(f"{p}.up_proj"), w.linear(f"{p}.down_proj"), w.linear(f"{p}.gate_proj"))
+
+
+def llama(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, heads = c["rms_norm_eps"], c["num_attention_heads"]
+    params = turned(c, c.get("head_dim") or c["hidden_size"] // heads)
+    blocks = []
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}"
+        layer = _attention(w, f"{p}.self_attn", params, heads, c.get("num_key_value_heads", heads))
+        norms = (w.norm(f"{p}.{name}_layernorm", eps) for name in ("input", "post_attention"))
+        blocks.append(Block(next(norms), layer, next(norms), _mlp(w, f"{p}.mlp")))
+    return _whole(c, w, ("model.embed_tokens", "model.norm"), blocks, eps)
+
+
+def bamba(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, heads = c["rms_norm_eps"], c["num_attention_heads"]
+    inner = c["mamba_expand"] * c["hidden_size"]
+    sizes = (inner // c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"])
+    params, blocks = turned(c, c["hidden_size"] // heads, 0.5), []
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}"
+        layer: Any
+        if i in c["attn_layer_indices"]:
+            layer = _attention(w, f"{p}.self_attn", params, heads, c["num_key_value_heads"])
+        else:
+            layer = _mamba2(w, f"{p}.mamba", sizes, eps, _limit(c))
+        norms = w.norm(f"{p}.input_layernorm", eps), w.norm(f"{p}.pre_ff_layernorm", eps)
+        blocks.append(Block(norms[0], layer, norms[1], _mlp(w, f"{p}.feed_forward")))
+    return _whole(c, w, ("model.embed_tokens", "model.final_layernorm"), blocks, eps)
+
+
+def nemotron_h(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, heads = c["layer_norm_epsilon"], c["num_attention_heads"]
+    kinds = c.get("hybrid_override_pattern") or c["layers_block_type"]
+    sizes = (c["mamba_head_dim"], c["ssm_state_size"], c["n_groups"])
+    blocks = []
+    for i, kind in enumerate(kinds):
+        p = f"backbone.layers.{i}.mixer"
+        layer: Any
+        if kind in ("M", "mamba", "linear_attention"):
+            layer = _mamba2(w, p, sizes, eps, _limit(c))
+        elif kind in ("*", "attention", "full_attention"):
+            layer = _attention(w, p, AttentionParams(), heads, c["num_key_value_heads"])
+        elif kind in ("-", "mlp"):
+            layer = MLP(w.linear(f"{p}.up_proj"), w.linear(f"{p}.down_proj"))
+        else:
+            raise NoOracle(f"nemotron_h: the oracle has no block {kind!r}")
+        blocks.append(Block(w.norm(f"backbone.layers.{i}.norm", eps), layer))
+    return _whole(c, w, ("backbone.embeddings", "backbone.norm_f"), blocks, eps)
+
+
+def qwen3_5(c: dict[str, Any], w: Tensors) -> Weights:
+    eps, heads, size = c["rms_norm_eps"], c["num_attention_heads"], c["head_dim"]
+    shapes = [c[f"linear_{name}"] for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")]
+    every = c.get("full_attention_interval", 4)
+    count = c["num_hidden_layers"]
+    kinds = c.get("layer_types") or ["linear" if (i + 1) % every else "full" for i in range(count)]
+    params, blocks = turned(c, size, 0.25), []
+    for i, kind in enumerate(kinds):
+        p = f"model.layers.{i}"
+        layer: Any
+        if kind.startswith("full"):
+            norms = {f"{x}_norm": w.norm(f"{p}.self_attn.{x}_norm", eps, 1.0) for x in "qk"}
+            layer = _attention(w, f"{p}.self_attn", params, heads, c["num_key_value_heads"], gated=True, **norms)
+        else:
+            layer = _delta(w, f"{p}.linear_attn", shapes, eps)
+        first, second = (w.norm(f"{p}.{name}_layernorm", eps, 1.0) for name in ("input", "post_attention"))
+        blocks.append(Block(first, layer, second, _mlp(w, f"{p}.mlp")))
+    return _whole(c, w, ("model.embed_tokens", "model.norm"), blocks, eps, 1.0)
+
+
+def _delta(w: Tensors, p: str, shapes: list[int], eps: float) -> DeltaLayer:
+    mixer = DeltaMixer(w.conv(f"{p}.conv1d"), DeltaParams(), *shapes)
+    qkv, z, a, b = (w.linear(f"{p}.in_proj_{name}") for name in ("qkv", "z", "a", "b"))
+    norm = GatedNorm(w[f"{p}.norm.weight"], eps, norm_first=True)
+    return DeltaLayer(mixer, qkv, z, a, b, -np.exp(w[f"{p}.A_log"]), w[f"{p}.dt_bias"], norm, w.linear(f"{p}.out_proj"))
+
+
+FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
+    "mamba": mamba1,
+    "mamba2": mamba2,
+    "bamba": bamba,
+    "nemotron_h": nemotron_h,
+    "qwen3_5_text": qwen3_5,
+    "llama": llama,
+}

@@ -1,0 +1,223 @@
+"""`ssmspec conform engine`: is this engine lossless, and does it run the model of the checkpoint?"""
+
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from ..errors import ConformanceError
+from ..isolation.memory import allowed
+from ..refusal import FAILED, nearest, refused
+
+if TYPE_CHECKING:
+    from .judge import Engine, Found
+    from .protocol import Options
+
+ENGINE = "vllm, mlx, transformers, ssmspec, http:URL (llama-server, SGLang, ..), or program:COMMAND."
+MODEL = "A checkpoint's folder; may be given several times. Else small random ones are made."
+REPORT = Path("engine-report.json")
+SMALL = ("mamba2", "bamba", "qwen3_5")
+
+
+class Tier(StrEnum):
+    """The number of schedules per configuration, and the number of configurations."""
+
+    smoke = "smoke"
+    standard = "standard"
+    long = "long"
+
+
+MANY = {Tier.smoke: 8, Tier.standard: 60, Tier.long: 400}
+SAMPLED = {Tier.smoke: 0, Tier.standard: 240, Tier.long: 2000}
+"""Requests that are sampled in each configuration, for the law of sampled tokens."""
+
+
+def engine(
+    engine: Annotated[str, typer.Option(help=ENGINE)],
+    model: Annotated[list[Path] | None, typer.Option(help=MODEL)] = None,
+    family: Annotated[list[str] | None, typer.Option(help="Of the small checkpoints: only these.")] = None,
+    control: Annotated[str | None, typer.Option(help="A family, such as llama, to judge first in the same way.")] = None,
+    drafter: Annotated[
+        Path | None, typer.Option(help="The drafter's folder; else MODEL-drafter, where there is one.")
+    ] = None,
+    python: Annotated[str | None, typer.Option(help="The Python of the engine's own environment.")] = None,
+    plain: Annotated[
+        str | None, typer.Option(help="Of http:URL: the same server without speculation, as another URL.")
+    ] = None,
+    configuration: Annotated[list[str] | None, typer.Option(help="Only these, beside plain.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64: what the engine is to compute in.")] = "float32",
+    stored: Annotated[str, typer.Option(help="float32 or bfloat16: what the small checkpoints are stored in.")] = "float32",
+    tier: Annotated[Tier, typer.Option(help="smoke, standard or long.")] = Tier.standard,
+    schedules: Annotated[int | None, typer.Option(min=1, help="Schedules of each configuration; else the tier's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the schedules and of the small checkpoints.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 120.0,
+    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB for the engine; else 0.8 of the machine's.")] = None,
+    report: Annotated[Path, typer.Option(help="The file to write.")] = REPORT,
+) -> None:
+    """Judge a whole engine from outside. Exits with 1 if a law is broken, or if it is not known whether one is.
+
+    Two verdicts that are never mixed: *same model?* holds the plain output against the checkpoint in float64; *lossless?*
+    holds every configuration (drafts, batches, chunks, caches) against the engine's own plain output.
+    """
+    try:
+        from .known import opener
+        from .protocol import Dtype
+        from .table import show, write
+    except ImportError as error:
+        raise refused(ConformanceError(f"schedules need hypothesis ({error}): pip install 'ssmspec[engine]'")) from error
+    progress = Console(stderr=True)
+    if dtype not in get_args(Dtype):
+        raise typer.BadParameter(f"--dtype is {dtype!r}{nearest(dtype, get_args(Dtype))}; give {', '.join(get_args(Dtype))}")
+    count = MANY[tier] if schedules is None else schedules
+    limit = None if memory is None else allowed(memory)
+    try:
+        if engine == "ssmspec" and python is None:
+            python = sys.executable
+        opened = opener(engine, python, timeout, limit)
+        other = None if plain is None else opener(plain, None, timeout)
+        with tempfile.TemporaryDirectory() as made:
+            found: dict[str, Found] = {}
+            for name, folder, draft in checkpoints(model, family, control, drafter, Path(made), (seed, stored)):
+                progress.print(f"judging {engine} on {name}", style="dim", highlight=False, markup=False)
+                chosen = chosen_of(
+                    configurations(draft, tier, dtype, folder.with_name(f"{folder.name}-recurrent")), configuration
+                )
+
+                def watch(line: str) -> None:
+                    progress.print(f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+                one = judged(opened, other, folder, chosen, engine.startswith("http"), (count, seed, SAMPLED[tier]), watch)
+                one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
+                where = ["--model" if model and name not in SMALL else "--family", name]
+                line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]
+                line += ["--dtype", dtype] * (dtype != "float32") + ["--stored", stored] * (stored != "float32")
+                found[name] = rerunnable(one, [*line, *(["--python", python] if python and engine != "ssmspec" else [])])
+    except ConformanceError as error:
+        raise refused(error) from error
+    show(Console(), found)
+    write(report, engine, found, seed)
+    progress.print(f"report: {report}", style="dim", highlight=False, markup=False)
+    if not found or not all(one.green for one in found.values()):
+        raise typer.Exit(FAILED)
+
+
+def checkpoints(
+    model: list[Path] | None,
+    family: list[str] | None,
+    control: str | None,
+    drafter: Path | None,
+    made: Path,
+    how: tuple[int, str],
+) -> list[tuple[str, Path, Path | None]]:
+    """Name, folder and drafter of each checkpoint, the control first; `how` small ones are made: seed and dtype.
+
+    Raises: ConformanceError.
+    """
+    from .small import CONFIGS, STORED, pair
+
+    if drafter is not None and not (drafter / "config.json").is_file():
+        raise ConformanceError(f"--drafter {drafter} holds no config.json; give the folder of a checkpoint")
+    if how[1] not in STORED:
+        raise ConformanceError(f"--stored is {how[1]!r}; give {' or '.join(STORED)}")
+
+    wanted = [] if control is None else [control]
+    wanted += list(family or (() if model else SMALL))
+    if unknown := [name for name in wanted if name not in CONFIGS]:
+        raise ConformanceError(f"no small checkpoint is of the family {unknown[0]!r}; the families are {', '.join(CONFIGS)}")
+    found: list[tuple[str, Path, Path | None]] = [(name, *pair(name, made, how[0], dtype=how[1])) for name in wanted]
+    for folder in model or ():
+        if not (folder / "config.json").is_file():
+            why = "holds no config.json" if folder.is_dir() else "is not a folder"
+            raise ConformanceError(f"--model {folder} {why}; give the folder of a checkpoint")
+        beside = folder.with_name(f"{folder.name}-drafter")
+        found.append((str(folder), folder.resolve(), drafter or (beside.resolve() if beside.is_dir() else None)))
+    return found
+
+
+def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path | None = None) -> "dict[str, Options]":
+    """The configurations of a tier; the engine refuses those that it does not have. `recurrent` is a drafter too, if it is
+    there."""
+    from .protocol import Options
+
+    plain = Options(dtype=dtype)  # type: ignore[arg-type]
+    change = plain.model_copy
+    found = {
+        "plain": plain,
+        "ngram-4": change(update={"speculation": "ngram"}),
+        "chunk-8": change(update={"chunk": 8}),
+        "cache": change(update={"cache": True}),
+    }
+    if tier is not Tier.smoke:
+        found |= {
+            "ngram-1": change(update={"speculation": "ngram", "drafts": 1}),
+            "ngram-4 chunk-8": change(update={"speculation": "ngram", "chunk": 8}),
+            "ngram-4 cache": change(update={"speculation": "ngram", "cache": True}),
+        }
+    if drafter is not None:
+        found["model-3"] = change(update={"speculation": "model", "drafter": str(drafter), "drafts": 3})
+    if recurrent is not None and recurrent.is_dir():
+        found["model-3 recurrent"] = change(update={"speculation": "model", "drafter": str(recurrent.resolve()), "drafts": 3})
+    return found
+
+
+def chosen_of(every: "dict[str, Options]", wanted: list[str] | None) -> "dict[str, Options]":
+    """The requested configurations. Raises: ConformanceError for one that does not exist."""
+    if unknown := [name for name in wanted or () if name not in every]:
+        raise ConformanceError(f"no configuration is named {unknown[0]!r}; there are {', '.join(every)}")
+    return {name: options for name, options in every.items() if not wanted or name == "plain" or name in wanted}
+
+
+def judged(
+    opened: Callable[[], "Engine"],
+    plain: "Callable[[], Engine] | None",
+    folder: Path,
+    chosen: "dict[str, Options]",
+    server: bool,
+    many: tuple[int, int, int],
+    watch: Callable[[str], None],
+) -> "Found":
+    """All configurations on one checkpoint; for a server, the one that it was started with."""
+    from .checkpoint import NoOracle, read
+    from .judge import Judge
+
+    try:
+        weights = read(folder)
+    except NoOracle as error:
+        weights = None
+        watch(f"same model: not judged: {error}")
+    if server:
+        first = next(iter(chosen.values()))
+        chosen = {"served": first} if plain else {"plain": first}
+    size = 64 if weights is not None else vocabulary(folder)
+    schedules, seed, samples = many
+    return Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples).run(chosen)
+
+
+def vocabulary(folder: Path) -> int:
+    """The vocabulary size of a checkpoint without an oracle."""
+    size = json.loads((folder / "config.json").read_text()).get("vocab_size", 64)
+    return size if isinstance(size, int) and size > 1 else 64
+
+
+def rerunnable(found: "Found", command: list[str]) -> "Found":
+    """Every failure with the command that reproduces it."""
+    for n, failure in enumerate(found.failures):
+        line = [
+            *command,
+            *([] if failure.configuration in ("plain", "served") else ["--configuration", failure.configuration]),
+        ]
+        found.failures[n] = replace(failure, rerun=f"again: ssmspec conform engine {shlex.join(line)}")
+    return found
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the suite's command line."""
+    app.command()(engine)

@@ -1,0 +1,80 @@
+"""vLLM as an engine, in one process: `LLM.generate` over token ids, drafts by n-grams or a model, prefix caching, chunks."""
+
+import os
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_DO_NOT_TRACK": "1"}
+
+import gc
+from typing import Any
+
+from lines import Refuse, ended, serve
+from vllm import LLM, SamplingParams, TokensPrompt, __version__
+
+LENGTH = 256
+
+
+class Door:
+    llm: Any = None
+
+    def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
+        self.llm = None
+        gc.collect()
+        named: dict[str, Any] = {}
+        if options.get("speculation") == "ngram":
+            lookup = {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+            named["speculative_config"] = {"method": "ngram", "num_speculative_tokens": options["drafts"], **lookup}
+        elif options.get("speculation"):
+            named["speculative_config"] = {
+                "method": "draft_model", "model": options["drafter"], "num_speculative_tokens": options["drafts"],
+            }  # fmt: skip
+        if options.get("chunk"):
+            named |= {"enable_chunked_prefill": True, "max_num_batched_tokens": max(options["chunk"], options["slots"] + 1)}
+        try:
+            self.llm = LLM(
+                folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=LENGTH, enforce_eager=True, seed=0,
+                max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")), disable_log_stats=False,
+                **named,
+            )  # fmt: skip
+        except (ValueError, NotImplementedError, AssertionError) as error:
+            raise Refuse(f"{type(error).__name__}: {error}") from error
+        self.before = self.counts()
+        return {
+            "name": "vllm",
+            "version": __version__,
+            "dtype": options["dtype"],
+            "can": ["batch", "stop", "logprobs", "sample"],
+        }
+
+    def counts(self) -> tuple[int, int]:
+        """Drafted and accepted tokens so far."""
+        found = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        names = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
+        return tuple(int(found.get(name, 0)) for name in names)  # type: ignore[return-value]
+
+    def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        prompts = [TokensPrompt(prompt_token_ids=request["ids"]) for request in requests]
+        outs = self.llm.generate(prompts, [self.params(request) for request in requests], use_tqdm=False)
+        drafted, accepted = (now - then for now, then in zip(self.counts(), self.before, strict=True))
+        self.before = self.counts()
+        answers = []
+        for n, (out, request) in enumerate(zip(outs, requests, strict=True)):
+            ids = list(out.outputs[0].token_ids)
+            given = out.outputs[0].logprobs or []
+            probs = [
+                float(found[token].logprob) if token in found else None for token, found in zip(ids, given, strict=False)
+            ]
+            answer = {"ids": ids, "finish": ended(ids, request), "cached": out.num_cached_tokens or 0}
+            answer |= {"logprobs": probs if len(probs) == len(ids) else None}
+            answers.append(answer | ({"drafted": drafted, "accepted": accepted} if n == 0 else {"drafted": 0, "accepted": 0}))
+        return answers
+
+    def params(self, request: dict[str, Any]) -> Any:
+        return SamplingParams(
+            temperature=request.get("temperature", 0), seed=request.get("seed", 0), max_tokens=request["most"], logprobs=0,
+            stop_token_ids=list(request.get("stop", ())) or None, ignore_eos=True, detokenize=False,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    serve(Door())

@@ -1,0 +1,15 @@
+"""The ways in which an engine can fail to answer."""
+
+from ..errors import ConformanceError
+
+
+class EngineRefused(ConformanceError):
+    """The engine reports that it does not support this configuration."""
+
+
+class EngineFailed(ConformanceError):
+    """The engine answered with an error and is still running."""
+
+
+class EngineDied(ConformanceError):
+    """The engine exited, hung, used too much memory, or gave an invalid answer; its process has been ended."""

@@ -1,0 +1,132 @@
+"""The messages between judge and engine: one JSON object per line, each question answered by one line.
+
+    -> {"do": "start", "protocol": 1, "model": DIR, "options": {..}}
+    <- {"name", "version", "dtype", "can": [..]}            or {"refused": "why"}
+    -> {"do": "generate", "requests": [{"ids", "most", ..}]}
+    <- {"answers": [{"ids", "logprobs", "finish", ..}]}     or {"error": "why"}
+    -> {"do": "stop"}
+
+`start` may be sent again: the engine must then be created from scratch. Documentation: docs/reference/engine-protocol.md.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PROTOCOL = 1
+LONG = 1 << 16
+"""Most tokens in one answer."""
+Token: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
+Text: TypeAlias = Annotated[str, Field(max_length=2000)]
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
+Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs"]
+Finish = Literal["length", "stop", "cancelled"]
+
+
+class Line(BaseModel):
+    """A record of the protocol. An unknown field, or one of another type, is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+Dtype = Literal["float32", "bfloat16", "float64"]
+"""The format that an engine is asked to compute in."""
+
+
+class Options(Line):
+    """A configuration. An engine refuses options that it does not support, with the reason; it never runs something else
+    instead.
+
+    `speculation` names the drafter: "ngram" (from the request's own tokens) or "model" (`drafter` is its folder). `drafts` is
+    the number of tokens drafted per window. `chunk` is the most prompt tokens per step (None: the engine's default).
+    `cache` allows reuse of state from earlier requests for prompts with a common prefix. `slots` requests run at once.
+    """
+
+    speculation: Literal["ngram", "model"] | None = None
+    drafter: str | None = None
+    drafts: Annotated[int, Field(ge=1, le=64)] = 4
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    cache: bool = False
+    slots: Annotated[int, Field(ge=1, le=256)] = 2
+    dtype: Dtype = "float32"
+
+
+class Start(Line):
+    """The first question: which checkpoint to load, and how to run it."""
+
+    do: Literal["start"] = "start"
+    protocol: Literal[1] = 1
+    model: str
+    options: Options = Options()
+
+
+class Started(Line):
+    """The engine is ready. `dtype` is that of weights and activations in this run, `state` that of recurrent states.
+
+    `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
+    number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
+    drawn first, so that speculation must not change it), "logprobs".
+    """
+
+    name: Text
+    version: Text
+    dtype: Literal["float32", "bfloat16", "float16", "float64"]
+    state: Literal["float32", "bfloat16", "float16", "float64"] | None = None
+    can: tuple[Feature, ...] = ()
+    note: Text = ""
+
+
+class Request(Line):
+    """One request of tokens. `most` is its budget; `stop` ends it at a token, which is part of the answer.
+
+    `after` is the number of windows (steps) of the earlier requests after which it joins, `cancel` the number of its tokens
+    after which it is cancelled; `drafts` is the most tokens to draft for it, if it differs from the configuration (0: none).
+    """
+
+    ids: tuple[Token, ...]
+    most: Annotated[int, Field(ge=1, le=LONG)]
+    stop: tuple[Token, ...] = ()
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    drafts: Annotated[int, Field(ge=0, le=64)] | None = None
+    after: Count = 0
+    cancel: Annotated[int, Field(ge=1)] | None = None
+
+
+class Generate(Line):
+    """Requests that are served together, in any order; answers are in the order of the requests."""
+
+    do: Literal["generate"] = "generate"
+    requests: Annotated[tuple[Request, ...], Field(min_length=1)]
+
+
+class Answer(Line):
+    """The tokens of one request, including the stop token. Log-probabilities are those of the emitted tokens, natural, before
+    temperature; null if unknown, as a whole or for single tokens. Counts are null if unknown."""
+
+    ids: Annotated[tuple[Token, ...], Field(max_length=LONG)]
+    logprobs: tuple[float | None, ...] | None = None
+    finish: Finish = "length"
+    drafted: Count | None = None
+    accepted: Count | None = None
+    cached: Count | None = None
+
+
+class Answers(Line):
+    answers: tuple[Answer, ...]
+
+
+class Refused(Line):
+    """Sent before any work: the engine does not support this configuration or request."""
+
+    refused: Text
+
+
+class Failed(Line):
+    """An error; the engine is still running."""
+
+    error: Text
+
+
+class Stop(Line):
+    do: Literal["stop"] = "stop"

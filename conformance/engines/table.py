@@ -1,0 +1,72 @@
+"""Results of engines, as a table for people and as JSON for programs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .judge import Found
+from .laws import LAWS, LOSSLESS, SAME
+
+SHORT = {"not exercised": "-", "not judged": "?", "refused": "refused"}
+COLOUR = {"passed": "green", "differs": "bold red", "died": "bold red", "near tie": "yellow"}
+
+
+def show(console: Console, found: Mapping[str, Found]) -> None:
+    """A table for each checkpoint, with its failures below."""
+    for model, one in found.items():
+        configurations = list(dict.fromkeys(configuration for configuration, _ in one.cells))
+        table = Table(title=f"{one.engine or 'no engine'} on {model}", title_justify="left", show_lines=False)
+        table.add_column("law")
+        for configuration in configurations:
+            table.add_column(configuration, justify="right")
+        for law in (*SAME, *LOSSLESS):
+            if any((configuration, law) in one.cells for configuration in configurations):
+                kind = "same model" if law in SAME else "lossless"
+                table.add_row(f"{kind}: {law}", *(cell(one, configuration, law) for configuration in configurations))
+        console.print(table)
+        for configuration, why in one.refusals.items():
+            style = "red" if configuration in one.named else "dim"
+            console.print(Text(f"{configuration}: refused: {why}", style=style), soft_wrap=True)
+        for failure in one.failures:
+            console.print(Text(f"{failure.configuration}: {failure.law}: {failure.finding}", style="red"), soft_wrap=True)
+            console.print(Text(f"    {LAWS.get(failure.law, '')}", style="dim"), soft_wrap=True)
+            for line in (*failure.schedule, failure.explained, failure.rerun):
+                if line:
+                    console.print(Text(f"    {line}"), soft_wrap=True)
+        for note in one.notes:
+            console.print(Text(note, style="yellow"), soft_wrap=True)
+        drafts = "; ".join(f"{name} {accepted}/{drafted}" for name, (drafted, accepted) in one.counts.items() if drafted)
+        told = f"{one.schedules} schedules, {one.requests} requests, {one.tokens} tokens; drafts accepted: {drafts or 'none'}"
+        console.print(told, style="dim", soft_wrap=True, highlight=False, markup=False)
+
+
+def cell(found: Found, configuration: str, law: str) -> Text:
+    outcome = found.outcome(configuration, law)
+    one = found.cells.get((configuration, law))
+    if outcome in ("passed", "near tie") and one is not None:
+        ties = f" ({one.counts['near tie']} near ties)" if one.counts["near tie"] else ""
+        word = "" if outcome == "passed" else f"{outcome} "
+        return Text(f"{word}{one.counts['passed']}{ties}", style=COLOUR[outcome])
+    return Text(SHORT.get(outcome, outcome), style=COLOUR.get(outcome, "dim"))
+
+
+def write(path: Path, engine: str, found: Mapping[str, Found], seed: int) -> None:
+    """The report as JSON."""
+    checkpoints: dict[str, Any] = {}
+    for model, one in found.items():
+        cells = [
+            {"configuration": c, "law": law, "outcome": one.outcome(c, law), "counts": dict(cell.counts)}
+            for (c, law), cell in one.cells.items()
+        ]
+        checkpoints[model] = {
+            "engine": one.engine, "green": one.green, "cells": cells, "failures": [vars(failure) for failure in one.failures],
+            "refused": one.refusals, "schedules": one.schedules, "requests": one.requests, "tokens": one.tokens,
+            "drafts": one.counts, "notes": one.notes,
+        }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"format": 1, "engine": engine, "seed": seed, "checkpoints": checkpoints}, indent=1) + "\n")

@@ -1,0 +1,1 @@
+"""What the parts of a case id mean, in words."""

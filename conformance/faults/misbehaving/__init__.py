@@ -1,0 +1,1 @@
+"""Implementations that misbehave, never return, or cheat."""

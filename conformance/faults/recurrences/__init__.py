@@ -1,0 +1,1 @@
+"""Planted faults of recurrences and scans."""

@@ -1,0 +1,1 @@
+"""Planted faults of windows, commits, rings and rollback."""

@@ -1,0 +1,154 @@
+"""Speculation that commits wrongly or reads the wrong ancestors, over the reference's snapshots."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.backtrack import snapshots
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
+from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState, SSDMixer, scan
+from ssmspec_ref.records import where
+from ssmspec_ref.shapes import Array, Lengths, Parents, Path
+
+from ...adapters.reference_parts.backtracking import Backtracking
+
+
+class Snapshots(Backtracking):
+    """Correct."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(snapshots, mixer, state)
+
+
+class KeepsConvWindow(Snapshots):
+    """Rejected inputs stay in the window of the convolution; the state is rolled back. vllm-project/vllm#50272."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        whole = scan(self.kept, self.pending.draft.inputs, self.mixer)[1]
+        super().commit(advanced, path)
+        self.kept = replace(self.kept, M=whole.M)
+
+
+class RestingRowsAdvance(Snapshots):
+    """A row without a window commits its root."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        path = path.copy()
+        path[advanced == 0, 0] = 0
+        super().commit(np.maximum(advanced, 1), path)
+
+
+class LosesLastToken(Snapshots):
+    """The last accepted token is not committed."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fewer = np.maximum(advanced - 1, 0)
+        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+
+
+class TreeAsChain(Snapshots):
+    """Every node reads all earlier nodes: a lower-triangular mask."""
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        y = super().verify(inputs, parents)
+        return y if parents is None else scan(self.kept, inputs, self.mixer, self.pending.draft.live())[0]
+
+
+class RollsBackToStart(Snapshots):
+    """A rejected window restores the state of the first window, not of the last commit."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.first = state
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(advanced, path)
+        self.kept = where(advanced == 0, self.first, self.kept)
+
+
+class FirstColumnWithoutDrafts(Snapshots):
+    """A step without drafts reads the previous step's window of the convolution. vllm, bug class ACCEPT-IDX."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.before = state
+
+    def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
+        held = self.kept
+        if inputs.pre.shape[1] == 1:
+            self.kept = replace(held, M=self.before.M)
+        self.before = held
+        return super().verify(inputs, parents)
+
+
+class SettlesWhenRead(Snapshots):
+    """Accepted tokens are committed when the state is read; the next verification ignores them."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.due = state
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        held = self.kept
+        super().commit(advanced, path)
+        self.due, self.kept = self.kept, held
+
+    def state(self) -> tuple[Array, Array]:
+        self.kept = self.due
+        return super().state()
+
+
+class ForgetsPast32(Snapshots):
+    """A full ring of 32 tokens is not flushed: tokens accepted later are lost."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(mixer, state)
+        self.room = np.full(state.M.shape[0], 32)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fitting = np.minimum(advanced, self.room)
+        self.room = self.room - fitting
+        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
+
+
+class EightTokensAtMost(Snapshots):
+    """The array of accepted tokens has only eight entries. Bug class REPLAY, capacity."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        fitting = np.minimum(advanced, 8)
+        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
+
+
+class TilesGroups(Snapshots):
+    """The groups of B are repeated one after the other instead of each beside itself. Bug class GROUP-MAP."""
+
+    def __init__(self, mixer: Mixer, state: MixerState) -> None:
+        super().__init__(Tiled(**vars(mixer)) if isinstance(mixer, SSDMixer) else mixer, state)
+
+
+class Tiled(SSDMixer):
+    """B of several groups widened in the wrong order."""
+
+    def project(self, c: Array, gates: Any) -> Any:
+        window = super().project(c, gates)
+        few = self.B_groups or self.groups
+        order = np.tile(np.arange(few) * (self.groups // few), self.groups // few)
+        return replace(window, B=window.B[:, :, order])
+
+
+WRONG: tuple[Callable[..., Any], ...] = (KeepsConvWindow, RestingRowsAdvance, LosesLastToken, TreeAsChain, RollsBackToStart)
+REACH: tuple[Callable[..., Any], ...] = (
+    FirstColumnWithoutDrafts, SettlesWhenRead, ForgetsPast32, EightTokensAtMost, TilesGroups,
+)  # fmt: skip
+"""Faults that only long runs, varied windows, wide groups or an unobserved state show."""
+
+
+def subject(build: Any) -> Subject:
+    operations = ("speculate.tree",) if build is TreeAsChain else ("speculate.chain", "speculate.tree")
+    return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in operations})
+
+
+def adapter() -> Adapter:
+    return Adapter("faulty speculation", "1", tuple(map(subject, (*WRONG, *REACH))))

@@ -1,0 +1,1 @@
+"""Planted faults of acceptance and sampling."""

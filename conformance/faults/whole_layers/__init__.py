@@ -1,0 +1,1 @@
+"""Planted faults of whole layers, attention and prompts."""

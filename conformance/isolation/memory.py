@@ -1,0 +1,24 @@
+"""The default memory limit of a worker and the processes that it starts."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+SHARE = 0.8
+"""The fraction of the memory of the machine, or of the container."""
+GIB = 1 << 30
+
+
+def allowed(gibibytes: float | None = None) -> int:
+    """Bytes: the given amount, or a fraction of the available memory."""
+    if gibibytes is not None:
+        return int(gibibytes * GIB)
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, ValueError, OSError):  # the system does not tell
+        return 1 << 62
+    for group in GROUPS:
+        with suppress(OSError, ValueError):
+            found.append(int(Path(group).read_text()))
+    return int(SHARE * min(found))

@@ -1,0 +1,341 @@
+"""From outputs to a verdict: shape, dtype, NaN, modified inputs, and the error relative to its bound.
+
+utilisation = |error| / bound, element by element: 1 is the largest that the declared contract allows. NaN and inf fail before
+any bound is used. If a bound is not finite, the verdict is unknown. An output is void if zeros would be within the bound
+everywhere; a case whose computed outputs are all void is unknown too.
+
+Inputs of cases with a seed above 0 are views into buffers of NaN with a gap after every element. Each array of a record has a
+different gap, so that each has different strides. The cases of the last family are run three times. The second time other
+inputs, with a seed that is in no table, are written to the same arrays, with the same weights; the third time the first
+inputs are in new arrays. This detects results that were cached by address, by shape or from call to call. The outputs of the
+second call of a pure operation must be unchanged after the third.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import Capability, NumericContract, Verdict
+from ssmspec_ref.errors import SpecError
+from ssmspec_ref.shapes import Array
+
+from ..cases import Case
+from ..diagnose.picture import drawn
+from ..errors import OtherWeights
+from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
+from ..suite.specification import Arguments, Expected, Specification
+from . import stricter
+from .draw import stored
+from .figures import apart, ratio
+from .storage import narrower
+
+NO_ANSWER = ("timeout", "memory")
+"""Failures that are limits of the suite: nothing is known about the values."""
+KEPT = 4096
+"""Number of expectations to cache: a few kilobytes each."""
+OTHER = 1009
+"""The default seed of the randomised second inputs; no case of a table has it."""
+WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
+WIDER["bf16"] = WIDER["fp32"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One output of one case: the largest error relative to its bound, and its position.
+
+    `first` is the first element beyond its bound, in the order token, row, head, channel, or the worst element if there is
+    none; `expected` and `got` are the values there. `void` says that zeros would pass. `picture` shows where an output beyond
+    its bound is wrong (`picture.drawn`).
+    """
+
+    name: str
+    state: bool
+    utilisation: float
+    error: float
+    bound: float
+    first: dict[str, int]
+    void: bool = False
+    expected: float | None = None
+    got: float | None = None
+    picture: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on one case. `kind` names the kind of failure: error, crash, timeout, memory, garbled, printed, outputs,
+    shape, dtype, nan, mutated, used, bound, stale (only if other inputs were in the same arrays before), again (only if the
+    inputs are passed a second time), overwritten (only by the call after that). `seed` is that of the randomised second
+    inputs, if these failed; `place` is where the implementation was observed to compute. `stricter` says of a passing case
+    which narrower contracts it would pass too, of those with much smaller bounds."""
+
+    verdict: Verdict
+    kind: str = ""
+    message: str = ""
+    outputs: tuple[Measured, ...] = ()
+    seed: int | None = None
+    place: str = ""
+    stricter: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> Measured | None:
+        return max(self.outputs, key=lambda m: np.nan_to_num(m.utilisation, nan=np.inf), default=None)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One case on one capability. Calls with other inputs are made through its methods."""
+
+    specification: Specification
+    capability: Capability
+    case: Case
+    bench: Bench
+
+    def drawn(self, seed: int) -> Arguments:
+        return self.specification.draw(replace(self.case, seed=seed), self.capability.contract)
+
+    def judged(
+        self, arguments: Arguments, seed: int, gaps: bool = False, again: bool = False, further: bool = False
+    ) -> Judgement:
+        """Make one call and compare it; meanwhile compute the expected output, if it is independent of the call. `further`
+        compares what passes with stricter contracts too."""
+        answer = self.bench.start(self.specification, self.capability, arguments, gaps, again)
+        case, contract = replace(self.case, seed=seed), self.capability.contract
+        early = None
+        if not case.operation.startswith("layer."):
+            early = _attempted(lambda: self.expected(case, arguments, None))
+        got = answer()
+        found = self._compared(got, early, case, arguments, contract)
+        if further and found.verdict is Verdict.PASS:
+            found = replace(found, stricter=self.stricter(got, case, arguments))
+        return replace(found, place=got.place)
+
+    def stricter(self, got: Answer, case: Case, arguments: Arguments) -> dict[str, bool]:
+        """Which narrower contracts the outputs of a case would pass, of those with much smaller bounds."""
+        found: dict[str, bool] = {}
+        for said, contract in stricter.candidates(self.capability.contract):
+            try:
+                pair = [self.under(c, case, arguments, got.came.used) for c in (self.capability.contract, contract)]
+            except SpecError:
+                continue
+            if stricter.matters(*pair):
+                found[said] = compare(pair[1], got.came.outputs, contract).verdict is Verdict.PASS
+        return found
+
+    def _compared(
+        self,
+        got: Answer,
+        early: list[Expected] | Judgement | None,
+        case: Case,
+        arguments: Arguments,
+        contract: NumericContract,
+    ) -> Judgement:
+        if got.failed:
+            return Judgement(Verdict.UNKNOWN if got.failed in NO_ANSWER else Verdict.FAIL, got.failed, got.said)
+        if got.written:
+            return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
+        if early is None or got.came.used is not None:
+            early = _attempted(lambda: self.expected(case, arguments, got.came.used))
+        return early if isinstance(early, Judgement) else compare(early, got.came.outputs, contract)
+
+    def expected(self, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
+        """The expected outputs for inputs with another seed and this case's weights."""
+        return self.under(self.capability.contract, case, arguments, used)
+
+    def under(self, contract: NumericContract, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
+        """The expected outputs under a contract."""
+        return expectation(self.specification, case, contract, arguments, used, self.case.seed)
+
+
+def judge(specification: Specification, capability: Capability, case: Case, other: int = OTHER) -> Judgement:
+    """Draw the inputs of a case, run the implementation on copies of them, and compare with the reference.
+
+    `other` is the seed of the randomised second inputs.
+    """
+    trial = _Trial(specification, capability, case, bench_of(capability))
+    arguments = trial.drawn(case.seed)
+    first = trial.judged(arguments, case.seed, gaps=case.seed > 0, further=stricter.asked(specification, case))
+    if first.verdict is not Verdict.PASS or case.seed > 0 or case.family != specification.families[-1]:
+        return first
+    fresh = tuple(old if weights(old) else new for old, new in zip(arguments, trial.drawn(other), strict=True))
+    second = replace(trial.judged(fresh, other, again=True), seed=other)
+    if _bad(second):
+        if second.kind in NO_ANSWER or trial.judged(fresh, other).verdict is Verdict.FAIL:
+            return replace(second, message=f"with the inputs of seed {other}: {second.message}")
+        told = "right in arrays of its own, wrong where other inputs lay before, as if something was kept by address"
+        return replace(second, kind="stale", message=f"{told}: {second.message}")
+    third = trial.judged(arguments, case.seed)
+    if third.kind == "overwritten":
+        return replace(third, seed=other)
+    if _bad(third):
+        told = "right at first, wrong when the same inputs were given again in other arrays"
+        why = "as if something was kept between calls, or read before it was written"
+        return replace(third, kind="again", message=f"{told}, {why}: {third.message}", seed=other)
+    return first
+
+
+def _bad(judgement: Judgement) -> bool:
+    """Wrong, or without an answer. A bound that does not exist for other inputs does not count."""
+    return judgement.verdict is Verdict.FAIL or judgement.kind in NO_ANSWER
+
+
+def _attempted(expect: Callable[[], list[Expected]]) -> list[Expected] | Judgement:
+    """The expected outputs, or why they cannot be computed."""
+    try:
+        return expect()
+    except OtherWeights as error:
+        return Judgement(Verdict.FAIL, "used", str(error))
+    except SpecError as error:
+        return Judgement(Verdict.UNKNOWN, "bound", f"the suite has no bound here: {error}")
+
+
+def weights(argument: Any) -> bool:
+    """Whether an argument is the weights of a layer, which stay the same between calls."""
+    return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
+
+
+_KEPT: dict[tuple[str, int, NumericContract, str], list[Expected]] = {}
+
+
+def expectation(
+    specification: Specification,
+    case: Case,
+    contract: NumericContract,
+    arguments: Arguments,
+    used: Any,
+    weighed: int | None = None,
+) -> list[Expected]:
+    """The expected outputs; cached, because subjects with the same contract share their cases.
+
+    `weighed` is the seed of the weights if it is not the case's: for randomised second inputs, whose seed may also occur in a
+    table.
+
+    Raises: OtherWeights, and what the reference raises if no bound exists.
+    """
+    key = (
+        specification.identify(case),
+        case.seed if weighed is None else weighed,
+        contract,
+        "" if used is None else fingerprint(used),
+    )
+    if key not in _KEPT:
+        if len(_KEPT) >= KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        _KEPT[key] = specification.expect(arguments, contract, used)
+        for leaf in leaves(_KEPT[key]):
+            if isinstance(leaf, np.ndarray):
+                leaf.flags.writeable = False
+    return _KEPT[key]
+
+
+def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericContract) -> Judgement:
+    """Compare every output. The first one that cannot be compared decides, otherwise the largest utilisation."""
+    if len(got) != len(expected):
+        names = ", ".join(e.name for e in expected)
+        one = len(got) == 1 and isinstance(got[0], Foreign)
+        came = f"a {got[0].kind}" if one else f"{len(got)} output{'s' * (len(got) != 1)}"
+        return Judgement(Verdict.FAIL, "outputs", f"it returned {came}; it must return a tuple of {len(expected)}: {names}")
+    for want, came in zip(expected, got, strict=True):
+        refusal = _unfit(want, came, contract)
+        if refusal is not None:
+            return refusal
+    measured = tuple(measure(want, came) for want, came in zip(expected, got, strict=True))
+    beyond = [m for m in measured if not m.utilisation <= 1]
+    if any(not np.isfinite(want.bound[_where(want)]).all() for want in expected):
+        return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so nothing follows from it", measured)
+    if beyond:
+        return Judgement(Verdict.FAIL, "bound", "; ".join(map(_beyond, beyond)), measured)
+    if told := _stored_narrower(expected, got, contract):
+        return Judgement(Verdict.FAIL, "dtype", told, measured)
+    computed = [m for m, want in zip(measured, expected, strict=True) if want.bound.any()]
+    if computed and all(m.void for m in computed):
+        message = f"the contract declared ({contract}) is so wide that zeros would pass; declare what is really computed"
+        return Judgement(Verdict.UNKNOWN, "void", message, measured)
+    return Judgement(Verdict.PASS, outputs=measured)
+
+
+def measure(want: Expected, came: Array) -> Measured:
+    """The worst element of an output, or the first beyond its bound, and its position."""
+    judged = _where(want)
+    error = np.where(judged, np.abs(np.asarray(came, dtype=np.float64) - want.value), 0.0)
+    bound = np.where(judged, want.bound, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, error / bound)
+    if ratio.size == 0:
+        return Measured(want.name, want.state, 0.0, 0.0, 0.0, {})
+    axes, worst = want.axes.split(), int(np.argmax(ratio))
+    beyond = np.argwhere(~(ratio <= 1))
+    order = np.argsort(beyond[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(beyond))
+    place = beyond[order[0]] if len(beyond) else np.unravel_index(worst, ratio.shape)
+    return Measured(
+        want.name,
+        want.state,
+        float(ratio.flat[worst]),
+        float(error.flat[worst]),
+        float(bound.flat[worst]),
+        {axis: int(i) for axis, i in zip(axes, place, strict=True)},
+        void(want),
+        float(want.value[tuple(place)]),
+        float(np.asarray(came, dtype=np.float64)[tuple(place)]),
+        drawn(np.where(judged, ratio, 0.0), want.axes) if len(beyond) else (),
+    )
+
+
+def void(want: Expected) -> bool:
+    """Whether zeros would pass although the expected output is not all zero."""
+    value = np.abs(want.value[_where(want)])
+    return bool(value.any() and np.all(want.bound[_where(want)] >= value))
+
+
+def _where(want: Expected) -> Array:
+    """The elements that are compared."""
+    return np.broadcast_to(np.True_ if want.judged is None else want.judged, want.value.shape)
+
+
+def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | None:
+    """Why an output cannot be compared at all, or None."""
+    storage = contract.state if want.recurrent else contract.io
+    allowed = WIDER[storage]
+    came = foreign(came)
+    if isinstance(came, Foreign) or str(came.dtype) not in allowed:
+        kind, needed = came if isinstance(came, Foreign) else f"ndarray of {came.dtype}", " or ".join(allowed)
+        return Judgement(Verdict.FAIL, "dtype", f"{want.name} is {kind}; it must be a NumPy array of {needed}")
+    if came.shape != want.value.shape:
+        message = f"{want.name} has shape {came.shape}; it must be {want.value.shape}, axes ({want.axes})"
+        return Judgement(Verdict.FAIL, "shape", message)
+    judged = _where(want)
+    bad = np.argwhere(judged & ~np.isfinite(came))
+    if not np.isfinite(want.value[judged]).all():
+        raise AssertionError(f"the oracle gave a value of {want.name} that is not finite: a fault of the suite")
+    if len(bad):
+        place = dict(zip(want.axes.split(), (int(i) for i in bad[0]), strict=True))
+        message = f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place)}"
+        return Judgement(Verdict.FAIL, "nan", message)
+    if not np.array_equal(stored(came[judged], storage), came[judged].astype(np.float64)):
+        return Judgement(
+            Verdict.FAIL, "dtype", f"{want.name} is declared as {storage}, but its values do not fit that format"
+        )
+    return None
+
+
+def _stored_narrower(expected: list[Expected], got: tuple[Any, ...], contract: NumericContract) -> str:
+    """What is said of a state declared as fp32 that was kept in a narrower format, "" where none was."""
+    for want, came in zip(expected, got, strict=True):
+        judged = _where(want)
+        if not want.recurrent or contract.state != "fp32":
+            continue
+        if kept := narrower(want.value[judged], np.asarray(came)[judged]):
+            told = f"{want.name} is declared as fp32, but every element is exactly a {kept} number"
+            return f"{told}; keep it in fp32, or declare state={kept!r}"
+    return ""
+
+
+def _beyond(m: Measured) -> str:
+    times = f"{ratio(m.utilisation)} times its bound {m.bound:.3g}" if m.bound > 0 else "where it must be equal"
+    values = "" if m.expected is None or m.got is None else ": expected {}, got {}".format(*apart(m.expected, m.got, 6))
+    return f"{m.name} is wrong by {m.error:.3g}, {times}, first at {_place(m.first)}{values}"
+
+
+def _place(first: dict[str, int]) -> str:
+    return ", ".join(f"{axis}={index}" for axis, index in first.items()) or "its only value"

@@ -1,0 +1,1 @@
+"""The suite's cases as pytest tests: their ids, the items, and the session that runs them."""

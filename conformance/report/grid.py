@@ -1,0 +1,120 @@
+"""The matrix of a report as data: for each group of operations, rows of subjects and contracts, and the cells."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+
+from ..device.observed import CPU, INTERPRETER
+from ..judge.stricter import MATTERS
+from .stream import Result
+
+FEW = 3
+"""Cases from which a stricter contract is told."""
+RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
+"""Verdicts, the worst last."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The cases of one operation of one subject under one contract."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The count of every verdict, including zeros."""
+        return {word: sum(r.verdict == word for r in self.results) for word in RANK}
+
+    @property
+    def worst(self) -> str:
+        """The worst verdict; inapplicable if there is no case."""
+        return max((r.verdict for r in self.results), key=RANK.index, default="inapplicable")
+
+    @property
+    def utilisation(self) -> float:
+        """The largest error relative to its bound."""
+        return max((inf if isnan(o.utilisation) else o.utilisation for r in self.results for o in r.outputs), default=0.0)
+
+    @property
+    def void(self) -> int:
+        """Cases with an output on which the contract puts no useful bound."""
+        return sum(any(o.void for o in r.outputs) for r in self.results)
+
+    @property
+    def stricter(self) -> dict[str, int]:
+        """The narrower contracts under which every case would pass too that says something about them, and how many do; `FEW`
+        say nothing."""
+        said = [(name, holds) for r in self.results for name, holds in r.stricter.items()]
+        broken = {name for name, holds in said if not holds}
+        counts = Counter(name for name, _ in said if name not in broken) if self.counts["pass"] == len(self.results) else {}
+        return {name: count for name, count in counts.items() if count >= FEW}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One subject under one contract."""
+
+    adapter: str
+    subject: str
+    contract: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The operations with one prefix ("ssd"), and the subjects that have any of them."""
+
+    name: str
+    operations: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def groups(results: Sequence[Result]) -> list[Group]:
+    """The groups with at least one case, in the order of the report."""
+    of: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.case and result.operation:
+            of[result.operation.split(".")[0]].append(result)
+    return [_group(name, found) for name, found in of.items()]
+
+
+def _group(name: str, results: list[Result]) -> Group:
+    operations = tuple(dict.fromkeys(r.operation for r in results))
+    rows: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for r in results:
+        rows[r.adapter, r.subject, r.contract][r.operation].append(r)
+    cells = {row: {o: Cell(tuple(found.get(o, ()))) for o in operations} for row, found in rows.items()}
+    return Group(name, operations, tuple(Row(*row, found) for row, found in cells.items()))
+
+
+def wider(results: Sequence[Result]) -> list[str]:
+    """A line for each contract that is declared wider than what a subject computes, with the operations that show it."""
+    found: dict[tuple[str, str, str, str], dict[str, int]] = defaultdict(dict)
+    for group in groups(results):
+        for row in group.rows:
+            for operation, cell in row.cells.items():
+                for said, count in cell.stricter.items():
+                    found[row.adapter, row.subject, row.contract, said][operation] = count
+    return [
+        f"{adapter}: {subject}, declared {contract}, would also hold under {said}: {', '.join(counts)} "
+        f"({sum(counts.values())} cases at {MATTERS:g} times smaller bounds)"
+        for (adapter, subject, contract, said), counts in found.items()
+    ]
+
+
+def places(results: Sequence[Result], asked: str) -> tuple[dict[str, int], list[str]]:
+    """Where cases were observed to run, with counts; and the subjects that never used the device given by --device."""
+    ran = [r for r in results if r.place]
+    counts = Counter(r.place for r in ran)
+    used: dict[str, set[str]] = defaultdict(set)
+    for r in ran:
+        used[r.subject].add(r.place)
+    without = {CPU} if asked == "interpreter" else {CPU, INTERPRETER}
+    idle = [subject for subject, seen in used.items() if asked != CPU and seen <= without]
+    return dict(counts.most_common()), idle
+
+
+def totals(results: Sequence[Result], adapter: str = "") -> dict[str, int]:
+    """The counts of every verdict, for one adapter or for all."""
+    return Cell(tuple(r for r in results if adapter in ("", r.adapter))).counts

@@ -1,0 +1,101 @@
+"""Merge the reports of the shards of one run into the report of the run.
+
+All parts must have been run under the same conditions, each shard must occur once, and no case twice. Inapplicable operations
+occur in every shard and once in the merged report. Kinds of failure are reported once, with the counts of all shards. Entries
+of a known-failure list that met no case can only be found in the merged report.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import ReportError
+from ..run.known import Known
+from ..run.runner import unmet
+from ..suite.specification import TIERS
+from .stream import SCHEMA, Diagnosis, Header, Report, Result
+
+ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine", "only")
+"""The conditions that all parts must share."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The lines of the merged report."""
+
+    header: Header
+    results: tuple[Result, ...]
+    diagnoses: tuple[Diagnosis, ...]
+
+
+def merge(reports: Sequence[Report], names: Sequence[str], known: Mapping[str, Known] | None = None) -> Merged:
+    """Merge reports. `names` are used in messages; `known` are the adapters' lists of known failures.
+
+    Raises: ReportError for parts of other runs, a missing or repeated shard, or a repeated case.
+    """
+    if not reports:
+        raise ReportError("there is no report; give the reports of all shards")
+    first = reports[0].header
+    for report, name in zip(reports[1:], names[1:], strict=True):
+        for part in ALIKE:
+            if getattr(report.header, part) != getattr(first, part):
+                came, needed = getattr(report.header, part), getattr(first, part)
+                raise ReportError(f"{name} was run with {part} {came}, but {names[0]} with {needed}; merge parts of one run")
+    _check_shards([report.header.shard for report in reports])
+    results = _once([r for report in reports for r in report.results])
+    head = first.model_copy(
+        update={
+            "schema_version": SCHEMA,
+            "shard": "",
+            "started": min(report.header.started for report in reports),
+            "seeds": tuple(dict.fromkeys(seed for report in reports for seed in report.header.seeds)),
+        }
+    )
+    return Merged(head, (*results, *_unmet(head, results, known or {})), _diagnoses(reports, results))
+
+
+def _unmet(head: Header, results: Sequence[Result], known: Mapping[str, Known]) -> list[Result]:
+    """The entries that no case of a complete run at the tiers standard and deep has met."""
+    if head.only or head.tier == TIERS[0]:
+        return []
+    ran = [r for r in results if r.case and r.operation]
+    return [
+        unmet(name, entry)
+        for name, entries in known.items()
+        for entry in entries.entries
+        if not any(r.adapter == name and entry == entries.entry(r.subject, r.contract, r.case) for r in ran)
+    ]
+
+
+def _once(results: Sequence[Result]) -> tuple[Result, ...]:
+    """Every line once. Lines without a case occur in every shard; a case must not."""
+    found: dict[tuple[str, ...], Result] = {}
+    for r in results:
+        key = (r.adapter, r.subject, r.contract, r.operation, r.case, r.reason if not r.case else "")
+        if r.case and r.operation and key in found:
+            raise ReportError(f"{r.case} of {r.subject}, {r.contract}, is in more than one report; give each shard once")
+        found[key] = r
+    return tuple(found.values())
+
+
+def _check_shards(shards: Sequence[str]) -> None:
+    """Check that the shards are all i/n for i from 1 to n, or a single whole report."""
+    if not any(shards):
+        return
+    counts = {shard.partition("/")[2] for shard in shards}
+    needed = sorted(f"{i}/{max(counts)}" for i in range(1, int(max(counts) or 0) + 1))
+    if len(counts) != 1 or sorted(shards) != needed:
+        raise ReportError(f"the reports are of the shards {', '.join(sorted(shards))}; give {', '.join(needed)}, each once")
+
+
+def _diagnoses(reports: Sequence[Report], results: Sequence[Result]) -> tuple[Diagnosis, ...]:
+    """Each kind of failure once, with the smallest of its smallest cases."""
+    ran = Counter((r.adapter, r.subject, r.contract, r.operation) for r in results if r.case)
+    found: dict[tuple[str, ...], Diagnosis] = {}
+    for d in (d for report in reports for d in report.diagnoses):
+        key = (d.adapter, d.subject, d.contract, d.operation, d.failing, d.verdict, d.reason)
+        kept = found.get(key)
+        failures = d.failures + (kept.failures if kept else 0)
+        best = kept if kept and len(kept.smallest) <= len(d.smallest) else d
+        found[key] = best.model_copy(update={"failures": failures, "cases": ran[key[:4]]})
+    return tuple(found.values())

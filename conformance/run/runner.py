@@ -1,0 +1,353 @@
+"""Run a plan: test every case, apply the list of known failures, find the smallest case of each failure."""
+
+import shlex
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ssmspec_ref.contract import Verdict
+
+from ..cases import Case
+from ..diagnose.facts import facts
+from ..diagnose.replay import replay
+from ..errors import ConformanceError
+from ..judge.diagnosis import Likeness, diverges, looks_like
+from ..judge.shrink import shrink
+from ..judge.verdict import OTHER, Judgement, Measured, judge
+from ..report.stream import Diagnosis, Output, Result
+from .again import command
+from .calls import tail
+from .known import Entry, Known
+from .load import PROGRAM
+from .plan import Job
+
+SEARCHED, REPLAYED = 8, 2
+"""Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
+are reported without."""
+REMEMBERED = 64
+"""Cases before a failing one to run again if it passes alone."""
+BROKE = "suite"
+"""The kind of failure of a case on which the suite itself failed."""
+WORD = {
+    Verdict.PASS: "pass",
+    Verdict.INAPPLICABLE: "inapplicable",
+    Verdict.KNOWN_FAILURE: "known-failure",
+    Verdict.UNKNOWN: "unknown",
+    Verdict.FAIL: "fail",
+}
+
+
+@dataclass
+class Way:
+    """One kind of failure in one cell of the matrix: its cases, the passing cases, the subject's cases that ran before the
+    first of them, and the number of cases run there."""
+
+    found: list[tuple[Job, Judgement, Result]] = field(default_factory=list)
+    passed: list[Job] = field(default_factory=list)
+    before: list[Job] = field(default_factory=list)
+    cases: int = 0
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Operation and kind of failure: the smallest case of one is tried on the others of its kind."""
+        job, _, result = self.found[0]
+        return job.case.operation, result.failing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The settings of a whole run, in every process: the lists of known failures by adapter, the device, the seed of the
+    randomised second inputs, the command that calls the suite again, the path that an adapter needs before it, whether a
+    smaller case is searched for each failure, and the command that runs one case again if it is not `conform run`."""
+
+    known: dict[str, Known]
+    device: str = "cpu"
+    seed: int = OTHER
+    called: str = field(default_factory=command)
+    paths: dict[str, str] = field(default_factory=dict)
+    shrinks: bool = True
+    line: Callable[[Job, str], str] | None = None
+
+
+class Judges(Protocol):
+    """An object that runs the cases of a plan."""
+
+    def judged(self, jobs: Mapping[int, Job]) -> Iterator[tuple[int, Judgement, float]]:
+        """The index of a case, its judgement and the seconds that it took, in any order."""
+        ...
+
+    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+        """The smallest case of each kind of failure."""
+        ...
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Runs the cases in this process, one after the other."""
+
+    setting: Setting
+
+    def judge(self, job: Job) -> tuple[Judgement, float]:
+        """Run one case. An internal error of the suite is reported, and leaves the case unknown."""
+        started = time.perf_counter()
+        try:
+            judgement = judge(job.specification, job.capability, job.case, self.setting.seed)
+        except ConformanceError:
+            raise
+        except Exception as error:
+            judgement = Judgement(Verdict.UNKNOWN, BROKE, f"the suite itself broke on this case: {tail(error)}")
+        return judgement, time.perf_counter() - started
+
+    def judged(self, jobs: Mapping[int, Job]) -> Iterator[tuple[int, Judgement, float]]:
+        for number, job in jobs.items():
+            yield number, *self.judge(job)
+
+    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+        smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
+        searched = Counter[tuple[str, str]]()
+        made = []
+        for way in ways:
+            searched[way.kind] += 1
+            number = searched[way.kind]
+            diagnosis, case = diagnose(way, smallest[way.kind], self.setting, number <= SEARCHED, number <= REPLAYED)
+            if case not in smallest[way.kind]:
+                smallest[way.kind].append(case)
+            made.append(diagnosis)
+        return made
+
+
+@dataclass
+class Outcome:
+    """The results of a run."""
+
+    results: list[Result] = field(default_factory=list)
+    diagnoses: list[Diagnosis] = field(default_factory=list)
+
+    @property
+    def green(self) -> bool:
+        return not any(result.verdict in ("fail", "unknown") for result in self.results)
+
+    @property
+    def broke(self) -> bool:
+        """Whether the suite itself failed on a case."""
+        return any(result.failing == BROKE for result in self.results)
+
+
+def run(
+    jobs: Iterable[Job],
+    left_out: Iterable[Result],
+    setting: Setting,
+    write: Callable[[Result | Diagnosis], None] = lambda line: None,
+    whole: bool = False,
+    judges: Judges | None = None,
+    kept: Callable[[Job], tuple[Judgement, float] | None] = lambda job: None,
+) -> Outcome:
+    """Run every case of a plan. `write` receives each line immediately; the outcome is in the order of the plan.
+
+    `whole` says that the plan leaves nothing out, so that an entry of a known-failure list that met no case is an error.
+    `kept` gives the judgement of an earlier run on a case, if there is one; its result is already written.
+    """
+    outcome = Outcome()
+    judges = judges or Alone(setting)
+    found: dict[int, tuple[Judgement, Result]] = {}
+
+    def add(result: Result) -> None:
+        outcome.results.append(result)
+        write(result)
+
+    def judged(number: int, judgement: Judgement, seconds: float) -> Result:
+        found[number] = judgement, record(numbered[number], judgement, setting, seconds)
+        return found[number][1]
+
+    for result in left_out:
+        add(result)
+    numbered = dict(enumerate(jobs))
+    for number, job in numbered.items():
+        if (old := kept(job)) is not None:
+            judged(number, *old)
+    for new in judges.judged({number: job for number, job in numbered.items() if number not in found}):
+        write(judged(*new))
+    outcome.results += [found[number][1] for number in numbered]
+    for diagnosis in judges.diagnose(ways(numbered, found)):
+        outcome.diagnoses.append(diagnosis)
+        write(diagnosis)
+    if whole:
+        for name, entries in setting.known.items():
+            for entry in entries.unmet():
+                add(unmet(name, entry))
+    return outcome
+
+
+def ways(jobs: Mapping[int, Job], found: Mapping[int, tuple[Judgement, Result]]) -> list[Way]:
+    """The kinds of failure of a run, in the order of the plan."""
+    failed: dict[tuple[tuple[str, str, str, str], str, str, str], Way] = defaultdict(Way)
+    for number, job in jobs.items():
+        judgement, result = found[number]
+        if result.verdict in ("fail", "known-failure"):
+            failed[job.group, result.failing, result.verdict, result.reason].found.append((job, judgement, result))
+    counts = Counter(job.group for job in jobs.values())
+    passed: dict[tuple[str, str, str, str], list[Job]] = defaultdict(list)
+    for number, job in jobs.items():
+        if found[number][1].verdict == "pass":
+            passed[job.group].append(job)
+    for (group, *_), way in failed.items():
+        way.cases, way.passed = counts[group], passed[group]
+        way.before = earlier(jobs, way.found[0][0])
+    return list(failed.values())
+
+
+def earlier(jobs: Mapping[int, Job], job: Job) -> list[Job]:
+    """The last cases of a subject that ran before one of its cases."""
+    own = [other for other in jobs.values() if other.group[:2] == job.group[:2]]
+    return own[: own.index(job)][-REMEMBERED:]
+
+
+def record(job: Job, judgement: Judgement, setting: Setting, seconds: float) -> Result:
+    """The result of one case, after applying the list of known failures."""
+    adapter, subject, contract, operation = job.group
+    verdict, entry, wrong = setting.known[adapter].apply(subject, contract, job.identity, judgement.verdict)
+    return Result(
+        adapter=adapter,
+        subject=subject,
+        contract=contract,
+        operation=operation,
+        case=job.identity,
+        verdict=WORD[verdict],  # type: ignore[arg-type]
+        failing="known-list" if wrong else judgement.kind,
+        message=wrong or judgement.message,
+        source=job.specification.source(job.case),
+        outputs=tuple(output(m) for m in judgement.outputs),
+        seconds=seconds,
+        rerun=rerun(job, job.identity, setting, judgement.seed),
+        reason=entry.reason if entry else "",
+        link=entry.link if entry else "",
+        place=judgement.place,
+        stricter=dict(judgement.stricter),
+    )
+
+
+def diagnose(
+    way: Way, hints: list[Case], setting: Setting, search: bool = True, again: bool = True
+) -> tuple[Diagnosis, Case]:
+    """The smallest case of one kind of failure in a cell of the matrix. `search` enables the search for its cause, `again`
+    running it again in a new process.
+    """
+    job, judgement, result = min(way.found, key=lambda f: f[0].case.size())
+    _, subject, contract, _ = job.group
+
+    def alike(case: Case) -> bool:
+        entry = setting.known[job.adapter.name].entry(subject, contract, job.specification.identify(case))
+        return (entry.reason if entry else "") == result.reason
+
+    case, like, told = job.case, Likeness(), dict[str, str]()
+    before: list[str] = []
+    if judgement.verdict is Verdict.FAIL:
+        if setting.shrinks:
+            case, judgement = shrink(
+                job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
+            )
+        if result.verdict == "fail" and judgement.kind == "bound":
+            like = likeness(way, job, case)
+            failing = [found.case for found, *_ in way.found if found.specification is job.specification]
+            passing = [other.case for other in way.passed if other.specification is job.specification]
+            told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
+        if like.nearest:
+            told["nearest"] = like.nearest
+        if result.verdict == "fail" and again:
+            case, judgement, before, says = _replayed(way, job, case, judgement, setting)
+            told |= {"replay": says} if says else {}
+    identity = job.specification.identify(case)
+    worst = judgement.worst
+    adapter, subject, contract, operation = job.group
+    diagnosis = Diagnosis(
+        adapter=adapter,
+        subject=subject,
+        contract=contract,
+        operation=operation,
+        verdict=result.verdict,  # type: ignore[arg-type]
+        failures=len(way.found),
+        cases=way.cases,
+        smallest=identity,
+        failing=judgement.kind or result.failing,
+        message=judgement.message or result.message,
+        output=output(worst) if worst else None,
+        source=job.specification.source(case),
+        reason=result.reason,
+        link=result.link,
+        rerun=rerun(job, identity, setting, judgement.seed, before),
+        diverges=diverges(operation, judgement),
+        looks_like=like.equal,
+        facts=told,
+    )
+    return diagnosis, case
+
+
+def _replayed(
+    way: Way, job: Job, smallest: Case, judgement: Judgement, setting: Setting
+) -> tuple[Case, Judgement, list[str], str]:
+    """The case to run again, its judgement, the cases to run before it, and a sentence about it.
+
+    If the smallest case passes in a new process, the first failing case of its operation is used: alone, or after those
+    before it.
+    """
+    first, found, _ = next(f for f in way.found if f[0].specification is job.specification)
+    alone = replay((job.specification, job.capability, smallest), (), setting.seed)
+    if alone is None or alone.alone:
+        return smallest, judgement, [], ""
+    earlier = [(other.specification, other.capability, other.case) for other in way.before]
+    again = replay((first.specification, first.capability, first.case), earlier, setting.seed)
+    assert again is not None
+    return first.case, found, [way.before[number].identity for number in again.before], again.says
+
+
+def likeness(way: Way, job: Job, smallest: Case) -> Likeness:
+    """The planted faults with the same outputs as a failure, or with similar ones."""
+    from ..faults.catalogue import FAULTS
+
+    failed = [found.case for found, *_ in way.found if found.specification is job.specification]
+    failing = [smallest, failed[0], failed[len(failed) // 2], failed[-1]]
+    passing = (case for case in job.specification.cases("standard", job.capability.limits) if case not in failed)
+    return looks_like(job.specification, job.capability, failing, passing, FAULTS)
+
+
+def output(measured: Measured) -> Output:
+    return Output(
+        name=measured.name,
+        state=measured.state,
+        utilisation=measured.utilisation,
+        error=measured.error,
+        bound=measured.bound,
+        first=measured.first,
+        void=measured.void,
+        expected=measured.expected,
+        got=measured.got,
+        picture=measured.picture,
+    )
+
+
+def rerun(job: Job, identity: str, setting: Setting, seed: int | None = None, before: Iterable[str] = ()) -> str:
+    """The command that runs one case on one subject again, after those `before` it."""
+    if setting.line:
+        return setting.line(job, identity)
+    program = job.given.removeprefix(PROGRAM)
+    words = ["run", *(["--adapter", job.given] if program == job.given else ["--program", program])]
+    words += ["--subject", job.subject.name, *(word for one in before for word in ("--before", one)), "--case", identity]
+    words += [] if setting.device == "cpu" else ["--device", setting.device]
+    words += [] if seed is None else ["--seed", str(seed)]
+    return f"{setting.paths.get(job.given, '')}{setting.called} {shlex.join(words)}"
+
+
+def unmet(adapter: str, entry: Entry) -> Result:
+    """A failure for an entry of a known-failure list that met no case."""
+    return Result(
+        adapter=adapter,
+        subject=entry.subject,
+        contract=entry.contract,
+        operation="",
+        case=entry.case,
+        verdict="fail",
+        failing="known-list",
+        message="listed as a known failure, but it matches no case that was run; correct or remove the entry",
+    )

@@ -1,0 +1,1 @@
+"""How each kind of layer is drawn, by recurrence."""

@@ -1,0 +1,116 @@
+"""The gated delta rule: one token, several tokens, tokens with no-ops, a tree; one gate per head, or per key channel."""
+
+import numpy as np
+
+from ssmspec_ref import delta, error_bounds
+from ssmspec_ref.delta import DeltaParams, DeltaWindow
+from ssmspec_ref.layers.mixer import DeltaGates, DeltaMixer, MixerInputs
+from ssmspec_ref.shapes import Array
+
+from ...judge.draw import Draw, stored
+from ..kinds.delta import KINDS
+from ..production import LONGER, every, heads, lengths, tiles
+from ..specification import Further, divides
+from .recurrence import Recurrence, beside, handing_on
+
+BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3}
+ROWS = (
+    {"t": 1},
+    {"g": 1, "h": 3},
+    {"g": 3, "h": 3, "v": 7},
+    {"b": 1, "t": 65},
+    {"b": 5, "t": 2, "k": 1},
+    {"k": 16, "v": 9, "t": 33},
+)
+LARGEST: tuple[Further, ...] = (
+    ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 13, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
+    ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
+)
+"""More than one tile of channels, of heads, of rows."""
+TILES: tuple[Further, ...] = (
+    ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
+    ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),
+    ({"k": 16, "v": 9}, {}, "wide"),
+    *LARGEST,
+    ({"t": 17}, {"sparse": "on"}, "gentle"),
+)
+"""Sizes between these; a square state, whose transpose has the same shape; small keys in more than one channel; and tokens
+that write nothing, or before which nothing decays: so many that in every draw running sums of the other tokens round
+differently before and after one."""
+LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle")
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG)
+"""Sizes with more tokens too; full tiles of tokens."""
+TINY = {"g": 1, "h": 1, "k": 2, "v": 3}
+PRODUCTION: tuple[Further, ...] = (
+    *heads({"k": 2, "v": 3}),
+    *tiles("k", "v", {"g": 1, "h": 2}),
+    ({"b": 1, "t": 2, "g": 2, "h": 32, "k": 64, "v": 128}, {}, "gentle"),
+)
+"""One as a model has them."""
+RUNS: tuple[Further, ...] = tuple(lengths(TINY))
+DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({"g": 1}, ("h", "k", "v")))
+RARE = {"sparse": ("off", "on")}
+"""Of three tokens one has a log decay of 0 and one a beta of 0; neither is padding."""
+OPTIONS = {"gate": ("head", "channel"), "l2_norm": ("on", "off"), "scale": ("default", "given"), "beta": ("one", "two")}
+SOURCES = {
+    "": "arXiv:2412.06464, equation 10",
+    "gate": "Kimi Linear, section 3",
+    "l2_norm": "flash-linear-attention#885",
+    "live": "Snakes and Ladders, section 3.1",
+    "tree": "STree, section 3",
+}
+GATE = {"normal": 0.3, "gentle": 0.005, "strong": 20.0, "wide": 0.3}
+"""The scale of the log decay."""
+
+
+def params(draw: Draw) -> DeltaParams:
+    return DeltaParams(scale=None if draw.options["scale"] == "default" else 0.75, l2_norm=draw.on("l2_norm"))
+
+
+def window(draw: Draw) -> DeltaWindow:
+    """Tokens; keys have norm about 1 if the layer does not normalise them, so that the state stays bounded."""
+    size = 1.0 if draw.on("l2_norm") else draw.sizes["k"] ** -0.5
+    k = draw.normal("k", "b t g k", size)
+    if not draw.on("l2_norm"):
+        k = stored(k / np.maximum(1.0, np.linalg.norm(k, axis=-1, keepdims=True)), draw.contract.io)
+    gate = draw.normal("gate", "b t h" if draw.options["gate"] == "head" else "b t h k")
+    beta = 1 / (1 + np.exp(-draw.normal("beta", "b t h")))
+    g, beta = -GATE[draw.case.family] * np.abs(gate), (2 if draw.options["beta"] == "two" else 1) * beta
+    if draw.options.get("sparse") == "on":
+        turn = np.arange(g.shape[1]) % 3
+        g[:, turn == 0], beta[:, turn == 1] = 0.0, 0.0
+    q = draw.normal("q", "b t g k")
+    if draw.case.family == "wide":
+        q, k = small(draw, "q", q), small(draw, "k", k)
+    return DeltaWindow(
+        q=q,
+        k=k,
+        v=draw.normal("v", "b t h v"),
+        g=stored(g, draw.contract.io),
+        beta=stored(beta, draw.contract.io),
+    )
+
+
+def small(draw: Draw, name: str, a: Array) -> Array:
+    """Vectors scaled by 1 to 1e-4, and by 0 in the last token's first head: eps keeps their direction finite."""
+    scale = 10.0 ** draw.rng(f"{name} scale").uniform(-4.0, 0.0, a.shape[:3])
+    scale[:, -1, 0] = 0.0
+    return stored(a * scale[..., None] + 0.0, draw.contract.io)
+
+
+def alone(window: DeltaWindow, params: DeltaParams) -> tuple[DeltaMixer, MixerInputs]:
+    """A layer whose convolution passes q, k and v through unchanged."""
+    pre, (keys, values) = beside(window.q, window.k, window.v), (window.k.shape[2:], window.v.shape[2:])
+    made = DeltaMixer(handing_on(pre), params, keys[0], values[0], keys[1], values[1])
+    return made, MixerInputs(pre, DeltaGates(window.g, window.beta))
+
+
+RECURRENCE: Recurrence = Recurrence(
+    "delta", delta, error_bounds.delta, window, params, "b h k v", ("o", "b t h v"),
+    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
+    ok=divides("h", "g"), rare=RARE, alone=alone, grouped=ROWS[1:3], largest=LARGEST,
+    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+)  # fmt: skip

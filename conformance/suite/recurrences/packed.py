@@ -1,0 +1,117 @@
+"""Packed prompts of many lengths: each sequence starts from its own state, or from zeros, never from another's state.
+
+`scan_packed(S, run, bounds, fresh, params) -> y, S`: the run has one row, and sequence b has its tokens bounds[b] ..
+bounds[b + 1] - 1; it starts from S[b], or from zeros if `fresh`. An empty sequence keeps its state.
+
+Sizes: b sequences, of t tokens, 1, about t / 2, none, and so on in turn; with `lengths=gaps` none, t, none, none, 1, about
+t / 2, none; with `lengths=whole` all have t tokens.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.records import each
+from ssmspec_ref.shapes import Array
+
+from ...cases import Case
+from ...judge.draw import Draw
+from ..production import rows
+from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure
+from . import RECURRENCES
+from .recurrence import Recurrence
+
+
+def lengths(sequences: int, tokens: int, way: str = "turns") -> Array:
+    """The number of tokens of each sequence, from the sizes and the option only."""
+    some = tokens // 2 + 1
+    turns = {"turns": (tokens, 1, some, 0), "gaps": (0, tokens, 0, 0, 1, some, 0), "whole": (tokens,)}[way]
+    return np.array([turns[b % len(turns)] for b in range(sequences)])
+
+
+class Packed:
+    """One recurrence over packed runs."""
+
+    def __init__(self, of: Recurrence) -> None:
+        self.of = of
+
+    def draw(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        way = draw.options["lengths"]
+        counts = lengths(draw.sizes["b"], draw.sizes["t"], way)
+        S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
+        every_third = np.arange(len(counts)) % 3 == (0 if way == "whole" else 1)
+        fresh = every_third & (counts > 0) & (draw.options["fresh"] == "some")
+        run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
+        return S, run, bounds, fresh, self.of.params(draw)
+
+    def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        """Run every sequence separately."""
+        S, run, bounds, fresh, params = arguments
+        contracts = (contract, *oracles(contract))
+        after, wrong = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S), np.zeros_like(S)
+        outputs, errors = [], []
+        for b, window in sequences(run, bounds):
+            begin = after[b : b + 1]
+            y, S_next = self.of.definition.scan(begin, window, params)
+            pairs = [self.of.bounds.scan(begin, window, params, c) for c in contracts]
+            outputs.append(y)
+            errors.append(allowed([pair[0].error for pair in pairs], contract))
+            after[b], wrong[b] = S_next[0], allowed([pair[1].error for pair in pairs], contract)[0]
+        (name, axes), y, error = self.of.output, np.concatenate(outputs, axis=1), np.concatenate(errors, axis=1)
+        return [Expected(name, axes, y, error), Expected("S", self.of.state, after, wrong, state=True, recurrent=True)]
+
+    @cached_property
+    def specification(self) -> Specification:
+        return Specification(
+            operation=f"{self.of.name}.scan_packed",
+            base={**self.of.base, "b": 5},
+            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
+            options={"fresh": ("some", "none"), **self.of.options},
+            rare={"lengths": ("turns", "gaps", "whole")},
+            families=("gentle", "normal", "strong"),
+            sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
+            draw=self.draw,
+            expect=self.expect,
+            run=pure,
+            ok=self.of.ok,
+            further=(*FURTHER, *self.of.largest),
+            production=(*self.of.production, *rows({**self.of.tiny, "t": 3}), *whole(self.of.tiny, (63, 127, 128))),
+            deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
+        )
+
+
+def sequences(run: Any, bounds: Array) -> Iterator[tuple[int, Any]]:
+    """Index and window of every sequence with tokens."""
+    for b, (start, end) in enumerate(pairwise(bounds)):
+        if end > start:
+            yield b, each(lambda a, cut=slice(int(start), int(end)): a[:, cut], run)
+
+
+def whole(small: Mapping[str, int], edges: tuple[int, ...]) -> Iterator[Further]:
+    """Two sequences with the given numbers of tokens."""
+    return (({**small, "b": 2, "t": t}, {"lengths": "whole"}, "gentle") for t in edges)
+
+
+FURTHER: tuple[Further, ...] = (
+    ({"b": 2, "t": 150}, {}, "gentle"),
+    ({"b": 17, "t": 9}, {}, "gentle"),
+    ({"b": 1, "t": 256}, {}, "gentle"),
+    ({"b": 3, "t": 64}, {"lengths": "whole"}, "gentle"),
+    ({"b": 2, "t": 256}, {"lengths": "whole"}, "gentle"),
+    ({"b": 7, "t": 9}, {"lengths": "gaps"}, "gentle"),
+    ({"b": 70, "t": 2}, {}, "gentle"),
+    ({"b": 1, "t": 9}, {"lengths": "whole"}, "gentle"),
+)
+"""More than two chunks; many sequences; full chunks, also in the middle of a run; empty sequences first, last and adjacent; a
+single sequence, which is new."""
+packed = cache(Packed)
+"""One for each recurrence."""
+
+
+def specifications() -> Iterator[Specification]:
+    return (packed(kind).specification for kind in RECURRENCES.values() if kind.alone)

@@ -1,0 +1,177 @@
+"""The common operations of all recurrences: one token, several tokens, tokens with no-ops, a tree."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import tree
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.conv import ConvParams
+from ssmspec_ref.layers.mixer import Mixer, MixerInputs
+from ssmspec_ref.records import along, rows
+from ssmspec_ref.shapes import Ancestors, Array, Mask
+from ssmspec_ref.tree import paths as tree_paths
+
+from ...cases import Case
+from ...judge.draw import Draw, poisoned
+from ..kinds.weights import Kind
+from ..specification import Arguments, Further, Specification, expecting, pure, without_tokens, without_tokens_of
+from .paths import ends, paths
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """One recurrence: its definition, its bounds, how window and parameters are drawn, the axes of its outputs, its table.
+
+    `definition` is a module of the reference with `step` and `scan`, `bounds` one of the error bounds with `scan` and `tree`.
+    `output` is the name of the output and its axes over a window; `state` the axes of S. `further` are long cases, `tiles`
+    those of them that a tree uses, `layers` the kinds of layers with this recurrence. If `alone` is given, packed prompts and
+    windows are tested too, with the rows `grouped` and the cases `largest`, which exceed a tile. `alone` makes, from a window
+    and parameters, a mixer whose convolution passes its inputs through, and these inputs. `production` and `runs` are
+    sizes and lengths of production in the tier standard, `deep` those of the tier deep; `tiny` is a small state for long
+    histories.
+    """
+
+    name: str
+    definition: Any
+    bounds: Any
+    window: Callable[[Draw], Any]
+    params: Callable[[Draw], Any]
+    state: str
+    output: tuple[str, str]
+    base: Sizes
+    rows: tuple[Sizes, ...]
+    tiles: tuple[Further, ...]
+    further: tuple[Further, ...]
+    options: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, str]
+    ok: Callable[[Sizes], bool] = lambda sizes: True
+    rare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layers: tuple[Kind, ...] = ()
+    alone: Callable[[Any, Any], tuple[Mixer, MixerInputs]] | None = None
+    grouped: tuple[Sizes, ...] = ()
+    largest: tuple[Further, ...] = ()
+    tiny: Sizes = field(default_factory=dict)
+    production: tuple[Further, ...] = ()
+    runs: tuple[Further, ...] = ()
+    deep: tuple[Further, ...] = ()
+
+    def draw_scan(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        return draw.state("S", self.state), self.window(draw), self.params(draw)
+
+    def draw_step(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract, t=1)
+        return draw.state("S", self.state), self.window(draw).token(0), self.params(draw)
+
+    def draw_masked(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        live = draw.live()
+        return draw.state("S", self.state), poisoned(self.window(draw), live), self.params(draw), live
+
+    def draw_tree(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        ancestors = tree.ancestors(draw.parents(resting=True))
+        seen = poisoned(self.window(draw), tree.live(ancestors))
+        return draw.state("S", self.state), seen, ancestors, self.params(draw)
+
+    def along_paths(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> tuple[Array]:
+        """The oracle of a tree: the plain recurrence along every path."""
+        return (tree_paths.scan(lambda state, path: self.definition.scan(state, path, params), S, window, ancestors),)
+
+    def bound_scan(self, S: Array, window: Any, params: Any, *rest: Any) -> Any:
+        """The bound of `scan`; `rest` is the mask, if there is one, and the contract."""
+        return self.bounds.scan(S, window, params, rest[-1], *rest[:-1])
+
+    def bound_step(self, S: Array, token: Any, params: Any, contract: NumericContract) -> Any:
+        """The bound of `step`: that of a scan over one token."""
+        y, S_next = self.bounds.scan(S, self.one_token(token), params, contract)
+        return y[:, 0], S_next
+
+    def bound_tree(self, S: Array, window: Any, ancestors: Ancestors, params: Any, contract: NumericContract) -> Any:
+        """The bound of the closed form; for a sequential contract the larger of it and that of every path token by token,
+        because a product of decays has the error of each."""
+        closed = self.bounds.tree(S, window, ancestors, params, contract)
+        if contract.order != "sequential":
+            return (closed,)
+        nodes = ancestors.shape[1]
+        row, path = paths(ancestors, nodes)
+        run, live = along(rows(window, row), path), path >= 0
+        stepped, _ = self.bounds.scan(S[row], run, params, contract, live)
+        return (replace(closed, error=np.maximum(closed.error, ends(stepped.error, live, nodes))),)
+
+    def one_token(self, token: Any) -> Any:
+        """A token as a window: the record of that name, each array with a token axis of length one."""
+        kind = getattr(self.definition, type(token).__name__.replace("Token", "Window"))
+        arrays = {f.name: getattr(token, f.name) for f in fields(token)}
+        return kind(**{name: None if a is None else a[:, None] for name, a in arrays.items()})
+
+    def judged(self, live: Mask) -> Array:
+        """Which outputs are compared: those at live tokens."""
+        return np.expand_dims(live, tuple(range(2, len(self.output[1].split()))))
+
+    @cached_property
+    def specifications(self) -> tuple[Specification, ...]:
+        """The four operations of the recurrence."""
+        base, rows, further = self.base, self.rows, self.further
+        name, axes = self.output
+        y, y_step, S = (name, axes, ""), (name, axes.replace(" t", ""), ""), ("S", self.state, "S")
+
+        def made(operation: str, **given: Any) -> Specification:
+            shared: dict[str, Any] = {"base": base, "rows": rows, "further": further, "sources": self.sources, "run": pure}
+            shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
+            shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
+            every = {**self.options, **given.pop("more", {})}
+            return Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
+
+        definition = self.definition
+        return (
+            made(
+                "step",
+                base=without_tokens(base),
+                rows=tuple(row for row in map(without_tokens, rows) if row),
+                further=without_tokens_of(further),
+                production=without_tokens_of(self.production),
+                deep=without_tokens_of(self.deep),
+                draw=self.draw_step,
+                expect=expecting(definition.step, self.bound_step, (y_step, S)),
+            ),
+            made("scan", draw=self.draw_scan, expect=expecting(definition.scan, self.bound_scan, (y, S))),
+            made(
+                "scan_masked",
+                more={"live": ("holes", "tail", "head")},
+                production=(*self.production, *self.runs[1:3]),
+                draw=self.draw_masked,
+                expect=expecting(definition.scan, self.bound_scan, (y, S), lambda a: [self.judged(a[3]), None]),
+            ),
+            made(
+                "verify_tree",
+                more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
+                production=(*self.production, *paths_of(self.tiny, (63, 64))),
+                deep=(*self.production, *paths_of(self.tiny, (127, 128, 129))),
+                further=(*self.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
+                draw=self.draw_tree,
+                expect=expecting(self.along_paths, self.bound_tree, (y,), lambda a: [self.judged(tree.live(a[2]))]),
+            ),
+        )
+
+
+def paths_of(small: Sizes, nodes: tuple[int, ...]) -> tuple[Further, ...]:
+    """Trees of long paths."""
+    return tuple(({"b": 1, **small, "t": t}, {"tree": "vine"}, "gentle") for t in nodes)
+
+
+def beside(*parts: Array) -> Array:
+    """Inputs of a convolution, concatenated along the channels."""
+    return np.concatenate([a.reshape(*a.shape[:2], -1) for a in parts], axis=2)
+
+
+def handing_on(pre: Array) -> ConvParams:
+    """A convolution that passes its inputs through unchanged: the filter (0, 1)."""
+    channels = pre.shape[2]
+    return ConvParams(np.stack([np.zeros(channels), np.ones(channels)], axis=1), None, False)

@@ -1,0 +1,64 @@
+"""The selective scan (Mamba-1): one token, several tokens, tokens with no-ops, a tree."""
+
+from ssmspec_ref import error_bounds, selective
+from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
+
+from ...judge.draw import Draw
+from ..kinds.mamba1 import KINDS
+from ..production import LONGER, every, lengths, rows, tiles
+from ..specification import Further
+from .recurrence import Recurrence
+
+BASE = {"b": 2, "t": 7, "d": 6, "n": 4}
+ROWS = ({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16})
+TILES: tuple[Further, ...] = (
+    ({"d": 130, "n": 16, "t": 3}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"d": 8, "n": 8}, {}, "gentle"),
+    ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
+    ({"b": 1, "d": 260, "n": 2, "t": 2}, {}, "gentle"),
+    ({"b": 65, "d": 2, "n": 2, "t": 2}, {}, "gentle"),
+)
+"""More than one tile of channels, states, tokens and rows, the largest too; and a square state, whose transpose has the same
+shape."""
+LONG: Further = ({"b": 1, "d": 2, "n": 2, "t": 520}, {}, "gentle")
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG, ({}, {"z": "on"}, "wide"))
+"""Sizes with more tokens too; full tiles of tokens; gates at both limits of their activation."""
+TINY = {"d": 2, "n": 3}
+PRODUCTION: tuple[Further, ...] = (*tiles("d", "n", {}), *rows({**TINY, "t": 2}))
+RUNS: tuple[Further, ...] = tuple(lengths(TINY))
+DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({}, ("d", "n")))
+OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
+SOURCES = {
+    "": "arXiv:2312.00752, algorithm 2",
+    "D": "state-spaces/mamba#887",
+    "dt_bias": "tenstorrent/tt-metal#9910",
+    "live": "Snakes and Ladders, section 3.1",
+    "tree": "STree, section 3",
+}
+
+
+def params(draw: Draw) -> SelectiveParams:
+    return SelectiveParams(
+        A=draw.rate("A", "d n"),
+        D=draw.normal("D", "d") if draw.on("D") else None,
+        dt_bias=draw.step_bias("dt_bias", "d") if draw.on("dt_bias") else None,
+        dt_softplus=draw.on("softplus"),
+    )
+
+
+def window(draw: Draw) -> SelectiveWindow:
+    return SelectiveWindow(
+        x=draw.normal("x", "b t d"),
+        dt=draw.step("dt", "b t d"),
+        B=draw.normal("B", "b t n"),
+        C=draw.normal("C", "b t n"),
+        z=draw.gate("z", "b t d") if draw.on("z") else None,
+    )
+
+
+RECURRENCE: Recurrence = Recurrence(
+    "selective", selective, error_bounds.selective, window, params, "b d n", ("y", "b t d"),
+    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
+    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+)  # fmt: skip

@@ -1,0 +1,297 @@
+"""Recurrences over several windows: with a state per token, by replay, or from a checkpoint and a ring.
+
+    verify_snapshots    a state is stored for every token of a window; that of the last accepted token is restored
+    verify_replay       the state is not advanced; accepted tokens (a chain or a tree path) are replayed before the next
+    window
+    buffered_verify     a checkpoint and a ring of accepted tokens, flushed into the checkpoint when the ring is full
+    buffered_step       the same for single tokens, all of which are accepted
+
+Compared are the outputs at every token or node of every window, and the state after each commit, with plain decoding of the
+accepted tokens, as in `speculate` but without the convolution. Reading the state replays or flushes; with `read=last` nothing
+does so before the end. `beside` and `between` are as in `speculate`. Sizes: t tokens of a window, or nodes of a tree; j
+windows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import tree
+from ssmspec_ref.contract import Capability, NumericContract
+from ssmspec_ref.records import along, concat, rows
+from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
+
+from ...cases import Case
+from ...judge.draw import Draw, poisoned
+from ..production import HISTORY, SETTLED
+from ..production import rows as production_rows
+from ..specification import (
+    Arguments,
+    Came,
+    Expected,
+    Further,
+    Specification,
+    allowed,
+    copied,
+    oracles,
+    orders,
+    unseen,
+    without_tokens,
+    without_tokens_of,
+)
+from ..speculate import ACCEPT, ALONE, BESIDE, BETWEEN, RARE, RUN, STAIRS, accepted, chain_between
+from . import RECURRENCES
+from .paths import LONGEST, back, behind, ends, paths
+from .recurrence import Recurrence
+
+
+@dataclass(frozen=True)
+class Round:
+    """One window, the tokens accepted of it, and whether the state is read after it."""
+
+    window: Any
+    parents: Parents | None
+    advanced: Lengths
+    path: Path
+    read: bool = True
+
+
+class Numbered(Draw):
+    """The inputs of one window, with separate random streams."""
+
+    def __init__(self, draw: Draw, number: int, **sizes: int) -> None:
+        super().__init__(draw.case, draw.contract, **sizes)
+        self.number = number
+
+    def rng(self, name: str) -> np.random.Generator:
+        return super().rng(f"{name} {self.number}")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One recurrence over several windows."""
+
+    of: Recurrence
+
+    def draw(self, case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(case, contract)
+        rounds = tuple(self.round(draw, number) for number in range(case.sizes["j"]))
+        S = draw.state("S", self.of.state)
+        return S, self.of.params(draw), rounds, *((-S,) if draw.options["beside"] == "another" else ())
+
+    def round(self, draw: Draw, number: int) -> Round:
+        short = draw.options.get("lengths") == "varied" and number % 3 == 1
+        draw = Numbered(draw, number, t=1 if short else draw.sizes.get("t", 1))
+        trees = draw.options.get("tree", "none") != "none" and not chain_between(draw, number)
+        parents = draw.parents(resting=True) if trees else None
+        advanced, path = accepted(draw, "accept", number, parents)
+        window = self.of.window(draw)
+        if parents is not None:
+            window = poisoned(window, tree.live(tree.ancestors(parents)))
+        read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
+        return Round(window, parents, advanced, path, read)
+
+    def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        """Plain decoding from the first state: of the accepted tokens, and of each path after them."""
+        S, params, rounds, *_ = arguments
+        if len(rounds) > LONGEST:
+            return self.accepted_only(S, params, rounds, contract)
+        seen, counted = rounds[0].window, np.zeros((len(S), 0), dtype=bool)
+        found: list[Expected] = []
+        for number, each in enumerate(rounds):
+            tokens = each.path.shape[1]
+            whole = each.window if number == 0 else concat(seen, each.window)
+            ancestors = behind(counted, each.parents, tokens)
+            y, error = self.outputs(S, whole, ancestors, params, tokens, contract)
+            name, axes = self.of.output
+            judged = self.of.judged(tree.live(ancestors)[:, -tokens:])
+            found.append(Expected(f"{name} of window {number}", axes, y, error, judged=judged))
+            taken = along(each.window, each.path)
+            seen, counted = (
+                taken if number == 0 else concat(seen, taken),
+                np.concatenate([counted, each.path >= 0], axis=1),
+            )
+            found += [self.state(S, seen, counted, params, contract, number)] if each.read else []
+        return found
+
+    def accepted_only(self, S: Array, params: Any, rounds: tuple[Round, ...], contract: NumericContract) -> list[Expected]:
+        """Of a long history: the outputs at the accepted tokens of every window, and the state at the end, from one run.
+
+        Node by node and window by window the oracle's time grows with the square of the history.
+        """
+        taken = [along(each.window, each.path) for each in rounds]
+        seen, counted = taken[0], np.concatenate([each.path >= 0 for each in rounds], axis=1)
+        for more in taken[1:]:
+            seen = concat(seen, more)
+        (y, held), ancestors, errors, left = (
+            self.of.definition.scan(S, seen, params, counted),
+            behind(counted, None, 0),
+            [],
+            [],
+        )
+        for c in (*orders(contract), *oracles(contract)):
+            stepped, after = self.of.bounds.scan(S, seen, params, c, counted)
+            sequential = c.order == "sequential"
+            errors.append((stepped if sequential else self.of.bounds.tree(S, seen, ancestors, params, c)).error)
+            left.append(after.error)
+        bound, begin, found = allowed(errors, contract), 0, []
+        name, axes = self.of.output
+        for number, each in enumerate(rounds):
+            tokens = each.path.shape[1]
+            value, reached = back(y[:, begin : begin + tokens], each.path)
+            error, _ = back(bound[:, begin : begin + tokens], each.path)
+            found.append(Expected(f"{name} of window {number}", axes, value, error, judged=self.of.judged(reached)))
+            begin += tokens
+            if each.read and number < len(rounds) - 1:
+                found.append(unseen(f"S after window {number}", self.of.state, S.shape))
+        return [*found, self.held(held, left, contract, len(rounds) - 1)]
+
+    def outputs(
+        self, S: Array, whole: Any, ancestors: Ancestors, params: Any, tokens: int, contract: NumericContract
+    ) -> tuple[Array, Array]:
+        """The outputs at the last `tokens` nodes, each at the end of its own path, and their bound.
+
+        The bound is that of the closed form over the whole run and, because a path may also be stepped, that of its steps.
+        """
+        row, path = paths(ancestors, tokens)
+        run, live, begin = along(rows(whole, row), path), path >= 0, S[row]
+
+        errors = []
+        for c in (*orders(contract), *oracles(contract)):
+            if c.order == "sequential":
+                errors.append(ends(self.of.bounds.scan(begin, run, params, c, live)[0].error, live, tokens))
+            else:
+                errors.append(self.of.bounds.tree(S, whole, ancestors, params, c).error[:, -tokens:])
+        return ends(self.of.definition.scan(begin, run, params, live)[0], live, tokens), allowed(errors, contract)
+
+    def state(self, S: Array, seen: Any, counted: Mask, params: Any, contract: NumericContract, number: int) -> Expected:
+        held = self.of.definition.scan(S, seen, params, counted)[1]
+        contracts = (*orders(contract), *oracles(contract))
+        errors = [self.of.bounds.scan(S, seen, params, c, counted)[1].error for c in contracts]
+        return self.held(held, errors, contract, number)
+
+    def held(self, value: Array, errors: list[Array], contract: NumericContract, number: int) -> Expected:
+        name = f"S after window {number}"
+        return Expected(name, self.of.state, value, allowed(errors, contract), state=True, recurrent=True)
+
+    @cached_property
+    def specifications(self) -> tuple[Specification, ...]:
+        """The four operations."""
+        more, options = self.of.grouped, self.of.options
+        shared: dict[str, Any] = {"families": ("gentle", "normal"), "draw": self.draw, "expect": self.expect, "run": run}
+        shared |= {"ok": self.of.ok, "sources": {**self.of.sources, **SOURCES}}
+        sizes = {**self.of.base, "t": 4, "j": 3}
+        table = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
+        single = {axis: size for axis, size in sizes.items() if axis != "t"} | {"j": 7}
+
+        def made(operation: str, **given: Any) -> Specification:
+            return Specification(operation=f"{self.of.name}.{operation}", **{"base": sizes, "rows": table} | shared | given)
+
+        tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
+        wide = {axis: 32 if axis == "h" else 2 for axis in tiny}
+        production: tuple[Further, ...] = (
+            *production_rows({**tiny, **few}, options={"accept": "all"}),
+            ({**wide, **few, "b": 1}, {"accept": "all"}, "gentle"),
+            ({**tiny, **HISTORY}, SETTLED, "gentle"),
+        )
+        rests: Further = ({**tiny, "b": 2, "t": 4, "j": 18}, {"accept": "rests", "read": "last"}, "gentle")
+        long: tuple[Further, ...] = (({**tiny, **HISTORY, "b": 3}, {"read": "last"}, "gentle"),)
+        shared |= {"production": production, "deep": (*deep_windows(self.of.deep), *long)}
+        chain, beside = {**ACCEPT, **RUN, **options}, {"beside": RARE["beside"]}
+        tiles: tuple[Further, ...] = tuple(
+            ({**sizes, "j": 2}, {"accept": "all"}, family) for sizes, _, family in self.of.largest
+        )
+        steps: tuple[Further, ...] = tuple((without_tokens(sizes), {}, family) for sizes, _, family in tiles)
+        return (
+            made("verify_snapshots", options=chain, further=(*FURTHER, *tiles, BESIDE), rare=beside),
+            made(
+                "verify_replay",
+                options={**TREE, **chain},
+                further=(*CHAINS, *FURTHER, *tiles, TALL, ALONE, BESIDE, BETWEEN),
+                production=(*production, ({**tiny, **HISTORY}, {**SETTLED, "tree": "none"}, "gentle")),
+                rare=beside | {"between": ("trees", "chains")},
+            ),
+            made(
+                "buffered_verify",
+                options=chain,
+                further=(*FURTHER, *tiles, LONG, STAIRS, RESTS, BESIDE),
+                rare=RESTING,
+                production=(*production, rests),
+            ),
+            made(
+                "buffered_step",
+                base=single,
+                rows=({"j": 1}, {"b": 1, "j": 17}, *more),
+                further=(
+                    ({"b": 3, "j": 70, "g": 1, "h": 1}, {}, "gentle"),
+                    ({"b": 1, "j": 150}, {"read": "last"}, "gentle"),
+                    ({"b": 17, "j": 2, "g": 1, "h": 1}, {}, "gentle"),
+                    *steps,
+                    ({}, {"beside": "another"}, "gentle"),
+                ),
+                options={"read": RUN["read"], **options},
+                production=(
+                    *production_rows({**tiny, "j": 2}),
+                    ({**wide, "b": 1, "j": 2}, {}, "gentle"),
+                    ({**tiny, "b": 1, "j": 600}, {"read": "last"}, "gentle"),
+                ),
+                deep=without_tokens_of(self.of.deep),
+                rare=beside,
+            ),
+        )
+
+
+def deep_windows(further: tuple[Further, ...]) -> Iterator[Further]:
+    """Edges of tiles, in two windows of what a case of a scan has as one."""
+    return (({**sizes, "t": min(sizes["t"], 17), "j": 2}, {"accept": "all"}, family) for sizes, _, family in further)
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """Outputs of every window, and S after each commit after which it is read; copied, because buffers may be reused."""
+    S, params, rounds, *others = arguments
+    subject, came = capability.run(S, params), []
+    beside = [capability.run(other, params) for other in others]
+    for each, turned in zip(rounds, rounds[::-1], strict=True):
+        came.append(copied(subject.verify(each.window, each.parents)))
+        for other in beside:
+            other.verify(turned.window, turned.parents)
+        subject.commit(each.advanced, each.path)
+        for other in beside:
+            other.commit(turned.advanced, turned.path)
+        came += [copied(subject.state())] if each.read else []
+    return Came(tuple(came))
+
+
+TREE = {"tree": ("branch", "star", "vine", "none"), "ragged": ("on", "off")}
+"""Operations without trees: the window is a chain."""
+FURTHER: tuple[Further, ...] = (
+    ({"b": 3, "j": 12, "t": 3}, {"lengths": "varied", "read": "last"}, "gentle"),
+    ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
+    ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
+    ({"b": 2, "j": 9}, {"accept": "all", "lengths": "varied", "read": "last"}, "gentle"),
+    ({"b": 17, "t": 2, "j": 2, "g": 1, "h": 1}, {"accept": "all"}, "gentle"),
+)
+"""Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; explicit flushes; more than one
+tile of rows."""
+CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
+LONG: Further = ({"b": 1, "j": 18, "t": 8}, {"accept": "all", "read": "last"}, "gentle")
+"""144 tokens: rings of up to 64 entries wrap around twice."""
+RESTS: Further = ({"b": 2, "j": 18, "t": 8, "g": 1, "h": 1}, {"accept": "rests", "read": "last"}, "gentle")
+"""72 tokens of each row: a ring of up to 64 entries is flushed for a window of which the row accepts nothing, while the other
+row keeps its entries."""
+RESTING = RARE | {"accept": ("stairs", "rests")}
+TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
+SOURCES = {
+    "": "ReplaySSM, algorithms 2 to 6; Snakes and Ladders, section 3.1",
+    "accept": "vllm-project/vllm#50272",
+    "tree": "STree, section 3",
+}
+windows = cache(Windows)
+"""One for each recurrence."""
+
+
+def specifications() -> Iterator[Specification]:
+    return (made for kind in RECURRENCES.values() if kind.alone for made in windows(kind).specifications)
