@@ -1,1 +1,1 @@
-"""Strategies, laws, a state machine and campaigns that hold implementations to the reference: `ssmspec fuzz`."""
+"""Strategies, laws, a state machine and campaigns that test implementations against the reference: `ssmspec fuzz`."""

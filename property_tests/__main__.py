@@ -1,4 +1,4 @@
-"""`python -m property_tests`: `ssmspec fuzz` from a bare checkout."""
+"""`python -m property_tests`: runs `ssmspec fuzz` from a checkout that is not installed."""
 
 from .cli import app
 

@@ -1,6 +1,5 @@
-"""`ssmspec fuzz`: hold an adapter's decoders to plain decoding, for as long as wanted."""
+"""`ssmspec fuzz`: tests an adapter's decoders against plain decoding, for as long as wanted."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,113 +9,155 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from conformance.on_ray import options
 from conformance.refusal import FAILED, REFUSED, refused
 from conformance.starting import find_here
 
 if TYPE_CHECKING:
-    from .totals import Totals
+    from .sessions.totals import Totals
+    from .store.failures import Kept
 
 app = typer.Typer(
-    pretty_exceptions_enable=False, help="Draw sequences of windows without end, and compare with the reference."
+    pretty_exceptions_enable=False, help="Test decoders with random histories of requests, against the reference."
 )
-ADAPTER = "ssmspec_fast.adapter_sequences:adapter"
+ADAPTER = "ssmspec_fast.adapters.sequences:adapter"
 
 
 def shard_of(given: str) -> tuple[int, int]:
     part, _, whole = given.partition("/")
     if not (part.isdigit() and whole.isdigit() and int(part) < int(whole)):
-        raise typer.BadParameter(f"{given!r} is no share; give i/n with 0 <= i < n")
+        raise typer.BadParameter(f"{given!r} is not a share; give i/n with 0 <= i < n")
     return int(part), int(whole)
 
 
 @app.callback(invoke_without_command=True)
 def fuzz(
     context: typer.Context,
-    adapter: Annotated[str, typer.Option(help="package.module:factory of an adapter with decodings.")] = ADAPTER,
-    minutes: Annotated[float, typer.Option(help="Begin no part behind this time.")] = 2.0,
-    parts: Annotated[int | None, typer.Option(help="At most so many parts.")] = None,
-    examples: Annotated[int, typer.Option(help="Examples of a part.")] = 20,
-    profile: Annotated[str, typer.Option(help="ci, gpu or campaign: how large examples are.")] = "campaign",
-    device: Annotated[str, typer.Option(help="cpu, cuda, interpreter (Triton's).")] = "cpu",
+    adapter: Annotated[str, typer.Option(help="Adapter with decodings: package.module:factory.")] = ADAPTER,
+    operation: Annotated[
+        str | None, typer.Option(help="Fuzz these plain operations instead of decoders; a pattern such as 'ssd.*'.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Stop starting new batches after this many minutes.")] = 2.0,
+    parts: Annotated[int | None, typer.Option(help="Maximum number of batches.")] = None,
+    examples: Annotated[int, typer.Option(help="Examples per batch.")] = 20,
+    profile: Annotated[str, typer.Option(help="Size of the examples: ci, gpu or campaign.")] = "campaign",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, or interpreter (Triton's).")] = "cpu",
     seed: Annotated[int, typer.Option(help="The same seed gives the same examples.")] = 0,
-    shard: Annotated[str, typer.Option(help="i/n: the share of worker i of n, counted from 0.")] = "0/1",
-    folder: Annotated[Path, typer.Option(help="Parts and failures; an unfinished campaign there goes on.")] = Path(
-        "fuzz-report"
-    ),
-    database: Annotated[str | None, typer.Option(help="Shared failures: a folder, or redis://HOST:PORT/0.")] = None,
-    coverage: Annotated[bool, typer.Option(help="Count the oracle's branches too; three times slower.")] = False,
+    shard: Annotated[str, typer.Option(help="i/n: run as worker i of n, counted from 0.")] = "0/1",
+    folder: Annotated[
+        Path, typer.Option(help="Folder for results and failures. An unfinished campaign in it is continued.")
+    ] = Path("fuzz-report"),
+    database: Annotated[
+        str | None, typer.Option(help="Where workers share failures: a folder or redis://HOST:PORT/0.")
+    ] = None,
+    ray: options.Address = None,
+    ray_cpus: options.Cpus = 1.0,
+    ray_gpus: options.Gpus = None,
+    ray_memory: options.Memory = 0.0,
+    ray_tries: options.Tries = 3,
+    ray_wait: options.Wait = 600.0,
+    ray_ship: options.Ship = None,
+    ray_mixed: options.Mixed = False,
+    coverage: Annotated[
+        bool, typer.Option(help="Also measure branch coverage of the reference; three times slower.")
+    ] = False,
 ) -> None:
-    """Run a campaign. Exits with 1 at the first deviation, whose smallest example is saved as a program."""
+    """Run a campaign. Exits with 1 at the first failure, which is saved as a small program, and with 3 if ssmspec itself
+    broke."""
     if context.invoked_subcommand is not None:
         return
     console, progress = Console(), Console(stderr=True)
     try:
-        from conformance.errors import ConformanceError
         from conformance.interpreter.device import placed
+        from conformance.on_ray.crew import Crew
 
-        from .branches import traced
-        from .campaign import Campaign, read
-        from .database import DatabaseUnavailable, open_database
-        from .profiles import PROFILES
-        from .view import show
+        from .campaigns import on_ray
+        from .campaigns.branches import traced
+        from .campaigns.campaign import Campaign, read
+        from .campaigns.operations import Operations
+        from .campaigns.view import show, show_used
+        from .drawing.profiles import PROFILES
+        from .ending import ending
+        from .store.state import finish
     except ImportError as error:
         progress.print(
             f"[red]fuzzing needs more than is installed[/red] ({error}): pip install 'ssmspec\\[fuzz]'", soft_wrap=True
         )
         raise typer.Exit(REFUSED) from error
     if profile not in PROFILES:
-        raise typer.BadParameter(f"{profile!r} is no profile; give one of {', '.join(PROFILES)}")
+        raise typer.BadParameter(f"{profile!r} is not a profile; give one of {', '.join(PROFILES)}")
     find_here()
-    try:
-        shared = open_database(database or str(folder / "examples"))
-        campaign = Campaign(adapter, folder, profile, device, seed, shard_of(shard), examples, shared)
+    campaign = Campaign(adapter, folder, profile, device, seed, shard_of(shard), examples, database)
+    if operation is not None:
+        if ray or coverage:
+            raise typer.BadParameter("--operation runs in one process; omit --ray and --coverage")
+        plain = Operations(adapter, folder, profile, device, seed, shard_of(shard), examples, database, operation=operation)
+        print(f"seed {seed}; the same seed gives the same cases", flush=True)
+        with ending(folder):
+            failure = plain.run(minutes, parts)
+            report = {**read([folder]), "unfinished": []}
+            finish(folder, report)
+        show_used(console, report)
+        tell(console, failure)
+        return
+    with ending(folder):
+        share = options.share(ray, device, ray_cpus, ray_gpus, ray_memory, ray_tries, ray_wait, ray_ship, ray_mixed)
+        if share and coverage:
+            raise typer.BadParameter("--coverage measures this process only; omit --ray")
         tracing: Any = traced() if coverage else nullcontext({})
-        with placed(device), tracing as branches, bar(progress) as shown:
-            failure = campaign.run(minutes, parts, Watch(shown, campaign.done()))
-        report = {**read([folder]), "branches": branches}
-    except (ConformanceError, DatabaseUnavailable, ValueError, OSError) as error:
-        raise refused(error) from error
-    (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+        if share:
+            branches: dict[str, str] = {}
+            with Crew(share, (adapter,), lambda text: progress.print(f"ray: {text}", style="dim", markup=False)) as crew:
+                failure = on_ray.run(campaign, crew, minutes, parts)
+        else:
+            with placed(device), tracing as branches, bar(progress) as shown:
+                failure = campaign.run(minutes, parts, Watch(shown, campaign.done()))
+        report = {**read([folder]), "branches": branches, "unfinished": []}
+        finish(folder, report)
     show(console, report)
+    tell(console, failure)
+
+
+def tell(console: Console, failure: "Kept | None") -> None:
+    """Raises: typer.Exit if there is a failure."""
     if failure is not None:
-        saved = sorted((folder / "failures").iterdir())[-1]
-        console.print(f"[red]deviates[/red]: {escape(failure.message)}\nagain: python {saved}", soft_wrap=True)
+        console.print(f"[red]deviates[/red]: {escape(failure.message)}\nagain: python {failure.path}", soft_wrap=True)
         raise typer.Exit(FAILED)
 
 
 @app.command(name="report")
 def show_report(
     folders: Annotated[list[Path], typer.Argument(help="The folders of all workers.")],
-    markdown: Annotated[bool, typer.Option(help="As a page holds it.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
 ) -> None:
-    """Merge the parts of several workers, and show what they reached."""
-    from .campaign import read
-    from .view import markdown as page
-    from .view import show
+    """Merge the results of several workers. Exits with 1 for a failure or an unfinished worker."""
+    from .campaigns.campaign import read
+    from .campaigns.view import markdown as page
+    from .campaigns.view import show
 
     try:
         report = read(folders)
     except (ValueError, OSError) as error:
         raise refused(error) from error
     print(page(report)) if markdown else show(Console(), report)
-    if report["failures"]:
+    if report["failures"] or report["unfinished"]:
         raise typer.Exit(FAILED)
 
 
 @app.command(name="laws")
 def hold_laws(
-    adapter: Annotated[str, typer.Option(help="package.module:factory of an adapter.")] = ADAPTER,
-    device: Annotated[str, typer.Option(help="cpu, cuda, interpreter (Triton's).")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Of the models and the tokens.")] = 0,
+    adapter: Annotated[str, typer.Option(help="Adapter: package.module:factory.")] = ADAPTER,
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, or interpreter (Triton's).")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of models and tokens.")] = 0,
 ) -> None:
-    """Ask every metamorphic law of every decoding and every recurrence. Exits with 1 where one is broken."""
+    """Check every metamorphic law on every decoding and recurrence. Exits with 1 if one is broken."""
     from itertools import groupby
 
     from conformance.errors import ConformanceError
     from conformance.interpreter.device import placed
-    from conformance.load import load
+    from conformance.run.load import load
 
-    from .judge import judged
+    from .laws.judge import judged
 
     find_here()
     asked = broken = 0
@@ -132,7 +173,7 @@ def hold_laws(
     except ConformanceError as error:
         raise refused(error) from error
     if not asked:
-        print(f"{adapter} has nothing that a law can be asked of: no decodings, and no scan of a recurrence in fp32 or fp64")
+        print(f"{adapter} has nothing that the laws can test: no decodings, and no scan of a recurrence in fp32 or fp64")
         raise typer.Exit(REFUSED)
     if broken:
         raise typer.Exit(FAILED)
@@ -143,17 +184,17 @@ def bar(console: Console) -> Progress:
 
 
 class Watch:
-    """Shows every example on a terminal, and a line for every part elsewhere."""
+    """Shows every example on a terminal; prints a line per batch elsewhere."""
 
     def __init__(self, shown: Progress, done: list[dict[str, Any]]) -> None:
-        from .totals import merged
+        from .sessions.totals import merged
 
         self.shown, self.task, self.part = shown, shown.add_task(""), -1
         self.before, self.last = merged(done), dict[str, Any]()
 
     def __call__(self, part: int, totals: "Totals") -> None:
-        from .totals import merged
-        from .view import line
+        from .campaigns.view import line
+        from .sessions.totals import merged
 
         if part != self.part and self.part >= 0:
             self.before = merged([self.before, self.last])

@@ -1,17 +1,17 @@
-"""The planted faults of decoding sequences, and what it takes the machine to find each: `python -m property_tests.faults`."""
+"""The planted faults of decoding sequences, and how quickly the machine finds each: `python -m property_tests.faults`."""
 
 import sys
 import time
 from dataclasses import dataclass
 
-from conformance.faults import sequences
+from conformance.faults.decoding import sequences
 
-from .hunt import Failure, hunt
-from .machine import machine
-from .profiles import PROFILES
+from .drawing.profiles import PROFILES
+from .sessions.hunt import Failure, hunt
+from .sessions.machine import machine
 
 MOST_EXAMPLES, MOST_STEPS = 200, 6
-NAMED = "conformance.faults.sequences:adapter"
+NAMED = "conformance.faults.decoding.sequences:adapter"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def names() -> list[tuple[str, str]]:
 
 
 def look_for(kind: str, fault: str) -> Row:
-    """The `ci` profile's machine on one fault."""
+    """Runs the `ci` profile's machine on one fault."""
     adapter = sequences.adapter()
     group = tuple(d for d in adapter.decodings if d.name == fault)
     begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Bugs that engines had, and what of ours has their mechanism: planted faults, laws of the fuzzing, or nothing, and why.
+"""Real bugs of engines, and what here has their mechanism: planted faults, fuzzing laws, or nothing, with the reason.
 
-    python -m property_tests.real_bugs --out docs/real-bugs.md
+    python -m property_tests.real_bugs --out docs/evidence/real-bugs.md
 
-Each table of `conformance/faults/threads/*.toml` is one bug, by its number in the list of 164:
+Each table of `conformance/faults/threads/*.toml` is one bug, named by its number in the list of 164:
 
     [a17]
     thread = "https://github.com/ggml-org/llama.cpp/pull/15625"
@@ -11,9 +11,9 @@ Each table of `conformance/faults/threads/*.toml` is one bug, by its number in t
     says = "Heads take their groups in turn instead of in blocks."
     faults = ["group_map"]                                 # of `conformance.faults.catalogue`
     laws = ["repeated_groups/takes_groups_in_turn"]        # a law, and the fault with the mechanism that it finds
-    none = "..."                                           # or a reason of `REASONS` in place of both
+    none = "..."                                           # or a reason of `REASONS` instead of both
 
-A fault is named where its code does in small what the thread says went wrong, not where it has the same effect.
+A fault is listed if its code does in small what the thread says went wrong, not if it only has the same effect.
 """
 
 import re
@@ -29,17 +29,17 @@ from pydantic import ValidationError
 import conformance
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.classes import CLASSES
-from conformance.report import Model
+from conformance.report.stream import Model
 
-from .decoder_laws import DECODER_LAWS
-from .laws import LAWS
+from .laws.decoder_laws import DECODER_LAWS
+from .laws.recurrence_laws import LAWS
 
 FOLDER = Path(conformance.__file__).parent / "faults" / "threads"
 LINK = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 FOUND: dict[str, frozenset[str]] = {law.name: frozenset(law.kills) for law in (*LAWS, *DECODER_LAWS)}
-"""The laws, each with the faults that it finds; a test sees it find them."""
+"""The laws, each with the faults that it finds; tested."""
 SECTION = 3
-"""Projects with so many bugs have a section of their own."""
+"""Projects with this many bugs have their own section."""
 
 STATES = {
     "merged": "the fix was merged",
@@ -48,10 +48,10 @@ STATES = {
     "reviewed": "found in review; it may never have shipped",
 }
 REASONS = {
-    "unclear": "the thread does not say what was wrong, or what came of it",
+    "unclear": "the thread does not say what was wrong, or how it ended",
     "prefix": "checkpoints inside a prompt and caches of prefixes: no operation gives a state inside a prompt",
     "blocks": "pages, blocks and pools of a cache, and their tables: caches come as rows of slots",
-    "batches": "what an engine notes of its batches and captured graphs: operations get live rows",
+    "batches": "how an engine tracks its batches and captured graphs: operations get live rows only",
     "bounds": "reads and writes outside an array, and races: watched in Triton's interpreter, for our kernels only",
     "range": "offsets past 2^31 elements: no input is that large; the tests of our kernels place slots there",
     "devices": "shards and stages on several devices: every operation runs on one",
@@ -61,18 +61,18 @@ REASONS = {
     "history": "counts that are carried from step to step: the whole history is given",
     "counters": "what an engine counts for its statistics",
     "option": "an option or a layout that no operation has",
-    "malformed": "the suite hands over nothing that is to be refused",
+    "malformed": "the suite gives no input that must be refused",
     "grammar": "no operation takes the mask of a constraint",
 }
-"""Why nothing is named."""
+"""Why no fault or law is listed."""
 
 
 class MalformedBug(Exception):
-    """A bug that names what is not there, or says too little or too much; the message says which."""
+    """A bug with unknown names, or with too few or too many fields; the message says which."""
 
 
 class Bug(Model):
-    """One bug: where it was told, its class, what went wrong, and what has its mechanism here."""
+    """One bug: its thread, its class, what went wrong, and what has its mechanism here."""
 
     name: str
     thread: str
@@ -95,12 +95,14 @@ class Bug(Model):
     def _link(self) -> re.Match[str]:
         found = LINK.fullmatch(self.thread)
         if found is None:
-            raise MalformedBug(f"{self.name}: {self.thread!r} is no issue and no pull request; give its whole address")
+            raise MalformedBug(
+                f"{self.name}: {self.thread!r} is not the address of an issue or pull request; give the whole address"
+            )
         return found
 
     @property
     def held(self) -> str:
-        """By what, for counting."""
+        """What covers the bug, for counting."""
         return "fault" if self.faults else "law" if self.laws else "none"
 
 
@@ -115,8 +117,8 @@ def read(folder: Path = FOLDER) -> tuple[Bug, ...]:
 
 
 def bug(name: str, table: dict[str, Any]) -> Bug:
-    """One table. Raises: MalformedBug for a name that nothing has, one that is there twice, both an answer and a reason, or
-    neither."""
+    """One table. Raises: MalformedBug for unknown or repeated names, or unless it has exactly one of an answer and a
+    reason."""
     try:
         found = Bug(name=name, **table)
     except (ValidationError, TypeError) as error:
@@ -138,7 +140,7 @@ def bug(name: str, table: dict[str, Any]) -> Bug:
 
 
 def finds(law: str) -> bool:
-    """Whether there is a law that finds the fault behind the stroke."""
+    """Whether there is a law that finds the fault after the slash."""
     name, _, fault = law.partition("/")
     return fault in FOUND.get(name, frozenset())
 
@@ -149,18 +151,23 @@ def markdown(bugs: Sequence[Bug]) -> str:
     also = sum(bool(b.faults and b.laws) for b in bugs)
     threads, projects = {b.thread for b in bugs}, Counter(b.project for b in bugs)
     lines = [
-        "# Real bugs, and what has their mechanism here",
+        "# Real bugs, and whether they would be caught",
         "",
-        "Made by `python -m property_tests.real_bugs --out docs/real-bugs.md` from `conformance/faults/threads`.",
-        f"{len(bugs)} bugs of decoding and speculation, from {len(threads)} public threads of {len(projects)} projects: for",
-        "each a planted fault that does in small what went wrong there, a law of the fuzzing that finds such a fault, or the",
-        "reason why there is neither. The causes are those that the threads' excerpts state: they are claims; the projects",
-        "were not run as they stood then. That a fault is caught is shown by [faults.md](faults.md), that a law finds one by",
-        "[fuzzing.md](fuzzing.md); what is left open is told in [not-tested.md](not-tested.md).",
+        "Made by `python -m property_tests.real_bugs --out docs/evidence/real-bugs.md` from `conformance/faults/threads`.",
         "",
-        f"- **{held['fault']} of {len(bugs)} have a planted fault of the same mechanism**, which cases of the suite fail;",
-        f"  of {also} of them a law of the fuzzing finds such a fault too",
-        f"- **{held['law']} have none there, but a law of the fuzzing finds a fault of their mechanism**",
+        f"{len(bugs)} bugs of decoding and speculation, from {len(threads)} public threads of",
+        f"{len(projects)} projects. For each bug:",
+        "a planted fault with the same mechanism, a law of the fuzzing that finds such a fault, or the",
+        "reason why there is neither.",
+        "The causes are those that the threads state; the projects were not run at that version.",
+        "[faults.md](faults.md) shows that",
+        "the planted faults are caught, [fuzzing](../fuzzing.md) that the laws find theirs, and",
+        "[not-tested.md](not-tested.md) lists",
+        "what is left open.",
+        "",
+        f"- **{held['fault']} of {len(bugs)} have a planted fault with the same mechanism**, which cases of the suite catch;",
+        f"  for {also} of them a law of the fuzzing finds such a fault too",
+        f"- **{held['law']} have none, but a law of the fuzzing finds a fault with their mechanism**",
         f"- **{held['none']} have neither**:",
         "",
         "| why | bugs |",
@@ -171,7 +178,7 @@ def markdown(bugs: Sequence[Bug]) -> str:
         "|---|---:|---:|---:|---:|",
         *(counted(name, own) for name in CLASSES if (own := [b for b in bugs if b.bug_class == name])),
         "",
-        "Of the third column below: " + "; ".join(f"{state}, {told}" for state, told in STATES.items()) + ".",
+        "States, in the third column below: " + "; ".join(f"{state}, {told}" for state, told in STATES.items()) + ".",
     ]
     sections = sorted((p for p, n in projects.items() if n >= SECTION), key=str.lower)
     for project in sections:
@@ -186,7 +193,7 @@ def counted(name: str, own: Sequence[Bug]) -> str:
 
 
 def rows(bugs: Iterable[Bug], named: bool) -> list[str]:
-    """The table of a section; `named` where threads are told with their project."""
+    """The table of a section; `named` writes threads with their project."""
     lines = ["| thread | class | state | what went wrong | what has its mechanism |", "|---|---|---|---|---|"]
     for b in sorted(bugs, key=lambda b: (b.project.lower() if named else "", b.number, b.name)):
         said = f"{b.project if named else ''}#{b.number}"
@@ -203,11 +210,11 @@ def answer(b: Bug) -> str:
 
 def law(named: str) -> str:
     name, _, fault = named.partition("/")
-    return f"law [`{name}`](fuzzing.md#laws) by `{fault}`"
+    return f"law [`{name}`](../fuzzing.md#laws) by `{fault}`"
 
 
-def main(out: Annotated[Path | None, typer.Option(help="Write the page there, as Markdown.")] = None) -> None:
-    """How many bugs have a fault, a law or neither. Exits with 1 where a name is wrong, and says which."""
+def main(out: Annotated[Path | None, typer.Option(help="Write the page to this Markdown file.")] = None) -> None:
+    """Counts the bugs with a fault, a law or neither. Exits with 1 if a name is wrong, and says which."""
     try:
         bugs = read()
     except MalformedBug as error:

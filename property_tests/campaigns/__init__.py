@@ -1,0 +1,1 @@
+"""Campaigns: fuzzing for as long as wanted."""

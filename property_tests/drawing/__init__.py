@@ -1,0 +1,1 @@
+"""The Hypothesis strategies: models, trees, schedules, distributions."""

@@ -1,0 +1,1 @@
+"""Laws that implementations must satisfy."""

@@ -1,0 +1,12 @@
+"""The recurrences that are fuzzed, each with its layers and with what its laws need."""
+
+from ssmspec_ref.registry import Registry
+
+from . import delta, selective, ssd
+
+RECURRENCES = Registry(
+    "fuzzed recurrence",
+    ssd.KIND,
+    selective.KIND,
+    delta.KIND,
+)

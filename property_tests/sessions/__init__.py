@@ -1,0 +1,1 @@
+"""Sessions of decoders, compared with plain decoding: drawn, replayed, reduced."""
