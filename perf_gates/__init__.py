@@ -1,1 +1,1 @@
-"""Performance gates: what a kernel may cost, counted on a CPU and timed on a GPU."""
+"""Performance gates: the cost of a kernel, counted on a CPU and timed on a GPU."""

@@ -1,77 +1,110 @@
-"""`ssmspec gates`: what a change costs, exactly on a CPU, by ratio on a GPU."""
+"""`ssmspec gates`: the cost of a change, exact counts on a CPU, ratios on a GPU."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.refusal import FAILED, refused
+from conformance.refusal import FAILED, nearest, refused
 from ssmspec_ref.errors import ParameterError
 
 if TYPE_CHECKING:
-    from .verdict import Judged
+    from .ratchet.outcome import Outcome
+    from .verdicts.measured import Results
+    from .verdicts.verdict import Judged
 
-app = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True, help="Performance gates: bytes, registers, ratios.")
+app = typer.Typer(
+    pretty_exceptions_enable=False, no_args_is_help=True, help="Speed gates: bytes, registers, measured times and ratios."
+)
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path("docs/performance.md")
+QUIET = 15.0
 CHECKS = {
-    "counted": ("perf_gates.counted",),
-    "occupancy": ("perf_gates.occupancy",),
-    "compiled": ("perf_gates.compiled", "--quick"),
+    "counted": ("perf_gates.static.counted",),
+    "occupancy": ("perf_gates.static.occupancy",),
+    "compiled": ("perf_gates.static.compiled", "--quick"),
 }
-"""What needs no GPU, each in a process of its own: the interpreter and the compiler exclude each other."""
+"""Checks that need no GPU, each in its own process: Triton's interpreter and its compiler exclude each other."""
 
-Folder = Annotated[Path, typer.Argument(help="The parts of a run.")]
+Folder = Annotated[Path, typer.Argument(help="Folder with the results of a run.")]
 
 
 @app.command()
 def check(
-    only: Annotated[str, typer.Option(help="Names of checks, with commas: counted, occupancy, compiled.")] = ",".join(CHECKS),
+    only: Annotated[str, typer.Option(help="Checks, separated by commas: counted, occupancy, compiled.")] = ",".join(CHECKS),
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that the checks print, as JSON.")] = False,
 ) -> None:
-    """The gates that need no GPU: counted bytes, registers, spills, shared memory, widths, warps an SM."""
-    from .gates import load
+    """Run the gates that need no GPU: bytes, registers, spills, shared memory, load widths, occupancy. One line each."""
+    from .verdicts.gates import load
 
     names = only.split(",")
     if unknown := [name for name in names if name not in CHECKS]:
-        raise refused(ParameterError(f"check came as {unknown[0]!r}; give some of {', '.join(CHECKS)}"))
+        near = nearest(unknown[0], CHECKS)
+        raise refused(ParameterError(f"no check is {unknown[0]!r}{near}; give some of {', '.join(CHECKS)}"))
     need_kernels()
-    gates, failed = load(), []
-    typer.echo(f"gates.toml: {len(gates.tables)} tables, {sum(len(t.cells) for t in gates.tables)} cells, no fault")
+    gates, found = load(), []
+    if not as_json:
+        typer.echo(f"gates.toml: {len(gates.tables)} tables, {sum(len(t.cells) for t in gates.tables)} cells, no fault")
     for name in names:
-        if process(CHECKS[name]):
-            failed.append(name)
-        typer.echo(f"{name}: {'FAIL' if name in failed else 'pass'}")
-    raise typer.Exit(FAILED if failed else 0)
+        began = time.monotonic()
+        code, lines = process(CHECKS[name], name)
+        seconds = time.monotonic() - began
+        found.append({"check": name, "passed": code == 0, "seconds": round(seconds, 1), "lines": lines})
+        if not as_json:
+            first, *more = verdict_of(lines) or ["no verdict was printed"]
+            typer.echo(f"{name}: {'FAIL' if code else 'pass'} in {seconds:.0f} s: {first}")
+            typer.echo("\n".join(f"  {line}" for line in more), nl=bool(more))
+    if as_json:
+        typer.echo(json.dumps(found))
+    raise typer.Exit(0 if all(one["passed"] for one in found) else FAILED)
+
+
+def verdict_of(lines: list[str]) -> list[str]:
+    """The lines that a check prints after its rows: rows are JSON, or end with an empty line."""
+    said = [line for line in lines if not line.startswith("{")]
+    return [line for line in said[said.index("") if "" in said else 0 :] if line]
 
 
 def need_kernels() -> None:
-    """Refuse where what the kernels need is not installed: to compile and interpret them, and to know which of them stand."""
+    """Exits with an error if Triton or the kernels are not installed."""
     if find_spec("triton") is None:
         reason = "triton is not installed here; for kernels and their gates: pip install 'ssmspec[kernels]'"
         raise refused(ModuleNotFoundError(reason))
 
 
-def process(command: tuple[str, ...]) -> int:
-    """Run a module, and its exit code. Triton is imported as it compiles, but where the module asks for the interpreter."""
+def process(command: tuple[str, ...], called: str) -> tuple[int, list[str]]:
+    """Runs a module: its exit code and its lines; prints progress every `QUIET` seconds to standard error. Triton is imported
+    with its compiler, unless the module needs the interpreter."""
     root = str(Path(__file__).parent.parent)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([*(path for path in sys.path if path), root])
-    return subprocess.run([sys.executable, "-m", *command], env=environment, check=False).returncode
+    began = last = time.monotonic()
+    lines = []
+    words = [sys.executable, "-m", *command]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        for line in running.stdout or ():
+            lines.append(line.rstrip("\n"))
+            if time.monotonic() - last > QUIET:
+                last = time.monotonic()
+                typer.echo(f"{called}: {len(lines)} rows after {last - began:.0f} s", err=True)
+    return running.returncode, lines
 
 
 @app.command()
 def table(
     results: Folder = RESULTS,
-    write: Annotated[bool, typer.Option("--write", help="Put it into the page.")] = False,
-    page: Annotated[Path, typer.Option(help="The page.")] = PAGE,
+    write: Annotated[bool, typer.Option("--write", help="Write the table into the page.")] = False,
+    page: Annotated[Path, typer.Option(help="Page to write.")] = PAGE,
 ) -> None:
-    """Every table of the papers: the paper's figure, the target, ours, the floor, the verdict."""
-    from .gates import load
-    from .paper_table import MADE, text
+    """Print every table of the papers: their figure, the target, ours, the floor, the verdict."""
+    from .report.paper_table import MADE, text
+    from .verdicts.gates import load
 
     gates, judged = load(), judgements(results)
     shown = text(gates, judged)
@@ -80,63 +113,125 @@ def table(
         page.write_text(MADE.put(page.read_text(), shown))
 
 
-def judgements(results: Path) -> "list[Judged]":
-    """Of every cell of the papers' tables. Refused for a folder without a time: all that is not measured would pass."""
+def held(results: Path) -> "Results":
+    """The parts of a run. Refused for a folder without times."""
     need_kernels()
-    from .gates import load
-    from .history import NotComparableError, timed
-    from .machine import kernels_hash
-    from .measured import Results
-    from .verdict import judge
+    from .verdicts.history import NotComparableError, timed
+    from .verdicts.measured import Results
 
-    held = Results(results)
+    found = Results(results)
     try:
-        timed(held)
+        timed(found)
     except NotComparableError as error:
         raise refused(error) from None
-    return list(judge(load(), held, kernels_hash()))
+    return found
+
+
+def judgements(results: Path) -> "list[Judged]":
+    """The verdicts of all cells of the papers' tables."""
+    return [j for j in judged(results).judged if j.row.kernel is None]
+
+
+def judged(results: Path) -> "Outcome":
+    """A run compared with the committed limits."""
+    from .machine import kernels_hash
+    from .ratchet import bars
+    from .ratchet.outcome import outcome
+    from .verdicts.gates import load
+
+    found = held(results)
+    return outcome(load(), found, kernels_hash(), bars.read())
 
 
 @app.command()
-def verdicts(results: Folder = RESULTS) -> None:
-    """Exit with 1 where a cell fails, or cannot be compared though it was measured."""
-    from .verdict import Verdict
-
-    wrong = 0
-    for j in judgements(results):
-        if j.verdict is Verdict.FAIL or (j.verdict is Verdict.NOT_COMPARABLE and j.value is not None):
-            wrong += 1
-            typer.echo(f"{j.verdict.value}: {j.table.id}, {j.cell.at}: {j.value:.3f} for {j.target}  {j.why}")
-    raise typer.Exit(FAILED if wrong else 0)
+def verdicts(
+    results: Folder = RESULTS,
+    tight: Annotated[bool, typer.Option("--tight", help="Also exit with 1 if a limit should be updated.")] = False,
+) -> None:
+    """Exit with 1 if a figure is worse than its limit, misses a target it had reached, or is unknown."""
+    found = judged(results)
+    typer.echo("\n".join(found.lines()))
+    raise typer.Exit(FAILED if found.reds or (tight and found.asks) else 0)
 
 
 @app.command()
-def keep(results: Folder = RESULTS) -> None:
-    """Add a run to the history, and say what has become slower than the best of the last runs."""
-    from .gates import load
-    from .history import NotComparableError, regressions, run_of, runs
-    from .history import keep as kept
-    from .measured import Results
+def accept(
+    results: Folder = RESULTS,
+    reason: Annotated[str, typer.Option(help="Why these times become the new limits.")] = "",
+) -> None:
+    """Take the times of a run as the new limits. Limits of unmeasured figures stay."""
+    from .machine import kernels_hash
+    from .ratchet import bars
+    from .ratchet.accepting import NotAcceptedError, accepted
+    from .verdicts.gates import load
 
+    found = held(results)
+    try:
+        made = accepted(load(), found, kernels_hash(), bars.read(), reason)
+    except NotAcceptedError as error:
+        raise refused(error) from None
+    bars.write(made)
+    typer.echo(f"{bars.FILE}: {len(made.times)} bars, {len(made.missed)} cells miss their target")
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(help="Part of the names of the rows, as `verdicts` prints them.")],
+    results: Annotated[Path, typer.Option(help="Folder with the results of a run.")] = RESULTS,
+) -> None:
+    """Explain a figure: operands, files, hashes, limits, floor, reason, and the last run within its limit."""
+    from .ratchet import bars
+    from .ratchet.why import explained
+    from .verdicts.gates import load
+    from .verdicts.history import runs
+
+    rows = [j for j in judged(results).judged if name in j.row.name]
+    if not rows:
+        raise refused(ParameterError(f"no row has {name!r} in its name; `ssmspec gates table` and `verdicts` print the rows"))
+    read, earlier = held(results), runs()
+    for j in rows:
+        typer.echo("\n".join(explained(j, load(), read, bars.read(), earlier)))
+
+
+@app.command()
+def keep(
+    history: Annotated[Path, typer.Option("--history", envvar="SSMSPEC_GATES_HISTORY", help="Your file of saved runs.")],
+    results: Folder = RESULTS,
+    accept: Annotated[bool, typer.Option("--accept", help="Save the run although it regressed.")] = False,
+    reason: Annotated[str, typer.Option(help="Why it is saved although it regressed.")] = "",
+) -> None:
+    """Add a run to a history. One that is slower than the best of the last runs is not kept without --accept and a reason."""
+    from .verdicts.gates import load
+    from .verdicts.history import NotComparableError, PlaceError, regressions, run_of, runs
+    from .verdicts.history import keep as kept
+    from .verdicts.measured import Results
+
+    if accept and not reason.strip():
+        raise refused(ParameterError("--accept needs --reason: why is a run with regressions saved?"))
     limits = load().limits
     try:
-        run, earlier = run_of(Results(results)), runs()
+        run, earlier = run_of(Results(results)), runs(history)
         slower = list(regressions(earlier, run, limits)) if earlier else []
-    except NotComparableError as error:
+        for change in slower:
+            typer.echo(
+                f"FAIL: {change.name}: {change.before:.2f} -> {change.after:.2f} us, {change.ratio:.3f}, p {change.p:.1g}"
+            )
+        if slower and not accept:
+            typer.echo(f"{run.name}: not saved, {len(slower)} regressions; --accept --reason saves it")
+            raise typer.Exit(FAILED)
+        added = kept(run, history, reason if slower else "")
+    except (NotComparableError, PlaceError) as error:
         raise refused(error) from None
-    for change in slower:
-        typer.echo(f"FAIL: {change.name}: {change.before:.2f} -> {change.after:.2f} us, {change.ratio:.3f}, p {change.p:.1g}")
-    typer.echo(f"{run.name}: {'kept' if kept(run) else 'was kept already'}, {len(slower)} regressions")
-    raise typer.Exit(FAILED if slower else 0)
+    typer.echo(f"{run.name}: {'saved' if added else 'already saved'} in {history}, {len(slower)} regressions")
 
 
 @app.command()
 def compare(before: Folder, after: Folder) -> None:
-    """Two runs: what changed, and whether that is more than noise."""
-    from .gates import load
-    from .history import NotComparableError, lost, run_of, table
-    from .history import compare as compared
-    from .measured import Results
+    """Compare two runs: what changed, and whether that is more than noise."""
+    from .verdicts.gates import load
+    from .verdicts.history import NotComparableError, lost, run_of, table
+    from .verdicts.history import compare as compared
+    from .verdicts.measured import Results
 
     try:
         a, b = run_of(Results(before)), run_of(Results(after))
@@ -150,15 +245,17 @@ def compare(before: Folder, after: Folder) -> None:
 
 @app.command()
 def traces(
-    folder: Annotated[Path, typer.Option("--traces", help="Real outputs: *.txt, or *.jsonl with prompt and output.")],
-    tokens: Annotated[str, typer.Option(help="What a token is: byte, or word.")] = "byte",
-    drafts: Annotated[int, typer.Option(help="Chains for each window.")] = 2,
-    length: Annotated[int, typer.Option(help="Tokens of a chain.")] = 6,
-    results: Annotated[Path, typer.Option(help="The parts of a run.")] = RESULTS,
+    folder: Annotated[
+        Path, typer.Option("--traces", help="Folder of real outputs: *.txt, or *.jsonl with prompt and output.")
+    ],
+    tokens: Annotated[str, typer.Option(help="Unit of a token: byte or word.")] = "byte",
+    drafts: Annotated[int, typer.Option(help="Draft chains per step.")] = 2,
+    length: Annotated[int, typer.Option(help="Tokens per chain.")] = 6,
+    results: Annotated[Path, typer.Option(help="Folder with the results of a run.")] = RESULTS,
 ) -> None:
-    """The tau of n-gram drafting on real outputs, and the speed-up that the measured steps make of it."""
-    from .measured import Results
-    from .traces import TraceError, read, replay, table
+    """Tokens per step of n-gram drafting on real outputs, and the speed-up that follows from measured steps."""
+    from .verdicts.measured import Results
+    from .verdicts.traces import TraceError, read, replay, table
 
     try:
         replayed = [replay(trace, length, drafts) for trace in read(folder, tokens)]
@@ -170,10 +267,10 @@ def traces(
 @app.command()
 def page(
     results: Folder = RESULTS,
-    out: Annotated[Path, typer.Option(help="A folder for the page and its pictures.")] = Path("docs/pictures"),
+    out: Annotated[Path, typer.Option(help="Folder for the page and its pictures.")] = Path("docs/pictures"),
 ) -> None:
-    """An HTML page with plots: roofline, ratios, cost over window and tree, throughput over batch."""
-    from .page import write
+    """Write an HTML page with plots: roofline, ratios, cost by window and tree, throughput by batch."""
+    from .report.page import write
 
     for file in write(results, out, judgements(results)):
         typer.echo(str(file))

@@ -5,15 +5,15 @@
     python -m perf_gates.lossless --check FILE        what is missing, failed, or made with other kernels or checkpoints
 
 Every cell runs held-out prompts greedily and compares token by token with the engine's own plain decoding of the same mode:
-bitwise it must be equal; fast, a first difference must be a near tie (`conformance.losslessness`), and near ties at most 1 in
-10,000 tokens in fp32. Plain decoding itself is compared by that rule with transformers. The float64 forward is the engine's,
-on plain operations: `tests/test_fast_transformers.py` and `tests/test_fast_shipped.py` hold it to transformers'.
-`perf_gates.cells` says when a table stands.
+bitwise it must be equal; fast, a first difference must be a near tie (`ssmspec_ref.near_ties`), and near ties at
+most 1 in 10,000 tokens in fp32. Plain decoding itself is compared with transformers by the same rule. The float64 forward is
+the engine's, on plain operations: `tests/fast/test_transformers.py` and `tests/fast/test_shipped.py` compare it with
+transformers'. `perf_gates.losslessness.cells` says when a table is valid.
 
-Four fifths of the prompts run at once and the others join as those leave; on a GPU steps are CUDA graphs. With `--jobs` cells
-run in so many processes (`perf_gates.runs`), in turn on the GPUs that are seen, each at one model as long as there is work.
-The file is written whole after every cell; cells that it holds already and that passed with the same kernels and checkpoints
-are not run again; `--seconds` starts no cell later than that, and ends those that run.
+Four fifths of the prompts start together and the others join as those leave; on a GPU steps are CUDA graphs. With `--jobs`
+cells run in several processes (`perf_gates.losslessness.runs`), which take turns on the visible GPUs, each with one model as
+long as there is work. The file is written completely after every cell; cells in it that passed with the same kernels and
+checkpoints are not run again. After `--seconds` no cell is started, and running ones are ended.
 """
 
 import argparse
@@ -29,14 +29,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .cells import DRAFTERS, METHODS, MODELS, MODES, PASSED, Cell, Key, joined, keys, missing, problems, read, table
+from .closure.carried import same
+from .losslessness.cells import (
+    DRAFTERS,
+    METHODS,
+    MODELS,
+    MODES,
+    PASSED,
+    Cell,
+    Key,
+    keys,
+    missing,
+    problems,
+    read,
+    same_checkpoints,
+    table,
+)
+from .losslessness.runs import Bench, Group, needs, ordered
+from .losslessness.workers import VISIBLE, Failed, spread
 from .machine import fingerprint, kernels_hash, need_gpu
-from .runs import Bench, Group, needs, ordered
-from .workers import VISIBLE, Failed, spread
 
-ENGINE = "ssmspec_fast.traces"
+ENGINE = "ssmspec_fast.engine.traces"
 FEWER_SLOTS = 0.8
-"""Slots for each prompt: the last fifth of the prompts joins as others leave."""
+"""Slots per prompt: the last fifth of the prompts joins as others leave."""
 
 
 def machine(device: str) -> dict[str, str]:
@@ -52,7 +67,7 @@ def write(file: Path, results: dict[str, Any]) -> None:
 
 
 def gpus(device: str, named: Sequence[str] = ()) -> list[str]:
-    """Those that may be used, by the names that processes are given."""
+    """The GPUs that may be used, by the names that processes receive."""
     if not device.startswith("cuda"):
         return []
     if named:
@@ -65,7 +80,7 @@ def gpus(device: str, named: Sequence[str] = ()) -> list[str]:
 
 
 def answers(make: Any, tasks: Sequence[Group], jobs: int, until: float, seen: Sequence[str]) -> Iterator[tuple[Group, Any]]:
-    """Every task's answer, here one after the other, or in several processes as they come."""
+    """Every task's answer: one after the other here, or from several processes as they finish."""
     if jobs > 1:
         yield from spread(tasks, make, jobs, needs, until, seen, kin=lambda group: group[0][0])
         return
@@ -87,8 +102,8 @@ def fill(
     together: int = 1,
     seen: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run what the file lacks, and write it after every cell, in the order of what is expected. `make()` is a Bench; `seen`
-    are the GPUs that processes share."""
+    """Runs the cells that the file lacks, and writes it after every cell, in the expected order. `make()` returns a Bench;
+    `seen` are the GPUs that processes share."""
     results: dict[str, Any] = {"machine": machine(settings["device"]), "settings": settings, "cells": []}
     if file.exists():
         held = json.loads(file.read_text(encoding="utf-8"))
@@ -110,7 +125,7 @@ def fill(
 
 
 class Progress:
-    """A line for every answer, with how long the others will take if they take as long as those so far."""
+    """Prints a line for every answer, with an estimate of the time left."""
 
     def __init__(self, tasks: int) -> None:
         self.tasks, self.done, self.began = tasks, 0, time.monotonic()
@@ -131,7 +146,7 @@ class Progress:
 
 def stands(cell: Cell, digests: dict[str, str]) -> bool:
     """Whether a cell passed with these kernels and checkpoints."""
-    return cell.outcome in PASSED and cell.kernels == kernels_hash() and cell.checkpoints == joined(digests, cell)
+    return cell.outcome in PASSED and same(cell.kernels, kernels_hash()) and same_checkpoints(cell, digests)
 
 
 def main() -> None:

@@ -1,19 +1,18 @@
-"""What a measurement was made on and with: the GPU, the versions, and the code of the kernels."""
+"""Where and with which code a measurement was made: the GPU, the versions, and the code of the kernels."""
 
 import argparse
-import ast
 import functools
-import hashlib
-import importlib.util
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+
+from .closure.carried import present
+from .closure.hashes import folder_of, kernels, of_modules
+from .closure.package import Package
 
 
 def fingerprint() -> dict[str, str]:
-    """GPU, driver, versions, the commit where it is known, and a hash of the kernels' code."""
+    """GPU, driver, versions, the commit if known, and hashes of the kernels and of the code that measures times."""
     import torch
     import triton
 
@@ -24,24 +23,25 @@ def fingerprint() -> dict[str, str]:
         "triton": triton.__version__,
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
+        "timing": timing_hash(),
     } | made_with()
 
 
 def made_with() -> dict[str, str]:
-    """The code that a result was made with: the commit where it is known, and a hash of the kernels."""
+    """The code that a result was made with: the commit if known, and a hash of the kernels."""
     return {"commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]), "kernels": kernels_hash()}
 
 
 def need_gpu(parser: argparse.ArgumentParser) -> None:
-    """End a command that measures where there is no GPU, before it has written or removed anything."""
+    """Ends a measuring command if there is no GPU, before it writes or removes anything."""
     import torch
 
     if not torch.cuda.is_available():
-        parser.error("torch sees no GPU here, and what this measures needs one; `ssmspec gates check` needs none")
+        parser.error("torch sees no GPU, and this measurement needs one; `ssmspec gates check` needs none")
 
 
 def clock_mhz() -> int | None:
-    """The clock of the GPU's processors now, of the device that this process sees first; None where nothing says it."""
+    """The current clock of the GPU's processors, for the first device of this process; None if unknown."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
     said = _said(["nvidia-smi", "-i", first, "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"])
     return int(said) if said.isdigit() else None
@@ -54,57 +54,20 @@ def _said(command: list[str]) -> str:
         return "unknown"
 
 
-@functools.cache
 def kernels_hash() -> str:
-    """A hash over the sources of `ssmspec_kernels` without docstrings: a result can be told from those of other kernels."""
-    return _hash(sources().glob("*.py"))
+    """The closure hash of all launchers (`closure.hashes`), which identifies the kernels of a result."""
+    return kernels().whole()
+
+
+def kernel_hash(*names: str) -> str:
+    """The closure hash of some launchers, independent of the others. `names` may be those of older results."""
+    return kernels().of(*map(present, names))
 
 
 @functools.cache
-def kernel_hash(*names: str, folder: Path | None = None) -> str:
-    """The same over some kernels' modules and all that they import of the package: other kernels may change beside them."""
-    folder = folder or sources()
-    return _hash(folder / f"{module}.py" for module in modules(*names, folder=folder))
+def timing_hash() -> str:
+    """A hash of the code that measures times and checks timed outputs."""
+    from .gpu import clock, output_guard
 
-
-def modules(*names: str, folder: Path) -> set[str]:
-    """These modules of the package, and those that they import, and so on."""
-    found: set[str] = set()
-    waiting = [*names]
-    while waiting:
-        module = waiting.pop()
-        if module not in found:
-            found.add(module)
-            waiting += _imports((folder / f"{module}.py").read_text())
-    return found
-
-
-def sources() -> Path:
-    """The folder of the package."""
-    spec = importlib.util.find_spec("ssmspec_kernels")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
-
-
-def _hash(files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(f"{file.name}\0{code(file.read_text())}".encode())
-    return digest.hexdigest()[:16]
-
-
-def _imports(source: str) -> Iterator[str]:
-    """The modules of the package that a module of it takes names from."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            yield from [node.module] if node.module else [alias.name for alias in node.names]
-
-
-def code(source: str) -> str:
-    """A source without the lines of strings that stand alone, which say what is done and do nothing."""
-    lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
-    return "\n".join(line for line in lines if line.strip())
+    package = Package(folder_of("perf_gates"))
+    return of_modules(package, *(module.__name__.removeprefix("perf_gates.") for module in (clock, output_guard)))

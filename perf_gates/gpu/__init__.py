@@ -1,1 +1,1 @@
-"""What is timed on a GPU, one family a file."""
+"""Measurements on a GPU, one file for each family."""

@@ -1,9 +1,9 @@
 """The speed table and the conformance at the shapes of models, in parts: `python -m perf_gates.gpu --out DIR --peers DIR`.
 
-Everything is compiled first, by as many processes as there are cores. Then each part runs in a process of its own, so that a
-kernel that breaks the GPU's context ends its case only: the next process goes on from DIR/PART.json. A part that is complete,
-for the kernels that stand, is not run again; `papers` and `bench`, which are run by name, go on where they ended.
-`python -m perf_gates.report DIR` makes the table of the kernels, `ssmspec gates table DIR` that of the papers.
+Everything is compiled first, by as many processes as there are cores. Then each part runs in its own process, so that a
+kernel that breaks the GPU's context ends its case only: the next process continues from DIR/PART.json. A part that is
+complete for the current kernels is not run again; any other part is continued.
+`python -m perf_gates.report.kernel_table DIR` makes the table of the kernels, `ssmspec gates table DIR` that of the papers.
 """
 
 import argparse
@@ -20,20 +20,21 @@ from typing import Any
 
 import torch
 
-from perf_gates.clock import copy_bytes_per_us, empty_launch_us, noises
-from perf_gates.gpu import peers, rehearsal
+from perf_gates.gpu import rehearsal
+from perf_gates.gpu.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu.compilation import compile_all, module
+from perf_gates.gpu.kernels import peers
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
-from perf_gates.measured import FURTHER, PARTS, code, rule, ruled, stands
+from perf_gates.verdicts.measured import FURTHER, PARTS, code, rule, ruled, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
-"""Seconds after which a stage is ended. The checks at the shapes of models say what they had no time for."""
+"""Seconds after which a stage is ended. The checks at the shapes of models report what they had no time for."""
 TRIES = 4
-"""Processes that a part may have, where a kernel broke the context of the one before."""
+"""Most processes of a part, when kernels break the context of earlier ones."""
 
 
 def complete(file: Path) -> bool:
-    """Whether a part needs no other run: of these kernels, by the rule that stands, all its cases, without a fault."""
+    """Whether a part need not run again: with these kernels, by the current rule, all its cases, without a fault."""
     if not file.exists():
         return False
     found = json.loads(file.read_text())
@@ -48,7 +49,7 @@ def complete(file: Path) -> bool:
 
 
 def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
-    """Every case of a part whose name holds the pattern `like`; the file is written after each.
+    """Runs every case of a part whose name contains the pattern `like`; the file is written after each.
 
     A timing holds the relative error of its median, and the clock right after its case.
     """
@@ -92,13 +93,13 @@ def broken(error: str) -> bool:
 
 
 def again(file: Path) -> bool:
-    """Whether a part ended with its GPU's context, so that a process of its own can measure the rest."""
+    """Whether a part ended with its GPU's context, so that a new process can measure the rest."""
     found = json.loads(file.read_text()) if file.exists() else {}
     return not found.get("complete", True) and any(map(broken, found["errors"][-1:]))
 
 
 def without_errors(file: Path) -> None:
-    """Forget what failed, so that it is tried once more; keep what was measured."""
+    """Removes failed cases, so that they are tried again; keeps what was measured."""
     if file.exists():
         write(file, json.loads(file.read_text()) | {"errors": [], "complete": False})
 
@@ -114,7 +115,7 @@ def write(out: Path, found: dict[str, Any]) -> None:
 
 
 def stage(arguments: list[str], seconds: float) -> bool:
-    """Run Python on arguments; whether it came to a good end in time. What it started ends with it."""
+    """Runs Python on arguments; whether it succeeded in time. Its child processes end with it."""
     child = subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True)
     try:
         return child.wait(timeout=seconds) == 0
@@ -132,11 +133,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the folder of the results")
     parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER), default=PARTS, metavar="PART")
     parser.add_argument("--peers", type=Path)
-    parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
+    parser.add_argument("--again", action="store_true", help="also run parts that are already complete")
     parser.add_argument("--seconds", type=float, default=PART_S, help="of one part")
-    parser.add_argument("--cases", default="", metavar="PATTERN", help="only cases whose name holds it; the part stays open")
+    parser.add_argument(
+        "--cases", default="", metavar="PATTERN", help="only cases with this in their name; the part stays incomplete"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rehearse", action="store_true", help="launch nothing, on any machine: see `rehearsal`")
+    parser.add_argument("--rehearse", action="store_true", help="launch nothing, works on any machine: see `rehearsal`")
     parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
     if a.rehearse:
@@ -159,13 +162,17 @@ def main(argv: list[str] | None = None) -> int:
     failed = []
     for part in todo:
         file = a.out / f"{part}.json"
-        if part in FURTHER:
-            without_errors(file)
-        else:
+        if a.again or part == "model_shapes":
             file.unlink(missing_ok=True)
+        else:
+            without_errors(file)
         if part == "model_shapes":
-            judged = ["--out", str(file), "--jobs", str(a.jobs), "--seconds", str(SHAPES_S)]
-            run(part, ["perf_gates.gpu.model_shapes", *judged], SHAPES_S + 20)
+            seconds = max(SHAPES_S, a.seconds)
+            run(
+                part,
+                ["perf_gates.gpu.model_shapes", "--out", str(file), "--jobs", str(a.jobs), "--seconds", str(seconds - 15)],
+                seconds,
+            )
         else:
             until = monotonic() + a.seconds
             for _ in range(TRIES):
@@ -179,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def rehearsed(parts: list[str]) -> None:
-    """Print what each part would time and launch, a line of JSON for each."""
+    """Prints what each part would time and launch, as one line of JSON per launch."""
     for part in parts:
         if part != "model_shapes":
             cases = list(rehearsal.rehearse(part))

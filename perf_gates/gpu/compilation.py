@@ -1,9 +1,10 @@
 """Everything that a run launches, compiled first, by as many processes as there are cores.
 
-Processes are started anew, and find what they run by its module: a package's own `__main__` is none that they could import.
+Processes are spawned, and import what they run by its module: they cannot import a package's `__main__`.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 from concurrent.futures import ProcessPoolExecutor
@@ -14,12 +15,14 @@ from typing import Any
 
 import torch
 
-from perf_gates.clock import compiling
-from perf_gates.gpu import peers
+from perf_gates.gpu.clock import compiling
+from perf_gates.gpu.kernels import peers
 
 
 def module(part: str) -> Any:
-    return importlib.import_module(f"perf_gates.gpu.{part}")
+    """The module of a part: of a family of kernels, or of whole steps of the engine."""
+    folder = next(f for f in ("kernels", "engine") if importlib.util.find_spec(f"perf_gates.gpu.{f}.{part}"))
+    return importlib.import_module(f"perf_gates.gpu.{folder}.{part}")
 
 
 def tasks(parts: list[str], shares: int, like: str = "") -> list[tuple[str, tuple[Any, ...]]]:
@@ -33,7 +36,7 @@ def tasks(parts: list[str], shares: int, like: str = "") -> list[tuple[str, tupl
 
 
 def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
-    """Launch one case without timing it; what is wrong with it will be said when it is measured."""
+    """Launches one case without timing it; its errors are reported when it is measured."""
     part, case = task
     try:
         with compiling(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):

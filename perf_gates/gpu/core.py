@@ -1,38 +1,44 @@
-"""The sides of the core set: one CUDA graph each, over states that no cache holds, with what its output must be.
+"""The sides of the core set: one CUDA graph each, over states that exceed every cache, with the expected output.
 
-Before a side is timed each of its launches is made alone, into an output filled with NaN that must be finite behind it, and
-the first row and the last of the first are compared with the recurrence in float64; a side whose output is off by more than
-bf16 rounds, or is not all written, is not timed.
+Before a side is timed each of its launches is made alone, into an output filled with NaN that must be finite afterwards, and
+the first and the last row of the first are compared with the recurrence in float64; a side whose output has an error above
+the rounding of bf16, or is incomplete, is not timed.
 """
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from perf_gates.clock import L2_BYTES, copies_for, event_us, is_compiling, recorded
-from perf_gates.gates import Core
-from perf_gates.pairs import Side, WrongOutputError
-from perf_gates.shapes import DELTA, SSD
+from perf_gates.gpu.clock import L2_BYTES, copies_for, event_us, is_compiling, recorded
+from perf_gates.gpu.paired_timing import Side, WrongOutputError
+from perf_gates.static.shapes import DELTA, SSD
+from perf_gates.verdicts.gates import Core
 
-from .prefill import ROUNDING, _delta_float64, _ssd_float64
-from .steps import bf16, kernel, ladder
+from .kernels.prefill import ROUNDING, _delta_float64, _ssd_float64
+from .kernels.steps import bf16, kernel, ladder
 
+FURTHER = {"ring": "windows", "snapshots": "windows", "convolution": "tokens", "acceptance": "tokens"}
+"""The module that makes a side of each kind."""
 LEAST = 50
-"""Launches of a graph at least, so that a delay of 8 % is a whole number of them."""
+"""Least launches of a graph, so that a delay of 8 % is a whole number of them."""
 IN = (10576, 2560)
 """Outputs and inputs of the projection of Mamba2-2.7B."""
 
 
 class Events:
-    """CUDA events around a call, behind a sweep over twice the level-2 cache."""
+    """CUDA events around a call, after a sweep over twice the level-2 cache."""
 
     def __init__(self) -> None:
         self.swept = torch.empty(2 * L2_BYTES, dtype=torch.uint8, device="cuda")
 
-    def us(self, call: Callable[[], object]) -> float:
+    def cold(self) -> None:
         self.swept.zero_()
+
+    def us(self, call: Callable[[], object]) -> float:
+        self.cold()
         return event_us(call, pause=0.0)
 
 
@@ -42,13 +48,17 @@ def sides(core: Core) -> tuple[Side, Side]:
 
 
 def side(dims: str, operation: str, batch: int, delayed: float = 0.0) -> Side:
-    """One operation as a graph: `step`, `scan of 5`, `window of 5` (no state written), `tree of 13`, `projection`.
+    """One operation as a graph: `step`, `scan of 5`, `window of 5` (no state written), `tree of 13`, `projection`, and
+    `ring of 1` (standard decode), `ring of 6` (verification), `snapshots of 6`, `convolution of 1`, `acceptance of 13`.
 
-    `delayed` adds a share of its own launches to the graph, as a kernel that has become slower would.
+    `delayed` adds a share of its own launches to the graph, to simulate a kernel that has become slower.
     """
     if operation.startswith("projection"):
         return projection(1 if operation.endswith("of 1") else batch, delayed)
     kind, _, tokens = operation.partition(" of ")
+    if kind in FURTHER:
+        made: Side = getattr(import_module(f"perf_gates.gpu.sides.{FURTHER[kind]}"), kind)(dims, int(tokens), batch, delayed)
+        return made
     return (delta if dims in DELTA else ssd)(dims, kind, int(tokens or 1), batch, delayed)
 
 
@@ -83,13 +93,20 @@ def delta(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
     g, h, k, v = DELTA[dims]
     q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
     gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
-    bytes_ = int(kernel("delta_scan", "traffic_bytes")(batch, t, g, h, k, v))
+    module = "delta_tree" if kind == "tree" else "delta_scan"
+    more = (ladder(t, batch),) if kind == "tree" else ()
+    bytes_ = int(kernel(module, "traffic_bytes")(batch, t, g, h, k, v))
     pool, out = torch.randn(batch * copies_for(bytes_), h, k, v, device="cuda"), torch.empty_like(value)
 
     def expected(row: int) -> Tensor:
-        return _delta_float64(pool[row], *(u[row] for u in (q, key, value, gate, beta)))[0]
+        given = [u[row] for u in (q, key, value, gate, beta)]
+        if kind != "tree":
+            return _delta_float64(pool[row], *given)[0]
+        seen = ladder(t, 1)[0].cuda()
+        paths = (seen[i].nonzero()[:, 0] for i in range(t))
+        return torch.stack([_delta_float64(pool[row], *(u[path] for u in given))[0][-1] for path in paths])
 
-    launch = lambda slots: kernel("delta_scan")(pool, q, key, value, gate, beta, slots=slots, out=out)  # noqa: E731
+    launch = lambda slots: kernel(module)(pool, q, key, value, gate, beta, *more, slots=slots, out=out)  # noqa: E731
     return _side(f"{kind} of {t}, {dims}, {batch} rows", launch, pool, out, expected, batch, bytes_, delayed)
 
 
@@ -106,6 +123,19 @@ def _side(
     copies = len(pool) // batch
     slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
     launches: list[Callable[[], object]] = [lambda s=s: launch(s) for s in slots]  # type: ignore[misc]
+    return checked(name, launches, out, expected, batch, bytes_, delayed)
+
+
+def checked(
+    name: str,
+    launches: list[Callable[[], object]],
+    out: Tensor,
+    expected: Callable[[int], Tensor],
+    batch: int,
+    bytes_: int,
+    delayed: float,
+) -> Side:
+    """The launches as a side; `expected` is the output of a row of the first, in float64."""
 
     def check() -> None:
         wanted = {row: expected(row) for row in {0, batch - 1}}
@@ -135,7 +165,8 @@ def projection(rows: int, delayed: float) -> Side:
 
 
 def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callable[[], object], int]:
-    """A graph of whole sweeps over the launches, and of a share more that delays it; how many there are without that."""
+    """A graph of whole sweeps over the launches, with an additional share that delays it; and their number without that
+    share."""
     if is_compiling():
         return launches[0], 1
     whole = launches * -(-LEAST // len(launches))
@@ -143,7 +174,7 @@ def swept(launches: list[Callable[[], object]], delayed: float) -> tuple[Callabl
 
 
 def _alone(name: str, launches: Sequence[Callable[[], object]], out: Tensor) -> None:
-    """Each launch with an output that nobody has written. Raises: WrongOutputError."""
+    """Runs each launch into an unwritten output. Raises: WrongOutputError."""
     for i, launch in enumerate(launches):
         out.fill_(float("nan"))
         launch()

@@ -1,8 +1,8 @@
-"""Judge every kernel at the shapes of models: `python -m perf_gates.gpu.model_shapes --out FILE`.
+"""Tests every kernel at the shapes of models: `python -m perf_gates.gpu.model_shapes --out FILE`.
 
 Inputs are random, tiles are the launchers' own. Outputs and states of a few rows and heads are compared with the float64
-reference within the bound of the declared contract; of all rows every output must be finite; padding rows, other slots,
-inputs and everything beside a tensor must keep their bits. Exits with 1 if a check fails.
+reference within the bound of the declared contract; every output of all rows must be finite; padding rows, other slots,
+inputs and memory next to a tensor must keep their bits. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
+from perf_gates.closure.carried import same
 from perf_gates.gpu.judge import further
 from perf_gates.gpu.judge.call import Call, Check, Plan
+from perf_gates.losslessness.workers import Failed, spread
 from perf_gates.machine import fingerprint, kernel_hash, need_gpu
-from perf_gates.report import NOT_RUN, conformance
-from perf_gates.workers import Failed, spread
+from perf_gates.report.kernel_table import NOT_RUN, conformance
 
 FAMILIES = ("ssd", "delta", "inputs", "attention", "tokens", "projections")
 GUARD = 1024
@@ -34,8 +35,8 @@ GUARD = 1024
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one check, of the kernel whose `kernel_hash` is `code`. `utilisation` is the largest error over its bound;
-    None where bits were compared."""
+    """The result of one check, for the kernel whose `kernel_hash` is `code`. `utilisation` is the largest error over its
+    bound; None if bits were compared."""
 
     kernel: str
     model: str
@@ -56,7 +57,7 @@ def checks(plan: Plan, only: str = "") -> list[Check]:
 
 
 def judge(check: Check, device: str, guard: int) -> Verdict:
-    """Run one check; a failure of any kind is a verdict."""
+    """Runs one check; a failure of any kind is a verdict."""
     named = (check.kernel, check.model, check.variant, check.batch)
     try:
         used = check.run(Call(device, zlib.crc32(check.name.encode()), guard))
@@ -66,8 +67,8 @@ def judge(check: Check, device: str, guard: int) -> Verdict:
 
 
 def verdicts(plan: Plan, only: str, device: str, guard: int, jobs: int, seconds: float) -> Iterator[Verdict]:
-    """One after the other, or in processes, of which one whose GPU context a kernel broke is replaced; what `seconds` leave
-    no time for is not run, and said."""
+    """One after the other, or in processes, which are replaced if a kernel breaks their GPU context; checks that do not fit
+    into `seconds` are not run, and reported."""
     todo, until = checks(plan, only), monotonic() + seconds
     if jobs > 1:
         left = dict(enumerate(todo))
@@ -86,7 +87,7 @@ def lost(check: Check, why: str) -> Verdict:
 
 
 def worker(plan: Plan, only: str, device: str, guard: int) -> Callable[[int], Verdict | Failed]:
-    """What judges a check by its number, in a process of its own."""
+    """Runs a check by its number, in its own process."""
     torch.set_num_threads(1)
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     todo = checks(plan, only)
@@ -99,8 +100,8 @@ def worker(plan: Plan, only: str, device: str, guard: int) -> Callable[[int], Ve
 
 
 def merged(parts: list[Path]) -> dict[str, Any]:
-    """Runs of one kind of machine in one: of each check the last verdict on its kernel's present code; one that was not run
-    counts only where no part ran it.
+    """Runs of one kind of machine merged: the last verdict of each check on its kernel's present code; a check that was not
+    run counts only if no part ran it.
 
     Raises: ValueError for parts of another GPU or of other versions.
     """
@@ -111,13 +112,13 @@ def merged(parts: list[Path]) -> dict[str, Any]:
     found = {}
     for v in (v for report in reports for v in report["verdicts"]):
         name = v["kernel"], v["model"], v["batch"], v["variant"]
-        if v["code"] == kernel_hash(v["kernel"]) and not (name in found and v["message"].startswith("not run")):
+        if same(v["code"], kernel_hash(v["kernel"])) and not (name in found and v["message"].startswith("not run")):
             found[name] = v
     return {"machine": reports[-1]["machine"], "verdicts": [found[name] for name in sorted(found)]}
 
 
 def finish(report: dict[str, Any], out: Path) -> None:
-    """Write the report, print its table, and exit with 1 if a check failed or none was run."""
+    """Writes the report, prints its table, and exits with 1 if a check failed or none was run."""
     out.write_text(json.dumps(report, indent=1) + "\n")
     found = report["verdicts"]
     failed = sum(not v["passed"] for v in found)

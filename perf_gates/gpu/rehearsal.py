@@ -1,34 +1,34 @@
 """Every measurement without a device, at its real shapes: `python -m perf_gates.gpu --rehearse`.
 
-Tensors of the device become meta tensors that say they lie on it, and launches are recorded instead of made: launchers check
-all that they are given and choose their tiles, as on an H200. Nothing is computed, compared or timed.
+Tensors of the device become meta tensors that report its type, and launches are recorded instead of made: launchers check
+all of their arguments and choose their tiles, as on an H200. Nothing is computed, compared or timed.
 """
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
-from perf_gates.capture import Launch, launches_of
-from perf_gates.clock import compiling
-from perf_gates.on_device import on_device
+from perf_gates.gpu.clock import compiling
+from perf_gates.static.capture import Launch, launches_of
+from perf_gates.static.on_device import on_device
 
-from .steps import Timing
+from .compilation import module
+from .kernels.steps import Timing
 
 H200 = 90
-"""Its architecture."""
+"""The simulated architecture."""
 
 
 def rehearse(part: str) -> Iterator[tuple[list[Timing], list[Launch]]]:
     """What each case of a part would time, and its launches.
 
-    Raises: whatever a case raises, a note of which one it was added; RuntimeError in Triton's interpreter.
+    Raises: any error of a case, with a note of the case's name; RuntimeError in Triton's interpreter.
     """
-    module = import_module(f"perf_gates.gpu.{part}")
-    for case in module.cases():
+    measured = module(part)
+    for case in measured.cases():
         timings: list[Timing] = []
 
         def call(case: tuple[Any, ...] = case, timings: list[Timing] = timings) -> None:
-            timings.extend(module.timings(*case))
+            timings.extend(measured.timings(*case))
 
         try:
             with on_device(H200), compiling():

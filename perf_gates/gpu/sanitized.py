@@ -1,13 +1,13 @@
 """The kernels under compute-sanitizer, at small batches: `python -m perf_gates.gpu.sanitized --out FILE`.
 
-memcheck     accesses beyond an allocation, or misaligned; every tensor has one of its own, that ends where it ends
+memcheck     accesses beyond an allocation, or misaligned; every tensor is a separate allocation of its exact size
 racecheck    two threads at one word of shared memory with no barrier between them
 
-What runs is one check of every launcher and variant of `model_shapes`, and more of those that have several kernels, their
-outputs judged as there, spread over processes; which kernels were launched is written down. A fault of its kind is planted
-first: a tool that does not report it says nothing of the kernels. A tool that the machine's runtime refuses is written down
-with what it said. FILE keeps what another tool said of the same kernels on such a machine, so that each may have a GPU of its
-own, and what a tool said before of kernels whose code is the same; checks of others are stale, and count as not run.
+It runs one check of every launcher and variant of `model_shapes`, and more of those that have several kernels, with
+outputs compared as there, spread over processes; the launched kernels are recorded. A fault of its kind is planted
+first: a tool that does not report it proves nothing. A tool that the machine's runtime refuses is recorded
+with its message. FILE keeps other tools' results for the same kernels on such a machine, so that each tool may have its own
+GPU, and a tool's earlier results for kernels whose code is the same; checks of other code are stale, and count as not run.
 Exits with 1 unless every tool that ran saw its fault and nothing else.
 """
 
@@ -27,13 +27,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from perf_gates.closure.carried import same
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.machine import fingerprint, kernel_hash, need_gpu
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
 MANY = Plan(batches=(16,), windows=(10, 32), nodes=(63,), rings=((6, 32), (10, 64)))
 OTHERWISE = "^(delta_chunked|delta_tree|delta_buffered|ssd_tree_scan|ssd_replay_scan|ssd_buffered)/"
-"""Launchers that have other kernels for many rows, more tokens, larger trees and rings: they are checked with both plans."""
+"""Launchers that have other kernels for many rows, more tokens, larger trees and rings: checked with both plans."""
 PLANTED = {
     "memcheck": 'extern "C" __global__ void planted(float* x) { x[blockDim.x + threadIdx.x] = 1.0f; }',
     "racecheck": """extern "C" __global__ void planted(float* x) {
@@ -42,7 +43,7 @@ PLANTED = {
         x[threadIdx.x] = s[63 - threadIdx.x];
     }""",
 }
-"""For 64 threads and as many floats: a write behind the last, and a read of what another warp writes."""
+"""For 64 threads and as many floats: a write after the last, and a read of what another warp writes."""
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?|RACECHECK SUMMARY: (\d+) hazards? displayed)")
 FOUND = re.compile(r"=+ (?!RACECHECK SUMMARY).*(Invalid|hazard|Race|Error:)")
 JUDGED = "judged: "
@@ -50,9 +51,9 @@ JUDGED = "judged: "
 
 @dataclass
 class Said:
-    """What one tool said. `kernels` that the checks launched; `found` errors or hazards; `failed` checks whose outputs were
-    wrong; `unrun` had no end in time; `refused`: why the tool could not run; `lines`: the first of what was found; `codes`: a
-    hash of the code of each check's kernel; `stale`: the same of checks that passed before that code changed."""
+    """One tool's results: `kernels` that the checks launched; `found` errors or hazards; `failed` checks with wrong outputs;
+    `unrun` checks that did not finish; `refused`: why the tool could not run; `lines`: the first findings; `codes`: a
+    hash of the code of each check's kernel; `stale`: the same for checks that passed before that code changed."""
 
     tool: str
     planted: int = 0
@@ -68,7 +69,7 @@ class Said:
 
     @property
     def clean(self) -> bool:
-        """Whether the tool ran over everything, saw what was planted, and nothing else."""
+        """Whether the tool ran over everything, found the planted fault, and nothing else."""
         return bool(self.planted and self.checks) and not (self.found or self.failed or self.unrun or self.refused)
 
 
@@ -82,10 +83,10 @@ def chosen() -> list[Check]:
 
 @contextmanager
 def launched() -> Iterator[set[str]]:
-    """The names of the compiled kernels that Triton launches meanwhile."""
+    """The names of the compiled kernels that Triton launches in the block."""
     from triton.runtime.jit import JITFunction
 
-    from perf_gates.capture import launching
+    from perf_gates.static.capture import launching
 
     names, run = set[str](), JITFunction.run
 
@@ -98,7 +99,8 @@ def launched() -> Iterator[set[str]]:
 
 
 def run(tool: str, share: str, seconds: float) -> str:
-    """What a process says under a tool, as far as it comes in time: of the planted fault, or of one share of the checks."""
+    """The output of a process under a tool, as far as it arrives in time: for the planted fault, or for a share of the
+    checks."""
     command = ["compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "20"]
     work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--inside", share]
     env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -110,20 +112,20 @@ def run(tool: str, share: str, seconds: float) -> str:
         try:
             made.wait(max(1.0, seconds))
         except subprocess.TimeoutExpired:
-            os.killpg(made.pid, signal.SIGKILL)  # the tool, and what it runs
+            os.killpg(made.pid, signal.SIGKILL)  # the tool, and the process it runs
             made.wait()
         said.seek(0)
         return said.read()
 
 
 def counted(text: str) -> int | None:
-    """Errors or hazards by the tool's own summary; None where there is none."""
+    """Errors or hazards in the tool's own summary; None without a summary."""
     found = SUMMARY.search(text)
     return None if found is None else int(found[1] or found[2])
 
 
 def heard(tool: str, planted: str, shares: list[str]) -> Said:
-    """What a tool said of the planted fault and of every share."""
+    """A tool's results for the planted fault and for every share."""
     said, seen = Said(tool), counted(planted)
     if not seen:
         lines = [line for line in planted.splitlines() if line.strip(" =")]
@@ -133,7 +135,7 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
     for i, text in enumerate(shares):
         said.found += counted(text) or 0
         if counted(text) is None:
-            said.unrun.append(f"share {i} came to no summary")
+            said.unrun.append(f"share {i} printed no summary")
         said.lines += [line for line in text.splitlines() if FOUND.match(line)][:5]
         for line in (line for line in text.splitlines() if line.startswith(JUDGED)):
             verdict = json.loads(line.removeprefix(JUDGED))
@@ -149,14 +151,14 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
 
 
 def code_of(check: str) -> str:
-    """The code that a check, by its name, runs."""
+    """The code that a check, given by its name, runs."""
     return kernel_hash(check.split("/")[0])
 
 
 def standing(said: Said) -> Said:
-    """What stands of it: checks of kernels whose code changed since are stale, and not run."""
+    """The results that are still valid: checks of kernels whose code has changed are stale, and count as not run."""
     names = {check.name for check in chosen()}
-    stand = [name for name in said.checks if name in names and said.codes[name] == code_of(name)]
+    stand = [name for name in said.checks if name in names and same(said.codes[name], code_of(name))]
     stale = said.stale | {name: said.codes[name] for name in said.checks if name in names and name not in stand}
     shares = [name for name in said.unrun if name.startswith("share ")]
     codes = {name: said.codes[name] for name in stand}
@@ -164,7 +166,7 @@ def standing(said: Said) -> Said:
 
 
 def joined(before: Said, now: Said) -> Said:
-    """What a tool said now, and what stands of what it said before, if it found nothing then and could run now."""
+    """A tool's new results, with its valid earlier ones if it found nothing then and can run now."""
     before = standing(before)
     if now.refused or before.refused or before.found or before.failed:
         return now
@@ -176,7 +178,7 @@ def joined(before: Said, now: Said) -> Said:
 
 
 def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
-    """What a file holds, where it was written on such a machine, with any kernels; else nothing."""
+    """The contents of a file, if it was written on such a machine, with any kernels; otherwise nothing."""
     held = json.loads(file.read_text()) if file.exists() else {"machine": {}, "tools": []}
     same = all(held["machine"].get(name) == value for name, value in machine.items() if name not in ("commit", "kernels"))
     return [Said(**one) for one in held["tools"] if same]

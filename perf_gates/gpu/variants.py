@@ -1,10 +1,10 @@
 """Which variants of kernels are timed, and which of them the checks at the shapes of models launch; without a device.
 
-    python -m perf_gates.gpu.variants     what is timed and not judged, and the fewest further checks that launch it
+    python -m perf_gates.gpu.variants     what is timed and not checked, and the fewest further checks that launch it
 
 A variant is a kernel with its constants and options, and the arguments that are left out, as a launcher chooses them for a
-shape, a batch and an H200. Left aside are strides and the length of a cache, for what is judged lies in larger buffers than
-what is timed; types, for outputs of a batch are judged in fp32; and `ALWAYS`, what every check gives.
+shape, a batch and an H200. Ignored are strides and the length of a cache, because checked tensors are in larger buffers than
+timed ones; types, because outputs of a batch are checked in fp32; and `ALWAYS`, which every check has.
 """
 
 import re
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from triton.language import constexpr
 
-from perf_gates import gates
-from perf_gates.capture import Launch, recorded
-from perf_gates.clock import compiling
-from perf_gates.on_device import on_device
+from perf_gates.gpu.clock import compiling
+from perf_gates.static.capture import Launch, given, leaves, recorded
+from perf_gates.static.on_device import on_device
+from perf_gates.verdicts import gates
 from ssmspec_ref.shapes import Array
 
 from . import core
@@ -30,14 +31,15 @@ from .rehearsal import H200, rehearse
 
 PARTS = ("steps", "buffered", "buffered_delta", "linear", "unrolled", "prefill")
 LAUNCHERS = (
-    r"^(ssd_(scan|window|tree_scan|buffered|buffered_step|chunk_scan|replay_scan)|delta_\w+|linear_rows|causal_attention)/"
+    r"^(ssd_(scan|snapshots|window|tree_scan|buffered|buffered_step|chunk_scan|replay_scan)|delta_\w+|linear_rows|causal_attention"
+    r"|conv_(step|window)|accept_greedy)/"
 )
 """The checks of what these parts and the core set launch, and of replay."""
-ADDRESSES = re.compile("stride_|L$")
+ADDRESSES = re.compile(r"(.*\.)?(stride|L$)")
 UNTIMED = ("_delta_tree_kernel", "ssd_replay_chain_kernel")
-"""Kernels that are timed nowhere, and that launchers choose for none of the other checks: any variant of theirs is judged."""
+"""Kernels that are timed nowhere, and that launchers choose in none of the other checks: any variant of them counts."""
 ALWAYS = ("A", "dt_bias", "slots", "fresh", "length")
-"""Gates that the kernel forms, slots, which prompts are new and what is committed: some timings go without."""
+"""Gates formed by the kernel, slots, flags of new prompts and committed lengths: some timings do without."""
 
 
 class Variant(NamedTuple):
@@ -53,12 +55,13 @@ class Variant(NamedTuple):
 
 
 def variant(launch: Launch) -> Variant:
-    names = launch.kernel.arg_names
-    given = dict(zip(names, launch.args, strict=False)) | launch.kwargs
-    fixed = {p.name for p in launch.kernel.params if p.is_constexpr} | {n for n in given if n not in names}
-    constants = sorted((n, given[n]) for n in fixed & given.keys() if not ADDRESSES.match(n))
-    absent = (n for n in names if n in given and given[n] is None and n not in fixed and n not in ALWAYS)
-    return Variant(launch.name, tuple(constants), tuple(absent))
+    whole, names = given(launch), launch.kernel.arg_names
+    fixed = {p.name for p in launch.kernel.params if p.is_constexpr}
+    constants = [(name, value) for name, value in (whole | launch.kwargs).items() if name in fixed or name not in names]
+    others = [leaf for name, value in whole.items() if name not in fixed for leaf in leaves(name, value)]
+    constants += [(name, value.value) for name, value in others if isinstance(value, constexpr)]
+    absent = (name for name, value in others if value is None and name.rpartition(".")[2] not in ALWAYS)
+    return Variant(launch.name, tuple(sorted(c for c in constants if not ADDRESSES.match(c[0]))), tuple(absent))
 
 
 class Place(NamedTuple):
@@ -73,7 +76,7 @@ class Place(NamedTuple):
 
 
 def timed_launches() -> dict[Variant, tuple[Place, Launch]]:
-    """What is timed: of each variant the first place where it is, and its launch there."""
+    """The timed variants: for each the first place where it is timed, and its launch there."""
     found: dict[Variant, tuple[Place, Launch]] = {}
     for part in PARTS:
         for timings, launches in rehearse(part):
@@ -100,7 +103,7 @@ def sides(pair: gates.Core) -> list[Launch]:
 
 
 class NoRows(Call):
-    """A check of which no row is judged: what it launches is all that it does."""
+    """A check without sampled rows: only its launches matter."""
 
     def __init__(self) -> None:
         self.device, self.guard, self.rng, self.drawn = "cuda", 0, np.random.default_rng(0), torch.Generator()
@@ -120,13 +123,13 @@ class NoRows(Call):
 
 def launched(check: Check) -> set[Variant]:
     """What a check launches before it compares anything."""
-    with on_device(H200), recorded() as launches, suppress(NothingJudgedError):
+    with on_device(H200), recorded() as launches, suppress(NothingJudgedError, AssertionError):
         check.run(NoRows())
     return {variant(launch) for launch in launches}
 
 
 def judged(chosen: Iterable[Check]) -> dict[str, set[Variant]]:
-    """What each check launches, by its name."""
+    """The variants that each check launches, by its name."""
     return {check.name: launched(check) for check in chosen}
 
 
@@ -137,7 +140,7 @@ def lacking(wanted: Iterable[Variant], found: dict[str, set[Variant]]) -> list[V
 
 
 def fewest(wanted: Iterable[Variant], found: dict[str, set[Variant]]) -> list[str]:
-    """Checks that launch what is wanted, each time the one of most variants; of several the first.
+    """A small set of checks that launch the wanted variants: greedily the check with most of them, the first of equals.
 
     Raises: LookupError for a variant that none of them launches.
     """
@@ -152,7 +155,7 @@ def fewest(wanted: Iterable[Variant], found: dict[str, set[Variant]]) -> list[st
 
 
 def untimed(found: dict[str, set[Variant]]) -> dict[Variant, str]:
-    """Of each kernel of `UNTIMED` the first variant that a check launches; one that none launches, without constants."""
+    """For each kernel of `UNTIMED` the first variant that a check launches; without constants if no check launches it."""
     launched = [one for variants in found.values() for one in variants]
     chosen = ([one for one in launched if one.kernel == kernel] for kernel in UNTIMED)
     return {(those or [Variant(kernel, (), ())])[0]: "not timed" for kernel, those in zip(UNTIMED, chosen, strict=True)}

@@ -1,1 +1,1 @@
-"""Every kernel at the shapes of models, judged against the oracle on sampled rows: one family of kernels a file."""
+"""Every kernel at the shapes of models, compared with the oracle on sampled rows: one file for each family of kernels."""

@@ -39,7 +39,7 @@ def checks(plan: Plan) -> Iterator[Check]:
 
 
 class Cache:
-    """Keys and values in slots out of order, NaN behind what is committed, and the rows and heads that are judged."""
+    """Keys and values in slots out of order, NaN after the committed ones, and the sampled rows and heads."""
 
     def __init__(self, call: Call, sizes: tuple[int, int, int], b: int, room: int) -> None:
         self.call, (self.h, self.g, self.e), self.live = call, sizes, b - 1 if b > 1 else 1
@@ -62,7 +62,7 @@ class Cache:
         return slot, int(self.length[slot])
 
     def expected(self, q: Array, k: Array, v: Array, row: int, mask: Array, form: Any, **how: Any) -> Approx:
-        """The outputs of one row and the judged heads, each with the keys of its group; k and v are the window's."""
+        """The outputs of one row and the sampled heads, each with the keys of its group; k and v are the window's."""
         slot, T = self.committed(row)
         group = self.heads // (self.h // self.g)
         K, V = (pulled(x[:, :T], np.array([slot]), group) for x in (self.K, self.V))
@@ -77,7 +77,7 @@ class Cache:
 
 
 def turned(call: Call, sizes: Any, b: int, t: int) -> float:
-    """Queries and keys turned by half of their channels' pairs, bit for bit as PyTorch turns them, all heads."""
+    """Rotated queries and keys, half of their channels' pairs, equal to PyTorch's bit for bit, all heads."""
     h, g, e = sizes
     q, k = call.beside(b, t, (h, e), (g, e))
     out, f = (call.blank(b, t, h, e), call.blank(b, t, g, e)), e // 4
@@ -123,7 +123,7 @@ def verify(call: Call, sizes: Any, b: int, t: int, branching: bool) -> float:
 
 
 def prompts(call: Call, sizes: Any, b: int, products: str) -> float:
-    """Prompts of many lengths as one run, over what is committed; their own keys lie in the cache already."""
+    """Prompts of many lengths as one run, after committed tokens; their own keys are in the cache already."""
     most = 40 if sizes[0] <= 4 else 300 if b > 4 else 700
     of = Cache(call, sizes, b, most)
     lengths = call.rng.integers(1, most, b)
@@ -151,7 +151,7 @@ def prompts(call: Call, sizes: Any, b: int, products: str) -> float:
 
 
 def compact(call: Call, sizes: Any, b: int, t: int) -> float:
-    """The accepted nodes behind what is committed, bit for bit, all heads."""
+    """The accepted nodes after the committed ones, bit for bit, all heads."""
     of = Cache(call, sizes, b, t)
     for x in (of.K, of.V):
         for row in range(of.live):
@@ -170,7 +170,9 @@ def compact(call: Call, sizes: Any, b: int, t: int) -> float:
         for x, old in zip((of.K, of.V), before, strict=True):
             want: Tensor = old[slot].clone()
             want[T : T + count] = old[slot, T + call.ints(path[row, :count], torch.int64)]
-            assert torch.equal(x[slot].nan_to_num(7.5), want.nan_to_num(7.5)), f"the cache of row {row} is not as moved"
+            assert torch.equal(x[slot].nan_to_num(7.5), want.nan_to_num(7.5)), (
+                f"the cache of row {row} was not moved correctly"
+            )
         assert int(new[slot]) == T + count, "another length"
     slot, T = of.committed(0)
     old_K, old_V = (x[slot : slot + 1, : T + t].double().cpu().numpy() for x in before)

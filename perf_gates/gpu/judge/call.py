@@ -1,10 +1,9 @@
-"""One call of a kernel at a model's shape: tensors on the device, poison, bystanders, and the rows that are judged.
+"""One call of a kernel at a model's shape: tensors on the device, NaN around them, unused slots, and the sampled rows.
 
 Tensors lie in buffers of NaN, states in a pool whose other slots are NaN, the inputs of a padding row are NaN, outputs are
 NaN before the call. Bits are compared on the device, all of them; values on a few rows and heads, where float64 can follow.
 """
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from perf_gates.static.kernel_modules import kernel_module
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.error_bounds.arithmetic import Approx
@@ -22,25 +22,25 @@ from ssmspec_ref.shapes import Array
 FORMS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SPARE = 3
-"""Slots of a pool that no row names."""
+"""Slots of a pool that belong to no row."""
 ROWS, HEADS = 3, 3
-"""How many are judged."""
+"""How many rows and heads are compared."""
 
 
 def launcher(name: str, function: str | None = None) -> Any:
     """A launcher of ours, by name."""
-    return getattr(importlib.import_module(f"ssmspec_kernels.{name}"), function or name)
+    return getattr(kernel_module(name), function or name)
 
 
 def declared(**changes: Any) -> NumericContract:
-    """What the kernels declare: state in fp32, activations in bf16."""
-    contract: NumericContract = importlib.import_module("ssmspec_kernels.contract").CONTRACT
+    """The contract that the kernels declare: state in fp32, activations in bf16."""
+    contract: NumericContract = kernel_module("contract").CONTRACT
     return replace(contract, **{"state": "fp32", "io": "bf16", **changes})
 
 
 @dataclass(frozen=True)
 class Check:
-    """A kernel at one shape; `run` gives the largest share of a bound that was used (0 where bits are compared), or raises
+    """A kernel at one shape; `run` returns the largest used share of a bound (0 if bits are compared), or raises
     AssertionError."""
 
     kernel: str
@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is judged: batches, lengths of windows, sizes of trees, windows and capacities of rings."""
+    """What is tested: batches, lengths of windows, sizes of trees, windows and capacities of rings."""
 
     batches: tuple[int, ...] = (1, 16, 64)
     windows: tuple[int, ...] = (1, 5, 6, 10, 32)
@@ -65,9 +65,9 @@ class Plan:
     tiny: bool = False
     """Sizes that the interpreter can take, to try the checks themselves."""
     rare: bool = False
-    """With launches that are otherwise in no check."""
+    """With launches that are in no other check."""
     further: bool = False
-    """With the checks of `further`, which are of other batches and trees."""
+    """With the checks of `further`, for other batches and trees."""
 
 
 class Call:
@@ -81,13 +81,13 @@ class Call:
     # --- tensors ---
 
     def filled(self, value: float, *shape: int, form: str = "bf16") -> Tensor:
-        """A tensor of one value, NaN on both sides."""
+        """A tensor of one value, with NaN on both sides."""
         size = int(np.prod(shape))
         buffer = torch.full((size + 2 * self.guard,), float("nan"), dtype=FORMS[form], device=self.device)
         return buffer[self.guard : self.guard + size].view(shape).fill_(value)
 
     def blank(self, *shape: int, form: str = "bf16") -> Tensor:
-        """An output that nobody has written."""
+        """An output that has not been written."""
         return self.filled(float("nan"), *shape, form=form)
 
     def normal(self, *shape: int, form: str = "bf16", scale: float = 1.0, mean: float = 0.0) -> Tensor:
@@ -102,7 +102,7 @@ class Call:
         return torch.from_numpy(np.array(array)).to(self.device, dtype)
 
     def beside(self, b: int, t: int, *parts: tuple[int, ...], form: str = "bf16") -> list[Tensor]:
-        """Activations as a projection leaves them: parts of one row of memory; those of a padding row are NaN."""
+        """Activations as a projection writes them: parts of one row of memory; those of a padding row are NaN."""
         sizes = [int(np.prod(part)) for part in parts]
         whole = self.normal(b, t, sum(sizes), form=form)
         if b > 1:
@@ -110,7 +110,7 @@ class Call:
         return [x.unflatten(-1, part) for x, part in zip(whole.split(sizes, dim=-1), parts, strict=True)]
 
     def slots(self, b: int) -> Tensor:
-        """Slots out of order, slot 0 among them; the last row of several is padding."""
+        """Slots out of order, slot 0 among them; if there are several rows, the last is padding."""
         slots = self.rng.permutation(b + SPARE)[:b]
         if 0 not in slots[: max(1, b - 1)]:
             slots[0] = 0
@@ -133,7 +133,7 @@ class Call:
         return np.unique(np.concatenate([[0, count - 1], inner]))
 
     def rows(self, b: int) -> Array:
-        """The live rows that are judged."""
+        """The sampled live rows."""
         return self.sample(b - 1 if b > 1 else 1, ROWS)
 
     def heads(self, h: int) -> Array:
@@ -141,7 +141,7 @@ class Call:
 
     @contextmanager
     def keeping(self, _owned: dict[str, Any], **tensors: Tensor) -> Iterator[None]:
-        """Assert that the block changes nothing of these tensors, their guards and gaps included, but the rows owned."""
+        """Asserts that the block changes nothing of these tensors, guards and gaps included, except the rows owned."""
         before = {name: elements(t).clone() for name, t in tensors.items()}
         yield
         for name, t in tensors.items():
@@ -149,7 +149,7 @@ class Call:
             free = torch.zeros(len(old), dtype=torch.bool, device=t.device)
             if name in _owned:
                 free.as_strided(t.shape, t.stride(), t.storage_offset())[_owned[name]] = True
-            assert bool(((old == new) | free).all()), f"{name} changed where the call owns nothing"
+            assert bool(((old == new) | free).all()), f"{name} changed outside the slots of the call"
 
 
 def elements(t: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def elements(t: Tensor) -> Tensor:
 
 
 def pulled(x: Tensor, rows: Array, heads: Array | None = None, axis: int = 2) -> Array:
-    """Some rows, and some heads of them, as the oracle takes them."""
+    """Some rows, and some heads of them, as arguments for the oracle."""
     x = x[torch.as_tensor(rows, device=x.device)]
     if heads is not None:
         x = x.index_select(axis, torch.as_tensor(heads, device=x.device))
@@ -166,13 +166,13 @@ def pulled(x: Tensor, rows: Array, heads: Array | None = None, axis: int = 2) ->
 
 
 class NothingJudgedError(AssertionError):
-    """A comparison of no elements says nothing."""
+    """A comparison of no elements proves nothing."""
 
 
 def within(what: str, found: Array, pair: Approx) -> float:
-    """The share of the bound that was used, after the assertion that it holds and says something."""
+    """The used share of the bound, after asserting that the bound holds and is not so wide that zeros would pass."""
     if not found.size:
-        raise NothingJudgedError(f"{what}: no element is judged")
+        raise NothingJudgedError(f"{what}: no element is compared")
     comparison = eb.compare(found, pair.value, pair.error)
     assert comparison.passed, f"{what}: {comparison}"
     assert bool((pair.error < np.abs(pair.value)).any()), f"{what}: zeros would pass"
@@ -180,7 +180,7 @@ def within(what: str, found: Array, pair: Approx) -> float:
 
 
 def finite(what: str, out: Tensor, live: int) -> None:
-    """Assert that every output of the live rows was written, and none of a padding row."""
+    """Asserts that every output of the live rows was written, and none of a padding row."""
     assert bool(out[:live].isfinite().all()), f"{what}: an output of a live row was not written, or is not finite"
     assert bool(out[live:].isnan().all()), f"{what}: an output of a padding row was written"
 
@@ -190,7 +190,7 @@ def chain(tokens: int) -> Array:
 
 
 def trees(call: Call, b: int, nodes: int) -> Array:
-    """The parents of another tree for each row, the first of all nodes; -2 is padding."""
+    """The parents of a different tree for each row, the first with all nodes; -2 is padding."""
     parents = np.full((b, nodes), -2)
     for row in range(b):
         size = nodes if row == 0 else int(call.rng.integers(max(1, nodes // 2), nodes + 1))
@@ -202,7 +202,7 @@ def trees(call: Call, b: int, nodes: int) -> Array:
 
 
 def ancestors(parents: Array) -> Array:
-    """mask[b, i, j]: j lies on the path from the root to i."""
+    """mask[b, i, j]: j is on the path from the root to i."""
     mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
     for row, above in zip(mask, parents, strict=True):
         for i, parent in enumerate(above):
@@ -213,12 +213,12 @@ def ancestors(parents: Array) -> Array:
 
 
 def masks(call: Call, b: int, t: int, branching: bool) -> Array:
-    """What sees what in each row: of trees, or of chains."""
+    """Which token sees which in each row: of trees, or of chains."""
     return ancestors(trees(call, b, t)) if branching else np.broadcast_to(chain(t), (b, t, t))
 
 
 def poisoned(call: Call, tokens: dict[str, Tensor], mask: Array) -> Tensor:
-    """NaN in the tokens that no node is; the mask on the device."""
+    """Writes NaN into padding tokens; returns the mask on the device."""
     dead = call.ints(~np.einsum("btt -> bt", mask), torch.bool)
     for x in tokens.values():
         x[dead] = float("nan")
@@ -226,7 +226,7 @@ def poisoned(call: Call, tokens: dict[str, Tensor], mask: Array) -> Tensor:
 
 
 def accepted(call: Call, mask: Array) -> tuple[Array, Array]:
-    """A path of each row, what some node sees, and its length; 0 now and then."""
+    """A path of each row (the ancestors of some node), and its length; sometimes 0."""
     path, advanced = np.full(mask.shape[:2], -1), np.zeros(len(mask), dtype=int)
     for b, row in enumerate(mask):
         seen = np.flatnonzero(row[call.rng.choice(np.flatnonzero(np.diag(row)))])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from perf_gates.shapes import DELTA
+from perf_gates.static.shapes import DELTA
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
@@ -23,7 +23,7 @@ from .ssd_layer import Layer as SSDLayer
 
 TINY = {"tiny": (2, 4, 17, 20)}
 LONGEST = 32
-"""Tokens of a window that `delta_chunked` takes."""
+"""Most tokens of a window of `delta_chunked`."""
 
 
 def checks(plan: Plan) -> Iterator[Check]:
@@ -60,7 +60,7 @@ def _check(model: str, sizes: Any, b: int, kernel: str, variant: str, run: Any, 
 
 @dataclass
 class Layer(SSDLayer):
-    """As for SSD; `u` is how the ring stores the solved values."""
+    """As for SSD; `u` is the storage type of the solved values in the ring."""
 
     name: str = "delta"
     u: str = "fp32"
@@ -87,7 +87,7 @@ class Layer(SSDLayer):
         return self.call.blank(self.b, t, self.sizes[1], self.sizes[3], form=self.form)
 
     def judged(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
-        """A window, each head with the keys of its group, its gates as pairs; what lies in padding is 0."""
+        """A window, each head with the keys of its group, its gates as pairs; padding is 0."""
         group = self.heads // (self.sizes[1] // self.sizes[0])
         by = {"q": group, "k": group, "v": self.heads, "g": self.heads, "beta": self.heads}
         rows = self.rows if rows is None else rows
@@ -113,7 +113,7 @@ class Layer(SSDLayer):
         return eb.delta.tree(S, window, mask, self.rule, self.contract(order="output_only"), inexact=inexact)
 
     def ring(self, capacity: int) -> Any:
-        """An empty ring, NaN in every entry, each origin somewhere else."""
+        """An empty ring, NaN in every entry, with a different origin for each row."""
         (g, h, k, v), call, s = self.sizes, self.call, len(self.S)
         entries = (
             call.blank(s, capacity, h, v, form=self.u), call.blank(s, capacity, g, k), call.blank(s, capacity, h, form="fp32")

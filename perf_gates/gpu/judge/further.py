@@ -1,13 +1,13 @@
 """Checks of other batches and trees: each launches a variant of a kernel that no other check launches, and that is timed or
-of a kernel that none launches.
+belongs to a kernel that no other check launches.
 
-`python -m perf_gates.gpu.variants` chose the names; tests/test_gates_variants.py fails where one is missing or not needed.
+`python -m perf_gates.gpu.variants` chose the names; tests/gates/test_variants.py fails if one is missing or not needed.
 """
 
 from .call import Plan
 
 PLAN = Plan(batches=(1, 4, 16, 64, 256, 32, 128), windows=(5, 6, 10), nodes=(13, 15, 63), rings=((6, 22), (6, 32)), rare=True)
-"""What they are chosen from: the batches and trees that are timed, and the rows of an unrolled tree."""
+"""The candidates: the batches and trees that are timed, and the rows of an unrolled tree."""
 NAMES = frozenset(
     (
         "causal_attention/40 heads, 8 kv, 128/packed in bf16/b1",

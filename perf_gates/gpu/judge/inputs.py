@@ -1,4 +1,4 @@
-"""The causal convolution and Mamba-1's scan at the shapes of models: all channels run, some are judged."""
+"""The causal convolution and Mamba-1's scan at the shapes of models: all channels run, some are compared."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from perf_gates.shapes import CONV, SELECTIVE
+from perf_gates.static.shapes import CONV, SELECTIVE
 from ssmspec_ref import conv, selective
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.conv import ConvParams
@@ -17,7 +17,7 @@ from ssmspec_ref.shapes import Array
 from .call import Call, Check, Plan, accepted, ancestors, declared, finite, launcher, masks, pulled, trees, within
 
 WIDTH, CHANNELS = 4, 200
-"""Taps, and the channels that are judged."""
+"""Taps, and the number of compared channels."""
 BF16 = torch.bfloat16
 
 
@@ -50,7 +50,7 @@ def _check(model: str, b: int, kernel: str, variant: str, run: Any, **how: Any) 
 
 
 class Convolution:
-    """Windows in bf16, as engines keep them, filters, and the rows and channels that are judged."""
+    """Windows in bf16, as in engines, filters, and the sampled rows and channels."""
 
     def __init__(self, call: Call, b: int, c: int) -> None:
         self.call, self.b, self.c, self.live = call, b, c, b - 1 if b > 1 else 1
@@ -68,7 +68,7 @@ class Convolution:
         return self.call.beside(self.b, t, (self.c,), (40,))[0]
 
     def state(self) -> Array:
-        """M of the judged rows and channels."""
+        """M of the sampled rows and channels."""
         at = self.slots[torch.as_tensor(self.rows, device=self.M.device)].long().cpu().numpy()
         return pulled(self.M, at, self.channels, axis=1)
 
@@ -79,7 +79,7 @@ class Convolution:
         return {"M": self.M, **self.given, **tensors}
 
     def replayed(self, t: int, branching: bool) -> tuple[dict[str, Tensor], Array]:
-        """Inputs of a window before and what was accepted of them, and the window M_0 after those."""
+        """Inputs of the previous window with its accepted tokens, and the window M_0 after those."""
         previous = self.inputs(t)
         mask = masks(self.call, self.b, t, branching)
         path, advanced = accepted(self.call, mask)
@@ -164,7 +164,7 @@ def packed(call: Call, b: int, c: int) -> float:
 
 
 class Channels:
-    """Mamba-1: parameters, states, one window, and the rows and channels that are judged."""
+    """Mamba-1: parameters, states, one window, and the sampled rows and channels."""
 
     def __init__(self, call: Call, b: int, sizes: tuple[int, int], t: int) -> None:
         self.call, (d, n), self.live = call, sizes, b - 1 if b > 1 else 1

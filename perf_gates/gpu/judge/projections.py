@@ -1,4 +1,4 @@
-"""What stands between the recurrences, at the widths of models: projections of a few rows, and norms."""
+"""The layers between the recurrences, at the widths of models: projections of a few rows, and norms."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref.linear import Linear
-from ssmspec_ref.norm import GatedNorm
+from ssmspec_ref.layers.linear import Linear
+from ssmspec_ref.layers.norm import GatedNorm
 
 from .call import Call, Check, Plan, declared, launcher, within
 
 PROJECTIONS = {"in_proj": (2560, 10576), "out_proj": (5120, 2560)}
 MOST_ROWS = 128
-"""What `linear_rows` takes; an engine with more rows uses a matrix product."""
+"""Most rows of `linear_rows`; an engine with more rows uses a matrix product."""
 
 
 def checks(plan: Plan) -> Iterator[Check]:
@@ -50,7 +50,7 @@ def linear(call: Call, m: int, k: int, o: int, **how: Any) -> float:
 
 
 def added(call: Call, m: int, k: int, o: int) -> float:
-    """All columns for a few rows, with the residual's sum of all rows bit for bit; then the layer behind it."""
+    """All columns for a few rows, with the residual's sum of all rows bit for bit; then the next layer."""
     x, W, weight = call.normal(m, k), call.normal(o, k, scale=k**-0.5), call.normal(o)
     residual, out, squares = call.normal(m, o, form="fp32"), call.blank(m, o), call.blank(m, -(-o // 16), form="fp32")
     before, y = residual.clone(), launcher("linear_rows")(x, W).float()

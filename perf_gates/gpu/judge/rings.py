@@ -1,4 +1,4 @@
-"""Buffered decoding at the shapes of models: SSD and the delta rule share what is done and how it is judged."""
+"""Buffered decoding at the shapes of models: the steps and comparisons that SSD and the delta rule share."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import concat, each
 from ssmspec_ref.shapes import Array
@@ -13,12 +14,12 @@ from ssmspec_ref.shapes import Array
 from .call import Call, finite, launcher, within
 
 Tokens = tuple[Any, dict[str, Array]]
-"""A window as the oracle takes it, and what its fields are wrong by."""
+"""A window as arguments for the oracle, and the errors of its fields."""
 
 
 @dataclass
 class Beside:
-    """One judged row: its checkpoint, with its error, and the tokens held since."""
+    """One sampled row: its checkpoint, with its error, and the tokens held since."""
 
     layer: Any
     S: Approx
@@ -26,13 +27,13 @@ class Beside:
     count: int = field(default=0)
 
     def read(self, tokens: Tokens) -> Approx:
-        """The outputs of a window behind what is held."""
+        """The outputs of a window after the held tokens."""
         window, errors = tokens if self.held is None else _behind(self.held, tokens)
         y, _ = self.layer.scan(self.S.value, window, {**errors, "S": self.S.error}, order="output_only")
         return y[:, self.count :]
 
     def flush(self) -> Approx:
-        """The checkpoint behind what is held."""
+        """The checkpoint after the held tokens."""
         if self.held is not None:
             window, errors = self.held
             _, self.S = self.layer.scan(self.S.value, window, {**errors, "S": self.S.error}, order="output_only")
@@ -58,12 +59,14 @@ def besides(layer: Any) -> list[Beside]:
 
 
 def buffered(call: Call, family: Any, sizes: Any, b: int, t: int, capacity: int, **how: Any) -> float:
-    """Windows in a row, through flushes, each advanced by what a draw accepts; then a flush of all rows by hand."""
+    """Consecutive windows, through flushes, each with a random number of accepted tokens; then a flush of all rows by
+    hand."""
     layer = family(call, sizes, b, **how)
     ring, judged, used = layer.ring(capacity), besides(layer), 0.0
     for _ in range(3 + -(-3 * capacity // (2 * t))):
         tokens, out = layer.window(t), layer.blank(t)
-        took, due = call.rng.integers(0, t + 1, b), [one.count > 0 and one.count + 2 * t > capacity for one in judged]
+        took, held = call.rng.integers(0, t + 1, b), np.array([one.count for one in judged])
+        due = (held > 0) & ReplayBuffer(capacity, t).due(held)
         owned = {"out": slice(0, layer.live), "S": layer.own}
         with call.keeping(owned, out=out, origin=ring.origin, held=ring.held, **layer.same(**tokens)):
             launcher(f"{layer.name}_buffered")(layer.S, ring, **tokens, **layer.given, out=out)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from perf_gates.shapes import SSD
+from perf_gates.static.shapes import SSD
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.records import along
 
@@ -79,7 +79,7 @@ def tree(call: Call, sizes: Any, b: int, t: int, by: str = "ssd_tree_scan", fami
 
 
 def snapshots(call: Call, sizes: Any, b: int, t: int, family: Any = Layer) -> float:
-    """A state for every token, in slots of their own."""
+    """A state for every token, in separate slots."""
     layer = family(call, sizes, b, extra=b * t)
     tokens, out = layer.window(t), layer.blank(t)
     free = np.setdiff1d(np.arange(len(layer.S)), layer.slots.cpu().numpy())
@@ -123,7 +123,7 @@ def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer
 
 
 def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) -> float:
-    """What was accepted of a window or tree into the states of two layers, which the window only read."""
+    """Commits the accepted tokens of a window or tree to the states of two layers, which the window only read."""
     layer, used = Layer(call, sizes, b), 0.0
     windows, S, start = [layer.window(t) for _ in range(2)], torch.stack([layer.S] * 2), layer.state()
     mask = masks(call, b, t, branching)
@@ -139,7 +139,7 @@ def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) ->
         found, window = pulled(moved, layer.at.cpu().numpy(), layer.heads, axis=1), layer.judged(tokens)
         for i, b_i in enumerate(layer.rows):
             if not advanced[b_i]:
-                assert np.array_equal(found[i], start[i]), "a state moved though nothing was accepted"
+                assert np.array_equal(found[i], start[i]), "a state changed although nothing was accepted"
                 continue
             took = along(row(window, i)[0], path[b_i : b_i + 1, : advanced[b_i]])
             _, state = layer.scan(start[i : i + 1], took, {}, order="output_only")
@@ -148,7 +148,7 @@ def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) ->
 
 
 def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, windows: int = 3, io: str = "bf16") -> float:
-    """Windows or trees in a row, each after the replay of what was accepted of the one before."""
+    """Consecutive windows or trees, each after the replay of the accepted tokens of the previous one."""
     layer = Layer(call, sizes, b, io=io)
     cache, path, advanced = layer.cache(t), np.full((b, t), -1), np.zeros(b, dtype=int)
     last: Tokens | None = None
@@ -170,9 +170,9 @@ def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, wi
                 _, S = layer.scan(S.value, took, {}, order="output_only")
                 used = max(used, within("S", found[i : i + 1], S))
             else:
-                assert np.array_equal(found[i], start[i]), "a state moved though nothing was accepted"
+                assert np.array_equal(found[i], start[i]), "a state changed although nothing was accepted"
             y = layer.tree(S.value, row(window, i)[0], mask[b_i : b_i + 1], {"S": S.error})
             used = max(used, within("y", layer.outputs(out)[i : i + 1], y))
-        launcher("halves", "commit_halves")(cache.half, rows=b, slots=layer.slots)
+        launcher("double_buffer", "commit_halves")(cache.half, rows=b, slots=layer.slots)
         last, (path, advanced) = window, accepted(call, mask)
     return used

@@ -14,7 +14,7 @@ from .ssd_layer import Layer
 
 
 def gated(call: Call, sizes: Any, b: int) -> float:
-    """A token with its gate and the norm's weight; the squares of the judged heads, tile by tile."""
+    """A token with its gate and the norm's weight; the squares of the sampled heads, tile by tile."""
     layer, (h, p, _, _), parts = Layer(call, sizes, b), sizes, launcher("ssd_gated", "parts")
     z, weight, squares = call.normal(b, 1, h, p), call.normal(h, p), call.blank(b, 1, parts(h, p), form="fp32")
     tokens, out = layer.window(1), layer.blank(1)
@@ -32,7 +32,7 @@ def gated(call: Call, sizes: Any, b: int) -> float:
 
 
 def gated_window(call: Call, sizes: Any, b: int, t: int, branching: bool = False) -> float:
-    """A window or tree with its gate and the norm's weight; the squares of the judged heads, all tiles of one together."""
+    """A window or tree with its gate and the norm's weight; the squares of the sampled heads, all tiles of one together."""
     layer, (h, p, _, _) = Layer(call, sizes, b), sizes
     z, weight, tokens, out = call.normal(b, t, h, p), call.normal(h, p), layer.window(t), layer.blank(t)
     mask = masks(call, b, t, branching)
@@ -49,7 +49,7 @@ def gated_window(call: Call, sizes: Any, b: int, t: int, branching: bool = False
 
 
 def weighted(layer: Layer, out: Tensor, g: Approx, weight: Tensor) -> float:
-    """v beside the weighted y silu z of the judged heads."""
+    """Compares v with the weighted y silu z of the sampled heads."""
     finite("v", out, layer.live)
     scale = constant(weight.double().cpu().numpy()[layer.heads], g.contract)
     return within("v", layer.outputs(out), (g * scale).store(layer.form))

@@ -1,4 +1,4 @@
-"""A layer of SSD: parameters, pooled states and windows on the device, and the oracle's view of the heads that are judged."""
+"""A layer of SSD: parameters, pooled states and windows on the device, and the sampled heads as arguments for the oracle."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ Sizes = tuple[int, int, int, int]
 
 @dataclass
 class Layer:
-    """Parameters, states and slots that several windows share, and the rows and heads that are judged."""
+    """Parameters, states and slots that several windows share, and the sampled rows and heads."""
 
     call: Call
     sizes: Sizes
@@ -34,7 +34,7 @@ class Layer:
 
     @property
     def form(self) -> Storage:
-        """Outputs of a batch are stored in fp32, where errors show that a bf16 output hides."""
+        """Outputs of a batch are stored in fp32, which shows errors that bf16 would hide."""
         return "bf16" if self.b == 1 else "fp32"
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Layer:
         return self.call.blank(self.b, t, *self.sizes[:2], form=self.form)
 
     def same(self, **tensors: Tensor) -> dict[str, Tensor]:
-        """What is watched in a call."""
+        """The tensors that a call must not change."""
         return {"S": self.S, **{k: v for k, v in self.given.items() if isinstance(v, Tensor)}, **tensors}
 
     # --- the judged rows and heads, and the oracle ---
@@ -72,7 +72,7 @@ class Layer:
         return pulled(out, self.rows, self.heads)
 
     def judged(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
-        """A window, each head with the B and C of its group; what lies in padding is 0."""
+        """A window, each head with the B and C of its group; padding is 0."""
         group = self.heads // (self.sizes[0] // self.sizes[3])
         by = {"x": self.heads, "dt": self.heads, "B": group, "C": group}
         rows = self.rows if rows is None else rows
@@ -93,7 +93,7 @@ class Layer:
     # --- what differs between the families ---
 
     def ring(self, capacity: int) -> Any:
-        """An empty ring, NaN in every entry, each origin somewhere else."""
+        """An empty ring, NaN in every entry, with a different origin for each row."""
         (h, p, n, g), call, s = self.sizes, self.call, len(self.S)
         entries = call.blank(s, capacity, h, p), call.blank(s, capacity, h, form="fp32"), call.blank(s, capacity, g, n)
         return launcher("ssd_ring", "Ring")(*entries, call.ints(call.rng.integers(0, capacity, s)), call.ints(np.zeros(s)))

@@ -1,4 +1,4 @@
-"""What stands between two windows, at the vocabularies of models: drafts, masks, acceptance, commits, cursors."""
+"""The work between two windows, at the vocabularies of models: drafts, masks, acceptance, commits, cursors."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +13,7 @@ from ssmspec_ref.accept import UniformDice, greedy, stop
 from ssmspec_ref.accept import sampled as by_law
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.draft import ngram
 from ssmspec_ref.shapes import Array
 
@@ -49,7 +50,7 @@ def masks(call: Call, b: int, t: int) -> float:
 
 
 def ngrams(call: Call, b: int, l: int) -> float:
-    """Histories of few tokens, of many, and of every length; a row of the table where they say too little."""
+    """Histories of few tokens, of many, and of every length; rows of the table if they give too few drafts."""
     size = 50
     slots, length = call.slots(b), call.rng.integers(1, l + 1, b + 3)
     held = call.rng.integers(0, size, (b + 3, l)) // call.rng.integers(1, size, (b + 3, 1))
@@ -67,20 +68,20 @@ def ngrams(call: Call, b: int, l: int) -> float:
 
 
 def blank(call: Call, b: int, t: int) -> Any:
-    """Room for a run, marked."""
+    """Memory for a run, filled with a marker."""
     shapes = (b, t), (b, t), (b,)
     run = (call.ints(np.full(shape, -77), torch.int64) for shape in shapes)
     return launcher("accept_greedy", "Emitted")(*run, call.ints(np.ones(b), torch.bool))
 
 
 def same_run(out: Any, row: int, run: Emitted, budget: int, eos: tuple[int, ...]) -> None:
-    """Assert that a row holds a run, cut, padded with -1."""
+    """Asserts that a row holds a run, cut, padded with -1."""
     cut, finish = stop.cut(run, (), stop.Stop(frozenset(eos)), budget)
     count, t = len(cut.tokens), out.tokens.shape[1]
     found = out.tokens[row].tolist(), out.path[row].tolist(), int(out.advanced[row]), bool(out.ended[row])
     pad = [-1] * (t - count)
     want = [*map(int, cut.tokens), *pad], [*map(int, cut.path), *pad], count, finish is not None
-    assert found == want, f"row {row} emitted {found}, but {want} is the reference's run"
+    assert found == want, f"row {row} emitted {found}, but the reference emitted {want}"
 
 
 def rows_of(call: Call, b: int, t: int, size: int) -> tuple[Array, Array, Tensor, Array]:
@@ -91,7 +92,7 @@ def rows_of(call: Call, b: int, t: int, size: int) -> tuple[Array, Array, Tensor
 
 
 def accept_greedy(call: Call, b: int, t: int, size: int) -> float:
-    """Runs of all rows; on two nodes in three the target says what a child holds."""
+    """Runs of all rows; on two nodes in three the target chooses the token of a child."""
     tokens, parents, slots, budget = rows_of(call, b, t, size)
     choice = call.rng.integers(0, size, (b, t))
     for row, above in enumerate(parents):
@@ -112,7 +113,7 @@ def accept_greedy(call: Call, b: int, t: int, size: int) -> float:
 
 
 def on_grid(weights: Tensor) -> Tensor:
-    """Laws over the last axis, multiples of 2^-24 that sum to one exactly, in fp32."""
+    """Distributions over the last axis, multiples of 2^-24 that sum to one exactly, in fp32."""
     counts = (weights.double() / weights.double().sum(dim=-1, keepdim=True) * GRID).floor()
     most = counts.argmax(dim=-1, keepdim=True)
     missing = GRID - counts.sum(dim=-1, keepdim=True)
@@ -120,7 +121,7 @@ def on_grid(weights: Tensor) -> Tensor:
 
 
 def accept_sampled(call: Call, b: int, t: int, size: int, law: str) -> float:
-    """Peaked laws over a whole vocabulary, drafts drawn from q, random noise: two rows beside the exact rule."""
+    """Peaked distributions over a whole vocabulary, drafts drawn from q, random noise: two rows against the exact rule."""
     tokens, parents, slots, budget = rows_of(call, b, t, size)
     random = lambda: torch.rand((b, t, size), generator=call.drawn, device=call.device)  # noqa: E731
     q = on_grid(random() ** 200 + 1e-9)
@@ -145,7 +146,7 @@ def accept_sampled(call: Call, b: int, t: int, size: int, law: str) -> float:
 
 
 def sampled(whole: DraftTree, law: str, p: Any, q: Any, coins: Array, picks: Array) -> Emitted:
-    """The reference's run in float64; no decision of random noise comes within a rounding of its edge."""
+    """The reference's run in float64; no random decision is within a rounding of its threshold."""
     dice = UniformDice([float(u) for u in coins], [float(u) for u in picks])
     p, q = ([row.tolist() for row in rows] for rows in (p, q))
     return by_law.sampled(whole, law, p, q, dice)
@@ -189,11 +190,11 @@ def _cursors(call: Call, slots: Tensor, advanced: Array, t: int) -> None:
     )
     found = [call.ints(x) for x in (origin, held, half)]
     launcher("cursors", "commit_window")(*found[:2], call.ints(advanced), capacity=capacity, window=t, slots=slots)
-    launcher("halves", "commit_halves")(found[2], rows=len(slots), slots=slots)
+    launcher("double_buffer", "commit_halves")(found[2], rows=len(slots), slots=slots)
+    due = ReplayBuffer(capacity, t).due(held)
     for row, slot in enumerate(slots.tolist()):
         if slot >= 0:
-            due = held[slot] + 2 * t > capacity
-            origin[slot] = (origin[slot] + held[slot]) % capacity if due else origin[slot]
-            held[slot], half[slot] = advanced[row] + (0 if due else held[slot]), 1 - half[slot]
+            origin[slot] = (origin[slot] + held[slot]) % capacity if due[slot] else origin[slot]
+            held[slot], half[slot] = advanced[row] + (0 if due[slot] else held[slot]), 1 - half[slot]
     for name, x, want in zip(("origin", "held", "half"), found, (origin, held, half), strict=True):
         assert np.array_equal(x.cpu().numpy(), want), f"{name} is not as the rule says"

@@ -1,0 +1,1 @@
+"""Measurements of whole steps of the engine."""

@@ -1,0 +1,1 @@
+"""Measurements of kernels, one family a file."""

@@ -1,0 +1,148 @@
+"""Every performance gate of a GPU runner: measure in parts, evaluate, report.
+
+    python -m perf_gates.gpu_gates --out DIR                     all parts, then the report; exits with 1 if anything is red
+    python -m perf_gates.gpu_gates --out DIR --part core engine  some parts; run again, an interrupted part is continued
+    python -m perf_gates.gpu_gates --out DIR --shard 1/2         the parts of one of two GPUs
+    python -m perf_gates.gpu_gates --out DIR --report            measure nothing, evaluate the contents of DIR; needs no GPU
+    python -m perf_gates.gpu_gates --list                        the parts, and what each shard runs
+
+DIR then holds the parts' files, core-benchmark.json, core-junit.xml, junit.xml, summary.md and durations.json; the summary is
+added to GITHUB_STEP_SUMMARY if that is set. What no part measured is unknown, and not green: `--part` and `--shard` exit
+with 0 if their own parts are complete and no measured result is red, and say so. To combine several shards, copy the files of
+their folders into one. `--archive FILE` saves DIR in one file after each part; `--resume FILE` starts from such a file.
+"""
+
+import argparse
+import os
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+from perf_gates.machine import kernels_hash, need_gpu
+from perf_gates.ratchet import bars
+from perf_gates.ratchet.outcome import Outcome, outcome
+from perf_gates.verdicts import gates
+from perf_gates.verdicts.measured import Results
+
+from . import core_part, junit, summary
+from .parts import BENCHMARK, MOST_S, PARTS, Part, Took, chosen, run
+
+MINUTES = 55
+"""Time for a whole run; a part that does not fit any more is not started."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    a = arguments(argv)
+    parts = chosen(a.part, a.shard)
+    if a.list:
+        print("\n".join(f"{p.name}: {', '.join(p.files)}; {p.expected} s expected, {MOST_S} at most a try" for p in parts))
+        return 0
+    a.out.mkdir(parents=True, exist_ok=True)
+    if a.resume:
+        with tarfile.open(a.resume) as held:
+            held.extractall(a.out, filter="data")
+    failed = [] if a.report else measured(parts, a.out, a.peers, a.minutes, a.archive)
+    whole = a.report or len(parts) == len(PARTS)
+    judged = reported(a.out)
+    red = [*core_part.reds(a.out / BENCHMARK), *(judged.reds if whole else here(judged, Results(a.out)))]
+    if a.archive:
+        archived(a.out, a.archive)
+    if failed:
+        print(f"parts that are not complete: {', '.join(failed)}")
+    if not whole:
+        print(
+            f"{', '.join(p.name for p in parts)} alone: what other parts measure is unknown; --report evaluates the whole run"
+        )
+    print("\n".join(f"red: {line}" for line in red))
+    print(f"{len(red)} red; {judged.counts()}; {a.out / 'summary.md'}")
+    return 1 if red or failed else 0
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m perf_gates.gpu_gates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("gpu-gates"), help="the folder of the run")
+    parser.add_argument("--part", nargs="+", default=[], choices=[p.name for p in PARTS], metavar="PART")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the parts of the I-th of N GPUs")
+    parser.add_argument(
+        "--peers", type=Path, help="the folder with other projects' kernels; without it their times are unknown"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="seconds for the whole run; a part that may not finish is not started"
+    )
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="the archive of an earlier run to continue")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="save the folder in this .tar.gz")
+    parser.add_argument("--report", action="store_true", help="measure nothing; evaluate what is in the folder")
+    parser.add_argument("--list", action="store_true", help="print the parts of this shard and exit")
+    a = parser.parse_args(argv)
+    if a.resume and not a.resume.exists():
+        parser.error(f"--resume is {a.resume}, which does not exist")
+    if not (a.report or a.list):
+        need_gpu(parser)
+    return a
+
+
+def shard(text: str) -> tuple[int, int]:
+    """I and N of I/N. Raises: ArgumentTypeError."""
+    i, _, n = text.partition("/")
+    if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
+        raise argparse.ArgumentTypeError(f"--shard is {text!r}; it must be I/N with 1 <= I <= N, such as 1/2")
+    return int(i), int(n)
+
+
+def measured(parts: Sequence[Part], out: Path, peers: Path | None, minutes: float, archive: Path | None) -> list[str]:
+    """Runs the parts; returns those that did not finish. A part is retried while it has tries and there is time."""
+    until, failed = monotonic() + 60 * minutes, []
+    for part in parts:
+        said = "not started: no time left"
+        for _ in range(part.tries):
+            left = until - monotonic()
+            if left < min(MOST_S, part.expected):
+                break
+            print(f"=== {part.name}", flush=True)
+            said = run(part, out, peers, left)
+            if part.name == "core":
+                core_part.written(out / BENCHMARK, out)
+            print(f"=== {part.name}: {said}", flush=True)
+            if archive:
+                archived(out, archive)
+            if said == "complete":
+                break
+        if said != "complete":
+            failed.append(part.name)
+    return failed
+
+
+def archived(out: Path, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w:gz") as held:
+        for one in sorted(out.iterdir()):
+            if one.is_file() and one.resolve() != file.resolve():
+                held.add(one, one.name)
+
+
+def reported(out: Path) -> Outcome:
+    """Evaluates the folder, and writes junit.xml and summary.md."""
+    results, held, took = Results(out), bars.read(), Took.read(out)
+    judged = outcome(gates.load(), results, kernels_hash(), held)
+    junit.write(out / "junit.xml", judged, took)
+    text = summary.text(judged, bars.times(results), held, took, core_part.pairs(out / BENCHMARK))
+    (out / "summary.md").write_text(text)
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(step, "a") as file:
+            file.write(text)
+    return judged
+
+
+def here(judged: Outcome, results: Results) -> list[str]:
+    """The red results among what was measured, without those that other parts would have measured."""
+    worse = [str(m) for m in judged.worse if m.how != "missing" or m.name.split("/")[0] in results.parts]
+    cells = [str(j) for j in judged.judged if j.red and not j.why.startswith("not measured: ")]
+    return [*judged.impossible, *worse, *cells]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

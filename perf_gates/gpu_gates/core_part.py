@@ -1,0 +1,40 @@
+"""The times of the core set as a part of a run: read from pytest-benchmark's file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..timed.place import PART
+
+
+def written(benchmark: Path, out: Path) -> bool:
+    """Writes DIR/core_set.json from the benchmarks; returns whether there were any. A measurement of several pairs counts
+    once."""
+    read = json.loads(benchmark.read_text())["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []
+    told = [b["extra_info"] for b in read if "timing" in b["extra_info"]]
+    if not told:
+        return False
+    timings: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in told:
+        place = one["place"]
+        key = place["shape"], place["operation"], place["batch"]
+        timings.setdefault(key, {"model": key[0], "operation": key[1], "batch": key[2]} | one["timing"])
+    found = {"part": PART, "machine": told[0]["machine"], "complete": True, "errors": [], "timings": [*timings.values()]}
+    (out / f"{PART}.json").write_text(json.dumps(found, indent=1) + "\n")
+    return True
+
+
+def pairs(benchmark: Path) -> list[dict[str, Any]]:
+    """The results of each pair."""
+    read = json.loads(benchmark.read_text())["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []
+    return [b["extra_info"] for b in read if "ratio" in b["extra_info"]]
+
+
+def reds(benchmark: Path) -> list[str]:
+    """Pairs that do not pass, or miss the planted delay."""
+    told = ((p, p["verdict"], p["delayed"]["verdict"]) for p in pairs(benchmark))
+    return [
+        f"core set: {p['name']}: {said}, with a delay {planted}; ratio {p['ratio']:.4f}, best {p['best']}"
+        for p, said, planted in told
+        if said != "pass" or planted != "FAIL"
+    ]

@@ -1,0 +1,1 @@
+"""Runs that compare speculation with plain decoding, token by token."""

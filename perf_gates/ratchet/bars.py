@@ -1,0 +1,140 @@
+"""Limits ("bars"): the accepted microseconds of every measurement, and the cells that are known to miss their target.
+
+    allowed = slack + 3 sqrt(e_bar^2 + e_now^2)        slack of `gates.toml`; e the relative errors of both medians     (1)
+    slower    now / bar > 1 + allowed                                                                                (2)
+    faster    now / bar < 1 / (1 + allowed)                                                                          (3)
+
+A limit is named by part, shape, operation and batch, and stores the closure hash of the code that reached it. Code that
+changed keeps its limit: a change must not make it slower. The copy and the empty launch of a part have limits too, because
+figures divide by them. `ssmspec gates accept` writes the file, with a reason.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from ..verdicts.gates import Limits, Slack
+from ..verdicts.measured import At, Results
+from .launchers import code_of
+
+FILE = Path(__file__).parent / "bars.json"
+LEAST_NOISE = 0.002
+"""The smallest credible relative error of a median: the resolution of the events, and the effect of placement."""
+MACHINE = "the machine"
+COPY_BYTES = 2**32
+"""The bytes of the copy that a part measures: 2 GiB read and written."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One measurement. Units: microseconds, a share, bytes (0: not measured)."""
+
+    us: float
+    noise: float
+    code: str
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Bars:
+    """`run` names the GPU and versions, `commits` the commit of each part, `missed` the cells below their
+    target and the value of each."""
+
+    run: dict[str, str]
+    reason: str
+    times: dict[str, Bar]
+    missed: dict[str, float] = field(default_factory=dict)
+    commits: dict[str, str] = field(default_factory=dict)
+
+
+def name_of(at: At) -> str:
+    return f"{at.part}/{at.shape}/{at.operation}/{at.batch}"
+
+
+def times(results: Results) -> dict[str, Bar]:
+    """Every measurement of a run that has a time, and the copy and the empty launch of each part."""
+    found: dict[str, Bar] = {}
+    for part, held in results.parts.items():
+        machine = held["machine"]
+        if copied := machine.get("copy_bytes_per_us"):
+            found[f"{part}/{MACHINE}/copy/1"] = Bar(COPY_BYTES / copied, 0.0, "")
+            found[f"{part}/{MACHINE}/empty launch/1"] = Bar(machine["empty_launch_us"], 0.0, "")
+    for at, timing in results.timings.items():
+        if timing["us"] > 0:
+            noise, memory = timing.get("noise"), int(timing.get("memory", 0))
+            found[name_of(at)] = Bar(timing["us"], 1.0 if noise is None else noise, code_of(at), memory)
+    return found
+
+
+def read(file: Path = FILE) -> Bars:
+    held: dict[str, Any] = json.loads(file.read_text())
+    timed = {name: Bar(**bar) for name, bar in held["times"].items()}
+    return Bars(held["run"], held["reason"], timed, held["missed"], held["commits"])
+
+
+def write(bars: Bars, file: Path = FILE) -> None:
+    """Writes one line per limit, so that a diff shows which changed."""
+
+    def block(rows: Iterable[tuple[str, Any]]) -> str:
+        return ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(rows))
+
+    timed = block((name, asdict(bar)) for name, bar in bars.times.items())
+    head = f' "run": {json.dumps(bars.run)},\n "reason": {json.dumps(bars.reason)},\n "commits": {json.dumps(bars.commits)}'
+    file.write_text(f'{{\n{head},\n "missed": {{\n{block(bars.missed.items())}\n }},\n "times": {{\n{timed}\n }}\n}}\n')
+
+
+def slack_of(name: str, slacks: Iterable[Slack]) -> Slack:
+    """The first entry whose pattern matches. Raises: LookupError for none."""
+    for slack in slacks:
+        if fnmatchcase(name, slack.of):
+            return slack
+    raise LookupError(f"{name} matches no [[slack]] of gates.toml; end the list with an entry for *")
+
+
+def allowed(name: str, bar: Bar, now: Bar, slacks: Iterable[Slack]) -> float:
+    """(1)."""
+    return slack_of(name, slacks).share + 3 * sqrt(sum(max(of.noise, LEAST_NOISE) ** 2 for of in (bar, now)))
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A measurement and its limit. `how`: slower, faster, leapt (implausibly fast), larger, smaller, missing, new."""
+
+    name: str
+    how: str
+    before: float
+    after: float
+    code: str = ""
+
+    def __str__(self) -> str:
+        if self.how == "missing":
+            return f"{self.name}: not measured; its bar is {self.before:.2f} us"
+        if self.how == "new":
+            return f"{self.name}: {self.after:.2f} us, and no bar; run `ssmspec gates accept`"
+        unit = "bytes" if self.how in ("larger", "smaller") else "us"
+        known = f" of code {self.code}" if self.code else ""
+        return f"{self.name}: {self.how}, {self.after:.2f} {unit}, limit {self.before:.2f}{known}"
+
+
+def moved(bars: Bars, found: dict[str, Bar], limits: Limits, slacks: tuple[Slack, ...]) -> Iterator[Moved]:
+    """Measurements above or below their limit, missing, or without one; (2) and (3). NaN is slower."""
+    for name, bar in bars.times.items():
+        if name not in found:
+            yield Moved(name, "missing", bar.us, 0.0, bar.code)
+            continue
+        now, most = found[name], 1 + allowed(name, bar, found[name], slacks)
+        if not now.us <= bar.us * most:
+            yield Moved(name, "slower", bar.us, now.us, bar.code)
+        elif now.us < bar.us * limits.leap and slack_of(name, slacks).share < 1 - limits.leap:
+            yield Moved(name, "leapt", bar.us, now.us, bar.code)
+        elif now.us < bar.us / most:
+            yield Moved(name, "faster", bar.us, now.us, bar.code)
+        if bar.memory and not now.memory <= bar.memory * (1 + limits.memory):
+            yield Moved(name, "larger", bar.memory, now.memory, bar.code)
+        elif now.memory < bar.memory / (1 + limits.memory):
+            yield Moved(name, "smaller", bar.memory, now.memory, bar.code)
+    yield from (Moved(name, "new", 0.0, now.us) for name, now in found.items() if name not in bars.times)

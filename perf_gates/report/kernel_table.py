@@ -1,0 +1,208 @@
+"""The table of a run on a GPU, as Markdown.
+
+`python -m perf_gates.report.kernel_table perf_gates/results --write` writes it into perf_gates/README.md.
+
+Exits with 1 if the results are incomplete: a cell without its measurement, a part made with other kernels than the current
+ones, a part with a fault, or a missed target that `missed.toml` does not explain.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..machine import kernels_hash
+from ..static.shapes import BATCHES
+from ..verdicts import missed
+from ..verdicts.measured import LOOKED_AT, PARTS, Missing, Results, ruled, stands
+from ..verdicts.targets import SHAPES, Cell, accurate_prompts, cells, peer_of, steps
+from .page_section import Marked
+from .paper_table import figure
+
+README = Path(__file__).parent.parent / "README.md"
+NOT_RUN = "not run: no time left"
+MADE = Marked("table")
+
+
+def faults(results: Results, kernels: str) -> Iterator[str]:
+    """Why the results are not those of one complete run of these kernels."""
+    for part in PARTS:
+        if part not in results.parts:
+            yield f"{part}: no file"
+            continue
+        found = results.parts[part]
+        if not stands(part, found["machine"], kernels):
+            yield f"{part}: measured on kernels {found['machine']['kernels']}, which are not the current ones; run it again"
+        yield from (f"{part}: {error}" for error in found.get("errors", []))
+        if not found.get("complete", "verdicts" in found):
+            yield f"{part}: incomplete"
+        failed = [v for v in found.get("verdicts", []) if not v["passed"]]
+        left = sum(v["message"] == NOT_RUN for v in failed)
+        if left:
+            yield f"{part}: {left} of {len(found['verdicts'])} checks {NOT_RUN}"
+        ran = (v for v in failed if v["message"] != NOT_RUN)
+        yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in ran)
+    for cell in cells():
+        try:
+            cell.reached(results)
+            shown(cell, results)
+        except Missing as missing:
+            yield str(missing)
+    yield from missed.faults(results, missed.reasons())
+
+
+def line(cell: Cell, results: Results) -> str:
+    """A row of the table; a dash for what is missing."""
+    sign = ">=" if cell.least else "<="
+    try:
+        value = cell.reached(results)
+        reached = figure(value, cell.target, "least" if cell.least else "most")
+        verdict = "reached" if cell.holds(value) else "**missed**"
+    except Missing:
+        reached, verdict = "-", "-"
+    try:
+        best = shown(cell, results)
+    except Missing:
+        best = "-"
+    columns = cell.what, cell.shape, cell.batch, f"{sign} {cell.target}", reached, floor(cell, results), best, verdict
+    return f"| {' | '.join(map(str, columns))} |"
+
+
+def floor(cell: Cell, results: Results) -> str:
+    """What bytes and launches allow; a dash if unknown."""
+    try:
+        return cell.floor if isinstance(cell.floor, str) else f"{cell.floor(results):.2f}"
+    except Missing:
+        return "-"
+
+
+def shown(cell: Cell, results: Results) -> str:
+    """The peer's figure. Raises: Missing."""
+    best = cell.best if isinstance(cell.best, str) else f"{cell.best(results):.2f}"
+    return f"{best} {cell.peer}".strip()
+
+
+def speed(results: Results) -> Iterator[str]:
+    """The table of targets."""
+    yield "| what | shape | batch | target | reached | floor | best peer | verdict |"
+    yield "|---|---|---|---|---|---|---|---|"
+    yield from (line(cell, results) for cell in cells())
+
+
+def conformance(verdicts: list[dict[str, Any]]) -> Iterator[str]:
+    """A row for each kernel and shape."""
+    yield "| kernel | shape | checks | largest share of a bound | failed |"
+    yield "|---|---|---|---|---|"
+    for kernel, model in dict.fromkeys((v["kernel"], v["model"]) for v in verdicts):
+        own = [v for v in verdicts if (v["kernel"], v["model"]) == (kernel, model)]
+        used = [v["utilisation"] for v in own if v["utilisation"] is not None]
+        most = f"{max(used):.2f}" if used else "bits"
+        yield f"| {kernel} | {model} | {len(own)} | {most} | {sum(not v['passed'] for v in own)} |"
+
+
+def machine(results: Results) -> str:
+    """Where it was measured; the copy bandwidth is that of each part."""
+    heads = [found["machine"] for found in results.parts.values()]
+    m = heads[0]
+    copies = [h["copy_bytes_per_us"] / 1e6 for h in heads if "copy_bytes_per_us" in h]
+    launches = [h["empty_launch_us"] for h in heads if "empty_launch_us" in h]
+    return (
+        f"{m['gpu']}, driver {m['driver']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']} at commit "
+        f"{m['commit'][:7]}; copy {min(copies):.2f} to {max(copies):.2f} TB/s, an empty launch "
+        f"{min(launches):.2f} to {max(launches):.2f} us."
+    )
+
+
+def text(results: Results) -> str:
+    """Everything between the markers."""
+    found = [(cell, line(cell, results)) for cell in cells()]
+    verdicts = results.parts.get("model_shapes", {}).get("verdicts", [])
+    parts = [
+        machine(results),
+        count([row for _, row in found]),
+        *older(results),
+        "\n".join(speed(results)),
+        "A plain step in us, and the slowest of ours over the fastest. Figures divided by a step use the fastest of a line:",
+        "\n".join(plain_steps(results)),
+        "Prompts with products as accurate as fp32, over the peer's time. No peer has such products, so there is no target:",
+        "\n".join(accurate(results)),
+        "Missed targets: what limits each one, and what was tried, with times of the same part and run:",
+        "\n".join(missed.text(results, missed.reasons())),
+        *lacking(results),
+        f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
+        "\n".join(conformance(verdicts)),
+    ]
+    return "\n\n".join(parts)
+
+
+def count(rows: list[str]) -> str:
+    """How many cells reach their target, and how many were not measured."""
+    reached, left = (sum(row.endswith(end) for row in rows) for end in ("| reached |", "| - |"))
+    measured = f"{reached} of {len(rows) - left} cells reach their target"
+    return f"{measured}; {left} more are not measured." if left else f"{measured}."
+
+
+def older(results: Results) -> Iterator[str]:
+    """Which outputs were checked in the parts that are older than the current rule."""
+    parts = [part for part in LOOKED_AT if part in results.parts and not ruled(part, results.parts[part]["machine"])]
+    if parts:
+        yield (
+            f"Measured before each launch of a graph had its own output: {', '.join(parts)}. There our launches shared "
+            "one output, which was looked at once at the most, after one launch or one cycle made before the recording. "
+            "Of the linear layers three products were compared, of the paths of a tree those over states of their own were "
+            "not, and the launches of a prompt all took the same one."
+        )
+
+
+def plain_steps(results: Results) -> Iterator[str]:
+    """A row for each shape and batch: our step in each part that measures it, the spread, and the peer's."""
+    yield "| shape | batch | alone | next to buffers | next to the peer's | slowest / fastest | the peer's |"
+    yield "|---|---|---|---|---|---|---|"
+    for shape in SHAPES:
+        for b in BATCHES:
+            each = [results.timings[at]["us"] if at in results.timings else None for at in steps(shape, b)]
+            ours = [us for us in each[:-1] if us is not None]
+            spread = f"{max(ours) / min(ours):.2f}" if len(ours) == len(each) - 1 else "-"
+            *shown, theirs = ("-" if us is None else f"{us:.2f}" for us in each)
+            yield f"| {shape} | {b} | {' | '.join(shown)} | {spread} | {theirs} {peer_of(shape)} |"
+
+
+def accurate(results: Results) -> Iterator[str]:
+    """A row for each kernel of prompts."""
+    yield "| kernel | shape | over the peer's |"
+    yield "|---|---|---|"
+    for kernel, shape, peer, ratio in accurate_prompts():
+        try:
+            shown = f"{ratio(results):.2f}"
+        except Missing:
+            shown = "-"
+        yield f"| {kernel} | {shape} | {shown} {peer} |"
+
+
+def lacking(results: Results) -> Iterator[str]:
+    """Why the results are incomplete, for the table itself."""
+    if wrong := list(faults(results, kernels_hash())):
+        yield "What these results lack:"
+        yield "\n".join(f"- {fault}" for fault in wrong)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.report.kernel_table", description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--missed", action="store_true", help="print only the cells that miss their target")
+    options = parser.parse_args(argv)
+    results = Results(options.results)
+    if not results.parts:
+        parser.error(f"{options.results} has no part of a run")
+    print("\n".join(r for r in speed(results) if "reached |" not in r) if options.missed else text(results))
+    wrong = list(faults(results, kernels_hash()))
+    if options.write:
+        README.write_text(MADE.put(README.read_text(), text(results)))
+    print("\n".join(wrong) or "\nall parts are complete", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The generated part of a page: the text between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The part with this name."""
+
+    name: str
+
+    @property
+    def begin(self) -> str:
+        return f"<!-- {self.name} -->"
+
+    @property
+    def end(self) -> str:
+        return f"<!-- end of {self.name} -->"
+
+    def around(self, page: str) -> tuple[str, str, str]:
+        """The text before the markers, between them, and after them.
+
+        Raises: ValueError for a page that does not contain each marker once.
+        """
+        if page.count(self.begin) != 1 or page.count(self.end) != 1:
+            raise ValueError(f"the page must hold {self.begin} and {self.end} once each")
+        before, rest = page.split(self.begin)
+        held, behind = rest.split(self.end)
+        return before, held.strip(), behind
+
+    def put(self, page: str, text: str) -> str:
+        """The page with the text between its markers. Raises: ValueError, as `around`."""
+        before, _, behind = self.around(page)
+        return f"{before}{self.begin}\n\n{text}\n\n{self.end}{behind}"

@@ -1,0 +1,1 @@
+"""From measured results to verdicts."""

@@ -1,0 +1,97 @@
+"""Whether repeated runs of the core set agree: `python -m perf_gates.verdicts.stable FILE .. --out FOLDER`.
+
+A row is a pair: the smallest and the largest ratio of all runs, their verdicts by the current best in `gates.toml`, and
+the verdicts with a planted delay, by the ratio of the same run, which must all be FAIL.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..gpu.paired_timing import Pair, TimeGate
+from ..report.page_section import Marked
+from .gates import Core, Limits, load
+
+FILE = "core.json"
+MADE = Marked("core")
+
+
+def gathered(files: Sequence[Path]) -> dict[str, Any]:
+    """What pytest-benchmark recorded in every run, by pair; and the machine of the first."""
+    pairs: dict[str, list[dict[str, Any]]] = {}
+    machine: dict[str, Any] = {}
+    for file in files:
+        for benchmark in json.loads(file.read_text())["benchmarks"]:
+            told = benchmark["extra_info"]
+            if "ratio" not in told:
+                continue  # the other side of a pair
+            machine = machine or told["machine"]
+            pairs.setdefault(told["name"], []).append(
+                {name: told[name] for name in ("ratio", "error", "best", "verdict")}
+                | {"delayed": told["delayed"]["ratio"], "delayed_verdict": told["delayed"]["verdict"]}
+            )
+    return {"machine": machine, "runs": len(files), "pairs": pairs}
+
+
+def judged(held: dict[str, Any], limits: Limits, core: Sequence[Core]) -> dict[str, Any]:
+    """The same with the verdicts by the current best ratios."""
+    best = {pair.name: pair.best for pair in core}
+
+    def again(run: dict[str, Any], name: str) -> dict[str, Any]:
+        own = run["best"] if best[name] is None else best[name]
+        return run | {"best": own, "verdict": "unknown" if own is None else verdict(run, own, limits)}
+
+    pairs = {name: [again(run, name) for run in runs] for name, runs in held["pairs"].items()}
+    return held | {"pairs": pairs}
+
+
+def verdict(run: dict[str, Any], best: float, limits: Limits) -> str:
+    pair = Pair("", "", run["ratio"], run["error"], (), ())
+    return TimeGate("", best, limits.regression, limits.noise).verdict(pair)
+
+
+def faults(held: dict[str, Any], least: int = 10) -> Iterator[str]:
+    """Pairs with too few runs, with different verdicts, and with missed delays."""
+    for name, runs in held["pairs"].items():
+        if len(runs) < least:
+            yield f"{name}: {len(runs)} runs, fewer than {least}"
+        verdicts = sorted({run["verdict"] for run in runs})
+        if verdicts != ["pass"]:
+            yield f"{name}: {', '.join(verdicts)}"
+        if missed := sum(run["delayed_verdict"] != "FAIL" for run in runs):
+            yield f"{name}: a delay was missed in {missed} of {len(runs)} runs"
+
+
+def table(held: dict[str, Any]) -> Iterator[str]:
+    yield f"{held['runs']} runs of the core set, one after the other, on one {held['machine']['gpu']}:"
+    yield ""
+    yield "| pair | best | ratios | largest error | verdicts | with 8 % more | verdicts |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, runs in held["pairs"].items():
+        ratios, delayed = ([run[key] for run in runs] for key in ("ratio", "delayed"))
+        said, caught = (", ".join(sorted({run[key] for run in runs})) for key in ("verdict", "delayed_verdict"))
+        error = max(run["error"] for run in runs)
+        spans = [f"{min(x):.3f} to {max(x):.3f}" for x in (ratios, delayed)]
+        yield f"| {name} | {runs[0]['best'] or 'none'} | {spans[0]} | {error:.2%} | {said} | {spans[1]} | {caught} |"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m perf_gates.verdicts.stable", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
+    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
+    a = parser.parse_args(argv)
+    gates = load()
+    held = judged(gathered(a.files), gates.limits, gates.core)
+    (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
+    a.page.write_text(MADE.put(a.page.read_text(), "\n".join(table(held))))
+    found = list(faults(held))
+    print("\n".join(found) or f"{held['runs']} runs say the same")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
