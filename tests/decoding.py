@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import decode, speculate, tiny
+from ssmspec_ref import decode, speculate
 from ssmspec_ref.accept import Stop
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.backtrack import activation_replay, joint, snapshots, tree
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.decode import Choose, Row, Sequences, Settings, most_likely
-from ssmspec_ref.model import Model, ModelState
+from ssmspec_ref.model import Model, ModelState, tiny
 from ssmspec_ref.records import rows
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.speculate import Drafter, Judge, Kept, Window

@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from ssmspec_ref import mixer as layers
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
 from ssmspec_ref.functions import sigmoid, softplus
+from ssmspec_ref.layers import mixer as layers
 from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 from ssmspec_ref.shapes import Array, ChannelState, DeltaState, State
 from ssmspec_ref.ssd import SSDParams, SSDWindow
@@ -321,6 +321,7 @@ def inputs(
             )
         case layers.SelectiveMixer():
             return layers.MixerInputs(pre, layers.SelectiveGates(rng.normal(size=pre.shape) if z else None))
+    raise AssertionError(f"a {type(mixer).__name__} is of no kind that is drawn here")
 
 
 def layer(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import NumericContract
-from ssmspec_ref.layer import DeltaLayer, Mamba1Layer
-from ssmspec_ref.mixer import DeltaGates, SSDGates
+from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer
+from ssmspec_ref.layers.mixer import DeltaGates, SSDGates
 from ssmspec_ref.records import each
 from ssmspec_ref.selective import SelectiveWindow
 
@@ -295,7 +295,7 @@ class Machine:
         return self.rms(y * act, norm.weight, norm.eps, norm.groups)
 
     def layer(self, state: Any, u: Any, layer: Any) -> tuple[Any, Any, Any]:
-        """`ssmspec_ref.layer.scan`, every stage in float32 and stored as outputs are."""
+        """`ssmspec_ref.layers.layer.scan`, every stage in float32 and stored as outputs are."""
         pre, gates, z = getattr(self, f"_{type(layer).__name__.lower()}")(low(u), layer)
         c, M = self.conv(state.M, wide(pre), layer.mixer.conv)
         if isinstance(layer, Mamba1Layer):

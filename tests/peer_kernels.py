@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from conformance.adapters import sglang, vllm
-from conformance.adapters.peers import Tensors
-from conformance.adapters.pools import Pool
+from conformance.adapters.peer_kernels.pools import Pool
+from conformance.adapters.peer_kernels.sources import Tensors
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.conv import ConvParams
 

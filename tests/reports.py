@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from conformance.report import Diagnosis, Output, Report, Result, Writer, header, read_report
+from conformance.report.stream import Diagnosis, Output, Report, Result, Writer, header, read_report
 
 CONTRACT = "fp32/sequential"
 

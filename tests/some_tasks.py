@@ -3,7 +3,7 @@
 import os
 import time
 
-from perf_gates.workers import VISIBLE
+from perf_gates.losslessness.workers import VISIBLE
 
 
 class Tasks:

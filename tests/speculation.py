@@ -13,7 +13,7 @@ import numpy as np
 from ssmspec_ref import slots
 from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
-from ssmspec_ref.mixer import MixerInputs, MixerState, scan
+from ssmspec_ref.layers.mixer import MixerInputs, MixerState, scan
 from ssmspec_ref.records import arrays, each, rows
 from ssmspec_ref.shapes import Array
 from tests.families import TOLERANCE, Family, Kind, Sizes, inputs, layer, same_bits
@@ -57,7 +57,7 @@ class Excess:
     unchanged: bool = True  # these rows, and the sequences outside the batch, bit for bit
 
     def compare(self, got: Array, ref: Array) -> None:
-        """max|got - ref| / allowed, TOLERANCE of max|ref|; the bounds of float64 are in `test_ref_backtrack_bounds`."""
+        """max|got - ref| / allowed, TOLERANCE of max|ref|; the bounds of float64 are in `tests/ref/test_backtrack_bounds`."""
         assert got.shape == ref.shape
         with np.errstate(invalid="ignore"):
             error = float(np.max(np.abs(got - ref)))

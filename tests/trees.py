@@ -5,9 +5,12 @@ from typing import Any, TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
-from ssmspec_ref import conv, delta, delta_tree, selective, selective_tree, ssd, ssd_tree, tree
+from ssmspec_ref import conv, delta, selective, ssd, tree
+from ssmspec_ref.delta import tree as delta_tree
 from ssmspec_ref.records import each
+from ssmspec_ref.selective import tree as selective_tree
 from ssmspec_ref.shapes import Array, Parents
+from ssmspec_ref.ssd import tree as ssd_tree
 from tests import families
 from tests.families import Family, Sizes
 

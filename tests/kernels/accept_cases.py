@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.accept_greedy import Emitted
+from ssmspec_kernels.tokens.accept_greedy import Emitted
 from ssmspec_ref.accept import Stop, stop
 from ssmspec_ref.accept import emitted as runs
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded

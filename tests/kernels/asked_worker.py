@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from perf_gates import ptx
-from perf_gates.capture import build, launches_of
-from perf_gates.compiled import disassembled
-from perf_gates.entry import BF16, BOOL, FP32, I32, meta
-from perf_gates.shapes import DELTA
-from ssmspec_kernels import delta_held
-from ssmspec_kernels.delta_solved import scratch
+from perf_gates.static import ptx
+from perf_gates.static.capture import build, launches_of
+from perf_gates.static.compiled import disassembled
+from perf_gates.static.entry import BF16, BOOL, FP32, I32, meta
+from perf_gates.static.shapes import DELTA
+from ssmspec_kernels.delta import delta_held
+from ssmspec_kernels.delta.delta_solved import scratch
 from tests.kernels.mutants import mutated
 
 G, H, K, V = DELTA["qwen3.5-4b"]
@@ -74,7 +74,8 @@ def operations(sass: str) -> list[str]:
 
 def on_sm_90(module: ModuleType) -> ModuleType:
     """The module with launches as on sm_90: placed early, and with the registers that are given there."""
-    sys.modules[f"{module.__package__}.launch"].overlaps = lambda device: True  # type: ignore[attr-defined]
+    package = module.__name__.partition(".")[0]
+    sys.modules[f"{package}.launch"].overlaps = lambda device: True  # type: ignore[attr-defined]
     given, hopper = module.registers, SimpleNamespace(is_cuda=True, device=None)
     module.registers = lambda S, *sizes: given(hopper, *sizes)  # type: ignore[attr-defined]
     return module

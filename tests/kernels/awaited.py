@@ -3,14 +3,14 @@
 Run by `test_awaited` in a process without the interpreter, for the kernel and for faults planted in it.
 """
 
-import importlib
 import json
 from types import ModuleType
 from typing import Any
 
-from perf_gates import ptx
-from perf_gates.capture import build, launches_of
-from perf_gates.entry import FP32, meta
+from perf_gates.static import ptx
+from perf_gates.static.capture import build, launches_of
+from perf_gates.static.entry import FP32, meta
+from perf_gates.static.kernel_modules import kernel_module
 
 from .mutants import mutated
 
@@ -58,7 +58,7 @@ def with_squares(module: ModuleType) -> list[str]:
 
 
 def main() -> None:
-    rows, end = (importlib.import_module(f"ssmspec_kernels.{name}") for name in ("linear_rows", "linear_added"))
+    rows, end = (kernel_module(name) for name in ("linear_rows", "linear_added"))
     squares, residual = TWOFOLD.values()
     print(
         json.dumps(
@@ -67,7 +67,7 @@ def main() -> None:
                 "with squares": with_squares(rows),
                 "with a residual": added(end),
                 "squares are not awaited": with_squares(mutated(rows, *squares)),
-                "the residual is not awaited": added(mutated(end, *residual, file="linear_rows.py")),
+                "the residual is not awaited": added(mutated(end, *residual)),
                 **{name: alone(mutated(rows, *change)) for name, change in FAULTS.items()},
             }
         )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.delta_ring import Ring
+from ssmspec_kernels.delta.ring.delta_ring import Ring
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.delta import DeltaWindow
 from ssmspec_ref.error_bounds.arithmetic import Approx

@@ -8,37 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_kernels import (
-    accept_greedy,
-    accept_sampled,
-    causal_attention,
-    commit_tokens,
-    conv_commit,
-    conv_packed,
-    conv_step,
-    delta_buffered,
-    delta_buffered_step,
-    delta_chunk_scan,
-    delta_chunked,
-    delta_flush,
-    delta_scan,
-    delta_snapshots,
-    gated_norm,
-    kv_compact,
-    linear_added,
-    linear_rows,
-    ngram_drafts,
-    norm,
-    rotary,
-    selective_scan,
-    selective_tree,
-    ssd_buffered_step,
-    ssd_chunk_scan,
-    ssd_flush,
-    tree_attention,
-    tree_mask,
-)
-from ssmspec_kernels.accept_greedy import Emitted
+from ssmspec_kernels.attention import causal_attention, kv_compact, rotary, tree_attention, tree_mask
+from ssmspec_kernels.conv import conv_commit, conv_packed, conv_step
+from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots
+from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
+from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.ssd import ssd_chunk_scan
+from ssmspec_kernels.ssd.ring import ssd_buffered_step, ssd_flush
+from ssmspec_kernels.tokens import accept_greedy, accept_sampled, commit_tokens, ngram_drafts
+from ssmspec_kernels.tokens.accept_greedy import Emitted
 from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, ssd_cases, ssd_rings
 
 Arguments = dict[str, Any]

@@ -13,7 +13,6 @@ declares no `traffic_bytes`.
 
 import ast
 import functools
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from perf_gates.static.kernel_modules import homes, kernel_module
+
 PACKAGE = "ssmspec_kernels"
-MODULES = {"commit_halves": "halves", "commit_window": "cursors"}
+MODULES = {"commit_halves": "double_buffer", "commit_window": "cursors"}
 """Launchers that are not named after their modules."""
 INNER = {"delta_held", "delta_solved", "delta_tree_products", "ssd_buffered_short", "ssd_tree_large"}
 """Modules whose kernels the launcher of another module starts: they are part of its row."""
@@ -34,7 +35,7 @@ EXACT = {
     "commit_tokens",
     "conv_commit",
     "cursors",
-    "halves",
+    "double_buffer",
     "kv_compact",
     "ngram_drafts",
     "rotary",
@@ -111,9 +112,9 @@ class Recorder:
         GridExecutor.__call__ = launching
         comparison.Comparison = compared  # type: ignore[assignment, misc]
         for name in modules():
-            module = importlib.import_module(f"{PACKAGE}.{name}")
+            module = kernel_module(name)
             if hasattr(module, "traffic_bytes"):
-                module.traffic_bytes = formula(module.traffic_bytes)  # type: ignore[attr-defined]
+                module.traffic_bytes = formula(module.traffic_bytes)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
@@ -157,12 +158,12 @@ class Recorder:
 
 
 def launcher(frame: Any) -> str:
-    """The module of the package that was called from outside; a launch from elsewhere keeps the name of its module."""
+    """The module of the package that was called from outside; a launch from elsewhere keeps the whole name of its module."""
     outermost, name = "", str(frame.f_globals["__name__"])
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
         if package == PACKAGE and module:
-            outermost = module
+            outermost = module.rpartition(".")[2]
         frame = frame.f_back
     return outermost or name
 
@@ -178,8 +179,7 @@ def formula(function: Any) -> Any:
 @functools.cache
 def modules() -> dict[str, bool]:
     """The modules of the package that launch kernels, and whether they declare `traffic_bytes`."""
-    folder = Path(str(importlib.import_module(PACKAGE).__path__[0]))
-    found = {path.stem: path.read_text() for path in sorted(folder.glob("*.py"))}
+    found = {name: Path(str(kernel_module(name).__file__)).read_text() for name in sorted(homes())}
     named = {MODULES.get(name.split()[0], name.split()[0]) for name in budgets()}
     rows = {m: text for m, text in found.items() if m not in INNER and (m in named or launches(text))}
     return {m: "\ndef traffic_bytes(" in text for m, text in rows.items()}
@@ -193,14 +193,14 @@ def launches(source: str) -> bool:
 
 @functools.cache
 def budgets() -> dict[str, Any]:
-    from perf_gates import compiled
+    from perf_gates.static import compiled
 
     return compiled.budgets()[1]
 
 
 def costs(module: str) -> tuple[list[int], int]:
     """(3): the most registers on each architecture, and the most bytes spilled."""
-    from perf_gates.entry import ARCHITECTURES
+    from perf_gates.static.entry import ARCHITECTURES
 
     own = {name: c for name, c in budgets().items() if MODULES.get(name.split()[0], name.split()[0]) == module}
     registers = [max((c.registers for n, c in own.items() if n.endswith(f"sm_{a}")), default=0) for a in ARCHITECTURES]

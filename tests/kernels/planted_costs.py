@@ -3,19 +3,17 @@
 Run by `test_compiled` in a process without the interpreter.
 """
 
-import importlib
 import json
-import pkgutil
 
 import torch
 import triton
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
-import ssmspec_kernels
-from perf_gates import catalogue
-from perf_gates.compiled import launches_on, rows
-from perf_gates.entry import Entry, meta
+from perf_gates.static import catalogue
+from perf_gates.static.compiled import launches_on, rows
+from perf_gates.static.entry import Entry, meta
+from perf_gates.static.kernel_modules import homes, kernel_module
 
 
 @triton.jit
@@ -48,8 +46,8 @@ SHAPES = (((4, 64, 128), torch.float32), ((9, 64), torch.float32), ((4,), torch.
 def uncovered() -> list[str]:
     """The kernels of the package that no entry of the catalogue launches."""
     held = set()
-    for module in pkgutil.iter_modules(ssmspec_kernels.__path__):
-        found = vars(importlib.import_module(f"ssmspec_kernels.{module.name}")).values()
+    for name in homes():
+        found = vars(kernel_module(name)).values()
         held |= {f.__name__ for f in found if isinstance(f, JITFunction) and f.__name__.endswith("_kernel")}
     entries = ((entry, capability) for entry in catalogue.entries() for capability in entry.on)
     return sorted(held - {launch.name for entry, capability in entries for launch in launches_on(entry, capability)})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from perf_gates.gpu import model_shapes
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict, judge
-from perf_gates.workers import Failed
+from perf_gates.losslessness.workers import Failed
 
 BREAKS, ENDS = "accept_greedy", "commit_tokens"
 ERROR = "AcceleratorError: CUDA error: an illegal memory access was encountered"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ssmspec_kernels.accept_greedy import Emitted as Tensors
+from ssmspec_kernels.tokens.accept_greedy import Emitted as Tensors
 from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept import rejection as chain_rule
 from ssmspec_ref.accept.distribution import acceptance, point_mass, residual, without

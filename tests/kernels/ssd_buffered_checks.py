@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import cursors
-from ssmspec_kernels import ssd_buffered as kernel
+from ssmspec_kernels.shared import cursors
+from ssmspec_kernels.ssd.ring import ssd_buffered as kernel
 from ssmspec_ref import ssd
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from tests.kernels import ssd_cases as cases

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import halves
-from ssmspec_kernels.ssd_replay_scan import Cache
+from ssmspec_kernels.shared import double_buffer as halves
+from ssmspec_kernels.ssd.replay.ssd_replay_scan import Cache
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import ssd
 from ssmspec_ref.records import along, each

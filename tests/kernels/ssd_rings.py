@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.ssd_ring import Ring
+from ssmspec_kernels.ssd.ring.ssd_ring import Ring
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import concat, each

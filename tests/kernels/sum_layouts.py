@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from perf_gates.capture import build, launches_of
-from perf_gates.entry import meta
-from ssmspec_kernels.selective_scan import selective_scan
-from ssmspec_kernels.ssd_scan import ssd_scan
-from ssmspec_kernels.ssd_snapshots import ssd_snapshots
+from perf_gates.static.capture import build, launches_of
+from perf_gates.static.entry import meta
+from ssmspec_kernels.selective.selective_scan import selective_scan
+from ssmspec_kernels.ssd.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd.ssd_snapshots import ssd_snapshots
 
 LAYOUT = re.compile(r"^(#\w+) = (#ttg\.\S+<.*>)$", re.MULTILINE)
 SUM = re.compile(r'"tt\.reduce"\([^)]*\) <\{axis = (\d) : i32.*?\(tensor<([0-9x]*)xf32, ([^()]*)>\) ->', re.DOTALL)

@@ -103,7 +103,7 @@ class Kept:
             if name in owned:
                 free.as_strided(t.shape, t.stride(), t.storage_offset())[owned[name]] = True
             same = torch.equal(_elements(t)[~free], self.before[name][~free])
-            assert same, f"{name} changed where the call owns nothing"
+            assert same, f"{name} changed outside the slots of the call"
 
 
 def _elements(t: Tensor) -> Tensor:

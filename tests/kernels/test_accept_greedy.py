@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import accept_greedy as module
+from ssmspec_kernels.tokens import accept_greedy as module
 from ssmspec_ref.accept import greedy
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 

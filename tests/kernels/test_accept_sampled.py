@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import accept_sampled as module
-from ssmspec_kernels.accept_greedy import Emitted, new_emitted
+from ssmspec_kernels.tokens import accept_sampled as module
+from ssmspec_kernels.tokens.accept_greedy import Emitted, new_emitted
 from ssmspec_ref.accept import UniformDice, proposals
 from ssmspec_ref.accept import multi_step as tree_rule
 from ssmspec_ref.accept.draft_tree import DraftTree
@@ -231,18 +231,18 @@ MUTANTS = {
     ),
     "the residual outlives its node": (
         "iid",
-        "l, S, W = one - one, one, one\n                        summed",
+        "l, S, W = one - one, one, one\n                summed",
         "summed",
     ),
     "the pick at the parent": (
         "iid",
-        "node = child\n                        p_n",
+        "node = child\n                p_n",
         "p_n",
     ),
     "the pick's noise of the root": (
         "iid",
-        "u = tl.load(picks + b * stride_pick_b + node * stride_pick_t).to(tl.float64)\n                x",
-        "u = tl.load(picks + b * stride_pick_b).to(tl.float64)\n                x",
+        "u = tl.load(picks + b * stride_pick.b + node * stride_pick.t).to(tl.float64)\n        x",
+        "u = tl.load(picks + b * stride_pick.b).to(tl.float64)\n        x",
     ),
     "the coin of the parent": (
         "iid",
@@ -271,13 +271,13 @@ MUTANTS = {
     ),
     "the cut is passed": (
         "iid",
-        "walking = over == 0\n                        going = walking",
-        "walking = over < 2\n                        going = walking",
+        "walking = over == 0\n                going = walking",
+        "walking = over < 2\n                going = walking",
     ),
     "q of the root": (
         "iid",
-        "q_n = q + b * stride_q_b + node * stride_q_t",
-        "q_n = q + b * stride_q_b",
+        "q_n = q + b * stride_q.b + node * stride_q.t",
+        "q_n = q + b * stride_q.b",
     ),
 }
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import commit_tokens as module
-from ssmspec_kernels.accept_greedy import Emitted, accept_greedy
+from ssmspec_kernels.tokens import commit_tokens as module
+from ssmspec_kernels.tokens.accept_greedy import Emitted, accept_greedy
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 
 from . import accept_cases as cases

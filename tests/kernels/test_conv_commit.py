@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import conv_commit
+from ssmspec_kernels.conv import conv_commit
 from ssmspec_ref import errors
 from tests.kernels.conv_cases import Options, case
 from tests.kernels.mutants import caught, mutated
@@ -71,21 +71,21 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("conv_commit.py", "if slot >= 0:", "if slot > 0:"),
-    ("conv_commit.py", "b * stride_u_b", "slot * stride_u_b"),
-    ("conv_commit.py", "b * stride_path_b", "slot * stride_path_b"),
-    ("conv_commit.py", "slot * stride_M_s", "b * stride_M_s"),
-    ("conv_commit.py", "            end = tokens\n", "            end = tokens - 1\n"),
-    ("conv_commit.py", "inside = c < C", "inside = c <= C"),
-    ("conv_commit.py", "        write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
-    ("conv_taps.py", "i = first + k", "i = first + k + 1"),
-    ("conv_taps.py", "node = i - W", "node = i - W + 1"),
-    ("conv_taps.py", "node * stride_u_t", "node * stride_M_c"),
-    ("conv_taps.py", "mask=inside & held & (i < W)", "mask=inside & held & (i <= W)"),
-    ("conv_taps.py", "tl.where(i < W, old, new)", "tl.where(i <= W, old, new)"),
+    ("conv_commit_kernel", "if slot >= 0:", "if slot > 0:"),
+    ("conv_commit_kernel", "b * stride_u_b", "slot * stride_u_b"),
+    ("conv_commit_kernel", "b * stride_path_b", "slot * stride_path_b"),
+    ("conv_commit_kernel", "slot * stride_M_s", "b * stride_M_s"),
+    ("conv_commit_kernel", "            end = tokens\n", "            end = tokens - 1\n"),
+    ("conv_commit_kernel", "inside = c < C", "inside = c <= C"),
+    ("conv_commit_kernel", "        store_columns(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
+    ("load_columns", "i = first + k", "i = first + k + 1"),
+    ("load_columns", "node = i - W", "node = i - W + 1"),
+    ("load_columns", "node * stride_u_t", "node * stride_M_c"),
+    ("load_columns", "mask=inside & held & (i < W)", "mask=inside & held & (i <= W)"),
+    ("load_columns", "tl.where(i < W, old, new)", "tl.where(i <= W, old, new)"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_commit, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_commit, old, new, at=at), check, CASES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import conv_packed
+from ssmspec_kernels.conv import conv_packed
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from ssmspec_ref.conv import ConvParams
@@ -139,26 +139,26 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("conv_packed.py", "(starts[None, :] <= t[:, None])", "(starts[None, :] < t[:, None])"),
-    ("conv_packed.py", "behind = source >= begin", "behind = source > begin"),
-    ("conv_packed.py", "behind = source >= begin", "behind = source >= 0"),
-    ("conv_packed.py", "source = t - (W - 1 - k)", "source = t - (W - k)"),
-    ("conv_packed.py", "(W + source - begin)", "(W - 1 + source - begin)"),
-    ("conv_packed.py", "(t < tl.load(bounds + sequences))", "(t < tokens)"),
-    ("conv_packed.py", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
-    ("conv_packed.py", "held = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "held = mine"),
-    ("conv_packed.py", "k * stride_weight_w", "(W - 1 - k) * stride_weight_w"),
-    ("conv_packed.py", "        commit_packed(M, u, bounds, slots, fresh, block_c)\n", "        pass\n"),
+    ("_conv_packed_kernel", "(starts[None, :] <= t[:, None])", "(starts[None, :] < t[:, None])"),
+    ("_conv_packed_kernel", "behind = source >= begin", "behind = source > begin"),
+    ("_conv_packed_kernel", "behind = source >= begin", "behind = source >= 0"),
+    ("_conv_packed_kernel", "source = t - (W - 1 - k)", "source = t - (W - k)"),
+    ("_conv_packed_kernel", "(W + source - begin)", "(W - 1 + source - begin)"),
+    ("_conv_packed_kernel", "(t < tl.load(bounds + sequences))", "(t < tokens)"),
+    ("_conv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
+    ("_conv_packed_kernel", "held = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "held = mine"),
+    ("_conv_packed_kernel", "k * stride_weight_w", "(W - 1 - k) * stride_weight_w"),
+    ("conv_packed", "        commit_packed(M, u, bounds, slots, fresh, block_c)\n", "        pass\n"),
     (
-        "conv_commit.py",
+        "conv_commit_kernel",
         "bounds + b + 1).to(tl.int64) - begin",
         "bounds + b + 1).to(tl.int64)",
     ),
-    ("conv_commit.py", "inputs += begin * stride_u_t", "inputs += begin * stride_M_c"),
-    ("conv_commit.py", "held = tl.load(fresh + b) == 0", "held = tl.load(fresh + b) != 0"),
+    ("conv_commit_kernel", "inputs += begin * stride_u_t", "inputs += begin * stride_M_c"),
+    ("conv_commit_kernel", "held = tl.load(fresh + b) == 0", "held = tl.load(fresh + b) != 0"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_packed, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_packed, old, new, at=at), check, CASES)

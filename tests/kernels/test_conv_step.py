@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import conv_step
+from ssmspec_kernels.conv import conv_step
 from ssmspec_ref import conv, errors
 from ssmspec_ref import error_bounds as eb
 from tests.kernels.conv_cases import Options, case
@@ -103,26 +103,26 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("conv_step.py", "if slot >= 0:", "if slot > 0:"),
-    ("conv_step.py", "if slot >= 0:", "if slot >= -1:"),
-    ("conv_step.py", "window = window[1:]", "window = window[:-1]"),
-    ("conv_step.py", "b * stride_u_b", "slot * stride_u_b"),
-    ("conv_step.py", "b * stride_y_b", "slot * stride_y_b"),
-    ("conv_step.py", "slot * stride_M_s", "b * stride_M_s"),
-    ("conv_step.py", "inside = c < C", "inside = c <= C"),
-    ("conv_step.py", "        write(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
-    ("conv_step.py", "stride_M_c, 0, 0, W, 1)", "stride_M_c, 0, 0, W, 0)"),
-    ("conv_taps.py", "window[k] * taps[k]", "window[k] * taps[W - 1 - k]"),
-    ("conv_taps.py", "y = shift", "y = -shift"),
-    ("conv_taps.py", "if ACTIVATION:", "if not ACTIVATION:"),
-    ("conv_taps.py", "(w < W)[None, :]", "(w < W - 1)[None, :]"),
-    ("conv_taps.py", "w[None, :] == k", "w[None, :] == W - 1 - k"),
+    ("_conv_step_kernel", "if slot >= 0:", "if slot > 0:"),
+    ("_conv_step_kernel", "if slot >= 0:", "if slot >= -1:"),
+    ("_conv_step_kernel", "window = window[1:]", "window = window[:-1]"),
+    ("_conv_step_kernel", "b * stride_u_b", "slot * stride_u_b"),
+    ("_conv_step_kernel", "b * stride_y_b", "slot * stride_y_b"),
+    ("_conv_step_kernel", "slot * stride_M_s", "b * stride_M_s"),
+    ("_conv_step_kernel", "inside = c < C", "inside = c <= C"),
+    ("_conv_step_kernel", "        store_columns(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)\n", ""),
+    ("_conv_step_kernel", "stride_M_c, 0, 0, W, 1)", "stride_M_c, 0, 0, W, 0)"),
+    ("filtered", "window[k] * taps[k]", "window[k] * taps[W - 1 - k]"),
+    ("filtered", "y = shift", "y = -shift"),
+    ("filtered", "if ACTIVATION:", "if not ACTIVATION:"),
+    ("store_columns", "(w < W)[None, :]", "(w < W - 1)[None, :]"),
+    ("store_columns", "w[None, :] == k", "w[None, :] == W - 1 - k"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_step, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_step, old, new, at=at), check, CASES)
 
 
 def test_the_cases_use_slot_0_and_padding() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import conv_tree, conv_window
+from ssmspec_kernels.conv import conv_tree, conv_window
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors, tree
 from tests.kernels.conv_cases import Options, case, forest, tree_mask
@@ -96,7 +96,7 @@ REFUSED = {
     "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
     "final": (lambda m: {"keep": "final"}, errors.ParameterError, "no one window"),
     "nothing to commit": (lambda m: {"keep": "committed"}, errors.ParameterError, "previous"),
-    "path alone": (lambda m: {"path": PARENTS}, errors.ParameterError, "no inputs"),
+    "path alone": (lambda m: {"path": PARENTS}, errors.ParameterError, "no previous inputs"),
     "large": (
         lambda m: {"u": torch.zeros(4, 129, 11), "parents": PARENTS.repeat(1, 26)[:, :129], "out": None},
         errors.Unsupported,
@@ -117,25 +117,25 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("conv_tree.py", "if slot >= 0:", "if slot > 0:"),
-    ("conv_tree.py", "real, parent = given >= -1", "real, parent = given >= 0"),
-    ("conv_tree.py", "real, parent = given >= -1", "real, parent = given >= -2"),
-    ("conv_tree.py", "real, parent = i < T, i - 1", "real, parent = i < T, i - 2"),
-    ("conv_tree.py", "tl.gather(parent, at, 0), q - 1)", "tl.gather(parent, at, 0), q)"),
-    ("conv_tree.py", "path_back = parent, ()", "path_back = i - 1, ()"),
-    ("conv_tree.py", "path_back[W - 2 - k]", "path_back[k]"),
-    ("conv_tree.py", "window[W - m][None, :]", "window[W - 1][None, :]"),
-    ("conv_tree.py", "tl.static_range(1, W - k)", "tl.static_range(1, W - 1 - k)"),
-    ("conv_tree.py", "value * taps[k]", "value * taps[W - 1 - k]"),
-    ("conv_tree.py", "mask=real[:, None] & inside[None, :]", "mask=inside[None, :]"),
-    ("conv_tree.py", "tl.where(real[:, None], acc, 0.0)", "acc"),
-    ("conv_tree.py", "b * stride_parents_b", "slot * stride_parents_b"),
-    ("conv_tree.py", "W, 0 if COMMIT else 1,", "W, 0,"),
-    ("conv_tree.py", "        if COMMIT:\n", "        if COMMIT and False:\n"),
-    ("conv_tree.py", "t[:, None] * stride_u_t", "t[:, None] * stride_y_t"),
+    ("_conv_tree_kernel", "if slot >= 0:", "if slot > 0:"),
+    ("_conv_tree_kernel", "real, parent = given >= -1", "real, parent = given >= 0"),
+    ("_conv_tree_kernel", "real, parent = given >= -1", "real, parent = given >= -2"),
+    ("_conv_tree_kernel", "real, parent = i < T, i - 1", "real, parent = i < T, i - 2"),
+    ("_conv_tree_kernel", "tl.gather(parent, at, 0), q - 1)", "tl.gather(parent, at, 0), q)"),
+    ("_conv_tree_kernel", "path_back = parent, ()", "path_back = i - 1, ()"),
+    ("_conv_tree_kernel", "path_back[W - 2 - k]", "path_back[k]"),
+    ("_conv_tree_kernel", "window[W - m][None, :]", "window[W - 1][None, :]"),
+    ("_conv_tree_kernel", "tl.static_range(1, W - k)", "tl.static_range(1, W - 1 - k)"),
+    ("_conv_tree_kernel", "value * taps[k]", "value * taps[W - 1 - k]"),
+    ("_conv_tree_kernel", "mask=real[:, None] & inside[None, :]", "mask=inside[None, :]"),
+    ("_conv_tree_kernel", "tl.where(real[:, None], acc, 0.0)", "acc"),
+    ("_conv_tree_kernel", "b * stride_parents_b", "slot * stride_parents_b"),
+    ("_conv_tree_kernel", "W, 0 if COMMIT else 1,", "W, 0,"),
+    ("_conv_tree_kernel", "        if COMMIT:\n", "        if COMMIT and False:\n"),
+    ("_conv_tree_kernel", "t[:, None] * stride_u_t", "t[:, None] * stride_y_t"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_tree, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_tree, old, new, at=at), check, CASES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import conv_step, conv_window
+from ssmspec_kernels.conv import conv_step, conv_window
 from ssmspec_ref import conv, errors
 from ssmspec_ref import error_bounds as eb
 from tests.kernels.conv_cases import Case, Options, case
@@ -139,7 +139,7 @@ REFUSED = {
     "small pool": (lambda m: {"M": m.M[:2], "slots": None}, errors.ParameterError, "pool"),
     "another keep": (lambda m: {"keep": "all"}, errors.ParameterError, "keep"),
     "nothing to commit": (lambda m: {"keep": "committed"}, errors.ParameterError, "previous"),
-    "advanced alone": (lambda m: {"advanced": torch.ones(4, dtype=torch.int64)}, errors.ParameterError, "no inputs"),
+    "advanced alone": (lambda m: {"advanced": torch.ones(4, dtype=torch.int64)}, errors.ParameterError, "no previous inputs"),
     "inputs alone": (lambda m: {"previous": m.u}, errors.ParameterError, "0 of advanced and path"),
     "both": (
         lambda m: {"previous": m.u, "advanced": m.slots, "path": torch.zeros(4, 5, dtype=torch.int64)},
@@ -162,30 +162,30 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("conv_window.py", "if slot >= 0:", "if slot > 0:"),
-    ("conv_window.py", 'if KEEP == "committed":', 'if KEEP == "none":'),
-    ("conv_window.py", 'if KEEP == "final":', 'if KEEP != "none":'),
-    ("conv_window.py", "after += (tl.where(real, window[k + 1], window[k]),)", "after += (window[k + 1],)"),
-    ("conv_window.py", "after += (tl.where(real, u_t, window[W - 1]),)", "after += (u_t,)"),
-    ("conv_window.py", "ACTIVATION), 0.0)", "ACTIVATION), 1.0)"),
-    ("conv_window.py", "mask=inside & real", "mask=inside"),
-    ("conv_window.py", "inside & (moved > 0)", "inside"),
-    ("conv_window.py", "inside & (moved > 0)", "inside & (moved > 1)"),
-    ("conv_window.py", "at * stride_u_t", "at * stride_y_t"),
-    ("conv_window.py", "at * stride_live_t", "stride_live_t"),
-    ("conv_window.py", 'W, 1 if KEEP == "none" else 0,', "W, 0,"),
-    ("conv_window.py", "if live is None or previous is not None:", "if live is None:"),
-    ("conv_window.py", "b * stride_previous_b", "slot * stride_previous_b"),
-    ("conv_taps.py", "i = first + k", "i = first + k - 1"),
-    ("conv_taps.py", "tl.where(i < W, old, new)", "new"),
-    ("conv_taps.py", "mask=inside & held & (i < W)", "mask=inside & held"),
-    ("conv_taps.py", "mask=i < LONGEST", "mask=i < LONGEST - 1"),
-    ("conv_taps.py", "(nodes >= 0)", "(nodes > 0)"),
-    ("conv_taps.py", "tl.maximum(taken, 0)", "tl.maximum(taken, 1)"),
-    ("conv_taps.py", "node * stride_u_t", "(node + 1) * stride_u_t"),
+    ("_conv_window_kernel", "if slot >= 0:", "if slot > 0:"),
+    ("_conv_window_kernel", 'if KEEP == "committed":', 'if KEEP == "none":'),
+    ("_conv_window_kernel", 'if KEEP == "final":', 'if KEEP != "none":'),
+    ("_conv_window_kernel", "after += (tl.where(real, window[k + 1], window[k]),)", "after += (window[k + 1],)"),
+    ("_conv_window_kernel", "after += (tl.where(real, u_t, window[W - 1]),)", "after += (u_t,)"),
+    ("_conv_window_kernel", "ACTIVATION), 0.0)", "ACTIVATION), 1.0)"),
+    ("_conv_window_kernel", "mask=inside & real", "mask=inside"),
+    ("_conv_window_kernel", "inside & (moved > 0)", "inside"),
+    ("_conv_window_kernel", "inside & (moved > 0)", "inside & (moved > 1)"),
+    ("_conv_window_kernel", "at * stride_u_t", "at * stride_y_t"),
+    ("_conv_window_kernel", "at * stride_live_t", "stride_live_t"),
+    ("_conv_window_kernel", 'W, 1 if KEEP == "none" else 0,', "W, 0,"),
+    ("_conv_window_kernel", "if live is None or previous is not None:", "if live is None:"),
+    ("_conv_window_kernel", "b * stride_previous_b", "slot * stride_previous_b"),
+    ("load_columns", "i = first + k", "i = first + k - 1"),
+    ("load_columns", "tl.where(i < W, old, new)", "new"),
+    ("load_columns", "mask=inside & held & (i < W)", "mask=inside & held"),
+    ("accepted_count", "mask=i < LONGEST", "mask=i < LONGEST - 1"),
+    ("accepted_count", "(nodes >= 0)", "(nodes > 0)"),
+    ("accepted_count", "tl.maximum(taken, 0)", "tl.maximum(taken, 1)"),
+    ("load_columns", "node * stride_u_t", "(node + 1) * stride_u_t"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_window, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(conv_window, old, new, at=at), check, CASES)

@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from perf_gates import counted, gates
-from perf_gates.gates import Counted
+from perf_gates.static import counted
+from perf_gates.verdicts import gates
+from perf_gates.verdicts.gates import Counted
 
 pytestmark = pytest.mark.interpreter
 
@@ -69,5 +70,5 @@ def test_a_formula_that_is_off_and_a_race_are_said() -> None:
 
 
 def test_a_case_of_no_family_is_refused() -> None:
-    with pytest.raises(ValueError, match="give a kernel whose name starts with ssd, delta or linear"):
+    with pytest.raises(ValueError, match="it must be a kernel whose name starts with ssd, delta or linear"):
         counted.case("norm T=6")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import cursors
+from ssmspec_kernels.shared import cursors
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.errors import ParameterError, RingOverflow, ShapeMismatch
 from tests.kernels.mutants import mutated
@@ -48,7 +48,7 @@ def test_wrong_cursors_are_refused() -> None:
         cursors.commit_window(origin, held, torch.zeros(3).int(), capacity=9, window=5)
     with pytest.raises(ShapeMismatch, match="axis s"):
         cursors.commit_step(origin, held[:2], capacity=9, rows=2)
-    with pytest.raises(ParameterError, match="rows came as 2"):
+    with pytest.raises(ParameterError, match="rows is 2"):
         cursors.commit_step(origin, held, capacity=9, rows=2, slots=slots)
     with pytest.raises(ParameterError, match="the pool holds 6 states for 7 rows"):
         cursors.commit_step(origin, held, capacity=9, rows=7)

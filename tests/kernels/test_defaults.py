@@ -1,51 +1,34 @@
 """What a kernel takes where nothing is given: what the oracle's records take, and the full operation."""
 
 import inspect
-import pkgutil
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-import ssmspec_kernels
-from ssmspec_kernels import (
-    causal_attention,
-    conv_packed,
-    conv_step,
-    conv_tree,
-    conv_window,
-    delta_buffered,
-    delta_buffered_step,
-    delta_chunk_scan,
-    delta_chunked,
-    delta_flush,
-    delta_scan,
-    delta_snapshots,
-    delta_tree,
-    gated_norm,
-    linear_added,
-    linear_rows,
-    norm,
-    selective_scan,
-    selective_tree,
-    ssd_buffered,
-    ssd_buffered_step,
+from perf_gates.static.kernel_modules import homes, kernel_module
+from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
+from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
+from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
+from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.ssd import (
     ssd_chunk_scan,
     ssd_commit,
     ssd_gated,
     ssd_gated_window,
-    ssd_replay_scan,
     ssd_scan,
     ssd_snapshots,
     ssd_tree_scan,
     ssd_window,
-    tree_attention,
 )
+from ssmspec_kernels.ssd.replay import ssd_replay_scan
+from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
 from ssmspec_ref.attention import AttentionParams
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams
-from ssmspec_ref.norm import GatedNorm, Norm
+from ssmspec_ref.layers.norm import GatedNorm, Norm
 from ssmspec_ref.selective import SelectiveParams
 from ssmspec_ref.ssd import SSDParams
 from tests.kernels.mutants import mutated
@@ -93,8 +76,7 @@ def test_defaults_are_those_of_the_oracle(record: type, module: ModuleType) -> N
 
 def test_every_launcher_with_such_a_default_is_listed() -> None:
     known = STATED.keys() | {name for record in RECORDS for name in defaults(record)}
-    names = [module.name for module in pkgutil.iter_modules(ssmspec_kernels.__path__)]
-    launchers = {name: getattr(import_module(f"ssmspec_kernels.{name}"), name, None) for name in names}
+    launchers = {name: getattr(kernel_module(name), name, None) for name in homes()}
     found = {name for name, run in launchers.items() if inspect.isfunction(run) and defaults(run).keys() & known}
     assert found == {module.__name__.rpartition(".")[2] for _, module in PAIRS}
 
@@ -108,7 +90,7 @@ def check_bytes(module: ModuleType) -> None:
 
 
 def test_bytes_are_counted_for_fp32_states_and_bf16_activations() -> None:
-    modules = [import_module(f"ssmspec_kernels.{module.name}") for module in pkgutil.iter_modules(ssmspec_kernels.__path__)]
+    modules = [kernel_module(name) for name in homes()]
     counted = [module for module in modules if hasattr(module, "traffic_bytes")]
     assert sum(bool(defaults(module.traffic_bytes).keys() & {"state", "io"}) for module in counted) > 20
     for module in counted:

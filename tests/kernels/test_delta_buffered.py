@@ -12,10 +12,12 @@ import triton
 import triton.language as tl
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import cursors, delta_flush, due_first
-from ssmspec_kernels import delta_buffered as verify
-from ssmspec_kernels.delta_ring import Ring
-from ssmspec_kernels.due_first import row_in_turn
+from ssmspec_kernels.delta.ring import delta_buffered as verify
+from ssmspec_kernels.delta.ring import delta_flush
+from ssmspec_kernels.delta.ring.delta_ring import Ring
+from ssmspec_kernels.shared import cursors
+from ssmspec_kernels.shared import flush_order as due_first
+from ssmspec_kernels.shared.flush_order import row_in_turn
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
@@ -118,7 +120,7 @@ def test_tokens_that_are_not_there_decay_nothing_however_large_the_bias(channel:
 
 @pytest.mark.parametrize(("of", "channel"), [("of_k", True), ("real", False)])
 def test_a_planted_decay_of_tokens_that_are_not_there_is_caught(of: str, channel: bool) -> None:
-    mutant = mutated(verify, f"            g_x = tl.where({of}, g_x, 0.0)\n", "")
+    mutant = mutated(verify, f"        g_x = tl.where({of}, g_x, 0.0)\n", "", at="_sums")
     with pytest.raises(AssertionError):
         check_steep(mutant, channel)
 
@@ -280,11 +282,11 @@ def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written(
     check_far_rows(verify)
 
 
-@pytest.mark.parametrize(("file", "indent"), [("delta_buffered.py", 16), ("delta_stream.py", 8)])
-def test_a_planted_product_of_32_bits_is_caught(file: str, indent: int) -> None:
+@pytest.mark.parametrize(("at", "indent"), [("_read_stream", 8), ("fold_stream", 8)])
+def test_a_planted_product_of_32_bits_is_caught(at: str, indent: int) -> None:
     """In the loop that reads, and in the one that folds."""
     step = f"\n{' ' * indent}at_r += ROWS * row_stride"
-    mutant = mutated(verify, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), file=file)
+    mutant = mutated(verify, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), at=at)
     with pytest.raises(AssertionError):
         check_far_rows(mutant)
 
@@ -292,7 +294,7 @@ def test_a_planted_product_of_32_bits_is_caught(file: str, indent: int) -> None:
 def test_a_short_window_that_is_none_is_refused() -> None:
     case, ring = cases.draw(Options(io="bf16")), rings.ring_of(Options(io="bf16"), 8, torch.float32)
     before = untouchables(case, ring)
-    with pytest.raises(ParameterError, match="a short window came with"):
+    with pytest.raises(ParameterError, match="a short window has"):
         case.call(verify.delta_buffered, ring=ring, short=True)
     assert_untouched(before, case, ring)
 
@@ -341,7 +343,7 @@ def test_weights_of_a_history_in_bf16_are_kept_as_fp32() -> None:
 
 @pytest.mark.parametrize("part", ["mid", "hi"])
 def test_a_planted_weight_without_a_part_is_caught(part: str) -> None:
-    mutant = mutated(verify, f"            Y = tl.dot(u_l, h_{part}, acc=Y)\n", "", file="delta_buffered_short.py")
+    mutant = mutated(verify, f"            Y = tl.dot(u_l, h_{part}, acc=Y)\n", "")
     with pytest.raises(AssertionError):
         check_history(mutant)
 
@@ -401,12 +403,12 @@ def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
         (5, {}, RingOverflow, "a ring of 5 cannot hold the windows of 3 tokens"),
         (8, {"window": 2}, ParameterError, "the window holds 3 tokens, but 2 are declared"),
         (8, {"window": 5}, RingOverflow, "at least 10"),
-        (8, {"k": lambda c: c.k.bfloat16()}, PrecisionError, "q, k, v came as"),
-        (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
+        (8, {"k": lambda c: c.k.bfloat16()}, PrecisionError, "q, k, v are"),
+        (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths is"),
         (8, {"q": lambda c: c.q[..., :5]}, ShapeMismatch, "axis k has size"),
         (8, {"ring": lambda r: replace(r, k=r.k.bfloat16())}, PrecisionError, "ring.k holds torch.bfloat16"),
         (8, {"ring": lambda r: replace(r, u=r.u[:, :7])}, ShapeMismatch, "axis l has size"),
-        (8, {"ring": lambda r: replace(r, g=r.g.double())}, PrecisionError, "ring.g came as"),
+        (8, {"ring": lambda r: replace(r, g=r.g.double())}, PrecisionError, "ring.g is"),
         (8, {"ring": lambda r: replace(r, held=r.held[:-1])}, ShapeMismatch, "axis s has size"),
     ],
 )
@@ -429,7 +431,7 @@ def check_flush_refused(module: ModuleType, rows: int, changes: dict[str, Any]) 
     case, ring = cases.draw(Options(b=3, spare=3)), rings.ring_of(Options(b=3, spare=3, poison=0.5), 5, torch.float32)
     ring.held.fill_(4)
     before = cases.whole(case.S).clone()
-    with pytest.raises(ParameterError, match=r"rows and eps came as|the pool holds 6 states"):
+    with pytest.raises(ParameterError, match=r"rows and eps are|the pool holds 6 states"):
         module.delta_flush(case.S, ring, rows, **{"slots": case.slots, **changes})
     assert cases.untouched(before, cases.whole(case.S))
 
@@ -462,7 +464,6 @@ def test_a_planted_refusal_of_the_flush_is_caught(wrong: str) -> None:
         check_flush_refused(mutant, rows, changes)
 
 
-RING, STREAM = "delta_ring.py", "delta_stream.py"
 WINDOW_FAULTS = [
     ("if (count + 2 * WINDOW > CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),
     (" & (length > 0):", ":", None),
@@ -471,18 +472,18 @@ WINDOW_FAULTS = [
     ("place(first + count + t, CAPACITY), real & is_key,", "place(first + count + t, CAPACITY), (t < T) & is_key,", None),
     ("(l < count)[None, :]", "(l < count - 1)[None, :]", None),
     ("Y = (r_x * tl.exp(G_x))[:, None] * Y if", "Y = r_x[:, None] * Y if", None),
-    ("        Y += past\n", "", None),
+    ("    Y += past\n", "", None),
     ("Y = dot_onto_right(Y, x_r, part, SPLIT)", "Y += 0", None),
     ("tl.where(is_key, beta_x, -1.0)[:, None]", "tl.where(is_key, 1.0, -1.0)[:, None]", None),
     ("(t[:, None] > t[None, :]) |", "(t[:, None] > t[None, :] + 1) |", None),
     ("owns_g & (h % HEADS_PER_KEY == 0), owns_g, CHANNEL", "h < 0, owns_g, CHANNEL", None),
-    ("part.to(at_r.dtype.element_ty)", "part.to(tl.bfloat16).to(at_r.dtype.element_ty)", STREAM),
-    ("part = left * part", "part = part", STREAM),
+    ("part.to(at_r.dtype.element_ty)", "part.to(tl.bfloat16).to(at_r.dtype.element_ty)", "fold_stream"),
+    ("part = left * part", "part = part", "fold_stream"),
     ("norms(x, tl.where(is_key, 1.0, scale), eps, L2_NORM), norms(k_l, 1.0, eps, L2_NORM)",
      "norms(x, tl.where(is_key, 1.0, scale), eps, L2_NORM), norms(k_l, 1.0, eps, False)", None),
-    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
-    ("past = l < held", "past = l <= held", RING),
-    ("u.to(ring_u.dtype.element_ty), mask=new", "u.to(tl.bfloat16).to(ring_u.dtype.element_ty), mask=new", RING),
+    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", "place"),
+    ("past = l < held", "past = l <= held", "load_history"),
+    ("u.to(ring_u.dtype.element_ty), mask=new", "u.to(tl.bfloat16).to(ring_u.dtype.element_ty), mask=new", "append"),
 ]  # fmt: skip
 
 
@@ -491,9 +492,9 @@ SHORT_FAULTS = [
     ("if (length > 0) & (count + 2 * WINDOW > CAPACITY):", "if count + 2 * WINDOW > CAPACITY:"),
     ("real, past = t < length, l < count", "real, past = t < T, l < count"),
     ("real, past = t < length, l < count", "real, past = t < length, l < count - 1"),
-    ("load_left(at_x, t_x < length, 3)", "load_left(at_x, t_x < length, 0)"),
-    ("tl.where(row_x < 8, at_q + t_x * stride_q_t, at_k + t_x * stride_k_t)", "at_k + t_x * stride_k_t"),
-    ("g_x, mask=real & is_key)", "g_x, mask=is_key & (t < T))"),
+    ("load_left(start, real, 3)", "load_left(start, real, 0)"),
+    ("tl.where(row_x < 8, at_q + t_x * stride.q.t, at_k + t_x * stride.k.t)", "at_k + t_x * stride.k.t"),
+    ("g_x, mask=real & is_key)", "g_x, mask=is_key & (t <= tl.sum((real & is_key).to(tl.int64), axis=0)))"),
     ("if h % HEADS_PER_KEY == 0:", "if h >= 0:"),
     ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:"),
     ("total = last(G_l, count - 1)", "total = last(G_l, count - 2)"),
@@ -519,6 +520,14 @@ SHORT_FAULTS = [
 ]
 
 
+IN_SHORT = {
+    "total = last(G_l, count - 1)": "_short_sums",
+    "t[:, None] > t[None, :]) |": "_short_inverse",
+    "tl.where(is_key, beta_x, -1.0)[:, None]": "_short_inverse",
+}
+"""Of these, what the kernel for many rows has too."""
+
+
 def check_short(module: ModuleType) -> None:
     check_window_bytes(module, Options(t=3, io="bf16", b=2, h=2, k=128, v=36), 3, "bf16", short=True)
     check_tiles(module)
@@ -529,7 +538,7 @@ def check_short(module: ModuleType) -> None:
 @pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
 def test_planted_fault_of_short_windows_is_caught(old: str, new: str) -> None:
     with pytest.raises(AssertionError):
-        check_short(mutated(verify, old, new, file="delta_buffered_short.py"))
+        check_short(mutated(verify, old, new, at=IN_SHORT.get(old)))
 
 
 def check_all_windows(module: ModuleType) -> None:
@@ -538,8 +547,8 @@ def check_all_windows(module: ModuleType) -> None:
     check_window_bytes(module, Options(t=3, v=33), 3, "fp32")
 
 
-@pytest.mark.parametrize(("old", "new", "file"), WINDOW_FAULTS, ids=[new for _, new, _ in WINDOW_FAULTS])
-def test_planted_fault_of_the_windows_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(verify, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), WINDOW_FAULTS, ids=[new for _, new, _ in WINDOW_FAULTS])
+def test_planted_fault_of_the_windows_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(verify, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all_windows(mutant)

@@ -10,8 +10,8 @@ import torch
 from triton.runtime.errors import InterpreterError
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import cursors
-from ssmspec_kernels import delta_buffered_step as kernel
+from ssmspec_kernels.delta.ring import delta_buffered_step as kernel
+from ssmspec_kernels.shared import cursors
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
@@ -156,11 +156,11 @@ def test_rows_that_stream_from_beyond_2_to_the_31_elements_are_read_and_written(
     check_far_rows(kernel)
 
 
-@pytest.mark.parametrize(("file", "indent"), [("delta_buffered_step.py", 16), ("delta_stream.py", 8)])
-def test_a_planted_product_of_32_bits_is_caught(file: str, indent: int) -> None:
+@pytest.mark.parametrize(("at", "indent"), [("_read_stream", 8), ("fold_stream", 8)])
+def test_a_planted_product_of_32_bits_is_caught(at: str, indent: int) -> None:
     """In the loop that reads, and in the one that folds."""
     step = f"\n{' ' * indent}at_r += ROWS * row_stride"
-    mutant = mutated(kernel, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), file=file)
+    mutant = mutated(kernel, step, step.replace("row_stride", "tl.cast(row_stride, tl.int32)"), at=at)
     with pytest.raises(AssertionError):
         check_far_rows(mutant)
 
@@ -233,13 +233,13 @@ def test_planted_gates_in_bf16_are_caught(at: str, channel: bool) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "several tokens": ({"t": 3}, ParameterError, "standard decode takes one"),
-    "keys of another type": ({"k": lambda c, r: c.k.bfloat16()}, PrecisionError, "q, k, v came as"),
+    "keys of another type": ({"k": lambda c, r: c.k.bfloat16()}, PrecisionError, "q, k, v are"),
     "a ring of another type": ({"ring": lambda c, r: replace(r, k=r.k.bfloat16())}, PrecisionError, r"ring\.k holds"),
     "entries of other heads": ({"ring": lambda c, r: replace(r, u=r.u[:, :, :2])}, ShapeMismatch, "axis h has size"),
     "a small pool": ({"S": lambda c, r: c.S[:2], "slots": lambda c, r: None}, ShapeMismatch, "axis s has size"),
     "lengths of others": ({"lengths": lambda c, r: torch.ones(2).int()}, ShapeMismatch, "axis b has size"),
-    "a bias alone": ({"dt_bias": lambda c, r: torch.zeros(4)}, ParameterError, "dt_bias came without A"),
-    "a short ring in fp32": ({"short": lambda c, r: True}, ParameterError, "a short ring came with 8 entries"),
+    "a bias alone": ({"dt_bias": lambda c, r: torch.zeros(4)}, ParameterError, "dt_bias is given without A"),
+    "a short ring in fp32": ({"short": lambda c, r: True}, ParameterError, "a short ring has 8 entries"),
 }
 
 
@@ -264,13 +264,13 @@ STEP_FAULTS = [
     (" + tl.sum(k_t * q_t, axis=0) * (r_k * u)", "", None),
     ("total = since + g_t", "total = since", None),
     ("since = last(G_l, count - 1)", "since = last(G_l, count - 2)", None),
-    ("part += k_r[:, None] * u[None, :]", "pass", "delta_stream.py"),
-    ("part = left * part", "part = part", "delta_stream.py"),
+    ("part += k_r[:, None] * u[None, :]", "pass", "fold_stream"),
+    ("part = left * part", "part = part", "fold_stream"),
     ("for n in range(count):", "for n in range(count - 1):", None),
-    ("tl.store(at_kept + at * stride_ring_k_l + i, raw", "tl.store(at_kept + at * stride_ring_k_l + i, k_t * r_k", None),
+    ("real, u, raw, g_t", "real, u, k_t * r_k, g_t", "_delta_buffered_step_kernel"),
     ("read_key = pairs(left * sum_k + ", "read_key = pairs(sum_k + ", None),
     ("sum_q += fours(part * x_q[:, None])", "sum_q += fours(part * x_k[:, None])", None),
-    ("            state += k_t[:, None] * (r_k * u)[None, :]\n            o_t", "            o_t", None),
+    ("        state += k_t[:, None] * (r_k * u)[None, :]\n        o_t", "        o_t", None),
 ]
 
 
@@ -280,7 +280,7 @@ SHORT_FAULTS = [
     ("(full == 0) & real & (tl.program_id(0) == 0)", "(full == 0) & (tl.program_id(0) == 0)"),
     ("(full == 0) & real & (tl.program_id(0) == 0)", "real & (tl.program_id(0) == 0)"),
     ("if h % HEADS_PER_KEY == 0:", "if h >= 0:"),
-    ("tl.store(at_decay + at_new * stride_ring_g_l, g_t)", "tl.store(at_decay + at_new * stride_ring_g_l, since)"),
+    ("return g_t, beta_t, left, r_q", "return since, beta_t, left, r_q"),
     ("+ i, k_t, mask=in_k)", "+ i, q_t, mask=in_k)"),
     ("l == count - 1, G_l, 0.0)", "l == count - 2, G_l, 0.0)"),
     ("left = tl.exp(since + g_t)", "left = tl.exp(since)"),
@@ -306,6 +306,10 @@ SHORT_FAULTS = [
 ]
 
 
+IN_SHORT = {"r_l * tl.exp(since - G_l + g_t)"}
+"""Of these, what the kernel for many rows has too."""
+
+
 def check_short(module: ModuleType) -> None:
     for held in (3, 4):
         check_step_bytes(module, Options(t=1, io="bf16", k=32, v=36), held, True)
@@ -316,7 +320,7 @@ def check_short(module: ModuleType) -> None:
 @pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
 def test_planted_fault_of_short_rings_is_caught(old: str, new: str) -> None:
     with pytest.raises(AssertionError):
-        check_short(mutated(kernel, old, new, file="delta_step_short.py"))
+        check_short(mutated(kernel, old, new, at="_entry_weights" if old in IN_SHORT else None))
 
 
 def check_all_steps(module: ModuleType) -> None:
@@ -326,8 +330,8 @@ def check_all_steps(module: ModuleType) -> None:
             check_steps(module, *STEPS[i], output_only, tokens=tokens, short=False)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), STEP_FAULTS, ids=[new for _, new, _ in STEP_FAULTS])
-def test_planted_fault_of_standard_decode_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), STEP_FAULTS, ids=[new for _, new, _ in STEP_FAULTS])
+def test_planted_fault_of_standard_decode_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all_steps(mutant)

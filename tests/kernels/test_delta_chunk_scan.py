@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_chunk_scan as kernel
-from ssmspec_kernels import packed_chunks
 from ssmspec_kernels.contract import Products, of_products
+from ssmspec_kernels.delta import delta_chunk_scan as kernel
+from ssmspec_kernels.shared import packed_chunks
 from ssmspec_ref import delta, exact_probes, packed
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.delta import DeltaWindow
@@ -263,8 +263,8 @@ def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Optio
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"q": lambda c: c.run["q"][..., :-1]}, ShapeMismatch, "q came with shape"),
-    ({"k": lambda c: c.run["k"].bfloat16()}, PrecisionError, "q, k, v came as"),
+    ({"q": lambda c: c.run["q"][..., :-1]}, ShapeMismatch, "q has shape"),
+    ({"k": lambda c: c.run["k"].bfloat16()}, PrecisionError, "q, k, v are"),
     ({"S": lambda c: c.case.S.double()}, PrecisionError, "float64"),
     (
         {"S": lambda c: c.case.S[:1], "slots": lambda c: None, "fresh": lambda c: None},
@@ -272,17 +272,17 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "the pool holds 1 states",
     ),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
-    ({"chunk": lambda c: 8}, ParameterError, "chunk came as 8; give a power of two"),
-    ({"chunk": lambda c: 128}, ParameterError, "chunk came as 128; give 16, 32 or 64"),
+    ({"chunk": lambda c: 8}, ParameterError, "chunk is 8; give a power of two"),
+    ({"chunk": lambda c: 128}, ParameterError, "chunk is 128; give 16, 32 or 64"),
     ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
     ({"dt_bias": lambda c: torch.zeros(2)}, ParameterError, "dt_bias needs A"),
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
-    ({"scratch": lambda c: torch.zeros(3, 2, 34, 8)}, ShapeMismatch, "scratch came as"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 8)}, ShapeMismatch, "scratch is"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
-    ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
-    ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
-    ({"scratch": lambda c: torch.zeros(3, 2, 34, 16).double()}, ShapeMismatch, "scratch came as"),
-    ({"scratch": lambda c: torch.zeros(3, 2, 34, 32)[..., ::2]}, ShapeMismatch, "scratch came as"),
+    ({"products": lambda c: "tf32"}, ParameterError, "products is 'tf32'; give 'fp32' or 'bf16'"),
+    ({"products": lambda c: "bf16"}, PrecisionError, "products is 'bf16' for activations in torch.float32"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 16).double()}, ShapeMismatch, "scratch is"),
+    ({"scratch": lambda c: torch.zeros(3, 2, 34, 32)[..., ::2]}, ShapeMismatch, "scratch is"),
     (
         {name: lambda c, name=name: c.run[name].repeat(1, 2, 1)[:, :3] for name in ("q", "k")},
         ParameterError,
@@ -341,18 +341,18 @@ FAULTS = [
     ("tl.store(at_P + HALF, tl.zeros_like(T_a))", "pass", None),
     ("in_b, in_k = t < end, t + HALF < end,", "in_b, in_k = t < end, t + HALF < end + 1,", None),
     ("tl.load(at_r + HALF + CHUNK)", "tl.load(at_r + CHUNK)", None),
-    ("stride_T_c), R, SPLIT, ROUND)", "stride_T_c), R.to(tl.bfloat16).to(tl.float32), SPLIT, ROUND)", None),
+    ("stride_T.c), R, SPLIT, ROUND)", "stride_T.c), R.to(tl.bfloat16).to(tl.float32), SPLIT, ROUND)", None),
     ("CHUNK * CHUNK), U, SPLIT, ROUND)", "CHUNK * CHUNK), R, SPLIT, ROUND)", None),
-    ("at_T = scratch + first * stride_T_c", "at_T = scratch + b * stride_T_c", None),
+    ("at_T = scratch + first * stride_T.c", "at_T = scratch + b * stride_T.c", None),
     ("mask=real[:, None] & in_v[None, :])", "mask=(t < tokens)[:, None] & in_v[None, :])", None),
-    ("v + h * stride_v_h", "v + group * stride_v_h", None),
+    ("v + h * stride_v.h", "v + group * stride_v.h", None),
     ("return tl.where(there, g_t, 0.0)", "return g_t", None),
-    ("scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)", "scale * tl.rsqrt(tl.sum(f * f, axis=1))", "delta_window.py"),
+    ("scale * tl.rsqrt(tl.sum(f * f, axis=1) + eps)", "scale * tl.rsqrt(tl.sum(f * f, axis=1))", "norms"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new[:70] for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new[:70] for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

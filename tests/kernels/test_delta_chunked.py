@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ssmspec_kernels import delta_chunked as kernel
-from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta import delta_chunked as kernel
+from ssmspec_kernels.delta.delta_scan import delta_scan
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
@@ -132,7 +132,7 @@ LONG |= {x: lambda c, x=x: torch.cat([getattr(c, x)] * 11, dim=1) for x in ("q",
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"q": lambda c: c.q.bfloat16()}, PrecisionError, "q, k, v came as torch.bfloat16, torch.float32"),
+        ({"q": lambda c: c.q.bfloat16()}, PrecisionError, "q, k, v are torch.bfloat16, torch.float32"),
         ({"beta": lambda c: c.beta[:, :, :2]}, ShapeMismatch, "axis h has size 4"),
         ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "axis t has size 3"),
         ({"eps": lambda c: -1.0}, ParameterError, "scale and eps"),
@@ -161,7 +161,6 @@ def check_all(module: ModuleType) -> None:
     check_tiles(module)
 
 
-WINDOW, OPERAND, DOTS = "delta_window.py", "delta_operand.py", "dots.py"
 FAULTS = [
     ("(j + at < V), other=0.0)", "(j + at <= V), other=0.0)", None),
     ("(t < T)[:, None, None] & (j + at < V)", "(t < T)[:, None, None] & (j + at <= V)", None),
@@ -169,7 +168,7 @@ FAULTS = [
     ("TILES + one) * BLOCK_V", "TILES - one) * BLOCK_V", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
-    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
+    ("(h // HEADS_PER_KEY) * stride.k.g", "(h % HEADS_PER_KEY) * stride.k.g", None),
     ("coupling = tl.where(same, 0.0, to_k)", "coupling = tl.where(same, to_k, to_k)", None),
     ("sees = (t[:, None] >= t[None, :])", "sees = (t[:, None] > t[None, :])", None),
     ("tl.where(same, beta_t[None, :], 0.0), T)", "tl.where(same, 1.0, 0.0), T)", None),
@@ -182,25 +181,25 @@ FAULTS = [
     ("to_q *= weight * r_q[:, None]", "to_q *= weight * r_k[:, None]", None),
     ("R = rows(v_t, WIDE).to(tl.float32) - read", "R = rows(v_t, WIDE).to(tl.float32) + read", None),
     ("tile = tl.exp(total) * tiles[part] + dot_both(U, kept, SPLIT)", "tile = tiles[part] + dot_both(U, kept, SPLIT)", None),
-    ("(at_k < K) & (at_v < V), other=0.0", "(at_k <= K) & (at_v < V), other=0.0", OPERAND),
+    ("(at_k < K) & (at_v < V), other=0.0", "(at_k <= K) & (at_v < V), other=0.0", "load_state"),
     ("element_ty), mask=(at_k < K)", "element_ty), mask=(at_k <= K)",
-     OPERAND),
-    ("        a = tl.dot(mid, x, acc=a, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
-    ("        b = tl.dot(lo, y, acc=b, out_dtype=tl.float32)\n", "        pass\n", OPERAND),
+     "store_state"),
+    ("        a = tl.dot(mid, x, acc=a, out_dtype=tl.float32)\n", "        pass\n", "add_dots"),
+    ("        b = tl.dot(lo, y, acc=b, out_dtype=tl.float32)\n", "        pass\n", "add_dots"),
     ("total = last(G, newest)", "total = tl.sum(g_t, axis=0)", None),
     ("newest = T - 1", "newest = T - 2", None),
     ("newest = tl.max(tl.where(real, t, -1), axis=0)", "newest = tl.max(tl.where(real, t, 0), axis=0) - 1", None),
-    ("tl.where(is_last[:, None], G, 0.0)", "tl.where(is_last[:, None], 0.0, 0.0)", WINDOW),
-    ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
-    ("R -= column[:, None]", "R += column[:, None]", WINDOW),
+    ("tl.where(is_last[:, None], G, 0.0)", "tl.where(is_last[:, None], 0.0, 0.0)", "last"),
+    ("for i in range(T - 1):", "for i in range(T - 2):", "substituted"),
+    ("R -= column[:, None]", "R += column[:, None]", "substituted"),
     ("weight = tl.exp(tl.where(seen[:, None], G - at_key[None, :], float(\"-inf\")))",
-     "weight = tl.where(seen[:, None], 1.0, 0.0)", WINDOW),
-    ("acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)", "pass", DOTS),
+     "weight = tl.where(seen[:, None], 1.0, 0.0)", "scores"),
+    ("acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)", "pass", "dot_cut"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

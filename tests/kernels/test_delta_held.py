@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_chunked, delta_held, delta_solved, delta_tree
+from ssmspec_kernels.delta import delta_chunked, delta_held, delta_solved, delta_tree
 from ssmspec_ref.errors import ParameterError
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
@@ -204,67 +204,67 @@ def check_all(module: ModuleType) -> None:
     check_heads_apart(module)
 
 
-SOLVED, HELD = "delta_solved.py", "delta_held.py"
 FAULTS = [
-    ("if slot >= 0:", "if slot > 0:", SOLVED),
-    ("if slot >= 0:", "if slot != -2:", SOLVED),
-    ("there, own = (t < T)", "there, own = (t <= T)", SOLVED),
-    ("of_k = real[:, None] & (i < K)[None, :]", "of_k = real[:, None] & (i <= K)[None, :]", SOLVED),
-    ("to_q, to_k = dot_inputs(q_t, tl.trans(k_t))", "to_q, to_k = dot_inputs(k_t, tl.trans(q_t))", SOLVED),
-    ("(t < T) & (h < HEADS)", "(t < T)", SOLVED),
-    ("own & (t[None, :] <= t[:, None])", "t[None, :] <= t[:, None]", SOLVED),
-    ("tl.where(own, column[:, None] * line[None, :], 0.0)", "column[:, None] * line[None, :]", SOLVED),
-    ("own & (t == T - 1)[None, :]", "(t == T - 1)[None, :]", SOLVED),
-    ("tl.load(A + h, mask", "tl.load(A + h // 2 * 2, mask", SOLVED),
-    ("kept = own & (h < HEADS)", "kept = own | (h < HEADS)", SOLVED),
-    ("g_t = tl.where(real, g_t, 0.0)", "pass", SOLVED),
-    ("tl.where(sees & ~same, to_k", "tl.where(sees, to_k", SOLVED),
+    ("if slot >= 0:", "if slot > 0:", "_delta_solve_kernel"),
+    ("if slot >= 0:", "if slot != -2:", "_delta_solve_kernel"),
+    ("there, own = (t < T)", "there, own = (t <= T)", "_delta_solve_kernel"),
+    ("of_k = real[:, None] & (i < K)[None, :]", "of_k = real[:, None] & (i <= K)[None, :]", "_of_chain"),
+    ("to_q, to_k = dot_inputs(q_t, tl.trans(k_t))", "to_q, to_k = dot_inputs(k_t, tl.trans(q_t))", "_of_chain"),
+    ("(t < T) & (h < HEADS)", "(t < T)", "_delta_solve_kernel"),
+    ("own & (t[None, :] <= t[:, None])", "t[None, :] <= t[:, None]", "_of_chain"),
+    ("tl.where(own, column[:, None] * line[None, :], 0.0)", "column[:, None] * line[None, :]", "_solve"),
+    ("own & (t == T - 1)[None, :]", "(t == T - 1)[None, :]", "_delta_solve_kernel"),
+    ("tl.load(A + h, mask", "tl.load(A + h // 2 * 2, mask", "_of_chain"),
+    ("kept = own & (h < HEADS)", "kept = own | (h < HEADS)", "_delta_solve_kernel"),
+    ("g_t = tl.where(real, g_t, 0.0)", "pass", "_of_chain"),
+    ("tl.where(sees & ~same, to_k", "tl.where(sees, to_k", "_solve"),
     ("tl.where(sees & ~same, to_k * weight * (r_k * beta_t)[:, None], 0.0)",
-     "tl.where(same, 0.0, to_k * weight * (r_k * beta_t)[:, None])", SOLVED),
-    ("tl.where(sees, to_q * (weight * r_q[:, None]), 0.0)", "to_q * (weight * r_q[:, None])", SOLVED),
-    ("weight * (r_k * beta_t)[:, None]", "weight * beta_t[:, None]", SOLVED),
-    ("M = tl.where(same, beta_t[None, :], 0.0)", "M = tl.where(same, 1.0, 0.0)", SOLVED),
-    ("for s in tl.static_range(T - 1):", "for s in tl.static_range(T - 2):", SOLVED),
-    ("dot_both(to_q, M, True)", "dot_both(to_q, M, True, True)", SOLVED),
-    ("tl.store(at + PART, mid,", "tl.store(at + PART, lo,", SOLVED),
-    ("r_q * tl.exp(G),", "r_q,", SOLVED),
-    ("group = there, h // HEADS_PER_KEY", "group = there, h % HEADS_PER_KEY", SOLVED),
-    ("if slot < 0:", "if slot <= 0:", HELD),
-    ("if slot < 0:", "if slot == -2:", HELD),
-    ("real_x, real_y, of_v = t_x < T,", "real_x, real_y, of_v = t_x <= T,", HELD),
-    ("(t_y < T) & key_y", "(t_y <= T) & key_y", HELD),
-    ("(t_v % BLOCK_T < T)\n", "(t_v % BLOCK_T <= T)\n", HELD),
-    ("(h // HEADS_PER_KEY) * stride_q_g", "(h % HEADS_PER_KEY) * stride_q_g", HELD),
-    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", HELD),
-    ("row = tl.where(is_key, LONGEST, 0)", "row = tl.where(is_key, 0, LONGEST)", HELD),
-    ("Y *= read", "Y *= 1.0", HELD),
-    ("split3(v_j - Y_k)", "split3(v_j)", HELD),
-    ("acc=acc, out_dtype=tl.float32)\n    acc = tl.dot(mid, y, acc=acc", "acc=acc", "dots.py"),
-    ("    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
-    ("_to_memory(o_t + of_q,", "_to_memory(of_q,", HELD),
-    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v <= T) & (j + j_v < V))  # (2)", HELD),
-    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v < T) & (j + j_v <= V))  # (2)", HELD),
-    ("split3(U * to)", "split3(U)", HELD),
-    ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", HELD),
-    ("tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))", "tl.store(at, tile, mask=j + at_j < V)", HELD),
-    ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", HELD),
-    ("(RUN > 1) & (index + 1 < first + RUN) & ", "(RUN > 1) & (index < first) & ", HELD),
-    ("(RUN > 1) & (index + 1 < first + RUN) & ", "", HELD),
-    (" & (index + 1 < TILES)", "", HELD),
-    ("tl.minimum(first + RUN, TILES)", "first + RUN", HELD),
+     "tl.where(same, 0.0, to_k * weight * (r_k * beta_t)[:, None])", "_solve"),
+    ("tl.where(sees, to_q * (weight * r_q[:, None]), 0.0)", "to_q * (weight * r_q[:, None])", "_solve"),
+    ("weight * (r_k * beta_t)[:, None]", "weight * beta_t[:, None]", "_solve"),
+    ("M = tl.where(same, beta_t[None, :], 0.0)", "M = tl.where(same, 1.0, 0.0)", "_solve"),
+    ("for s in tl.static_range(T - 1):", "for s in tl.static_range(T - 2):", "_solve"),
+    ("dot_both(to_q, M, True)", "dot_both(to_q, M, True, True)", "_delta_solve_kernel"),
+    ("tl.store(at + PART, mid,", "tl.store(at + PART, lo,", "store_parts"),
+    ("r_q * tl.exp(G),", "r_q,", "_delta_solve_kernel"),
+    ("group = there, h // HEADS_PER_KEY", "group = there, h % HEADS_PER_KEY", "_of_chain"),
+    ("if slot < 0:", "if slot <= 0:", "_delta_held_kernel"),
+    ("if slot < 0:", "if slot == -2:", "_delta_held_kernel"),
+    ("real_x, real_y, of_v = t_x < T,", "real_x, real_y, of_v = t_x <= T,", "_real"),
+    ("(t_y < T) & key_y", "(t_y <= T) & key_y", "_real"),
+    ("(t_v % BLOCK_T < T)\n", "(t_v % BLOCK_T <= T)\n", "_real"),
+    ("(h // HEADS_PER_KEY) * stride_q.g", "(h % HEADS_PER_KEY) * stride_q.g", "_delta_held_kernel"),
+    ("(h // HEADS_PER_KEY) * stride_k.g", "(h % HEADS_PER_KEY) * stride_k.g", "_delta_held_kernel"),
+    ("row = tl.where(is_key, LONGEST, 0)", "row = tl.where(is_key, 0, LONGEST)", "_load_solved"),
+    ("Y *= read", "Y *= 1.0", "_outputs"),
+    ("split3(v_j - Y_k)", "split3(v_j)", "_outputs"),
+    ("acc=acc, out_dtype=tl.float32)\n    acc = tl.dot(mid, y, acc=acc", "acc=acc", "dot_cut_onto"),
+    ("    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)\n", "", "dot_cut"),
+    ("return o_t + of_q, U", "return of_q, U", "_outputs"),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v <= T) & (j + j_v < V))  # (2)", "_delta_held_kernel"),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v < T) & (j + j_v <= V))  # (2)", "_delta_held_kernel"),
+    ("split3(U * to)", "split3(U)", "_write_tile"),
+    ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", "_write_tile"),
+    ("tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))", "tl.store(at, tile, mask=j + at_j < V)",
+     "_write_tile"),
+    ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", "_delta_held_kernel"),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "(RUN > 1) & (index < first) & ", "_delta_held_kernel"),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "", "_delta_held_kernel"),
+    (" & (index + 1 < TILES)", "", "_delta_held_kernel"),
+    ("tl.minimum(first + RUN, TILES)", "first + RUN", "_delta_held_kernel"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[f"{file} {new}" for _, new, file in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
-    mutant = mutated(delta_chunked, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[f"{at} {new}" for _, new, at in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(delta_chunked, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 
 
 OF_TREES = [
-    ("t[:, None] * stride_anc_t + t[None, :] * stride_anc_j", "t[:, None] * stride_anc_j + t[None, :] * stride_anc_t"),
-    ("t[:, None] * stride_anc_t + t[None, :] * stride_anc_j", "t[:, None] * 0 + t[None, :] * 0"),
+    ("t[:, None] * stride_anc.t + t[None, :] * stride_anc.j", "t[:, None] * stride_anc.j + t[None, :] * stride_anc.t"),
+    ("t[:, None] * stride_anc.t + t[None, :] * stride_anc.j", "t[:, None] * 0 + t[None, :] * 0"),
     ("real_y[:, None] & (i < K)[None, :]", "real_y[:, None] & (i <= K)[None, :]"),
     ("y % BLOCK_T // EACH).to", "y // EACH % 2).to"),
     ("is_key, t_y = y >= BLOCK_T", "is_key, t_y = y > BLOCK_T"),
@@ -278,7 +278,7 @@ OF_TREES = [
 
 @pytest.mark.parametrize(("old", "new"), OF_TREES, ids=[new for _, new in OF_TREES])
 def test_planted_fault_of_trees_is_caught(old: str, new: str) -> None:
-    mutant = mutated(delta_tree, old, new, file=SOLVED)
+    mutant = mutated(delta_tree, old, new, at="_of_tree")
     assert caught(mutant, lambda m, o: trees.check(m, o, held=True, solved=filled(o)), TREES)
 
 
@@ -320,7 +320,7 @@ def test_a_head_without_another_beside_it_is_solved_alone(o: Options) -> None:
     ],
 )
 def test_a_planted_head_that_is_not_there_is_caught(old: str, new: str) -> None:
-    assert caught(mutated(delta_chunked, old, new, file=SOLVED), check_odd, ODD)
+    assert caught(mutated(delta_chunked, old, new), check_odd, ODD)
 
 
 @pytest.mark.parametrize(("t", "h"), [(8, 1), (2, 5)])

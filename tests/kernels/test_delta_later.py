@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from ssmspec_kernels import delta_buffered as of_rings
-from ssmspec_kernels import delta_chunked as by_products
-from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta import delta_chunked as by_products
+from ssmspec_kernels.delta.delta_scan import delta_scan
+from ssmspec_kernels.delta.ring import delta_buffered as of_rings
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.delta_cases import Options
@@ -84,9 +84,9 @@ def test_a_window_behind_a_ring_is_nan_or_what_it_was(poisoned: str) -> None:
     check_kept_or_nan(partial(of_ring, of_rings), poisoned)
 
 
-GATES = "g_t, beta_t = gates(g_t, beta_t, decay, bias, A)\n            g_t = tl.where(real, g_t, 0.0)"
+GATES = "g_t, beta_t = gates(g_t, beta_t, decay, bias, A)\n    g_t = tl.where(real, g_t, 0.0)"
 LOST = [
-    (GATES, GATES + "\n            beta_t = tl.where(beta_t == beta_t, beta_t, 0.0)", "beta"),
+    (GATES, GATES + "\n    beta_t = tl.where(beta_t == beta_t, beta_t, 0.0)", "beta"),
     (GATES, GATES.replace("real, g_t", "g_t == g_t, g_t"), "g"),
     ("tl.where(own, column[:, None] * line[None, :], 0.0)", "column[:, None] * line[None, :]", "g"),
 ]
@@ -94,6 +94,6 @@ LOST = [
 
 @pytest.mark.parametrize(("old", "new", "poisoned"), LOST, ids=["beta lost", "g lost", "another head reached"])
 def test_a_planted_loss_of_what_is_no_number_is_caught(old: str, new: str, poisoned: str) -> None:
-    mutant = mutated(by_products, old, new, file="delta_solved.py")
+    mutant = mutated(by_products, old, new)
     with pytest.raises(AssertionError, match="NaN in"):
         check_kept_or_nan(partial(mutant.delta_chunked, held=True), poisoned)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_scan as kernel
+from ssmspec_kernels.delta import delta_scan as kernel
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
@@ -122,16 +122,16 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         ParameterError,
         "6 groups do not divide",
     ),
-    ({"slots": lambda c: c.slots.double()}, PrecisionError, "slots came as"),
+    ({"slots": lambda c: c.slots.double()}, PrecisionError, "slots is"),
     ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
-    ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live came as"),
-    ({"dt_bias": lambda c: torch.zeros(4)}, ParameterError, "dt_bias came without A"),
+    ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live is"),
+    ({"dt_bias": lambda c: torch.zeros(4)}, ParameterError, "dt_bias is given without A"),
     (
         {"A": lambda c: torch.zeros(4), "dt_bias": lambda c: torch.zeros(8)[::2]},
         ShapeMismatch,
         "dt_bias has stride 2 on its last axis",
     ),
-    ({"A": lambda c: torch.zeros(4).bfloat16()}, PrecisionError, "A came as"),
+    ({"A": lambda c: torch.zeros(4).bfloat16()}, PrecisionError, "A is"),
     ({"scale": lambda c: 0.0}, ParameterError, "scale and eps"),
     ({"eps": lambda c: 0.0}, ParameterError, "scale and eps"),
     ({"scale": lambda c: float("nan")}, ParameterError, "scale and eps"),
@@ -164,34 +164,34 @@ FAULTS = [
     ("((row < K) |", "((row <= K) |", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
-    ("(h // HEADS_PER_KEY) * stride_k_g", "(h % HEADS_PER_KEY) * stride_k_g", None),
-    ("b * stride_q_b + ", "b * stride_k_t + ", None),
+    ("(h // HEADS_PER_KEY) * stride.k.g", "(h % HEADS_PER_KEY) * stride.k.g", None),
+    ("b * stride.q.b + ", "b * stride.k.t + ", None),
     ("            tl.store(at_S, ", "            tl.store(at_S + 1, ", None),
     ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),
     ("tl.minimum(t + 1, T - 1)", "tl.minimum(t, T - 1)", None),
     ("tl.minimum(t + 1, T - 1)", "t + 1", None),
-    ("tl.where(real, beta, 0.0) *", "beta *", "delta_inputs.py"),
-    ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "delta_inputs.py"),
-    ("        state *= spread(a, LANES)[:, None]", "        state *= a[:, None]", "delta_inputs.py"),
-    ("u[None, :], a * state)", "u[None, :], state)", "delta_inputs.py"),
-    ("a * tl.sum(state * q[", "a * tl.sum(state * k[", "delta_inputs.py"),
-    ("both = tl.sum(q * k, axis=0)", "both = tl.sum(q * q, axis=0)", "delta_inputs.py"),
-    ("spread(q, LANES), spread(k, LANES)", "q, spread(k, LANES)", "delta_inputs.py"),
-    ("r_q = scale * tl.rsqrt(", "r_q = tl.rsqrt(", "delta_inputs.py"),
-    ("(v - a * r_k *", "(v + a * r_k *", "delta_inputs.py"),
-    ("(v - a * r_k *", "(v - a *", "delta_inputs.py"),
-    ("u = r_k * (tl.where", "u = 1.0 * (tl.where", "delta_inputs.py"),
-    ("row % LANES * (BLOCK_K // LANES) + row // LANES", "row", "delta_inputs.py"),
-    ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "delta_inputs.py"),
-    ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "delta_inputs.py"),
+    ("tl.where(real, beta, 0.0) *", "beta *", "advance"),
+    ("a = tl.exp(tl.where(real, g, 0.0))", "a = tl.exp(g)", "advance"),
+    ("        state *= spread(a, LANES)[:, None]", "        state *= a[:, None]", "advance"),
+    ("u[None, :], a * state)", "u[None, :], state)", "advance"),
+    ("a * tl.sum(state * q[", "a * tl.sum(state * k[", "advance"),
+    ("both = tl.sum(q * k, axis=0)", "both = tl.sum(q * q, axis=0)", "advance"),
+    ("spread(q, LANES), spread(k, LANES)", "q, spread(k, LANES)", "advance"),
+    ("r_q = scale * tl.rsqrt(", "r_q = tl.rsqrt(", "advance"),
+    ("(v - a * r_k *", "(v + a * r_k *", "advance"),
+    ("(v - a * r_k *", "(v - a *", "advance"),
+    ("u = r_k * (tl.where", "u = 1.0 * (tl.where", "advance"),
+    ("row % LANES * (BLOCK_K // LANES) + row // LANES", "row", "rows"),
+    ("beta = sigmoid(beta)", "beta = sigmoid(beta).to(tl.bfloat16).to(tl.float32)", "gates"),
+    ("g = decay * softplus(g + bias)", "g = decay * softplus(g)", "gates"),
     ("state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)",
      "state = tl.load(at_S, mask=inside, other=0.0).to(tl.bfloat16).to(tl.float32)", None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 
@@ -200,7 +200,7 @@ def test_planted_arithmetic_across_tokens_is_caught_by_single_steps() -> None:
     """A state rounded to bf16 between the tokens of a window: less than a bf16 output shows, but not the same bits."""
     mutant = mutated(kernel, "return o, tl.fma(k[:, None], u[None, :], a * state)",
                      "return o, tl.fma(k[:, None], u[None, :], a * state) * (1.0 + 2.0**-23)",
-                     file="delta_inputs.py")  # fmt: skip
+                     at="advance")  # fmt: skip
     check_single_steps(mutant, Options(t=3))
     with pytest.raises(AssertionError):
         check_exact(mutant.delta_scan, Options(t=7))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_snapshots as kernel
-from ssmspec_kernels.delta_scan import delta_scan
+from ssmspec_kernels.delta import delta_snapshots as kernel
+from ssmspec_kernels.delta.delta_scan import delta_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
@@ -103,7 +103,7 @@ def check_bytes(module: ModuleType, o: Options) -> None:
     ("name", "value", "error", "message"),
     [
         ("places", torch.zeros(3, 2, dtype=torch.int64), ShapeMismatch, "axis t has size 3"),
-        ("places", torch.zeros(3, 3), PrecisionError, "places came as"),
+        ("places", torch.zeros(3, 3), PrecisionError, "places is"),
         ("live", torch.ones(2, 3, dtype=torch.bool), ShapeMismatch, "axis b has size 3"),
         ("eps", -1.0, ParameterError, "scale and eps"),
         ("A", torch.zeros(5), ShapeMismatch, "axis h has size 4"),
@@ -121,14 +121,14 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
 
 
 FAULTS = [
-    ("if place >= 0:", "if place > 0:", "delta_scan.py"),
-    ("if place >= 0:", "if place != -2:", "delta_scan.py"),
-    ("(place - slot) * stride_S_s", "place * stride_S_s", "delta_scan.py"),
-    ("cast(t, tl.int64) * stride_places_t).to", "cast((t + 1) % T, tl.int64) * stride_places_t).to", "delta_scan.py"),
-    ("b * stride_places_b + ", "", "delta_scan.py"),
+    ("if place >= 0:", "if place > 0:", "delta_scan_kernel"),
+    ("if place >= 0:", "if place != -2:", "delta_scan_kernel"),
+    ("(place - slot) * stride.S.s", "place * stride.S.s", "delta_scan_kernel"),
+    ("cast(t, tl.int64) * stride_places.t).to", "cast((t + 1) % T, tl.int64) * stride_places.t).to", "delta_scan_kernel"),
+    ("b * stride_places.b + ", "", "delta_scan_kernel"),
     ("        WRITE_STATE=False,", "        WRITE_STATE=True,", None),
     ("state.to(S.dtype.element_ty), mask=inside)\n            real", "state.to(S.dtype.element_ty))\n            real",
-     "delta_scan.py"),
+     "delta_scan_kernel"),
 ]  # fmt: skip
 
 
@@ -138,8 +138,8 @@ def check_all(module: ModuleType) -> None:
     check_bytes(module, Options(t=4, v=33, spare=14))
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import delta_tree as kernel
-from ssmspec_kernels.delta_chunked import delta_chunked
-from ssmspec_kernels.delta_scan import delta_scan
-from ssmspec_kernels.delta_tree_products import launch_products
-from ssmspec_ref import delta_tree as oracle
+from ssmspec_kernels.delta import delta_tree as kernel
+from ssmspec_kernels.delta.delta_chunked import delta_chunked
+from ssmspec_kernels.delta.delta_scan import delta_scan
+from ssmspec_kernels.delta.delta_tree_products import launch_products
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
+from ssmspec_ref.delta import tree as oracle
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.records import masked
 from ssmspec_ref.shapes import Array
@@ -114,7 +114,7 @@ def test_the_inverse_of_a_large_tree_is_fp32() -> None:
 
 @pytest.mark.parametrize("wrong", ['"tf32"), input_precision="ieee")', '"ieee"), input_precision="tf32")'])
 def test_a_planted_tf32_product_of_the_inverse_is_caught(wrong: str) -> None:
-    mutant = mutated(kernel, '"ieee"), input_precision="ieee")', wrong, file="delta_inverse.py")
+    mutant = mutated(kernel, '"ieee"), input_precision="ieee")', wrong, at="_joined")
     with pytest.raises(AssertionError):
         check_parts(mutant)
 
@@ -181,9 +181,9 @@ def test_bytes_equal_the_formula_and_no_state_is_stored(o: Options) -> None:
     ("changes", "error", "message"),
     [
         ({"ancestors": torch.ones(3, 5, 4, dtype=torch.bool)}, ShapeMismatch, "5 rows and 4 columns"),
-        ({"ancestors": torch.ones(3, 5, 5)}, PrecisionError, "ancestors came as"),
+        ({"ancestors": torch.ones(3, 5, 5)}, PrecisionError, "ancestors is"),
         ({"ancestors": torch.ones(3, 4, 4, dtype=torch.bool)}, ShapeMismatch, "axis t has size"),
-        ({"A": torch.zeros(4).half()}, PrecisionError, "A came as"),
+        ({"A": torch.zeros(4).half()}, PrecisionError, "A is"),
         ({"eps": 0.0}, ParameterError, "scale and eps"),
     ],
 )
@@ -241,7 +241,6 @@ def test_more_than_128_nodes_are_refused() -> None:
         case.call(kernel.delta_tree, ancestors=torch.ones(1, 129, 129, dtype=torch.bool))
 
 
-WINDOW, SMALL, PRODUCTS, INVERSE = "delta_window.py", "delta_chunked.py", "delta_tree_products.py", "delta_inverse.py"
 FAULTS = [
     ("near &= t[:, None] != t[None, :]", "pass", None),
     ("U, SPLIT)  # (4)", "0.5 * U, SPLIT)  # (4)", None),
@@ -251,34 +250,35 @@ FAULTS = [
     ("G_all = _with_block(G_all, G, block)", "G_all = _with_block(G_all, g_t, block)", None),
     ("is_block = tl.arange(0, blocks) == block", "is_block = tl.arange(0, blocks) <= block", None),
     ("mask=real[:, None] & (every < T)[None, :]", "mask=(t < T)[:, None] & (every < T - 1)[None, :]", None),
-    ("real = tl.load(at_mask + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0", "real = t < T", None),
-    ("live = tl.load(at_mask + every * (stride_anc_t + stride_anc_j), mask=every < T, other=0) != 0", "live = every < T",
+    ("real = tl.load(at_mask + t * (stride_anc.t + stride_anc.j), mask=t < T, other=0) != 0", "real = t < T", None),
+    ("live = tl.load(at_mask + every * (stride_anc.t + stride_anc.j), mask=every < T, other=0) != 0", "live = every < T",
      None),
-    ("at_mask = ancestors + b * stride_anc_b", "at_mask = ancestors", None),
+    ("at_mask = ancestors + b * stride_anc.b", "at_mask = ancestors", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
     ("mask=(t < T)[:, None] & in_v[None, :]", "mask=(t < T)[:, None] & (j <= V)[None, :]", None),
-    ("for i in range(T - 1):", "for i in range(T - 2):", WINDOW),
-    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", SMALL),
-    ("real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=t < T, other=0) != 0", "pass", SMALL),
-    ("G = tl.sum(tl.where(sees, g[None, :], 0.0), axis=1)", "G = tl.cumsum(g, axis=0)", SMALL),
-    ("G = tl.dot(sees.to(tl.float32), g, input_precision=\"ieee\")", "G = tl.cumsum(g, axis=0)", SMALL),
-    ("G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)", "G = g_t", PRODUCTS),
-    ("before = sees & (t[:, None] != t[None, :])", "before = sees", PRODUCTS),
-    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", PRODUCTS),
-    ("mask=real[:, None] & real[None, :]", "mask=real[:, None] & (t < T - 1)[None, :]", PRODUCTS),
-    ("of_k = real[:, None]", "of_k = in_t[:, None]", PRODUCTS),
-    ("at_beta + t * stride_beta_t, mask=real", "at_beta + t * stride_beta_t, mask=in_t", PRODUCTS),
-    ("mask=real[:, None] & in_v[None, :], other", "mask=in_t[:, None] & in_v[None, :], other", PRODUCTS),
-    ("mask=in_t[:, None] & in_v[None, :])", "mask=in_t[:, None] & (j <= V)[None, :])", PRODUCTS),
-    ("* TILES + tile) * BLOCK_V", "* TILES) * BLOCK_V", PRODUCTS),
-    ("if slot >= 0:", "if slot > 0:", PRODUCTS),
-    ("if slot >= 0:", "if slot != -2:", PRODUCTS),
-    ("for i in range(15):", "for i in range(14):", INVERSE),
-    ("tl.where(row > column, -low, 0.0)", "tl.where(row > column, low, 0.0)", INVERSE),
-    ("(block % 2 == 1)[:, None]", "(block % 2 == 0)[:, None]", INVERSE),
-    ("if BLOCKS > 4:\n        X = _joined(X, A, SPLIT)", "if BLOCKS > 4:\n        X = _joined(X, 0.5 * A, SPLIT)", INVERSE),
-    ("dot_both(A_21, X_1, SPLIT)", "dot_both(X_1, A_21, SPLIT)", INVERSE),
+    ("for i in range(T - 1):", "for i in range(T - 2):", "substituted"),
+    ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "_visible"),
+    ("real &= tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=t < T, other=0) != 0", "pass", "_visible"),
+    ("G = tl.sum(tl.where(sees, g[None, :], 0.0), axis=1)", "G = tl.cumsum(g, axis=0)", "cumulated"),
+    ("G = tl.dot(sees.to(tl.float32), g, input_precision=\"ieee\")", "G = tl.cumsum(g, axis=0)", "cumulated"),
+    ("G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)", "G = g_t", "delta_tree_products_kernel"),
+    ("before = sees & (t[:, None] != t[None, :])", "before = sees", "delta_tree_products_kernel"),
+    ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "delta_tree_products_kernel"),
+    ("mask=real[:, None] & real[None, :]", "mask=real[:, None] & (t < T - 1)[None, :]", "delta_tree_products_kernel"),
+    ("of_k = real[:, None]", "of_k = in_t[:, None]", "delta_tree_products_kernel"),
+    ("at_beta + t * stride.beta.t, mask=real", "at_beta + t * stride.beta.t, mask=in_t", "delta_tree_products_kernel"),
+    ("mask=real[:, None] & in_v[None, :], other", "mask=in_t[:, None] & in_v[None, :], other", "delta_tree_products_kernel"),
+    ("mask=in_t[:, None] & in_v[None, :])", "mask=in_t[:, None] & (j <= V)[None, :])", "delta_tree_products_kernel"),
+    ("* TILES + tile) * BLOCK_V", "* TILES) * BLOCK_V", "delta_tree_products_kernel"),
+    ("if slot >= 0:", "if slot > 0:", "delta_tree_products_kernel"),
+    ("if slot >= 0:", "if slot != -2:", "delta_tree_products_kernel"),
+    ("for i in range(15):", "for i in range(14):", "inverted"),
+    ("tl.where(row > column, -low, 0.0)", "tl.where(row > column, low, 0.0)", "_joined"),
+    ("(block % 2 == 1)[:, None]", "(block % 2 == 0)[:, None]", "_joined"),
+    ("if BLOCKS > 4:\n        X = _joined(X, A, SPLIT)", "if BLOCKS > 4:\n        X = _joined(X, 0.5 * A, SPLIT)",
+     "inverted"),
+    ("dot_both(A_21, X_1, SPLIT)", "dot_both(X_1, A_21, SPLIT)", "_joined"),
 ]  # fmt: skip
 
 
@@ -292,8 +292,8 @@ def check_all(module: ModuleType) -> None:
     check(module, replace(PRODUCTS_SMALL, b=1, t=100, v=70), 0, block_v=128)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

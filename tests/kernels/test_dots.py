@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_kernels import dots
+from ssmspec_kernels.shared import dots
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import DTYPES
 

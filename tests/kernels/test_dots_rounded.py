@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_kernels import dots
+from ssmspec_kernels.shared import dots
 from tests.kernels.mutants import mutated
 
 N = 16
@@ -46,9 +46,9 @@ def test_an_operand_is_rounded_once_and_the_sum_is_fp32() -> None:
     check(dots)
 
 
-LEFT = 'activations y, summed in fp32 (2) (3); (5) where ROUND."""\n    if ROUND:\n        acc = tl.dot('
-RIGHT = 'an fp32 block y, summed in fp32 (2) (3); (5) where ROUND."""\n    if ROUND:\n        acc = tl.dot('
-BOTH = 'in fp32 (3); (5) where ROUND."""\n    if ROUND:\n        acc = tl.dot('
+LEFT = 'activations y, summed in fp32 (2) (3); (5) if ROUND."""\n    if ROUND:\n        acc = tl.dot('
+RIGHT = 'an fp32 block y, summed in fp32 (2) (3); (5) if ROUND."""\n    if ROUND:\n        acc = tl.dot('
+BOTH = 'otherwise in fp32 (3); (5) if ROUND."""\n    if ROUND:\n        acc = tl.dot('
 FAULTS = [
     (LEFT + "x.to(tl.bfloat16)", LEFT + "cut(x)[0]"),
     (RIGHT + "x.to(tl.bfloat16), y.to(tl.bfloat16)", RIGHT + "x.to(tl.bfloat16), cut(y)[0]"),

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssmspec_kernels import due_first
-from ssmspec_kernels.due_first import row_in_turn
+from ssmspec_kernels.shared import flush_order as due_first
+from ssmspec_kernels.shared.flush_order import row_in_turn
 from tests.kernels.mutants import caught, mutated
 
 T, WINDOW, CAPACITY = 3, 4, 13

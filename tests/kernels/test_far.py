@@ -11,23 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmspec_kernels import (
-    conv_tree,
-    conv_window,
-    delta_chunked,
-    delta_scan,
-    delta_tree,
-    ssd_buffered,
-    ssd_gated,
-    ssd_gated_window,
-    ssd_replay_scan,
-    ssd_scan,
-    ssd_snapshots,
-    ssd_tree_scan,
-    ssd_window,
-)
-from ssmspec_kernels.ssd_replay_scan import Cache
-from ssmspec_kernels.ssd_ring import Ring
+from ssmspec_kernels.conv import conv_tree, conv_window
+from ssmspec_kernels.delta import delta_chunked, delta_scan, delta_tree
+from ssmspec_kernels.ssd import ssd_gated, ssd_gated_window, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
+from ssmspec_kernels.ssd.replay import ssd_replay_scan
+from ssmspec_kernels.ssd.replay.ssd_replay_scan import Cache
+from ssmspec_kernels.ssd.ring import ssd_buffered
+from ssmspec_kernels.ssd.ring.ssd_ring import Ring
 from tests.kernels import conv_cases, delta_cases, ssd_cases
 from tests.kernels.delta_cases import untouched
 from tests.kernels.mutants import caught, mutated
@@ -185,39 +175,39 @@ def test_an_axis_beyond_2_to_the_31_elements_is_reached(name: str, axis: str) ->
 ROW, HEAD = "b = tl.program_id(2).to(tl.int64)", "h = tl.program_id(1).to(tl.int64)"
 SLOT = "slot = tl.load(slots + b).to(tl.int64)"
 FAULTS = [
-    ("scan", "b", ROW, "ssd_scan.py"),
-    ("scan", "t", "    t = tl.cast(t, tl.int64)", "ssd_scan.py"),
-    ("scan", "p", "(row_p.to(tl.int64) * stride_S_p)", "ssd_scan.py"),
-    ("snapshots", "s", "* stride_places_t).to(tl.int64)", "ssd_scan.py"),
-    ("gated window", "b", ROW, "ssd_window.py"),
-    ("window", "s", SLOT, "ssd_window.py"),
-    ("window", "h", "first = tl.program_id(1).to(tl.int64)", "ssd_window.py"),
-    ("tree", "t", "t, heads = i.to(tl.int64)", "ssd_window.py"),
-    ("large tree", "t", "return token.to(tl.int64)", "pairs.py"),
-    ("chain", "t", "e.to(tl.int64), t.to(tl.int64)", "ssd_window_chain.py"),
-    ("chain", "p", "((p_0 + p).to(tl.int64) * stride_p)", "ssd_tiles.py"),
-    ("replay", "g", "g = tl.program_id(1).to(tl.int64)", "ssd_replay_short.py"),
-    ("replay, fp16", "t", "at_t = tl.cast(t, tl.int64)", "ssd_replay_chain.py"),
-    ("replay of trees, fp16", "h", HEAD, "ssd_replay_scan.py"),
-    ("buffered", "l", "at - CAPACITY, at).to(tl.int64)", "ssd_ring.py"),
-    ("buffered", "t", "tok, at_new = i.to(tl.int64)", "ssd_due_run.py"),
-    ("buffered, open", "t", "place(first + e, CAPACITY), i.to(tl.int64)", "ssd_open_run.py"),
-    ("buffered, apart", "g", "% GROUPS).to(tl.int64)", "ssd_buffered_short.py"),
-    ("buffered, apart, open", "b", "tl.arange(0, BLOCK_B), 0), axis=0).to(tl.int64)", "ssd_buffered_short.py"),
-    ("buffered, fp16", "h", "h_0 = tl.program_id(1).to(tl.int64)", "ssd_buffered.py"),
-    ("delta scan", "k", ".to(tl.int64) * ROW", "delta_scan.py"),
-    ("delta scan", "t", "t = tl.cast(t, tl.int64)", "delta_inputs.py"),
-    ("delta window", "s", SLOT, "delta_chunked.py"),
-    ("delta in two launches", "h", HEAD, "delta_held.py"),
-    ("delta in two launches", "b", "b = tl.program_id(1).to(tl.int64)", "delta_solved.py"),
-    ("delta, large tree", "t", "every = tl.arange(0, ALL).to(tl.int64)", "delta_tree.py"),
-    ("delta, large tree, products", "b", ROW, "delta_tree_products.py"),
-    ("convolution", "c", "c = tl.program_id(0).to(tl.int64)", "conv_window.py"),
-    ("convolution, tree", "t", "t = i.to(tl.int64)", "conv_tree.py"),
+    ("scan", "b", ROW, "ssd_scan_kernel"),
+    ("scan", "t", "    t = tl.cast(t, tl.int64)", "_token"),
+    ("scan", "p", "(row_p.to(tl.int64) * stride.S.p)", "ssd_scan_kernel"),
+    ("snapshots", "s", "* stride_places.t).to(tl.int64)", "_walk_tokens"),
+    ("gated window", "b", ROW, "ssd_window_kernel"),
+    ("window", "s", SLOT, "ssd_window_kernel"),
+    ("window", "h", "first = tl.program_id(1).to(tl.int64)", "ssd_window_kernel"),
+    ("tree", "t", "t, heads = i.to(tl.int64)", "ssd_window_kernel"),
+    ("large tree", "t", "return token.to(tl.int64)", "places"),
+    ("chain", "t", "e.to(tl.int64), t.to(tl.int64)", "ssd_window_chain_kernel"),
+    ("chain", "p", "((p_0 + p).to(tl.int64) * stride_p)", "store_half"),
+    ("replay", "g", "g = tl.program_id(1).to(tl.int64)", "ssd_replay_short_kernel"),
+    ("replay, fp16", "t", "at_t = tl.cast(t, tl.int64)", "ssd_replay_chain_kernel"),
+    ("replay of trees, fp16", "h", HEAD, "_ssd_replay_scan_kernel"),
+    ("buffered", "l", "at - CAPACITY, at).to(tl.int64)", "place"),
+    ("buffered", "t", "tok, at_new = i.to(tl.int64)", "verify_flush"),
+    ("buffered, open", "t", "place(first + e, CAPACITY), i.to(tl.int64)", "verify_open"),
+    ("buffered, apart", "g", "% GROUPS).to(tl.int64)", "ssd_buffered_short_kernel"),
+    ("buffered, apart, open", "b", "tl.arange(0, BLOCK_B), 0), axis=0).to(tl.int64)", "ssd_buffered_short_kernel"),
+    ("buffered, fp16", "h", "h_0 = tl.program_id(1).to(tl.int64)", "ssd_buffered_kernel"),
+    ("delta scan", "k", ".to(tl.int64) * ROW", "delta_scan_kernel"),
+    ("delta scan", "t", "t = tl.cast(t, tl.int64)", "load_token"),
+    ("delta window", "s", SLOT, "delta_window_kernel"),
+    ("delta in two launches", "h", HEAD, "_delta_held_kernel"),
+    ("delta in two launches", "b", "b = tl.program_id(1).to(tl.int64)", "_delta_solve_kernel"),
+    ("delta, large tree", "t", "every = tl.arange(0, ALL).to(tl.int64)", "_delta_tree_kernel"),
+    ("delta, large tree, products", "b", ROW, "delta_tree_products_kernel"),
+    ("convolution", "c", "c = tl.program_id(0).to(tl.int64)", "_conv_window_kernel"),
+    ("convolution, tree", "t", "t = i.to(tl.int64)", "_conv_tree_kernel"),
 ]
 
 
-@pytest.mark.parametrize(("name", "axis", "wide", "file"), FAULTS, ids=str)
-def test_an_offset_of_32_bits_is_caught(name: str, axis: str, wide: str, file: str) -> None:
-    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), file=file)
+@pytest.mark.parametrize(("name", "axis", "wide", "at"), FAULTS, ids=str)
+def test_an_offset_of_32_bits_is_caught(name: str, axis: str, wide: str, at: str) -> None:
+    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), at=at)
     assert caught(narrow, check, [(name, axis)])

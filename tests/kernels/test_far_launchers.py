@@ -68,34 +68,34 @@ def test_an_axis_beyond_2_to_the_31_elements_is_reached(name: str, axis: int) ->
 
 SLOT, ROW = "slot = tl.load(slots + b).to(tl.int64)", "b = tl.program_id(0).to(tl.int64)"
 FAULTS = [
-    ("accept greedy", 0, ROW, "accept_greedy.py"),
-    ("accept sampled", 1, "i = tl.arange(0, BLOCK_T).to(tl.int64)", "accept_sampled.py"),
-    ("commit tokens", 0, SLOT, "commit_tokens.py"),
-    ("prompt's attention", 0, "mask=b >= 0, other=-1).to(tl.int64)", "causal_attention.py"),
-    ("compaction", 2, "g = tl.program_id(1).to(tl.int64)", "kv_compact.py"),
-    ("rotary", 2, "tl.arange(0, BLOCK_H)).to(tl.int64)", "rotary.py"),
-    ("conv step", 0, SLOT, "conv_step.py"),
-    ("conv packed", 0, "begin = tl.load(bounds + b).to(tl.int64)", "conv_commit.py"),
-    ("conv commit", 1, "i = tl.arange(0, BLOCK_L).to(tl.int64)", "conv_taps.py"),
-    ("selective scan", 1, "t = tl.cast(t, tl.int64)", "selective_scan.py"),
-    ("selective tree", 0, SLOT, "selective_tree.py"),
-    ("ssd prompt", 2, "tl.arange(0, BLOCK_P)).to(tl.int64)", "ssd_chunk_scan.py"),
-    ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "ssd_buffered_step.py"),
-    ("ssd flush", 1, "h = tl.program_id(1).to(tl.int64)", "ssd_flush.py"),
-    ("delta prompt, kept", 0, "place = tl.load(places + first + c).to(tl.int64)", "delta_chunk_scan.py"),
-    ("delta, due", 1, "at - CAPACITY, at).to(tl.int64)", "delta_ring.py"),
-    ("delta, due, short", 2, "S + (k.to(tl.int64) * stride_S_k)", "delta_buffered_short.py"),
-    ("delta step, held", 0, SLOT, "delta_buffered_step.py"),
-    ("delta step, short", 2, "S + (i.to(tl.int64) * stride)", "delta_step_short.py"),
-    ("delta flush", 2, "i = tl.arange(0, BLOCK_K).to(tl.int64)", "delta_flush.py"),
-    ("delta snapshots", 1, "tl.cast(t, tl.int64) * stride_places_t", "delta_scan.py"),
-    ("n-grams", 1, "tl.cast(n, tl.int64)", "ngram_drafts.py"),
-    ("norm", 0, "row = tl.program_id(0).to(tl.int64)", "norm.py"),
-    ("linear", 0, "tl.arange(0, BLOCK_O)).to(tl.int64)", "linear_rows.py"),
+    ("accept greedy", 0, ROW, "_accept_greedy_kernel"),
+    ("accept sampled", 1, "i = tl.arange(0, BLOCK_T).to(tl.int64)", "_accept_sampled_kernel"),
+    ("commit tokens", 0, SLOT, "_commit_tokens_kernel"),
+    ("prompt's attention", 0, "mask=b >= 0, other=-1).to(tl.int64)", "_causal_attention_kernel"),
+    ("compaction", 2, "g = tl.program_id(1).to(tl.int64)", "_kv_compact_kernel"),
+    ("rotary", 2, "tl.arange(0, BLOCK_H)).to(tl.int64)", "_turned"),
+    ("conv step", 0, SLOT, "_conv_step_kernel"),
+    ("conv packed", 0, "begin = tl.load(bounds + b).to(tl.int64)", "conv_commit_kernel"),
+    ("conv commit", 1, "i = tl.arange(0, BLOCK_L).to(tl.int64)", "accepted_count"),
+    ("selective scan", 1, "t = tl.cast(t, tl.int64)", "_token"),
+    ("selective tree", 0, SLOT, "_selective_tree_kernel"),
+    ("ssd prompt", 2, "tl.arange(0, BLOCK_P)).to(tl.int64)", "_chunk_starts_kernel"),
+    ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "_ssd_buffered_step_kernel"),
+    ("ssd flush", 1, "h = tl.program_id(1).to(tl.int64)", "_ssd_flush_kernel"),
+    ("delta prompt, kept", 0, "place = tl.load(places + first + c).to(tl.int64)", "_chunk_walk_kernel"),
+    ("delta, due", 1, "at - CAPACITY, at).to(tl.int64)", "place"),
+    ("delta, due, short", 2, "S + (k.to(tl.int64) * stride.S.k)", "fold"),
+    ("delta step, held", 0, SLOT, "slot_of"),
+    ("delta step, short", 2, "S + (i.to(tl.int64) * stride)", "load_part"),
+    ("delta flush", 2, "i = tl.arange(0, BLOCK_K).to(tl.int64)", "_delta_flush_kernel"),
+    ("delta snapshots", 1, "tl.cast(t, tl.int64) * stride_places.t", "delta_scan_kernel"),
+    ("n-grams", 1, "tl.cast(n, tl.int64)", "_ngram_drafts_kernel"),
+    ("norm", 0, "row = tl.program_id(0).to(tl.int64)", "_norm_kernel"),
+    ("linear", 0, "tl.arange(0, BLOCK_O)).to(tl.int64)", "linear_rows_kernel"),
 ]
 
 
-@pytest.mark.parametrize(("name", "axis", "wide", "file"), FAULTS)
-def test_an_offset_of_32_bits_is_caught(name: str, axis: int, wide: str, file: str) -> None:
-    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), file=file)
+@pytest.mark.parametrize(("name", "axis", "wide", "at"), FAULTS)
+def test_an_offset_of_32_bits_is_caught(name: str, axis: int, wide: str, at: str) -> None:
+    narrow = mutated(CASES[name][0], wide, wide.replace("int64", "int32"), at=at)
     assert caught(narrow, check, [(name, axis)])

@@ -10,7 +10,7 @@ from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.triton_ops import TritonOperations
-from tests.test_fast_accept import proposal_of, sequences_of
+from tests.fast.test_accept import proposal_of, sequences_of
 
 OPERATIONS = TorchOperations()
 OVER_KERNELS = SimpleNamespace(tree_mask=OPERATIONS.tree_mask, accept_sampled=TritonOperations().accept_sampled)

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from ssmspec_fast.bench.models import random_model
-from ssmspec_fast.decoder import Decoder
+from ssmspec_fast.engine.decoder import Decoder
+from ssmspec_fast.engine.sequences import new_sequences
+from ssmspec_fast.engine.window import Window
 from ssmspec_fast.layers.linear import Linear, Product
 from ssmspec_fast.layers.norm import Norm
 from ssmspec_fast.methods.activation_replay import ActivationReplay
@@ -15,10 +17,10 @@ from ssmspec_fast.methods.joint import Joint
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import Gate, Weighted
 from ssmspec_fast.operations.torch_ops import TorchOperations
-from ssmspec_fast.operations.triton_ops import FEW, ROWS, TritonOperations
-from ssmspec_fast.sequences import new_sequences
-from ssmspec_fast.window import Window
-from tests.fast_on_kernels import logits
+from ssmspec_fast.operations.triton_ops import ROWS, TritonOperations
+from ssmspec_fast.operations.triton_recurrences import SSD
+from ssmspec_fast.operations.triton_rows import FEW
+from tests.fast.on_kernels import logits
 
 K, U, O = 40, 33, 21
 EPS = 1e-5
@@ -100,30 +102,47 @@ def test_a_product_whose_bits_follow_the_number_of_rows_is_caught() -> None:
         check_bits(Planted(bitwise=True), 3)
 
 
-class Counting(TritonOperations):
+class CountingSSD(SSD):
     """How often the gate of a token was folded."""
 
     folded = 0
 
-    def ssd_gated(self, *args: Any, **kwargs: Any) -> Weighted | None:
-        found = super().ssd_gated(*args, **kwargs)
+    def gated(self, *args: Any, **kwargs: Any) -> Weighted | None:
+        found = super().gated(*args, **kwargs)
         self.folded += found is not None
         return found
 
-    def ssd_gated_window(self, *args: Any, **kwargs: Any) -> Weighted | None:
-        found = super().ssd_gated_window(*args, **kwargs)
+    def gated_window(self, *args: Any, **kwargs: Any) -> Weighted | None:
+        found = super().gated_window(*args, **kwargs)
         self.folded += found is not None
         return found
 
 
-class Forgetful(Counting):
+class ForgetfulSSD(SSD):
     """Leaves the norm's weight out."""
 
-    def ssd_gated_window(self, S: Any, inputs: Any, params: Any, gate: Gate, **more: Any) -> Weighted | None:
-        return super().ssd_gated_window(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), **more)
+    def gated_window(self, S: Any, inputs: Any, params: Any, gate: Gate, **more: Any) -> Weighted | None:
+        return super().gated_window(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), **more)
 
-    def ssd_gated(self, S: Any, inputs: Any, params: Any, gate: Gate, *, slots: Any) -> Weighted | None:
-        return super().ssd_gated(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), slots=slots)
+    def gated(self, S: Any, inputs: Any, params: Any, gate: Gate, *, slots: Any) -> Weighted | None:
+        return super().gated(S, inputs, params, gate._replace(weight=torch.ones_like(gate.weight)), slots=slots)
+
+
+class Counting(TritonOperations):
+    def __init__(self, bitwise: bool = False) -> None:
+        super().__init__(bitwise)
+        self.counting = CountingSSD(bitwise)
+        self.recurrences |= {"ssd": self.counting}
+
+    @property
+    def folded(self) -> int:
+        return self.counting.folded
+
+
+class Forgetful(TritonOperations):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrences |= {"ssd": ForgetfulSSD(False)}
 
 
 def apart(operations: Any) -> float:
@@ -173,7 +192,7 @@ def test_windows_whose_gates_are_folded_have_the_logits_of_pytorch(method: Any, 
 
 @torch.no_grad()
 def test_plain_tokens_whose_gates_are_folded_have_the_logits_of_pytorch() -> None:
-    """Some hundred roundings to fp32 deep: 1e-4, as in `test_fast_triton`. A weight left out moves them by far more."""
+    """Some hundred roundings to fp32 deep: 1e-4, as in `tests/fast/test_triton`. A weight left out moves them by far more."""
     operations = Counting()
     assert apart(operations) <= 1e-4
     assert operations.folded == 2 * 3  # layers, tokens

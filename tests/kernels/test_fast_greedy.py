@@ -6,13 +6,13 @@ import torch
 
 from ssmspec_fast.accept import fused
 from ssmspec_fast.accept.greedy import Greedy
+from ssmspec_fast.engine.sequences import Sequences, new_sequences
+from ssmspec_fast.engine.window import Proposal, Verdict, Window
 from ssmspec_fast.operations import OneLaunch
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.triton_ops import TritonOperations
-from ssmspec_fast.sequences import Sequences, new_sequences
-from ssmspec_fast.window import Proposal, Verdict, Window
-from ssmspec_kernels.accept_greedy import accept_greedy
-from ssmspec_kernels.commit_tokens import commit_tokens
+from ssmspec_kernels.tokens.accept_greedy import accept_greedy
+from ssmspec_kernels.tokens.commit_tokens import commit_tokens
 from tests.kernels import device
 
 VOCABULARY, SLOTS = 5, 7

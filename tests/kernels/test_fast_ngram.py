@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ssmspec_fast.draft.ngram import NGram
-from ssmspec_fast.sequences import Sequences, new_sequences
-from ssmspec_kernels.ngram_drafts import ngram_drafts
+from ssmspec_fast.engine.sequences import Sequences, new_sequences
+from ssmspec_kernels.tokens.ngram_drafts import ngram_drafts
 from tests.kernels import device
 
 WHERE = "cuda" if device.COMPILED else "cpu"

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_kernels import fragments
+from ssmspec_kernels.shared import mma_tile as fragments
 from tests.kernels.mutants import mutated
 
 

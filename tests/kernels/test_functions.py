@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssmspec_kernels import functions
 from ssmspec_kernels.contract import CONTRACT
+from ssmspec_kernels.shared import functions
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.shapes import Array
 from tests.kernels.mutants import caught, mutated

@@ -17,7 +17,7 @@ def whole() -> dict[str, Figures]:
 
 
 def test_every_module_that_launches_has_a_row_and_a_budget(whole: dict[str, Figures]) -> None:
-    assert {"ssd_scan", "ssd_tree_scan", "ssd_flush", "delta_tree", "linear_rows", "cursors", "halves"} <= whole.keys()
+    assert {"ssd_scan", "ssd_tree_scan", "ssd_flush", "delta_tree", "linear_rows", "cursors", "double_buffer"} <= whole.keys()
     assert not {"dots", "launch", "functions", "ssd_ring"} & whole.keys()
     assert kernel_table.missing(whole) == []
     head, *rows = kernel_table.table(whole)
@@ -82,7 +82,7 @@ def test_launch_belongs_to_the_module_that_was_called_from_outside() -> None:
         return type("Frame", (), {"f_globals": {"__name__": name}, "f_back": back})()
 
     test = frame("tests.kernels.test_ssd_tree_scan", None)
-    inner = frame("ssmspec_kernels.ssd_window", frame("ssmspec_kernels.ssd_tree_scan", test))
+    inner = frame("ssmspec_kernels.ssd.ssd_window", frame("ssmspec_kernels.ssd.ssd_tree_scan", test))
     assert kernel_table.launcher(inner) == "ssd_tree_scan"
     assert kernel_table.launcher(frame("ssmspec_mutant_0.ssd_window", test)) == "ssmspec_mutant_0.ssd_window"
     assert kernel_table.launcher(sys._getframe()) == __name__

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import kv_compact as module
+from ssmspec_kernels.attention import kv_compact as module
 from ssmspec_ref import attention
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from ssmspec_kernels import launch, ssd_inputs
+from ssmspec_kernels import launch
+from ssmspec_kernels.ssd import ssd_inputs
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import Memory
-from ssmspec_kernels import linear_added, linear_rows
+from ssmspec_kernels.linear import linear_added, linear_rows
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import Approx, constant, sum_of_products
 from ssmspec_ref.error_bounds.functions import rsqrt
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
-from ssmspec_ref.linear import Linear
+from ssmspec_ref.layers.linear import Linear
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import (
@@ -192,9 +192,9 @@ REFUSED = {
     "other rows": (lambda m: {"residual": m["residual"][:-1]}, ShapeMismatch, "axis m"),
     "other outputs": (lambda m: {"weight": m["weight"][:-1]}, ShapeMismatch, "axis o"),
     "other parts": (lambda m: {"sums": m["sums"][:, :-1]}, ShapeMismatch, "give .m, 3."),
-    "rows of fp16": (lambda m: {"x": m["x"].half()}, PrecisionError, "x came as torch.float16"),
+    "rows of fp16": (lambda m: {"x": m["x"].half()}, PrecisionError, "x is torch.float16"),
     "two types": (lambda m: {"W": m["W"].float()}, PrecisionError, "takes one type"),
-    "sums of bf16": (lambda m: {"sums": m["sums"].bfloat16()}, PrecisionError, "sums came as"),
+    "sums of bf16": (lambda m: {"sums": m["sums"].bfloat16()}, PrecisionError, "sums is"),
     "too many rows": (
         lambda m: {n: m[n].repeat(50, 1) for n in ("x", "residual", "out", "sums")},
         Unsupported,
@@ -255,6 +255,6 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_caught(name: str) -> None:
-    added = mutated(linear_added, *MUTANTS[name], file="linear_rows.py")
+    added = mutated(linear_added, *MUTANTS[name])
     rows = sys.modules[f"{added.__package__}.linear_rows"]
     assert caught(added, lambda kernel, o: check((kernel, rows), o), CASES)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import linear_rows as module
-from ssmspec_kernels.linear_added import linear_added
+from ssmspec_kernels.linear import linear_rows as module
+from ssmspec_kernels.linear.linear_added import linear_added
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract, Storage
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
-from ssmspec_ref.linear import Linear
+from ssmspec_ref.layers.linear import Linear
 
 from .mutants import caught, mutated
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ngram_drafts as module
+from ssmspec_kernels.tokens import ngram_drafts as module
 from ssmspec_ref.draft.ngram import png
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 
@@ -153,7 +153,7 @@ def test_what_the_kernel_cannot_do_is_refused(arguments: dict[str, Any], error: 
 MUTANTS = {
     "a window that reaches the end is passed over": ("here = s < T - K", "here = s < T - K - 1"),
     "windows read behind the end": ("here = s < T - K", "here = s <= T - K"),
-    "the token before the last": ("x + (T - 1) * stride_seq_l", "x + (T - 2) * stride_seq_l"),
+    "the token before the last": ("x + (T - 1) * stride_seq.l", "x + (T - 2) * stride_seq.l"),
     "places of a block lost": ("at + (found + tl.cumsum", "at + (tl.cumsum"),
     "windows compared by all but their last token": ("tl.static_range(1, K + 1)", "tl.static_range(1, K)"),
     "the first of equals": ("i[:, None] < j[None, :]", "i[:, None] > j[None, :]"),
@@ -162,8 +162,8 @@ MUTANTS = {
     "windows from the root on": ("best % (L + 1) + k", "best % (L + 1) + k - 1"),
     "a table's row twice": ("(tl.max(known.to(tl.int32), axis=0) == 0)", "(tl.max(known.to(tl.int32), axis=0) >= 0)"),
     "the table before it is needed": ("live & (there < DRAFTS)", "live & (there == 0)"),
-    "the table's first row only": ("tl.cast(n, tl.int64) * stride_tab_n", "0 * stride_tab_n"),
-    "another slot's history": ("x = sequences + slot * stride_seq_s", "x = sequences + b * stride_seq_s"),
+    "the table's first row only": ("tl.cast(n, tl.int64) * stride_tab.n", "0 * stride_tab.n"),
+    "another slot's history": ("x = sequences + slot * stride_seq.s", "x = sequences + b * stride_seq.s"),
     "padding drafts": ("new = live & (there", "new = (there"),
     "one draft too long": ("1 + K, 1)", "2 + K, 1)"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import norm
+from ssmspec_kernels.linear import norm
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from tests.kernels.mutants import caught, mutated
@@ -142,20 +142,20 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("norm.py", "b, t = row // tokens, row % tokens", "b, t = row % tokens, row // tokens"),
-    ("norm.py", "inside = u < U", "inside = u < U - 1"),
-    ("norm.py", "        value = kept.to(tl.float32)\n", ""),
-    ("norm.py", "        tl.store(at, kept, mask=inside)\n", ""),
-    ("norm.py", "axis=0) / U", "axis=0) / BLOCK_U"),
-    ("norm.py", "tl.rsqrt(mean + eps)", "tl.rsqrt(mean)"),
-    ("norm.py", "tl.rsqrt(mean + eps)", "1.0 / (tl.sqrt(mean) + eps)"),
-    ("norm.py", "scale * (value", "(1.0 + scale) * (value"),
-    ("norm.py", "t * stride_residual_t", "t * stride_x_t"),
-    ("norm.py", "stride_y_t + u * stride_y_u", "stride_y_t + u * stride_y_u + 1"),
-    ("norm.py", "normed.to(y.dtype.element_ty)", "normed.to(tl.bfloat16).to(y.dtype.element_ty)"),
+    ("_norm_kernel", "b, t = row // tokens, row % tokens", "b, t = row % tokens, row // tokens"),
+    ("_norm_kernel", "inside = u < U", "inside = u < U - 1"),
+    ("_norm_kernel", "        value = kept.to(tl.float32)\n", ""),
+    ("_norm_kernel", "        tl.store(at, kept, mask=inside)\n", ""),
+    ("_norm_kernel", "axis=0) / U", "axis=0) / BLOCK_U"),
+    ("_norm_kernel", "tl.rsqrt(mean + eps)", "tl.rsqrt(mean)"),
+    ("_norm_kernel", "tl.rsqrt(mean + eps)", "1.0 / (tl.sqrt(mean) + eps)"),
+    ("_norm_kernel", "scale * (value", "(1.0 + scale) * (value"),
+    ("_norm_kernel", "t * stride_residual_t", "t * stride_x_t"),
+    ("_norm_kernel", "stride_y_t + u * stride_y_u", "stride_y_t + u * stride_y_u + 1"),
+    ("_norm_kernel", "normed.to(y.dtype.element_ty)", "normed.to(tl.bfloat16).to(y.dtype.element_ty)"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(norm, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(norm, old, new, at=at), check, CASES)

@@ -9,36 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmspec_kernels import (
-    causal_attention,
-    conv_packed,
-    conv_step,
-    conv_tree,
-    conv_window,
-    delta_buffered,
-    delta_buffered_step,
-    delta_chunk_scan,
-    delta_chunked,
-    delta_scan,
-    delta_snapshots,
-    delta_tree,
-    gated_norm,
-    linear_added,
-    linear_rows,
-    norm,
-    selective_scan,
-    selective_tree,
-    ssd_buffered,
-    ssd_buffered_step,
-    ssd_chunk_scan,
-    ssd_gated,
-    ssd_replay_scan,
-    ssd_scan,
-    ssd_snapshots,
-    ssd_tree_scan,
-    ssd_window,
-    tree_attention,
-)
+from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
+from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
+from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
+from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
+from ssmspec_kernels.ssd.replay import ssd_replay_scan
+from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
 from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, ssd_cases, ssd_rings
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import blank, draw, strided

@@ -7,21 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from ssmspec_kernels import (
-    conv_window,
-    delta_buffered,
-    delta_buffered_step,
-    delta_flush,
-    delta_snapshots,
-    delta_tree,
-    ssd_buffered,
-    ssd_flush,
-    ssd_gated,
-    ssd_gated_window,
-    ssd_replay_scan,
-    ssd_snapshots,
-    tree_attention,
-)
+from ssmspec_kernels.attention import tree_attention
+from ssmspec_kernels.conv import conv_window
+from ssmspec_kernels.delta import delta_snapshots, delta_tree
+from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
+from ssmspec_kernels.ssd import ssd_gated, ssd_gated_window, ssd_snapshots
+from ssmspec_kernels.ssd.replay import ssd_replay_scan
+from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_flush
 from tests.kernels import (
     conv_cases,
     delta_cases,
@@ -177,28 +169,28 @@ FAULTS = [
     ("ssd replay, tree of 33", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=32", None),
     ("ssd flush, fp16", STORED, NARROWED, None),
     ("ssd flush, bf16", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=16", None),
-    ("ssd snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "ssd_scan.py"),
-    ("ssd snapshots, nothing beside", "if place >= 0:", "if place >= 1:", "ssd_scan.py"),
-    ("ssd gated, fp16", STORED, NARROWED, "ssd_scan.py"),
-    ("ssd gated window of 32, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "ssd_window.py"),
+    ("ssd snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "_walk_tokens"),
+    ("ssd snapshots, nothing beside", "if place >= 0:", "if place >= 1:", "_walk_tokens"),
+    ("ssd gated, fp16", STORED, NARROWED, "ssd_scan_kernel"),
+    ("ssd gated window of 32, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "launch"),
     ("tree attention, 128 nodes", "for j0 in range(0, T, BLOCK_L):", "for j0 in range(0, min(T, 96), BLOCK_L):", None),
     ("delta ring of 64, 32 tokens", "max(8, triton.next_power_of_2(t))", "16", None),
     ("delta ring of 51, 17 tokens", "max(16, triton.next_power_of_2(ring.capacity - window))", "16", None),
     ("delta ring, fp16", "state.to(at.dtype.element_ty), mask", "state.to(tl.bfloat16).to(at.dtype.element_ty), mask",
-     "delta_stream.py"),
+     "store_tile"),
     ("delta step, ring of 64", "block_l = max(16, triton.next_power_of_2(ring.capacity))", "block_l = 32", None),
     ("delta step, ring of 37, fp16", "block_l = max(16, triton.next_power_of_2(ring.capacity))", "block_l = 32", None),
     ("delta flush, fp16", STORED, NARROWED, None),
     ("delta flush, bf16", "BLOCK_L=max(16, triton.next_power_of_2(ring.capacity))", "BLOCK_L=16", None),
-    ("delta snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "delta_scan.py"),
-    ("delta tree, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "delta_chunked.py"),
+    ("delta snapshots, 32 tokens", "for t in range(T):", "for t in range(min(T, 16)):", "delta_scan_kernel"),
+    ("delta tree, fp16", "BLOCK_T=max(16, triton.next_power_of_2(t))", "BLOCK_T=16", "launch_window"),
     ("delta tree of 40, fp16", "BLOCKS=triton.cdiv(t, 16)", "BLOCKS=2", None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "old", "new", "file"), FAULTS, ids=[fault[0] for fault in FAULTS])
-def test_a_planted_fault_of_the_ends_is_caught(name: str, old: str, new: str, file: str | None) -> None:
+@pytest.mark.parametrize(("name", "old", "new", "at"), FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_a_planted_fault_of_the_ends_is_caught(name: str, old: str, new: str, at: str | None) -> None:
     module, check = CASES[name]
-    mutant = mutated(module, old, new, file=file)
+    mutant = mutated(module, old, new, at=at)
     with pytest.raises(AssertionError):
         check(mutant)

@@ -12,7 +12,7 @@ import pytest
 
 import ssmspec_kernels
 
-FILES = sorted(Path(ssmspec_kernels.__path__[0]).glob("*.py"))
+FILES = sorted(Path(ssmspec_kernels.__path__[0]).rglob("*.py"))
 
 
 def uneven(source: str) -> Iterator[str]:

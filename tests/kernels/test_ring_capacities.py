@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import delta_buffered, delta_buffered_step, ssd_buffered, ssd_buffered_step
+from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
+from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import RingOverflow
@@ -149,19 +150,19 @@ def test_a_window_of_every_capacity_lies_within_the_bound(module: ModuleType) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "check", "old", "file"),
+    ("module", "check", "old", "at"),
     [
         (ssd_buffered_step, check_step, "CAPACITY=ring.capacity", None),
-        (ssd_buffered, check_window, "CAPACITY=ring.capacity", "ssd_buffered_short.py"),
+        (ssd_buffered, check_window, "CAPACITY=ring.capacity", "launch_short"),
         (delta_buffered_step, check_step, "L2_NORM=l2_norm, CAPACITY=ring.capacity", None),
         (delta_buffered, check_window, 'DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity', None),
     ],
 )
 def test_a_ring_that_is_wrong_at_one_capacity_only_is_caught_there_and_passes_elsewhere(
-    module: ModuleType, check: Callable[..., None], old: str, file: str | None
+    module: ModuleType, check: Callable[..., None], old: str, at: str | None
 ) -> None:
     """Entries behind the end of a ring of 27 are taken for those of a longer one."""
-    mutant = mutated(module, old, f"{old} + (ring.capacity == 27)", file=file)
+    mutant = mutated(module, old, f"{old} + (ring.capacity == 27)", at=at)
     assert [capacity for capacity in (25, 26, 27, 28) if caught(mutant, check, [capacity])] == [27]
 
 

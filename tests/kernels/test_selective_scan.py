@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import selective_scan
+from ssmspec_kernels.selective import selective_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from tests.kernels.device import COMPILED
@@ -111,8 +111,8 @@ def test_a_tied_decay_is_read_through_its_strides() -> None:
 
 REFUSED = {
     "another state": (lambda m: {"A": m["A"][:, :-1]}, errors.ShapeMismatch, "axis n"),
-    "half A": (lambda m: {"A": m["A"].bfloat16()}, errors.PrecisionError, "A came"),
-    "double x": (lambda m: {"x": m["x"].double()}, errors.PrecisionError, "x came"),
+    "half A": (lambda m: {"A": m["A"].bfloat16()}, errors.PrecisionError, "A is torch.bfloat16"),
+    "double x": (lambda m: {"x": m["x"].double()}, errors.PrecisionError, "x is torch.float64"),
     "dt per head": (lambda m: {"dt": m["dt"][:, :, 0]}, errors.ShapeMismatch, "axes"),
     "state transposed": (lambda m: {"S": m["S"].mT.contiguous().mT}, errors.ShapeMismatch, "stride"),
     "D with gaps": (lambda m: {"D": m["D"].repeat_interleave(2)[::2]}, errors.ShapeMismatch, "D has stride"),
@@ -133,25 +133,25 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 
 MUTANTS = [
-    ("selective_scan.py", "if slot >= 0:", "if slot > 0:"),
-    ("selective_scan.py", "        if WRITE_STATE:\n", "        if not WRITE_STATE:\n"),
-    ("selective_scan.py", "step = tl.where(real, step, 0.0)", "step = step + 0.0"),
-    ("selective_scan.py", "tl.exp(step[:, None] * log_decay)", "tl.exp(-step[:, None] * log_decay)"),
-    ("selective_scan.py", "(step * x_t)[:, None]", "x_t[:, None]"),
-    ("selective_scan.py", "tl.where(real, y_t, 0.0)", "y_t + tl.where(real, 0.0, 1.0)"),
-    ("selective_scan.py", "y_t += skip * x_t", "y_t += skip"),
-    ("selective_scan.py", "y_t *= silu(", "y_t += silu("),
-    ("selective_scan.py", "step = softplus(step)", "step = tl.maximum(step, 0.0)"),
-    ("selective_scan.py", "t * stride_B_t", "t * stride_C_t"),
-    ("selective_scan.py", "z + b * stride_z_b", "z + slot * stride_z_b"),
-    ("selective_scan.py", "d[:, None] * stride_A_d", "d[:, None] * stride_S_d"),
-    ("selective_scan.py", "(n < N)[None, :]", "(n <= N)[None, :]"),
-    ("selective_scan.py", "for t in range(tokens):", "for t in range(tokens - 1):"),
-    ("selective_scan.py", "B + t * stride_B_t, mask=states & real", "B + t * stride_B_t, mask=states"),
-    ("functions.py", "return x / (1.0 + tl.exp(-x))", "return 1.0 / (1.0 + tl.exp(-x))"),
+    ("_selective_scan_kernel", "if slot >= 0:", "if slot > 0:"),
+    ("_selective_scan_kernel", "        if WRITE_STATE:\n", "        if not WRITE_STATE:\n"),
+    ("_token", "step = tl.where(real, step, 0.0)", "step = step + 0.0"),
+    ("_token", "tl.exp(step[:, None] * log_decay)", "tl.exp(-step[:, None] * log_decay)"),
+    ("_token", "(step * x_t)[:, None]", "x_t[:, None]"),
+    ("_token", "tl.where(real, y_t, 0.0)", "y_t + tl.where(real, 0.0, 1.0)"),
+    ("_token", "y_t += skip * x_t", "y_t += skip"),
+    ("_token", "y_t *= silu(", "y_t += silu("),
+    ("_token", "step = softplus(step)", "step = tl.maximum(step, 0.0)"),
+    ("_token", "t * stride_B_t", "t * stride_C_t"),
+    ("_selective_scan_kernel", "z + b * stride_z_b", "z + slot * stride_z_b"),
+    ("_selective_scan_kernel", "d[:, None] * stride_A_d", "d[:, None] * stride_S_d"),
+    ("_selective_scan_kernel", "(n < N)[None, :]", "(n <= N)[None, :]"),
+    ("_selective_scan_kernel", "for t in range(tokens):", "for t in range(tokens - 1):"),
+    ("_token", "B + t * stride_B_t, mask=states & real", "B + t * stride_B_t, mask=states"),
+    ("silu", "return x / (1.0 + tl.exp(-x))", "return 1.0 / (1.0 + tl.exp(-x))"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("file", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(file: str, old: str, new: str) -> None:
-    assert caught(mutated(selective_scan, old, new, file=file), check, CASES)
+@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
+def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
+    assert caught(mutated(selective_scan, old, new, at=at), check, CASES)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_buffered as kernel
-from ssmspec_kernels import ssd_flush
-from ssmspec_kernels.ssd_ring import Ring
+from ssmspec_kernels.ssd.ring import ssd_buffered as kernel
+from ssmspec_kernels.ssd.ring import ssd_flush
+from ssmspec_kernels.ssd.ring.ssd_ring import Ring
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
 from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
@@ -128,11 +128,11 @@ REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
     (8, {"heads": 2, "short": True}, ParameterError, "2 heads a program, 1 warps and 3 tokens; the kernel for short"),
     (8, {"block_p": 32, "short": True}, ParameterError, "32 channels a tile"),
     (18, {"tokens": 9, "short": True}, ParameterError, "1 warps and 9 tokens; the kernel for short windows takes 16, one"),
-    (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
+    (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths is"),
     (8, {"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
     (8, {"ring": lambda r: replace(r, B=r.B.bfloat16())}, PrecisionError, "ring.B bfloat16"),
     (8, {"ring": lambda r: replace(r, x=r.x[:, :7])}, ShapeMismatch, "axis l has size"),
-    (8, {"ring": lambda r: replace(r, dt=r.dt.bfloat16())}, PrecisionError, "ring.dt came as"),
+    (8, {"ring": lambda r: replace(r, dt=r.dt.bfloat16())}, PrecisionError, "ring.dt is"),
     (8, {"ring": lambda r: replace(r, held=r.held[:-1])}, ShapeMismatch, "axis s has size"),
 ]
 
@@ -171,7 +171,6 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
     cases.unchanged(before)
 
 
-RING = "ssd_ring.py"
 FAULTS = [
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", None),
     ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", None),
@@ -197,17 +196,17 @@ FAULTS = [
     ("h, here = h_0 + head, k == head", "h, here = h_0 + head, k == 0", None),
     ("g = h_0 // HEADS_PER_GROUP", "g = h_0 * 0", None),
     ("W + tl.sum(tl.where(here, skips, 0.0), axis=0)", "W", None),
-    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
+    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", "place"),
     ("tl.where(new, at_B_t + row * stride_B_t,", "tl.where(new, at_B + at * stride_ring_B_l,", None),
     ("tl.where(new, at_x_t + row * stride_x_t,", "tl.where(new, at_x + at * stride_ring_x_l,", None),
     ("load_at(rows_x, p_t, past | new, in_p)", "load_at(rows_x, p_t, new, in_p)", None),
-    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0)", "mask=in_cols[None, :], other=0.0)", RING),
+    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0)", "mask=in_cols[None, :], other=0.0)", "load_at"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 
@@ -217,89 +216,88 @@ CANCELLING = "tl.exp(tl.sum(step * decay, axis=0) - tl.cumsum(step * decay, axis
 
 def test_planted_sums_that_cancel_are_caught_by_strong_decays() -> None:
     with pytest.raises(AssertionError, match="of the largest element"):
-        check_strong(mutated(kernel, "tl.exp(since)", CANCELLING, file=DUE), True)
+        check_strong(mutated(kernel, "tl.exp(since)", CANCELLING, at="verify_flush"), True)
     cancelling = "tl.exp(since + tl.cumsum(step * decay, axis=0) - step * decay)"
     with pytest.raises(AssertionError, match="of the largest element"):
         check_strong_flush(
-            mutated(ssd_flush, "tl.exp(since + tl.cumsum(behind * decay, axis=0))", cancelling, file=RING), 16, 12
+            mutated(ssd_flush, "tl.exp(since + tl.cumsum(behind * decay, axis=0))", cancelling, at="fold"), 16, 12
         )
 
 
 def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_blocks() -> None:
-    mutant = mutated(ssd_flush, "(l + 1 < count - start)", "(l + 1 < count)", file=RING)
+    mutant = mutated(ssd_flush, "(l + 1 < count - start)", "(l + 1 < count)", at="fold")
     with pytest.raises(AssertionError):
         check_flush(mutant, 18, 37)
 
 
-SHORT, OPEN, DUE, WALK = "ssd_buffered_short.py", "ssd_open_run.py", "ssd_due_run.py", "ssd_walk.py"
-TURNS = "due_first.py"
-HALVES, FRAGMENTS = "ssd_tiles.py", "fragments.py"
 SHORT_FAULTS = [
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", SHORT),
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", SHORT),
-    ("(count + 2 * WINDOW > CAPACITY)", "(count + WINDOW > CAPACITY)", TURNS),
-    ("live & (length > 0) &", "live & (length >= 0) &", TURNS),
-    ("mine = live & (due == DUE)", "mine = live", SHORT),
-    ("rank == begin // (GROUPS * of_group) + 1", "rank == 1", SHORT),
-    ("(begin // of_group % GROUPS)", "(begin % GROUPS)", SHORT),
-    (".to(tl.int64), begin % of_group", ".to(tl.int64), 0 * begin", SHORT),
-    ("tl.max(rank, axis=0) * (GROUPS * of_group)", "tl.max(rank, axis=0) * of_group", SHORT),
-    ("tiles, tl.num_programs(0) * run, num", "tiles, tl.num_programs(0) * run + 1, num", SHORT),
-    ("(P % BLOCK_P == 0) &", "(P > 0) &", SHORT),
-    (" & (N == 2 * HALF_N)", "", SHORT),
-    ("row_in_turn(\n                tl.program_id(2),", "row_in_turn(\n                0,", SHORT),
-    ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", OPEN),
-    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", OPEN),
-    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", OPEN),
-    ("tl.where(i < 0, start + place(first + e, CAPACITY) * stride,", "tl.where(i < 0, window,", OPEN),
-    ("window + i.to(tl.int64) * stride_t)", "start + place(first + e, CAPACITY) * stride)", OPEN),
-    ("return load_operand(rows, n, (i < length)[:, None]", "return load_operand(rows, n, (i < 8)[:, None]", OPEN),
-    ("mask = (t < length)[:, None] &", "mask = (t < length - 1)[:, None] &", OPEN),
-    ("tl.where(real, behind + t, 0)", "tl.where(real, t, 0)", OPEN),
-    ("mask=real[:, None] & in_n[None, :]", "mask=in_n[None, :]", OPEN),
-    ("if begin == 0:", "if begin >= 0:", OPEN),
-    ("tl.where(new, x + tok * at_x[1],", "tl.where(new, ring_x + at * at_ring_x[1],", OPEN),
-    ("rows_h.to(tl.int64), p, live, in_p)", "rows_h.to(tl.int64), p, new, in_p)", OPEN),
-    ("scores += dot_inputs(", "scores = dot_inputs(", OPEN),
-    ("step, mask=new & (p_0 == 0))", "step, mask=new)", OPEN),
-    ("G_j[None, :] - G_i[:, None]", "G_j[None, :]", WALK),
-    ("weights(G_e, G_t, step,", "weights(G_e, G_t, step * step,", OPEN),
-    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", OPEN),
-    ("if (p_0 == 0) | (index == begin):", "if index == begin:", OPEN),
-    ("ahead, more = h + 1,", "ahead, more = h,", OPEN),
-    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", OPEN),
-    ("growth[None, :] *", "1.0 *", OPEN),
-    ("held(right, HALF_N), C_right)", "held(left, HALF_N), C_right)", OPEN),
-    ("(hi + (mid + lo))", "(hi + mid)", OPEN),
-    ("return dot_onto(hi, x, y), mid, lo", "return hi, mid, lo", OPEN),
-    ("W + skip, W)", "W, W)", WALK),
-    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", OPEN),
-    ("past, follows, new = e < count,", "past, follows, new = e < count - 1,", DUE),
-    ("e + 1 < count", "e + 1 <= count", DUE),
-    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", DUE),
-    ("axis=0, reverse=True)", "axis=0)", DUE),
-    ("tl.exp(since) * step", "step", DUE),
-    ("tl.exp(tl.sum(step * decay, axis=0))", "1.0", DUE),
-    ("first + count + i, 0)", "first + i, 0)", DUE),
-    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", DUE),
-    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", DUE),
-    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", DUE),
-    ("if (p_0 == 0) | (index == begin):", "if index == begin:", DUE),
-    ("ahead, more = h + 1,", "ahead, more = h,", DUE),
-    ("weighted, B_right)", "weighted, B_left)", DUE),
-    ("scale * held(right,", "held(right,", DUE),
-    ("state, p_0, HALF_N, at_S[2]", "state, p_0, 0, at_S[2]", DUE),
-    ("growth[None, :] *", "1.0 *", DUE),
-    ("weights(G_s, G_t, own_step,", "weights(G_s, G_t, own_step * own_step,", DUE),
-    ("if begin == 0:", "if begin >= 0:", DUE),
-    ("own_step, mask=new & (p_0 == 0))", "own_step, mask=new)", DUE),
-    ("x_t, mask=new[:, None] & in_p[None, :]", "x_t, mask=in_p[None, :]", DUE),
-    ("state.shape[0], HALF_N).to(start", "state.shape[0], HALF_N).to(tl.bfloat16).to(start", HALVES),
-    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", HALVES),
-    ("(3, 1, 0, 2, 5, 4, 6)", "(3, 1, 0, 2, 4, 5, 6)", FRAGMENTS),
-    ("(0, 1, 3, 2, 4)", "(0, 1, 2, 3, 4)", FRAGMENTS),
-    ("ROWS, 4, 2, 2)), (1, 0, 3, 2, 4)), (ROWS, BLOCK_N))", "ROWS, 4, 2, 2)), (1, 0, 2, 3, 4)), (ROWS, BLOCK_N))", FRAGMENTS),
-    ("n_0 + (row // ROWS * 16)[:, None]", "(row // ROWS * 16)[:, None]", FRAGMENTS),
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)",
+     "ssd_buffered_short_kernel"),
+    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", "ssd_buffered_short_kernel"),
+    ("(count + 2 * WINDOW > CAPACITY)", "(count + WINDOW > CAPACITY)", "rows_in_order"),
+    ("live & (length > 0) &", "live & (length >= 0) &", "rows_in_order"),
+    ("mine = live & (due == DUE)", "mine = live", "ranks"),
+    ("rank == begin // (GROUPS * of_group) + 1", "rank == 1", "ssd_buffered_short_kernel"),
+    ("(begin // of_group % GROUPS)", "(begin % GROUPS)", "ssd_buffered_short_kernel"),
+    (".to(tl.int64), begin % of_group", ".to(tl.int64), 0 * begin", "ssd_buffered_short_kernel"),
+    ("tl.max(rank, axis=0) * (GROUPS * of_group)", "tl.max(rank, axis=0) * of_group", "ssd_buffered_short_kernel"),
+    ("tiles, tl.num_programs(0) * run, num", "tiles, tl.num_programs(0) * run + 1, num", "ssd_buffered_short_kernel"),
+    ("(P % BLOCK_P == 0) &", "(P > 0) &", "ssd_buffered_short_kernel"),
+    (" & (N == 2 * HALF_N)", "", "ssd_buffered_short_kernel"),
+    ("row_in_turn(\n                tl.program_id(2),", "row_in_turn(\n                0,", "ssd_buffered_short_kernel"),
+    ("place(first + e, CAPACITY), i.to", "place(first + e + 1, CAPACITY), i.to", "verify_open"),
+    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", "verify_open"),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", "verify_open"),
+    ("tl.where(i < 0, start + place(first + e, CAPACITY) * stride,", "tl.where(i < 0, window,", "load_entries"),
+    ("window + i.to(tl.int64) * stride_t)", "start + place(first + e, CAPACITY) * stride)", "load_entries"),
+    ("return load_operand(rows, n, (i < length)[:, None]", "return load_operand(rows, n, (i < 8)[:, None]", "load_entries"),
+    ("mask = (t < length)[:, None] &", "mask = (t < length - 1)[:, None] &", "load_window"),
+    ("tl.where(real, behind + t, 0)", "tl.where(real, t, 0)", "append"),
+    ("mask=real[:, None] & in_n[None, :]", "mask=in_n[None, :]", "append"),
+    ("if begin == 0:", "if begin >= 0:", "verify_open"),
+    ("tl.where(new, x + tok * at_x[1],", "tl.where(new, ring_x + at * at_ring_x[1],", "verify_open"),
+    ("rows_h.to(tl.int64), p, live, in_p)", "rows_h.to(tl.int64), p, new, in_p)", "verify_open"),
+    ("scores += dot_inputs(", "scores = dot_inputs(", "verify_open"),
+    ("step, mask=new & (p_0 == 0))", "step, mask=new)", "verify_open"),
+    ("G_j[None, :] - G_i[:, None]", "G_j[None, :]", "weights_by_entry"),
+    ("weights_by_entry(G_e, G_t, step,", "weights_by_entry(G_e, G_t, step * step,", "verify_open"),
+    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", "verify_open"),
+    ("if (p_0 == 0) | (index == begin):", "if index == begin:", "verify_open"),
+    ("ahead, more = h + 1,", "ahead, more = h,", "verify_open"),
+    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", "verify_open"),
+    ("growth[None, :] *", "1.0 *", "verify_open"),
+    ("to_mma(right, HALF_N), C_right)", "to_mma(left, HALF_N), C_right)", "verify_open"),
+    ("(hi + (mid + lo))", "(hi + mid)", "verify_open"),
+    ("return dot_onto(hi, x, y), mid, lo", "return hi, mid, lo", "dot_parts"),
+    ("W + skip, W)", "W, W)", "weights_by_entry"),
+    ("x_e, mask=new[:, None] & in_p[None, :]", "x_e, mask=in_p[None, :]", "verify_open"),
+    ("past, follows, new = e < count,", "past, follows, new = e < count - 1,", "verify_flush"),
+    ("e + 1 < count", "e + 1 <= count", "verify_flush"),
+    ("place(first + e + 1, CAPACITY)", "place(first + e, CAPACITY)", "verify_flush"),
+    ("axis=0, reverse=True)", "axis=0)", "verify_flush"),
+    ("tl.exp(since) * step", "step", "verify_flush"),
+    ("tl.exp(tl.sum(step * decay, axis=0))", "1.0", "verify_flush"),
+    ("first + count + i, 0)", "first + i, 0)", "verify_flush"),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", "verify_flush"),
+    ("i[:, None] == t[None, :]\n", "i[:, None] == t[None, :] - 1\n", "verify_flush"),
+    ("if (p_0 == 0) | (index == begin):", "if p_0 == 0:", "verify_flush"),
+    ("if (p_0 == 0) | (index == begin):", "if index == begin:", "verify_flush"),
+    ("ahead, more = h + 1,", "ahead, more = h,", "verify_flush"),
+    ("weighted, B_right)", "weighted, B_left)", "verify_flush"),
+    ("scale * to_mma(right,", "to_mma(right,", "verify_flush"),
+    ("state, p_0, HALF_N, at_S[2]", "state, p_0, 0, at_S[2]", "verify_flush"),
+    ("growth[None, :] *", "1.0 *", "verify_flush"),
+    ("weights_by_entry(G_s, G_t, own_step,", "weights_by_entry(G_s, G_t, own_step * own_step,", "verify_flush"),
+    ("if begin == 0:", "if begin >= 0:", "verify_flush"),
+    ("own_step, mask=new & (p_0 == 0))", "own_step, mask=new)", "verify_flush"),
+    ("x_t, mask=new[:, None] & in_p[None, :]", "x_t, mask=in_p[None, :]", "verify_flush"),
+    ("state.shape[0], HALF_N).to(start", "state.shape[0], HALF_N).to(tl.bfloat16).to(start", "store_half"),
+    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", "store_half"),
+    ("(3, 1, 0, 2, 5, 4, 6)", "(3, 1, 0, 2, 4, 5, 6)", "to_memory"),
+    ("(0, 1, 3, 2, 4)", "(0, 1, 2, 3, 4)", "permuted"),
+    ("ROWS, 4, 2, 2)), (1, 0, 3, 2, 4)), (ROWS, BLOCK_N))", "ROWS, 4, 2, 2)), (1, 0, 2, 3, 4)), (ROWS, BLOCK_N))",
+     "load_operand"),
+    ("n_0 + (row // ROWS * 16)[:, None]", "(row // ROWS * 16)[:, None]", "operand_rows"),
 ]  # fmt: skip
 
 
@@ -339,7 +337,7 @@ def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             return lambda *args, **options: given.update(options)
 
-    monkeypatch.setattr(import_module("ssmspec_kernels.ssd_buffered_short"), "ssd_buffered_short_kernel", Launched())
+    monkeypatch.setattr(import_module("ssmspec_kernels.ssd.ring.ssd_buffered_short"), "ssd_buffered_short_kernel", Launched())
     with torch.device("meta"):
         x, B, C = (torch.empty(b, 6, *axes, dtype=torch.bfloat16) for axes in ((96, 80), (8, 128), (8, 128)))
         S, dt, A = torch.empty(b, 96, 80, 128), torch.empty(b, 6, 96), torch.empty(96)
@@ -349,9 +347,9 @@ def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
     assert given["BLOCK_B"] == expected
 
 
-@pytest.mark.parametrize(("old", "new", "file"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
-def test_planted_fault_of_the_short_windows_is_caught(old: str, new: str, file: str) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
+def test_planted_fault_of_the_short_windows_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_short(mutant)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import cursors
-from ssmspec_kernels import ssd_buffered_step as kernel
+from ssmspec_kernels.shared import cursors
+from ssmspec_kernels.ssd.ring import ssd_buffered_step as kernel
 from ssmspec_ref import ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import ssd_cases as cases
@@ -216,7 +216,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lengths": torch.ones(2).int()}, ShapeMismatch, "axis b has size"),
     ({"ring": lambda r: replace(r, x=r.x.bfloat16())}, PrecisionError, "ring.x bfloat16"),
     ({"ring": lambda r: replace(r, dt=r.dt[..., :-1])}, ShapeMismatch, "axis h has size"),
-    ({"ring": lambda r: replace(r, origin=r.origin.float())}, PrecisionError, "ring.origin came as"),
+    ({"ring": lambda r: replace(r, origin=r.origin.float())}, PrecisionError, "ring.origin is"),
     ({"dt_limit": (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
     ({name: lambda c, name=name: getattr(c, name).repeat(1, 2, *[1] * (getattr(c, name).dim() - 2))
       for name in (*cases.TOKENS, "out")}, ParameterError, "the window holds 2 tokens; standard decode takes one"),
@@ -238,7 +238,6 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
     cases.unchanged(before)
 
 
-RING = "ssd_ring.py"
 FAULTS = [
     ("full, kept = (count + 1 == CAPACITY) & real", "full, kept = count + 1 == CAPACITY", None),
     ("full, kept = (count + 1 == CAPACITY) & real", "full, kept = (count == CAPACITY) & real", None),
@@ -286,7 +285,7 @@ FAULTS = [
     ("y_t += skip * x_t", "y_t += x_t", None),
     ("store(at_tile, following.to(", "store(at_tile, following.to(tl.bfloat16).to(", None),
     ("if full or not OUTPUT_ONLY:", "if kept or not OUTPUT_ONLY:", None),
-    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", RING),
+    ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", "place"),
 ]  # fmt: skip
 
 
@@ -301,9 +300,9 @@ def check_all(module: ModuleType) -> None:
     check_cut(module)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 

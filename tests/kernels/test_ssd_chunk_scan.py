@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import packed_chunks
-from ssmspec_kernels import ssd_chunk_scan as kernel
 from ssmspec_kernels.contract import Products, of_products
+from ssmspec_kernels.shared import packed_chunks
+from ssmspec_kernels.ssd import ssd_chunk_scan as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import packed, ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
@@ -273,17 +273,17 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "3 groups do not divide 4 heads",
     ),
     ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
-    ({"bounds": lambda c: torch.tensor([0.0, 3.0, 4.0])}, PrecisionError, "bounds came as"),
-    ({"fresh": lambda c: torch.zeros(2)}, PrecisionError, "fresh came as"),
-    ({"chunk": lambda c: 24}, ParameterError, "chunk came as 24; give a power of two"),
+    ({"bounds": lambda c: torch.tensor([0.0, 3.0, 4.0])}, PrecisionError, "bounds is"),
+    ({"fresh": lambda c: torch.zeros(2)}, PrecisionError, "fresh is"),
+    ({"chunk": lambda c: 24}, ParameterError, "chunk is 24; give a power of two"),
     ({"dt_limit": lambda c: (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
     ({"num_warps": lambda c: 8}, Unsupported, "num_warps and num_stages came as 8 and 2"),
     ({"num_stages": lambda c: 1}, Unsupported, "num_warps and num_stages came as 4 and 1"),
     ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
     ({"scratch": lambda c: torch.zeros(1, 4, 18)}, ShapeMismatch, "scratch came with shape"),
     ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
-    ({"products": lambda c: "tf32"}, ParameterError, "products came as 'tf32'; give 'fp32' or 'bf16'"),
-    ({"products": lambda c: "bf16"}, PrecisionError, "products came as 'bf16' for activations in torch.float32"),
+    ({"products": lambda c: "tf32"}, ParameterError, "products is 'tf32'; give 'fp32' or 'bf16'"),
+    ({"products": lambda c: "bf16"}, PrecisionError, "products is 'bf16' for activations in torch.float32"),
 ]
 
 
@@ -327,14 +327,14 @@ FAULTS = [
     ("tl.range(0, HEADS * TILES,", "tl.range(0, HEADS * TILES - 1,", None),
     ("tl.store(at + CHUNK, step", "tl.store(at + CHUNK, G", None),
     ("mask=real[:, None] & in_p[None, :])\n", "mask=(t < tokens)[:, None] & in_p[None, :])\n", None),
-    ("(c - before) * CHUNK", "c * CHUNK", "packed_chunks.py"),
-    ("(before <= c) & (c < before + count)", "(before < c) & (c < before + count)", "packed_chunks.py"),
-    ("(end - begin + CHUNK - 1) // CHUNK", "(end - begin) // CHUNK", "packed_chunks.py"),
+    ("(c - before) * CHUNK", "c * CHUNK", "chunk_place"),
+    ("(before <= c) & (c < before + count)", "(before < c) & (c < before + count)", "chunk_place"),
+    ("(end - begin + CHUNK - 1) // CHUNK", "(end - begin) // CHUNK", "_sequences"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new[-60:] for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new[-60:] for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssmspec_kernels import ssd_commit as kernel
-from ssmspec_kernels.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd import ssd_commit as kernel
+from ssmspec_kernels.ssd.ssd_scan import ssd_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "groups that do not divide": ({"B": torch.zeros(2, 6, 5, 3, 21)}, ParameterError, "3 groups do not divide 4 heads"),
     "parameters of one layer": ({"A": -torch.ones(1, 4)}, ShapeMismatch, "axis i"),
     "low above high": ({"dt_limit": (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
-    "float counts": ({"advanced": torch.zeros(3)}, PrecisionError, "advanced came as"),
+    "float counts": ({"advanced": torch.zeros(3)}, PrecisionError, "advanced is"),
     "small pool": ({"S": torch.zeros(2, 2, 4, 18, 21), "slots": None}, ParameterError, "pool holds 2 states"),
 }
 
@@ -251,18 +251,18 @@ FAULTS = [
     ("live = k < taken", "live = k < taken - 1"),
     ("step_size(raw, live, bias,", "step_size(raw, live, 0.0,"),
     ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,"),
-    ("row * stride_x_m + h // HEADS_PER_X * stride_x_e", "b * stride_x_m + h // HEADS_PER_X * stride_x_e"),
-    ("h // HEADS_PER_X * stride_x_e", "h * stride_x_e"),
-    ("h // HEADS_PER_GROUP * stride_B_g", "h * stride_B_g"),
-    ("B + i * stride_B_i", "B + b * stride_B_i"),
-    ("i * stride_S_i + slot", "slot"),
-    ("slot * stride_S_s", "b * stride_S_s"),
-    ("A + i * stride_A_i", "A"),
-    ("dt_bias + i * stride_bias_i", "dt_bias"),
+    ("row * stride_x.m + h // HEADS_PER_X * stride_x.e", "b * stride_x.m + h // HEADS_PER_X * stride_x.e"),
+    ("h // HEADS_PER_X * stride_x.e", "h * stride_x.e"),
+    ("h // HEADS_PER_GROUP * stride_B.g", "h * stride_B.g"),
+    ("B + i * stride_B.i", "B + b * stride_B.i"),
+    ("i * stride_S.i + slot", "slot"),
+    ("slot * stride_S.s", "b * stride_S.s"),
+    ("A + i * stride_A.i", "A"),
+    ("dt_bias + i * stride_bias.i", "dt_bias"),
     ("live &= (node >= 0) & (node < T)", "live &= node >= 0"),
     ("there = (node >= 0) & (node < T)", "there = node >= 0"),
-    ("((row_p < P) |", "((row_p < P - 1) |"),
-    ("None if path is None else path + b * stride_path_b", "path"),
+    ("((p < P) |", "((p < P - 1) |"),
+    ("None if path is None else path + b * stride_path.b", "path"),
     ("return layers * (moved", "return (moved"),
 ]
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import linear_rows, ssd_gated
+from ssmspec_kernels.linear import linear_rows
+from ssmspec_kernels.ssd import ssd_gated
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
@@ -128,7 +129,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda c, m: {"weight": m["weight"][:, :-1]}, ShapeMismatch, "axis p"),
     (lambda c, m: {"weight": m["weight"].T.contiguous().T}, ShapeMismatch, "without gaps"),
     (lambda c, m: {"squares": m["squares"][..., :-1]}, ShapeMismatch, "a token has 8"),
-    (lambda c, m: {"squares": m["squares"].bfloat16()}, PrecisionError, "squares came as"),
+    (lambda c, m: {"squares": m["squares"].bfloat16()}, PrecisionError, "squares is"),
     (lambda c, m: {"x": c.x.half()}, PrecisionError, "may overflow"),
     (lambda c, m: {"out": c.out.half()}, PrecisionError, "may overflow"),
     (lambda c, m: {"z": c.extra["z"][:, :-1]}, ShapeMismatch, "axis t"),
@@ -145,26 +146,26 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 
 
 MUTANTS = {
-    "no weight": ("y_t *= scale", "y_t *= 1.0", "ssd_scan.py"),
-    "the weight of another head": ("tl.load(weight + h * P + p,", "tl.load(weight + p,", "ssd_scan.py"),
+    "no weight": ("y_t *= scale", "y_t *= 1.0", "_walk_tokens"),
+    "the weight of another head": ("tl.load(weight + h * P + p,", "tl.load(weight + p,", "ssd_scan_kernel"),
     "squares of what is weighted": (
         "tl.sum(tl.where(in_p, y_t * y_t, 0.0), axis=0)",
         "tl.sum(tl.where(in_p, y_t * y_t * scale, 0.0), axis=0)",
-        "ssd_scan.py",
+        "_walk_tokens",
     ),
     "squares of another tile": (
         "tile = h * tl.num_programs(0) + tl.program_id(0)",
         "tile = h + tl.num_programs(1) * tl.program_id(0)",
-        "ssd_scan.py",
+        "_walk_tokens",
     ),
-    "squares of another token": ("tl.cast(t, tl.int64) * stride_squares_t", "0 * stride_squares_t", "ssd_scan.py"),
-    "squares of another row": ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_scan.py"),
-    "no gate": ("C, D, z, dt_bias,", "C, D, None, dt_bias,", "ssd_gated.py"),
-    "the state unwritten": ("WRITE_STATE=True", "WRITE_STATE=False", "ssd_gated.py"),
+    "squares of another token": ("tl.cast(t, tl.int64) * stride_squares.t", "0 * stride_squares.t", "_walk_tokens"),
+    "squares of another row": ("squares + b * stride_squares.b", "squares + b // 2 * stride_squares.b", "_walk_tokens"),
+    "no gate": ("C, D, z, dt_bias,", "C, D, None, dt_bias,", "ssd_gated"),
+    "the state unwritten": ("WRITE_STATE=True", "WRITE_STATE=False", "ssd_gated"),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_caught(name: str) -> None:
-    old, new, file = MUTANTS[name]
-    assert caught(mutated(ssd_gated, old, new, file=file), check, COVER)
+    old, new, at = MUTANTS[name]
+    assert caught(mutated(ssd_gated, old, new, at=at), check, COVER)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_gated_window as kernel
+from ssmspec_kernels.ssd import ssd_gated_window as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import constant, sum_of_products
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
@@ -126,14 +126,14 @@ def test_tiles_that_do_not_divide_a_head_write_no_squares_beside_it(monkeypatch:
 
 def test_planted_squares_of_a_tile_that_is_none_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
-        check_split(mutated(kernel, "// BLOCK_P % TILES != 0", "// BLOCK_P % TILES < 0", file="ssd_window.py"), monkeypatch)
+        check_split(mutated(kernel, "// BLOCK_P % TILES != 0", "// BLOCK_P % TILES < 0", at="ssd_window_kernel"), monkeypatch)
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda c, m: {"weight": m["weight"][:, :-1]}, ShapeMismatch, "axis p"),
     (lambda c, m: {"weight": m["weight"].T.contiguous().T}, ShapeMismatch, "without gaps"),
     (lambda c, m: {"squares": m["squares"][..., :-1]}, ShapeMismatch, "a token has 8"),
-    (lambda c, m: {"squares": m["squares"].bfloat16()}, PrecisionError, "squares came as"),
+    (lambda c, m: {"squares": m["squares"].bfloat16()}, PrecisionError, "squares is"),
     (lambda c, m: {"ancestors": torch.ones(3, 3, 4, dtype=torch.bool)}, ShapeMismatch, "4 columns for 3 nodes"),
     (lambda c, m: {"x": c.x.half()}, PrecisionError, "may overflow"),
     (lambda c, m: {"out": c.out.half()}, PrecisionError, "may overflow"),
@@ -151,18 +151,18 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 
 
 MUTANTS = [
-    ("y_t *= tl.load(weight + h * P + p_t,", "y_t *= 0.0 + tl.load(weight + p_t,", "ssd_window.py"),
-    ("tl.sum(y_t * y_t, axis=1)", "tl.sum(y_t, axis=1)", "ssd_window.py"),
-    ("part = h * tl.cdiv(P, BLOCK_P)", "part = h", "ssd_window.py"),
-    ("tl.program_id(0) * TILES + tile\n", "tile\n", "ssd_window.py"),
-    ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_window.py"),
-    ("t * stride_squares_t + part", "t % 2 + part", "ssd_window.py"),
-    ("D, z, dt_bias, dt_softplus", "D, None, dt_bias, dt_softplus", "ssd_gated_window.py"),
-    ("given, None, ancestors, False", "given, None, ancestors, True", "ssd_gated_window.py"),
-    ("given, None, ancestors, False", "given, None, None, False", "ssd_gated_window.py"),
+    ("y_t *= tl.load(weight + h * P + p_t,", "y_t *= 0.0 + tl.load(weight + p_t,", "ssd_window_kernel"),
+    ("tl.sum(y_t * y_t, axis=1)", "tl.sum(y_t, axis=1)", "ssd_window_kernel"),
+    ("part = h * tl.cdiv(P, BLOCK_P)", "part = h", "ssd_window_kernel"),
+    ("tl.program_id(0) * TILES + tile\n", "tile\n", "ssd_window_kernel"),
+    ("squares + b * stride_squares_b", "squares + b // 2 * stride_squares_b", "ssd_window_kernel"),
+    ("t * stride_squares_t + part", "t % 2 + part", "ssd_window_kernel"),
+    ("D, z, dt_bias, dt_softplus", "D, None, dt_bias, dt_softplus", "ssd_gated_window"),
+    ("given, None, ancestors, False", "given, None, ancestors, True", "ssd_gated_window"),
+    ("given, None, ancestors, False", "given, None, None, False", "ssd_gated_window"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "file"), MUTANTS)
-def test_planted_faults_are_caught(old: str, new: str, file: str) -> None:
-    assert caught(mutated(kernel, old, new, file=file), lambda m, one: check(m, *one), COVER)
+@pytest.mark.parametrize(("old", "new", "at"), MUTANTS)
+def test_planted_faults_are_caught(old: str, new: str, at: str) -> None:
+    assert caught(mutated(kernel, old, new, at=at), lambda m, one: check(m, *one), COVER)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from ssmspec_kernels import halves
-from ssmspec_kernels import ssd_replay_scan as kernel
+from ssmspec_kernels.shared import double_buffer as halves
+from ssmspec_kernels.ssd.replay import ssd_replay_scan as kernel
 from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch, Unsupported
 from tests.kernels import ssd_cases as cases
 from tests.kernels.mutants import mutated
@@ -98,10 +98,10 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cache": lambda c: replace(c, x=c.x.bfloat16())}, PrecisionError, "cache.x bfloat16"),
     ({"cache": lambda c: replace(c, dt=c.dt.bfloat16())}, PrecisionError, "cache.dt holds torch.bfloat16"),
     ({"cache": lambda c: replace(c, half=c.half[:-1])}, ShapeMismatch, "axis s has size"),
-    ({"advanced": torch.zeros(3)}, PrecisionError, "advanced came as"),
+    ({"advanced": torch.zeros(3)}, PrecisionError, "advanced is"),
     ({"path": torch.zeros(2, 3).int()}, ShapeMismatch, "axis b has size"),
     ({"ancestors": torch.ones(3, 3, 4, dtype=torch.bool)}, ShapeMismatch, "4 columns for 3 nodes"),
-    ({"lengths": torch.ones(3)}, PrecisionError, "lengths came as"),
+    ({"lengths": torch.ones(3)}, PrecisionError, "lengths is"),
     ({"dt_limit": (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
 ]
 
@@ -169,47 +169,51 @@ def test_the_halves_turn_over_for_the_rows_that_took_part() -> None:
     check_halves(halves)
 
 
-CHAIN, TREE = "ssd_replay_chain.py", "ssd_replay_scan.py"
+TREE = "_ssd_replay_scan_kernel"
 
 FAULTS = [
     ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
-     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", CHAIN),
-    ("taken = k < count", "taken = k < count - 1", CHAIN),
-    ("taken = j < count", "taken = j < count - 1", CHAIN),
-    ("for j in range(count):", "for j in range(count - 1):", CHAIN),
-    ("tl.minimum(j + 1, count - 1)", "j", CHAIN),
-    ("tl.minimum(t + 1, T - 1)", "t", CHAIN),
-    ("if count > 0:", "if count >= 0:", CHAIN),
-    ("if count > 0:", "if count > 1:", CHAIN),
-    ("old_x = cache_x + slot * stride_cache_x_s + last", "old_x = cache_x + slot * stride_cache_x_s + (1 - last)", CHAIN),
-    ("old_B = cache_B + slot * stride_cache_B_s + last", "old_B = cache_B + slot * stride_cache_B_s + (1 - last)", CHAIN),
-    ("new = (1 - last) * ENTRIES + t_i", "new = last * ENTRIES + t_i", CHAIN),
-    ("new_x = cache_x + slot * stride_cache_x_s + (1 - last)", "new_x = cache_x + slot * stride_cache_x_s + last", CHAIN),
-    ("step_size(raw_k, taken, bias,", "step_size(raw_k, taken, 0.0,", CHAIN),
-    ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,", CHAIN),
-    ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", CHAIN),
-    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", CHAIN),
-    ("raw, mask=real)", "(raw + 1).to(raw.dtype), mask=real)", CHAIN),
-    ("x_t, mask=in_p & (t < length))", "x_t, mask=in_p)", CHAIN),
-    ("real = t < length", "real = t <= length", CHAIN),
-    ("((row_p < P) |", "((row_p < P - 1) |", CHAIN),
-    ("(1 - last) * ENTRIES + t", "last * ENTRIES + t", TREE),
-    ("at_old, at_new = last * ENTRIES + node", "at_old, at_new = (1 - last) * ENTRIES + node", TREE),
+     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", "ssd_replay_chain_kernel"),
+    ("taken = k < count", "taken = k < count - 1", "ssd_replay_chain_kernel"),
+    ("taken = j < count", "taken = j < count - 1", "_cached"),
+    ("for j in range(count):", "for j in range(count - 1):", "ssd_replay_chain_kernel"),
+    ("tl.minimum(j + 1, count - 1)", "j", "ssd_replay_chain_kernel"),
+    ("tl.minimum(t + 1, T - 1)", "t", "ssd_replay_chain_kernel"),
+    ("if count > 0:", "if count >= 0:", "ssd_replay_chain_kernel"),
+    ("if count > 0:", "if count > 1:", "ssd_replay_chain_kernel"),
+    ("old_x = cache_x + slot * stride_cache_x_s + last", "old_x = cache_x + slot * stride_cache_x_s + (1 - last)",
+     "ssd_replay_chain_kernel"),
+    ("old_B = cache_B + slot * stride_cache_B_s + last", "old_B = cache_B + slot * stride_cache_B_s + (1 - last)",
+     "ssd_replay_chain_kernel"),
+    ("new = (1 - last) * ENTRIES + t_i", "new = last * ENTRIES + t_i", "ssd_replay_chain_kernel"),
+    ("new_x = cache_x + slot * stride_cache_x_s + (1 - last)", "new_x = cache_x + slot * stride_cache_x_s + last",
+     "ssd_replay_chain_kernel"),
+    ("step_size(raw_k, taken, bias,", "step_size(raw_k, taken, 0.0,", "ssd_replay_chain_kernel"),
+    ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,", "ssd_replay_chain_kernel"),
+    ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", "ssd_replay_chain_kernel"),
+    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", "ssd_replay_chain_kernel"),
+    ("raw, mask=real)", "(raw + 1).to(raw.dtype), mask=real)", "ssd_replay_chain_kernel"),
+    ("x_t, mask=in_p & (t < length))", "x_t, mask=in_p)", "ssd_replay_chain_kernel"),
+    ("real = t < length", "real = t <= length", "_token"),
+    ("((row_p < P) |", "((row_p < P - 1) |", "ssd_replay_chain_kernel"),
+    ("(1 - last) * ENTRIES + t", "last * ENTRIES + t", "_ssd_replay_scan_kernel"),
+    ("at_old, at_new = last * ENTRIES + node", "at_old, at_new = (1 - last) * ENTRIES + node", "_ssd_replay_scan_kernel"),
     ("count = tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
-     "count = tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", TREE),
-    ("taken = k < count", "taken = k < count - 1", TREE),
-    ("path + b * stride_path_b + node", "path + node", TREE),
-    ("in_n[None, :] & (count > 0)", "in_n[None, :]", TREE),
-    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", TREE),
-    ("to_state = tl.exp(replay - G_k) * step_k", "to_state = tl.exp(replay - G_k)", TREE),
-    ("state = tl.exp(replay) * state", "state = state", TREE),
-    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", TREE),
-    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", TREE),
-    ("raw, mask=owns)", "step.to(raw.dtype), mask=owns)", TREE),
-    ("real &= tl.max(", "sees &= tl.max(", TREE),
-    ("tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)", TREE),
+     "count = tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", "_ssd_replay_scan_kernel"),
+    ("taken = k < count", "taken = k < count - 1", "_ssd_replay_scan_kernel"),
+    ("path + b * stride_path_b + node", "path + node", "_ssd_replay_scan_kernel"),
+    ("in_n[None, :] & (count > 0)", "in_n[None, :]", "_ssd_replay_scan_kernel"),
+    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", "_ssd_replay_scan_kernel"),
+    ("to_state = tl.exp(replay - G_k) * step_k", "to_state = tl.exp(replay - G_k)", "_ssd_replay_scan_kernel"),
+    ("state = tl.exp(replay) * state", "state = state", "_ssd_replay_scan_kernel"),
+    ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", "_ssd_replay_scan_kernel"),
+    ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", "_ssd_replay_scan_kernel"),
+    ("raw, mask=owns)", "step.to(raw.dtype), mask=owns)", "_ssd_replay_scan_kernel"),
+    ("real &= tl.max(", "sees &= tl.max(", "_ssd_replay_scan_kernel"),
+    ("tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)",
+     "_ssd_replay_scan_kernel"),
     ("dot_left(tl.trans(to_state[:, None] * x_k.to(tl.float32)), B_k)",
-     "tl.dot(tl.trans((to_state[:, None] * x_k.to(tl.float32)).to(B_k.dtype)), B_k)", TREE),
+     "tl.dot(tl.trans((to_state[:, None] * x_k.to(tl.float32)).to(B_k.dtype)), B_k)", "_ssd_replay_scan_kernel"),
 ]  # fmt: skip
 
 
@@ -217,21 +221,21 @@ NODES = "            taken &= (node >= 0) & (node < ENTRIES)\n"
 
 
 @pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
-@pytest.mark.parametrize(("file", "next_"), [(CHAIN, "        raw_k"), (TREE, "        at_old")])
-def test_a_planted_node_outside_the_window_is_caught(file: str, next_: str, wrong: str) -> None:
-    mutant = mutated(kernel, NODES + next_, f"            taken &= {wrong}\n{next_}", file=file)
+@pytest.mark.parametrize(
+    ("at", "next_"), [("ssd_replay_chain_kernel", "        raw_k"), ("_ssd_replay_scan_kernel", "        at_old")]
+)
+def test_a_planted_node_outside_the_window_is_caught(at: str, next_: str, wrong: str) -> None:
+    mutant = mutated(kernel, NODES + next_, f"            taken &= {wrong}\n{next_}", at=at)
     with pytest.raises(AssertionError):
-        check_path_with_gaps(mutant, tree=file == TREE)
+        check_path_with_gaps(mutant, tree=at == TREE)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[f"{file} {new}" for _, new, file in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[f"{at} {new}" for _, new, at in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
-        (check_chains if file == CHAIN else check_trees)(mutant)
+        (check_trees if at == TREE else check_chains)(mutant)
 
-
-SHORT = "ssd_replay_short.py"
 
 SHORT_FAULTS = [
     ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
@@ -254,9 +258,9 @@ SHORT_FAULTS = [
     ("ahead, more = h + 1,", "ahead, more = h,"),
     ("past = step_size(raw_past, taken, bias,", "past = step_size(raw_past, taken, 0.0,"),
     ("tl.exp(total - G_k) * past", "tl.exp(total - G_k)"),
-    ("weights(G_i, G_t, step,", "weights(G_i, G_t, step * step,"),
-    ("state = dot_onto(scale * held(left", "state = dot_onto(held(left"),
-    ("held(right, HALF_N), weighted, B_right)", "held(right, HALF_N), weighted, B_left)"),
+    ("weights_by_entry(G_i, G_t, step,", "weights_by_entry(G_i, G_t, step * step,"),
+    ("state = dot_onto(scale * to_mma(left", "state = dot_onto(to_mma(left"),
+    ("to_mma(right, HALF_N), weighted, B_right)", "to_mma(right, HALF_N), weighted, B_left)"),
     ("p_0, 0, stride_S_p, count > 0,", "p_0, 0, stride_S_p, count > 1,"),
     ("p_0, HALF_N, stride_S_p, count > 0,", "p_0, HALF_N, stride_S_p, count >= 0,"),
     ("y_t = from_state[None, :] * y_t", "y_t = y_t"),
@@ -275,14 +279,14 @@ def test_the_last_accepted_tokens_weight_is_its_dt_in_short_windows() -> None:
 
 @pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
 def test_planted_fault_of_short_windows_is_caught(old: str, new: str) -> None:
-    mutant = mutated(kernel, old, new, file=SHORT)
+    mutant = mutated(kernel, old, new, at="ssd_replay_short_kernel")
     with pytest.raises(AssertionError):
         check_short(mutant)
 
 
 @pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
 def test_a_planted_node_outside_a_short_window_is_caught(wrong: str) -> None:
-    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", file=SHORT)
+    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", at="ssd_replay_short_kernel")
     with pytest.raises(AssertionError):
         check_path_with_gaps(mutant, True, "bf16")
 

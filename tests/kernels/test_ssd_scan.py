@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_scan as kernel
+from ssmspec_kernels.ssd import ssd_scan as kernel
 from ssmspec_ref import ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import ssd_cases as cases
@@ -164,7 +164,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"C": lambda c: c.C[..., :-1]}, ShapeMismatch, "axis n has size"),
     ({"S": lambda c: c.S.double()}, PrecisionError, "float64"),
     ({"S": lambda c: c.S.transpose(2, 3).contiguous().transpose(2, 3)}, ShapeMismatch, "stride 18 on its last axis"),
-    ({"A": lambda c: c.A.bfloat16()}, PrecisionError, "A came as"),
+    ({"A": lambda c: c.A.bfloat16()}, PrecisionError, "A is"),
     ({"A": lambda c: c.A[:3]}, ShapeMismatch, "axis h has size"),
     ({"A": lambda c: c.A.repeat(2)[::2]}, ShapeMismatch, "stride 2 on its last axis"),
     (
@@ -172,9 +172,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ParameterError,
         "6 groups do not divide",
     ),
-    ({"slots": lambda c: c.slots.double()}, PrecisionError, "slots came as"),
+    ({"slots": lambda c: c.slots.double()}, PrecisionError, "slots is"),
     ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
-    ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live came as"),
+    ({"live": lambda c: torch.ones(3, 3)}, PrecisionError, "live is"),
     ({"D": lambda c: torch.zeros(4, 3)}, ShapeMismatch, "axis p has size 18"),
     ({"z": lambda c: c.x[:, :-1]}, ShapeMismatch, "axis t has size 3"),
     ({"dt_bias": lambda c: torch.zeros(5)}, ShapeMismatch, "axis h has size 4"),
@@ -201,41 +201,41 @@ def check_all(module: ModuleType) -> None:
 
 
 FAULTS = [
-    ("inside = ((row_p < P)", "inside = ((row_p < P - 1)", None),
-    ("((col < N)", "((col < N + 1)", None),
+    ("((p < P) |", "((p < P - 1) |", "state_rows"),
+    ("((n < N) |", "((n < N + 1) |", "state_rows"),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
     ("g = h // HEADS_PER_GROUP", "g = h % HEADS_PER_GROUP", None),
-    ("at_x = x + b * stride_x_b", "at_x = x + b * stride_x_t", None),
+    ("at_x = x + b * stride.x.b", "at_x = x + b * stride.x.t", None),
     ("decay = tl.load(A + h)", "decay = tl.load(A)", None),
     ("tl.store(at_S, state", "tl.store(at_S + 1, state", None),
     ("        if WRITE_STATE:\n", "        if not WRITE_STATE:\n", None),
     ("tl.exp(steps * decay)", "tl.exp2(steps * decay)", None),
-    ("            y_t = tl.sum(tl.sum(state * C_t", "            y_t = tl.sum(tl.sum(state * B_t", None),
+    ("        y_t = tl.sum(tl.sum(state * C_t", "        y_t = tl.sum(tl.sum(state * B_t", None),
     ("tl.fma(skip, x_t, y_t)", "tl.fma(skip, x_t * step, y_t)", None),
     ("        in_n &= real\n", "", None),
-    ("h * stride_S_h + (row_p.", "h * stride_S_h + ((row_p // 2 * 2).", None),
+    ("h * stride.S.h + (row_p.", "h * stride.S.h + ((row_p // 2 * 2).", None),
     ("tl.minimum(t + 1, T - 1)", "t", None),
     ("tl.where(i == t, values", "tl.where(i == 0, values", None),
-    ("            if T > 1:\n", "            if T > 4:\n", None),
-    ("    if SOFTPLUS:\n", "    if not SOFTPLUS:\n", "ssd_inputs.py"),
-    ("tl.maximum(step, low,", "tl.maximum(step, 0.0,", "ssd_inputs.py"),
-    ("tl.minimum(above, high,", "tl.minimum(above, low,", "ssd_inputs.py"),
-    ("return tl.where(real, step, 0.0)", "return step", "ssd_inputs.py"),
-    ("step = raw.to(tl.float32) + bias", "step = (raw + bias).to(tl.bfloat16).to(tl.float32)", "ssd_inputs.py"),
+    ("        if T > 1:\n", "        if T > 4:\n", None),
+    ("    if SOFTPLUS:\n", "    if not SOFTPLUS:\n", "step_size"),
+    ("tl.maximum(step, low,", "tl.maximum(step, 0.0,", "step_size"),
+    ("tl.minimum(above, high,", "tl.minimum(above, low,", "step_size"),
+    ("return tl.where(real, step, 0.0)", "return step", "step_size"),
+    ("step = raw.to(tl.float32) + bias", "step = (raw + bias).to(tl.bfloat16).to(tl.float32)", "step_size"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 
 
 def test_planted_rounding_of_the_state_between_tokens_is_caught_by_its_bound() -> None:
     """Eleven bits of the state, as a tf32 product would keep: less than a bf16 output shows."""
-    after = "            y_t = tl.sum(tl.sum(state"
-    mutant = mutated(kernel, after, "            state = state.to(tl.float16).to(tl.float32)\n" + after)
+    after = "        y_t = tl.sum(tl.sum(state"
+    mutant = mutated(kernel, after, "        state = state.to(tl.float16).to(tl.float32)\n" + after)
     with pytest.raises(AssertionError):
         check_bound(mutant, Options(t=2, gentle=True, io="bf16"))

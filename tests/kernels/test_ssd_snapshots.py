@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_snapshots as kernel
-from ssmspec_kernels.ssd_scan import ssd_scan
+from ssmspec_kernels.ssd import ssd_snapshots as kernel
+from ssmspec_kernels.ssd.ssd_scan import ssd_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import ssd_cases as cases
@@ -108,7 +108,7 @@ def test_bytes_equal_the_formula(o: Options) -> None:
 
 REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     ("places", torch.zeros(3, 2, dtype=torch.int64), ShapeMismatch, "axis t has size 3"),
-    ("places", torch.zeros(3, 3), PrecisionError, "places came as"),
+    ("places", torch.zeros(3, 3), PrecisionError, "places is"),
     ("pool", torch.zeros(9, 4, 18, 20), ShapeMismatch, "axis n has size 21"),
     ("live", torch.ones(2, 3, dtype=torch.bool), ShapeMismatch, "axis b has size 3"),
     ("dt_limit", (-1.0, 1.0), ParameterError, "0 <= low <= high"),
@@ -128,13 +128,13 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
 
 
 FAULTS = [
-    ("if place >= 0:", "if place > 0:", "ssd_scan.py"),
-    ("if place >= 0:", "if place != -2:", "ssd_scan.py"),
-    ("place * stride_kept_s +", "b * stride_kept_s +", "ssd_scan.py"),
-    ("cast(t, tl.int64) * stride_places_t).to", "cast((t + 1) % T, tl.int64) * stride_places_t).to", "ssd_scan.py"),
-    ("places + b * stride_places_b + ", "places + ", "ssd_scan.py"),
+    ("if place >= 0:", "if place > 0:", "_walk_tokens"),
+    ("if place >= 0:", "if place != -2:", "_walk_tokens"),
+    ("place * stride_kept.s +", "b * stride_kept.s +", "_walk_tokens"),
+    ("cast(t, tl.int64) * stride_places.t).to", "cast((t + 1) % T, tl.int64) * stride_places.t).to", "_walk_tokens"),
+    ("places + b * stride_places.b + ", "places + ", "_walk_tokens"),
     ("        WRITE_STATE=False,", "        WRITE_STATE=True,", None),
-    (".to(kept.dtype.element_ty), mask=inside)", ".to(kept.dtype.element_ty))", "ssd_scan.py"),
+    (".to(kept.dtype.element_ty), mask=inside)", ".to(kept.dtype.element_ty))", "_walk_tokens"),
     ("kept = S if pool is None else pool", "kept = S", None),
 ]  # fmt: skip
 
@@ -150,8 +150,8 @@ def check_all(module: ModuleType) -> None:
     assert torch.isfinite(kept).all()
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

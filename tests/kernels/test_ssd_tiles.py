@@ -7,7 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ssmspec_kernels import ssd_tiles, ssd_walk
+from ssmspec_kernels.ssd.ring import ssd_state_tile as ssd_tiles
+from ssmspec_kernels.ssd.ring import ssd_tile_outputs as ssd_walk
 from tests.kernels.mutants import mutated
 
 
@@ -17,9 +18,9 @@ def check_many(module: ModuleType) -> None:
     for heads, p in ((1, 16), (24, 17), (80, 64), (128, 100)):
         of_row = heads * -(-p // 16)
         fewest = -(-rounds // of_row)
-        assert module.many(fewest, heads, p)
-        assert not module.many(fewest - 1, heads, p)
-        assert module.run_of(fewest, heads, heads, p) == -(-p // 16)
+        assert module.has_many_tiles(fewest, heads, p)
+        assert not module.has_many_tiles(fewest - 1, heads, p)
+        assert module.tiles_per_program(fewest, heads, heads, p) == -(-p // 16)
 
 
 def test_tiles_are_many_from_16_rounds_of_programs_on() -> None:

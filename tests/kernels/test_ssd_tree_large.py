@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ssmspec_kernels import ssd_tree_large, ssd_tree_scan
+from ssmspec_kernels.ssd import ssd_tree_large, ssd_tree_scan
 from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
@@ -100,7 +100,7 @@ def test_heads_of_both_forms_in_a_program_have_the_bits_that_they_have_alone() -
 
 def test_a_form_for_all_heads_of_a_program_is_caught() -> None:
     own, of_all = "tl.max(tl.abs(G), axis=0) < MILD", "tl.max(tl.max(tl.abs(Gs), axis=1), axis=0) < MILD"
-    mutant = mutated(ssd_tree_scan, own, of_all, file=LARGE)
+    mutant = mutated(ssd_tree_scan, own, of_all)
     with pytest.raises(AssertionError):
         check_forms(mutant)
 
@@ -141,19 +141,19 @@ def test_a_head_that_is_not_finite_reaches_no_other(o: Options, large: bool) -> 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
 @pytest.mark.parametrize(
-    ("o", "old", "new"),
+    ("o", "old", "new", "at"),
     [
-        (WIDE, "tl.where(k[None, :] == head, Gs, 0.0)", "tl.where(k[None, :] == head, 1.0, 0.0) * Gs"),
-        (REST, "0.0 * Gs + 0.0 * steps", "0.0 * steps"),
-        (REST, "axis=0) + 0.0 * skips", "axis=0)"),
-        (REST, "decay += tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "pass"),
-        (REST, "tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "tl.sum(lost, axis=0)"),
-        (REST, "sound = lost == 0.0", "sound = lost != 1.0"),
+        (WIDE, "tl.where(k[None, :] == head, Gs, 0.0)", "tl.where(k[None, :] == head, 1.0, 0.0) * Gs", "_weights"),
+        (REST, "0.0 * Gs + 0.0 * steps", "0.0 * steps", "_told_apart"),
+        (REST, "axis=0) + 0.0 * skips", "axis=0)", "_told_apart"),
+        (REST, "decay += tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "pass", "ssd_tree_large_kernel"),
+        (REST, "tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "tl.sum(lost, axis=0)", "ssd_tree_large_kernel"),
+        (REST, "sound = lost == 0.0", "sound = lost != 1.0", "_told_apart"),
     ],
 )
-def test_a_head_that_reaches_another_is_caught(o: Options, old: str, new: str) -> None:
+def test_a_head_that_reaches_another_is_caught(o: Options, old: str, new: str, at: str) -> None:
     with pytest.raises(AssertionError):
-        check_heads_apart(mutated(ssd_tree_scan, old, new, file=LARGE), o)
+        check_heads_apart(mutated(ssd_tree_scan, old, new, at=at), o)
 
 
 @pytest.mark.parametrize("o", [replace(WIDE, h=2, g=1), replace(REST, h=4, g=1, t=33)], ids=str)
@@ -206,32 +206,31 @@ def check_all(module: ModuleType) -> None:
         check(module, o, heads=2)
 
 
-LARGE, PAIRS = "ssd_tree_large.py", "pairs.py"
 FAULTS = [
-    ("token = pair // 256 * 8 + pair % 4 * 2", "token = pair // 256 * 8 + pair % 2 * 4", PAIRS),
-    ("bits >> (pair % 4 * 2)", "bits >> (pair % 2 * 4)", PAIRS),
-    ("row % 8 * 2 + row // 32 % 2", "row % 8 + row // 32 % 2 * 8", PAIRS),
-    ("(tl.exp(-G) * step)[:, None]", "step[:, None]", LARGE),
-    ("W = tl.exp(between)", "W = tl.exp(-between)", LARGE),
-    ("G[None, :] - G[:, None]", "G[:, None] - G[None, :]", LARGE),
-    ("acc=decay * y_p", "acc=y_p", LARGE),
-    ("k[None, :] == head, steps", "k[None, :] == 0, steps", LARGE),
-    ("tl.where(tl.trans(sees),", "tl.where(sees,", LARGE),
-    ("chosen(tl.where(first + head < all_heads, bits, 0))", "token < T", LARGE),
-    ("(warp < HEADS)[:, None] & (n >= 0)", "(warp < 1)[:, None] & (n >= 0)", LARGE),
-    ("acc=tl.where(own, decay, 1.0) * y_rest", "acc=decay * y_rest", LARGE),
-    ("(token < T) & (owners < HEADS)", "token < T", LARGE),
-    ("own = owner[:, None] == head", "own = owner[:, None] >= head", LARGE),
-    ("tl.dot(x_p, mid, acc=y_p", "tl.dot(x_p, lo, acc=y_p", LARGE),
-    ("(tl.load(at), tl.load(at + 64))", "(tl.load(at), tl.load(at))", LARGE),
-    ("_columns(start, rows, real, 64, COLUMNS)", "left", LARGE),
-    ("mid, rest = cut(rest)\n    acc", "mid, _ = cut(rest)\n    acc", LARGE),
-    ("W = W + tl.where(i[:, None] == i[None, :]", "W = W + tl.where(i[:, None] >= i[None, :]", LARGE),
+    ("token = pair // 256 * 8 + pair % 4 * 2", "token = pair // 256 * 8 + pair % 2 * 4", "places"),
+    ("bits >> (pair % 4 * 2)", "bits >> (pair % 2 * 4)", "chosen"),
+    ("row % 8 * 2 + row // 32 % 2", "row % 8 + row // 32 % 2 * 8", "row_channels"),
+    ("(tl.exp(-G) * step)[:, None]", "step[:, None]", "_weights"),
+    ("W = tl.exp(between)", "W = tl.exp(-between)", "_weights"),
+    ("G[None, :] - G[:, None]", "G[:, None] - G[None, :]", "_weights"),
+    ("acc=decay * y_p", "acc=y_p", "ssd_tree_large_kernel"),
+    ("k[None, :] == head, steps", "k[None, :] == 0, steps", "_weights"),
+    ("tl.where(tl.trans(sees),", "tl.where(sees,", "ssd_tree_large_kernel"),
+    ("chosen(tl.where(first + head < all_heads, bits, 0))", "token < T", "ssd_tree_large_kernel"),
+    ("(warp < HEADS)[:, None] & (n >= 0)", "(warp < 1)[:, None] & (n >= 0)", "_rest"),
+    ("acc=tl.where(own, decay, 1.0) * y_rest", "acc=decay * y_rest", "ssd_tree_large_kernel"),
+    ("(token < T) & (owners < HEADS)", "token < T", "ssd_tree_large_kernel"),
+    ("own = owner[:, None] == head", "own = owner[:, None] >= head", "ssd_tree_large_kernel"),
+    ("tl.dot(x_p, mid, acc=y_p", "tl.dot(x_p, lo, acc=y_p", "ssd_tree_large_kernel"),
+    ("(tl.load(at), tl.load(at + 64))", "(tl.load(at), tl.load(at))", "_tiles"),
+    ("_columns(start, rows, real, 64, COLUMNS)", "left", "_rows"),
+    ("mid, rest = cut(rest)\n    acc", "mid, _ = cut(rest)\n    acc", "_onto"),
+    ("W = W + tl.where(i[:, None] == i[None, :]", "W = W + tl.where(i[:, None] >= i[None, :]", "_weights"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str) -> None:
-    mutant = mutated(ssd_tree_scan, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(ssd_tree_scan, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_tree_scan as kernel
-from ssmspec_kernels.ssd_window import ssd_window
+from ssmspec_kernels.ssd import ssd_tree_scan as kernel
+from ssmspec_kernels.ssd.ssd_window import ssd_window
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import ssd_tree, tree
+from ssmspec_ref import tree
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.ssd import tree as ssd_tree
 from tests.kernels import ssd_cases as cases
 from tests.kernels.mutants import mutated
 from tests.kernels.ssd_cases import Case, Options
@@ -130,7 +131,7 @@ def test_bytes_equal_the_formula_and_the_state_and_every_node_are_read_once(o: O
 @pytest.mark.parametrize(
     ("mask", "error", "message"),
     [
-        (torch.ones(3, 3, 3), PrecisionError, "ancestors came as"),
+        (torch.ones(3, 3, 3), PrecisionError, "ancestors is"),
         (torch.ones(3, 3, 2, dtype=torch.bool), ShapeMismatch, "2 columns for 3 nodes"),
         (torch.ones(2, 3, 3, dtype=torch.bool), ShapeMismatch, "axis b has size 3"),
         (torch.ones(3, 3, dtype=torch.bool), ShapeMismatch, r"its axes are \(b t j\)"),
@@ -169,22 +170,23 @@ def test_the_formula_counts_a_gate_where_there_is_one() -> None:
 
 FAULTS = [
     ("given, None, ancestors, False, out", "given, None, ancestors, True, out", None),
-    ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "ssd_window.py"),
-    ("stride_anc_t + stride_anc_j), mask=in_t", "stride_anc_t), mask=in_t", "ssd_window.py"),
-    ("at_anc + t[:, None] * stride_anc_t + t[None, :]", "at_anc + t[None, :] * stride_anc_t + t[:, None]", "ssd_window.py"),
-    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", "ssd_window.py"),
-    ("dot_right(before.to(tl.bfloat16), lds)", "dot_right(tl.trans(before.to(tl.bfloat16)), lds)", "ssd_window.py"),
-    ("dot_right(before.to(tl.bfloat16), lds)", "tl.cumsum(lds, axis=0)", "ssd_window.py"),
-    ("G[:, None] - G[None, :]", "G[:, None] - G[:, None]", "ssd_window.py"),
-    ("tl.exp(G)[:, None] * dot", "tl.exp(step)[:, None] * dot", "ssd_window.py"),
-    ("tl.exp(G)[None, :] * from", "tl.exp(step)[None, :] * from", "ssd_window.py"),
-    ("dot_onto(from_state, early_other", "dot_onto(from_state, early", "ssd_window.py"),
-    ("tl.where(k[None, :] == head, Gs", "tl.where(k[None, :] == 0, Gs", "ssd_window.py"),
+    ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "ssd_window_kernel"),
+    ("stride_anc_t + stride_anc_j), mask=in_t", "stride_anc_t), mask=in_t", "ssd_window_kernel"),
+    ("at_anc + t[:, None] * stride_anc_t + t[None, :]", "at_anc + t[None, :] * stride_anc_t + t[:, None]",
+     "ssd_window_kernel"),
+    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", "ssd_window_kernel"),
+    ("dot_right(before.to(tl.bfloat16), lds)", "dot_right(tl.trans(before.to(tl.bfloat16)), lds)", "ssd_window_kernel"),
+    ("dot_right(before.to(tl.bfloat16), lds)", "tl.cumsum(lds, axis=0)", "ssd_window_kernel"),
+    ("G[:, None] - G[None, :]", "G[:, None] - G[:, None]", "ssd_window_kernel"),
+    ("tl.exp(G)[:, None] * dot", "tl.exp(step)[:, None] * dot", "ssd_window_kernel"),
+    ("tl.exp(G)[None, :] * from", "tl.exp(step)[None, :] * from", "ssd_window_kernel"),
+    ("dot_onto(from_state, early_other", "dot_onto(from_state, early", "ssd_window_kernel"),
+    ("tl.where(k[None, :] == head, Gs", "tl.where(k[None, :] == 0, Gs", "ssd_window_kernel"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)

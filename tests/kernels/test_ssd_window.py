@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import ssd_window as kernel
-from ssmspec_kernels.ssd_scan import traffic_bytes
+from ssmspec_kernels.ssd import ssd_window as kernel
+from ssmspec_kernels.ssd.ssd_scan import traffic_bytes
 from ssmspec_ref import ssd
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from tests.kernels import ssd_cases as cases
@@ -210,7 +210,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "6 groups do not divide",
     ),
     ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
-    ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "live came with shape"),
+    ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "live has shape"),
     ({"dt_limit": lambda c: (-1.0, 0.1)}, ParameterError, "0 <= low <= high"),
     ({"heads": lambda c: 3}, ParameterError, "3 heads a program do not divide the 2 heads"),
     ({"out": lambda c: c.out[:, :, :-1]}, ShapeMismatch, "axis h has size"),
@@ -265,51 +265,51 @@ FAULTS = [
     ("                if WRITE_STATE:\n", "                if not WRITE_STATE:\n", None),
     ("mask=in_p[:, None] & in_n[None, :],", "mask=in_n[None, :],", None),
     ("(step[None, :] * scores)", "(step[:, None] * scores)", None),
-    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0", "mask=in_cols[None, :], other=0.0", "ssd_inputs.py"),
-    ("limit = self.dt_limit != ", "limit = self.dt_limit == ", "ssd_inputs.py"),
-    ("tl.dot(lo, y, out_dtype=tl.float32)\n        acc = tl.dot(mid, y, acc=acc", "tl.dot(lo, y", "dots.py"),
-    ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dots.py"),
-    ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")', "dots.py"),
+    ("mask=in_rows[:, None] & in_cols[None, :], other=0.0", "mask=in_cols[None, :], other=0.0", "load_rows"),
+    ("limit = self.dt_limit != ", "limit = self.dt_limit == ", "Inputs.constants"),
+    ("tl.dot(lo, y, out_dtype=tl.float32)\n        acc = tl.dot(mid, y, acc=acc", "tl.dot(lo, y", "dot_left"),
+    ("        acc = tl.dot(x, mid, acc=acc, out_dtype=tl.float32)\n", "", "dot_right"),
+    ('tl.dot(x.to(tl.float32), y, input_precision="ieee")', 'tl.dot(x.to(tl.float32), y, input_precision="tf32")',
+     "dot_right"),
 ]  # fmt: skip
 
 
-CHAIN, TILES, WALK, INPUTS = "ssd_window_chain.py", "ssd_tiles.py", "ssd_walk.py", "ssd_inputs.py"
-
 CHAIN_FAULTS = [
-    ("in_p, at_head = p < P, at_S", "in_p, at_head = p < P - 1, at_S", CHAIN),
-    ("if slot >= 0:", "if slot > 0:", CHAIN),
-    ("if slot >= 0:", "if slot != -2:", CHAIN),
-    ("real, real_t = e < T, t < T", "real, real_t = e < T - 1, t < T", CHAIN),
-    ("real, real_t = e < T, t < T", "real, real_t = e < T, t < T - 1", CHAIN),
-    ("real &= tl.load(at_live", "real |= tl.load(at_live", CHAIN),
-    ("(e[:, None] <= t[None, :])", "(e[:, None] < t[None, :])", CHAIN),
-    ("sees = (e[:, None] <= t[None, :]) & ", "sees = ", CHAIN),
-    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +", CHAIN),
-    ("h, p_0 = g * HEADS_PER_GROUP +", "h, p_0 = g +", CHAIN),
-    ("index % TILES * BLOCK_P", "index % TILES * 0", CHAIN),
-    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "first + run", CHAIN),
-    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)", CHAIN),
-    ("if (p_0 == 0) | (index == first):", "if index == first:", CHAIN),
-    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", CHAIN),
-    ("ahead, more = h + 1,", "ahead, more = h,", CHAIN),
-    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", CHAIN),
-    ("diagonal, skip_h, D_HEAD)", "diagonal, 0.0, D_HEAD)", CHAIN),
-    ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", CHAIN),
-    ("weights(G_e, G_t, step,", "weights(G_e, G_t, step * step,", CHAIN),
-    ("y_t = dot_onto(y_t, state, C_right)", "y_t = dot_left(state, C_right)", CHAIN),
-    ("dot_onto(scale * state, weighted, B_left)", "dot_onto(state, weighted, B_left)", CHAIN),
-    ("dot_onto(scale * state, weighted, B_right)", "dot_onto(scale * state, weighted, B_left)", CHAIN),
-    ("y_t = from_state[None, :] * y_t", "y_t = y_t", CHAIN),
-    ("y_t *= silu(", "y_t *= (", WALK),
-    ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", WALK),
-    ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real[None, :])", WALK),
-    ("_load(dt_bias + h, wanted)", "_load(dt_bias + h, wanted) * 0", WALK),
-    ("self.D is not None and self.D.dim() == 1", "self.D is not None", INPUTS),
-    ("return permuted(half.to(tl.float32), half.shape[0], HALF_N)", "return half.to(tl.float32)", TILES),
-    ("(n < N)[None, :] | WHOLE, other", "(n < N - 1)[None, :] | WHOLE, other", TILES),
-    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", TILES),
-    ("(p_0 + p < P)[:, None] & (n_0", "(p_0 + p < P - 1)[:, None] & (n_0", TILES),
-    ("to_memory(state, state.shape[0], HALF_N)", "tl.reshape(state, (HALF_N // 16 * state.shape[0], 16))", TILES),
+    ("in_p, at_head = p < P, at_S", "in_p, at_head = p < P - 1, at_S", "ssd_window_chain_kernel"),
+    ("if slot >= 0:", "if slot > 0:", "ssd_window_chain_kernel"),
+    ("if slot >= 0:", "if slot != -2:", "ssd_window_chain_kernel"),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T - 1, t < T", "ssd_window_chain_kernel"),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T, t < T - 1", "ssd_window_chain_kernel"),
+    ("real &= tl.load(at_live", "real |= tl.load(at_live", "ssd_window_chain_kernel"),
+    ("(e[:, None] <= t[None, :])", "(e[:, None] < t[None, :])", "ssd_window_chain_kernel"),
+    ("sees = (e[:, None] <= t[None, :]) & ", "sees = ", "ssd_window_chain_kernel"),
+    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +", "ssd_window_chain_kernel"),
+    ("h, p_0 = g * HEADS_PER_GROUP +", "h, p_0 = g +", "ssd_window_chain_kernel"),
+    ("index % TILES * BLOCK_P", "index % TILES * 0", "ssd_window_chain_kernel"),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "first + run", "ssd_window_chain_kernel"),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)",
+     "ssd_window_chain_kernel"),
+    ("if (p_0 == 0) | (index == first):", "if index == first:", "ssd_window_chain_kernel"),
+    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", "ssd_window_chain_kernel"),
+    ("ahead, more = h + 1,", "ahead, more = h,", "ssd_window_chain_kernel"),
+    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", "ssd_window_chain_kernel"),
+    ("diagonal, skip_h, D_HEAD)", "diagonal, 0.0, D_HEAD)", "ssd_window_chain_kernel"),
+    ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", "ssd_window_chain_kernel"),
+    ("weights_by_entry(G_e, G_t, step,", "weights_by_entry(G_e, G_t, step * step,", "ssd_window_chain_kernel"),
+    ("y_t = dot_onto(y_t, state, C_right)", "y_t = dot_left(state, C_right)", "ssd_window_chain_kernel"),
+    ("dot_onto(scale * state, weighted, B_left)", "dot_onto(state, weighted, B_left)", "ssd_window_chain_kernel"),
+    ("dot_onto(scale * state, weighted, B_right)", "dot_onto(scale * state, weighted, B_left)", "ssd_window_chain_kernel"),
+    ("y_t = from_state[None, :] * y_t", "y_t = y_t", "ssd_window_chain_kernel"),
+    ("y_t *= silu(", "y_t *= (", "store_outputs"),
+    ("y_t += skip[:, None]", "y_t += 0 * skip[:, None]", "store_outputs"),
+    ("mask=in_p[:, None] & (t < T)[None, :])", "mask=in_p[:, None] & real[None, :])", "store_outputs"),
+    ("_load(dt_bias + h, wanted)", "_load(dt_bias + h, wanted) * 0", "load_head"),
+    ("self.D is not None and self.D.dim() == 1", "self.D is not None", "Inputs.skip_per_head"),
+    ("return permuted(half.to(tl.float32), half.shape[0], HALF_N)", "return half.to(tl.float32)", "to_mma"),
+    ("(n < N)[None, :] | WHOLE, other", "(n < N - 1)[None, :] | WHOLE, other", "load_half"),
+    ("(n_0 + n < N) & wanted", "(n_0 + n < N + 1) & wanted", "store_half"),
+    ("(p_0 + p < P)[:, None] & (n_0", "(p_0 + p < P - 1)[:, None] & (n_0", "store_half"),
+    ("to_memory(state, state.shape[0], HALF_N)", "tl.reshape(state, (HALF_N // 16 * state.shape[0], 16))", "store_half"),
 ]  # fmt: skip
 
 
@@ -326,34 +326,36 @@ def test_chains_of_every_split_lie_within_the_bound_in_the_bytes_of_the_formula(
 
 
 def test_chains_of_many_rows_lie_within_the_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "many", lambda *_: True)
+    monkeypatch.setattr(kernel, "has_many_tiles", lambda *_: True)
     check_chain(kernel)
 
 
 def test_planted_products_of_a_later_turn_are_caught_where_rows_are_many() -> None:
-    mutant = mutated(kernel, "if MANY and index == first:", "if MANY and index == first + 1:", file=CHAIN)
+    mutant = mutated(kernel, "if MANY and index == first:", "if MANY and index == first + 1:", at="ssd_window_chain_kernel")
     check_chain(mutant)
-    mutant.many = lambda *_: True  # type: ignore[attr-defined]
+    mutant.has_many_tiles = lambda *_: True  # type: ignore[attr-defined]
     with pytest.raises(AssertionError):
         check_chain(mutant)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), CHAIN_FAULTS, ids=[f"{file} {new}" for _, new, file in CHAIN_FAULTS])
-def test_planted_fault_of_a_short_chain_is_caught(old: str, new: str, file: str) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), CHAIN_FAULTS, ids=[f"{at} {new}" for _, new, at in CHAIN_FAULTS])
+def test_planted_fault_of_a_short_chain_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_chain(mutant)
 
 
 def test_planted_total_of_another_token_is_caught_in_a_short_chain() -> None:
-    mutant = mutated(kernel, "tl.where(e == last, G_e, 0.0)", "tl.where(e == last - 1, G_e, 0.0)", file=CHAIN)
+    mutant = mutated(
+        kernel, "tl.where(e == last, G_e, 0.0)", "tl.where(e == last - 1, G_e, 0.0)", at="ssd_window_chain_kernel"
+    )
     with pytest.raises(AssertionError):
         check_last_token(mutant, "bf16", 3)
 
 
-@pytest.mark.parametrize(("old", "new", "file"), FAULTS, ids=[new for _, new, _ in FAULTS])
-def test_planted_fault_is_caught(old: str, new: str, file: str | None) -> None:
-    mutant = mutated(kernel, old, new, file=file)
+@pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])
+def test_planted_fault_is_caught(old: str, new: str, at: str | None) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_all(mutant)
 
@@ -366,6 +368,6 @@ def test_planted_exponents_without_a_limit_are_caught_by_strong_decays() -> None
 
 
 def test_planted_operand_of_two_parts_is_caught_where_the_state_is_large() -> None:
-    mutant = mutated(kernel, "lo, rest = cut(rest)", "lo, rest = cut(rest - rest)", file="dots.py")
+    mutant = mutated(kernel, "lo, rest = cut(rest)", "lo, rest = cut(rest - rest)", at="split3")
     with pytest.raises(AssertionError):
         check_bound(mutant, Options(t=3, io="bf16", gentle=True))

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perf_gates import clock
-from perf_gates import written as looking
-from perf_gates.gpu import buffered, buffered_delta, core, linear, papers, peers, prefill, steps, unrolled
-from perf_gates.moved import PACKED, PRIVATE, SHARED
-from perf_gates.pairs import WrongOutputError
-from perf_gates.shapes import ATTENTION, DELTA, SSD
-from perf_gates.written import finite, numbered, own_outputs, pieces, written
+from perf_gates.gpu import clock, core
+from perf_gates.gpu import output_guard as looking
+from perf_gates.gpu.kernels import buffered, buffered_delta, linear, papers, peers, prefill, steps, unrolled
+from perf_gates.gpu.output_guard import finite, numbered, own_outputs, pieces, written
+from perf_gates.gpu.paired_timing import WrongOutputError
+from perf_gates.static.launch_traffic import PACKED, PRIVATE, SHARED
+from perf_gates.static.shapes import ATTENTION, DELTA, SSD
 
 pytestmark = pytest.mark.interpreter
 

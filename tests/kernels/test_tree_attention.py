@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import tree_attention as module
+from ssmspec_kernels.attention import tree_attention as module
 from ssmspec_ref import attention, tree
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.attention import AttentionParams, AttentionWindow, KVState
@@ -295,8 +295,8 @@ MUTANTS = {
     "later nodes are seen": ("visible = (j[None, :] <= i[:, None])", "visible = (j[None, :] <= i[:, None] + 1)"),
     "a node does not see itself": ("visible = (j[None, :] <= i[:, None])", "visible = (j[None, :] < i[:, None])"),
     "the mask turned": (
-        "at = of_row + i[:, None] * stride_anc_t + j[None, :] * stride_anc_j",
-        "at = of_row + i[:, None] * stride_anc_j + j[None, :] * stride_anc_t",
+        "at = of_row + i[:, None] * stride_anc.t + j[None, :] * stride_anc.j",
+        "at = of_row + i[:, None] * stride_anc.j + j[None, :] * stride_anc.t",
     ),
     "the query of padding is read": ("q_r = tl.load(of_q, mask=alive[:, None]", "q_r = tl.load(of_q, mask=in_r[:, None]"),
     "padding is read": ("there = real[:, None] & in_e[None, :]", "there = (j < T)[:, None] & in_e[None, :]"),
@@ -306,8 +306,8 @@ MUTANTS = {
     "parts weigh alike": ("tl.exp(high - finite), tl.exp(m - finite)", "tl.exp(high - finite), tl.exp(m - m)"),
     "sums are not rescaled": ("return above, shrink * total", "return above, total"),
     "values are not rescaled": ("shrink[:, None] * acc + dot_left", "acc + dot_left"),
-    "values to keys' slots": ("tl.store(of_V + (end + j)[:, None] * stride_V_l", "tl.store(of_V + j[:, None] * stride_V_l"),
-    "the cache of the row": ("of_K = K + slot * stride_K_s", "of_K = K + b * stride_K_s"),
+    "values to keys' slots": ("tl.store(of_V + (end + j)[:, None] * stride_V.l", "tl.store(of_V + j[:, None] * stride_V.l"),
+    "the cache of the row": ("of_K = K + slot * stride_K.s", "of_K = K + b * stride_K.s"),
     "appended unasked": ("if APPEND:", "if T > 0:"),
     "appended by the first block only": ("(first == 0))[:, None]", "(j0 == 0) & (first == 0))[:, None]"),
     "tf32": (

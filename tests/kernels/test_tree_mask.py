@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels import tree_mask as module
+from ssmspec_kernels.attention import tree_mask as module
 from ssmspec_ref import tree
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from tests.trees import SHAPES, packed, parents_of

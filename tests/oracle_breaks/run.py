@@ -27,10 +27,10 @@ from typing import Any
 
 import ssmspec_ref
 from conformance.errors import AdapterUnavailable
-from conformance.judge import judge
-from conformance.plan import Job, Selection, plan
-from conformance.process import Process
-from conformance.worker import environment
+from conformance.judge.verdict import judge
+from conformance.run.plan import Job, Selection, plan
+from conformance.run.process import Process
+from conformance.run.worker import environment
 from ssmspec_ref.contract import Verdict
 from tests.kernels.campaign.draw import Break, draw
 from tests.kernels.campaign.places import find
@@ -39,8 +39,8 @@ from tests.oracle_breaks.judged import FILES
 
 PACKAGE = Path(ssmspec_ref.__file__).parent
 ADAPTER = "tests.oracle_breaks.judged:adapter"
-SOURCES = {Path(name).name + ".py": PACKAGE / f"{name}.py" for name in FILES}
-"""The files by their names, which are all different."""
+SOURCES = {f"{name}.py": PACKAGE / f"{path}.py" for name, path in FILES.items()}
+"""The files by the names that breaks are recorded under."""
 TIMEOUT = 60.0
 """Seconds for one call: a hundred times the slowest."""
 
@@ -103,11 +103,11 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
 
 def unit_test(name: str, source: bytes | None) -> str:
     """The first unit test of the reference that fails with a source, or with the unbroken package; "" where none does."""
-    tests = sorted(map(str, (PACKAGE.parent / "tests").glob("test_ref_*.py")))
+    tests = sorted(map(str, (PACKAGE.parent / "tests" / "ref").glob("test_*.py")))
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     with broken(name, source):
         done = subprocess.run(command, env=environment(), cwd=PACKAGE.parent, capture_output=True, text=True)
-    failed = re.search(r"^(?:FAILED|ERROR) (?:.*/)?(test_ref_\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (?:.*/)?(test_\S+)", done.stdout, re.MULTILINE)
     return failed[1].partition("[")[0] if failed else ""
 
 

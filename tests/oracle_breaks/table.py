@@ -1,6 +1,6 @@
 """The published table: counts, every break, what killed it, and the arguments for what survived.
 
-    python -m tests.oracle_breaks.table tests/oracle_breaks/breaks.jsonl > docs/oracle-breaks.md
+    python -m tests.oracle_breaks.table tests/oracle_breaks/breaks.jsonl > docs/evidence/oracle-breaks.md
 
 What survived and is not argued is counted against the suite, and listed.
 """
@@ -65,7 +65,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         "",
         "## All breaks",
         "",
-        "| place | kind | change | what came of it | by |",
+        "| place | kind | change | result | by |",
         "|---|---|---|---|---|",
         *(f"| {_place(r)} | {r['kind']} | {_change(r)} | {_outcome(r)} | {_by(r)} |" for r in sorted(rows, key=_order)),
     ]

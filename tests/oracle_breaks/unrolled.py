@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from conformance.adapters.acceptance import Runs, padded
-from conformance.adapters.backtracking import SEQUENTIAL, Backtracking
-from ssmspec_ref import attention_dense, rotary, tree
+from conformance.adapters.reference_parts.acceptance import Runs, padded
+from conformance.adapters.reference_parts.backtracking import SEQUENTIAL, Backtracking
+from ssmspec_ref import tree
 from ssmspec_ref.accept import greedy
 from ssmspec_ref.attention import AttentionParams, AttentionWindow
+from ssmspec_ref.attention import dense as attention_dense
 from ssmspec_ref.backtrack import Accepted, Draft, joint
 from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Subject
-from ssmspec_ref.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.layers import rotary
+from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.records import along, concat, rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Parents, Path
 

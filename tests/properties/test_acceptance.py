@@ -8,10 +8,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from conformance.load import load
-from property_tests.acceptance import Differs, judge
-from property_tests.distributions import GRID, Law, Round, pairs, rounds
-from property_tests.token_trees import TokenTree
+from conformance.run.load import load
+from property_tests.drawing.distributions import GRID, Law, Round, pairs, rounds
+from property_tests.drawing.token_trees import TokenTree
+from property_tests.laws.acceptance import Differs, judge
 from ssmspec_ref.accept import Dice, multi_step, proposals
 from ssmspec_ref.accept.draws import after_nodes, grow_tree, iid, without_replacement
 from ssmspec_ref.accept.exact_law import law_of_model, law_of_rounds
@@ -50,7 +50,7 @@ def test_what_is_emitted_has_exactly_the_targets_law(data: st.DataObject, law: s
 
 
 @pytest.mark.parametrize(
-    ("name", "examples"), [("reference", 60), ("ssmspec_fast", 200), ("ssmspec_fast.kernel_adapter:adapter", 8)]
+    ("name", "examples"), [("reference", 200), ("ssmspec_fast", 200), ("ssmspec_fast.adapters.kernels:adapter", 8)]
 )
 def test_every_decision_is_the_exact_rules(name: str, examples: int) -> None:
     rule, seen = capability(name), Counter[tuple[str, bool]]()
@@ -74,7 +74,7 @@ def at(u: Fraction, p: Fraction, law: str = "iid") -> Round:
     return Round(tree, (laws[0],) * 2, (laws[1],) * 2, (Fraction(0), u), (Fraction(0),) * 2, law)
 
 
-@pytest.mark.parametrize("name", ["reference", "ssmspec_fast", "ssmspec_fast.kernel_adapter:adapter"])
+@pytest.mark.parametrize("name", ["reference", "ssmspec_fast", "ssmspec_fast.adapters.kernels:adapter"])
 def test_coins_at_zero_at_the_edge_and_at_the_last_number(name: str) -> None:
     """p / q = 1/2: a coin of 1/2 - 2^-24 accepts, 1/2 does not; at p = 0 not even 0 does; at p = q even 1 - 2^-24."""
     rule, step = capability(name), Fraction(1, GRID)

@@ -3,15 +3,16 @@
 import pytest
 
 from conformance.adapters import sequences as reference
-from conformance.faults import drafts, meanwhile, sequences
-from conformance.load import load
+from conformance.faults.decoding import concurrent, sequences
+from conformance.faults.rollback import drafts
+from conformance.run.load import load
 from property_tests.cli import app
-from property_tests.decoder_laws import DECODER_LAWS, DecoderLaw
-from property_tests.relations import Broken
-from property_tests.walks import Case, case_of
+from property_tests.drawing.walks import Case, case_of
+from property_tests.laws.decoder_laws import DECODER_LAWS, DecoderLaw
+from property_tests.laws.relations import Broken
 from ssmspec_ref.contract import Adapter, Decoding
 
-ENGINE = "ssmspec_fast.adapter_sequences:adapter"
+ENGINE = "ssmspec_fast.adapters.sequences:adapter"
 BY_NAME = {law.name: law for law in DECODER_LAWS}
 LAWS = pytest.mark.parametrize("law", DECODER_LAWS, ids=lambda law: law.name)
 
@@ -61,7 +62,7 @@ def test_a_law_holds_on_interpreted_kernels(law: str, method: str) -> None:
 @pytest.mark.parametrize(("law", "fault"), [(law.name, fault) for law in DECODER_LAWS for fault in law.kills])
 def test_a_law_finds_the_faults_beside_it(law: str, fault: str) -> None:
     """With every kind of layer: seeds 0, alone, and 1 and 3, two together."""
-    adapters = [sequences.adapter(), drafts.adapter(), meanwhile.adapter()]
+    adapters = [sequences.adapter(), drafts.adapter(), concurrent.adapter()]
     adapter, decoding = next((a, d) for a, d in product_of(adapters) if d.name == fault)
     for seed in (0, 1, 3):
         with pytest.raises(Broken):
@@ -81,7 +82,7 @@ def test_a_right_decoder_breaks_no_law(law: DecoderLaw) -> None:
 
 def test_every_fault_is_some_laws() -> None:
     planted = {
-        fault.__name__ for faults in (*sequences.CLASSES.values(), drafts.FAULTS, meanwhile.FAULTS) for fault in faults
+        fault.__name__ for faults in (*sequences.CLASSES.values(), drafts.FAULTS, concurrent.FAULTS) for fault in faults
     }
     assert {fault for law in DECODER_LAWS for fault in law.kills} == planted
 
@@ -99,7 +100,7 @@ def test_a_law_that_compares_nothing_is_an_error() -> None:
 def test_the_command_asks_every_law_and_names_what_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     """Over the faults of drafts: each is broken by the laws beside it, and the command says so."""
     with pytest.raises(SystemExit) as ended:
-        app(["laws", "--adapter", "conformance.faults.drafts:adapter"])
+        app(["laws", "--adapter", "conformance.faults.rollback.drafts:adapter"])
     said = capsys.readouterr().out
     assert ended.value.code == 1
     for law in DECODER_LAWS:

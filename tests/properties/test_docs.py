@@ -7,8 +7,8 @@ import typer
 
 from property_tests import strategies
 from property_tests.cli import app
-from property_tests.decoder_laws import DECODER_LAWS
-from property_tests.laws import LAWS
+from property_tests.laws.decoder_laws import DECODER_LAWS
+from property_tests.laws.recurrence_laws import LAWS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fuzzing.md").read_text(encoding="utf-8")
 RELATIONS = set(range(1, 23))

@@ -3,19 +3,19 @@
 import pytest
 
 from conformance.adapters import sequences as reference
-from conformance.faults import sequences as faulty
-from conformance.load import load
-from property_tests.campaign import groups
-from property_tests.hunt import hunt
-from property_tests.ledger import longest
-from property_tests.machine import machine
-from property_tests.profiles import PROFILES
-from property_tests.specs import Sizes
-from ssmspec_fast.choices import METHODS
+from conformance.faults.decoding import sequences as faulty
+from conformance.run.load import load
+from property_tests.campaigns.campaign import groups
+from property_tests.drawing.profiles import PROFILES
+from property_tests.drawing.specs import Sizes
+from property_tests.sessions.hunt import hunt
+from property_tests.sessions.ledger import longest
+from property_tests.sessions.machine import machine
+from ssmspec_fast.cli.choices import METHODS
 from ssmspec_ref.contract import Adapter, Decoding
 
 CI = PROFILES["ci"]
-ENGINE = "ssmspec_fast.adapter_sequences:adapter"
+ENGINE = "ssmspec_fast.adapters.sequences:adapter"
 MIXED, TORCH, KERNELS = 10, 3, 4
 """Examples: of all methods over PyTorch's operations, of each method over these, of each over the interpreted kernels."""
 SMALL = Sizes(window=4, cache=10, seeds=1, options=1, vocabulary=3, layers=1)
@@ -88,5 +88,5 @@ def test_the_references_paths_agree_with_plain_decoding() -> None:
 def test_a_right_decoder_among_the_faults_agrees() -> None:
     adapter = faulty.adapter()
     right = tuple(d for d in adapter.decodings if d.name == "Right")
-    made = machine(adapter, "conformance.faults.sequences:adapter", CI.sizes, [right])
+    made = machine(adapter, "conformance.faults.decoding.sequences:adapter", CI.sizes, [right])
     assert hunt(made, CI.settings(max_examples=25)) is None

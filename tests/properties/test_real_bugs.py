@@ -1,4 +1,4 @@
-"""docs/real-bugs.md: every bug of the list is there once, what it names exists, and a wrong name does not pass."""
+"""docs/evidence/real-bugs.md: every bug of the list is there once, what it names exists, and a wrong name does not pass."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from conformance.faults.classes import CLASSES
 from property_tests import real_bugs
 from property_tests.real_bugs import FOLDER, REASONS, MalformedBug, bug, markdown, read
 
-PAGE = Path(__file__).parents[2] / "docs" / "real-bugs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "real-bugs.md"
 BUGS = read()
 SCOPES = {"a": 42, "b": 11, "c": 49, "d": 17, "e": 45}
 COUNTS = {
@@ -56,7 +56,9 @@ def test_a_fault_that_cites_a_thread_of_the_list_is_an_answer_to_it() -> None:
 
 
 def test_the_page_that_is_committed_is_made_from_the_tables() -> None:
-    assert PAGE.read_text(encoding="utf-8") == markdown(BUGS), "python -m property_tests.real_bugs --out docs/real-bugs.md"
+    assert PAGE.read_text(encoding="utf-8") == markdown(BUGS), (
+        "python -m property_tests.real_bugs --out docs/evidence/real-bugs.md"
+    )
 
 
 def test_the_page_shows_every_bug_once_and_its_counts_add_up() -> None:
@@ -90,7 +92,7 @@ def test_a_table_that_is_whole_is_read() -> None:
         ({"none": "prefix"}, "give faults or laws, or else a reason"),
         ({"faults": []}, "give faults or laws, or else a reason"),
         ({"faults": [], "none": "lazy"}, "'lazy' is none of unclear, "),
-        ({"thread": "some/engine#7"}, "is no issue and no pull request"),
+        ({"thread": "some/engine#7"}, "is not the address of an issue or pull request"),
         ({"says": "a | b."}, "a sentence that a table can hold"),
         ({"fault": "first_column"}, "Extra inputs are not permitted"),
         ({"name": "a02"}, "multiple values"),

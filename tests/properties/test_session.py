@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from conformance.adapters.sequences import PathDecoder
-from conformance.faults.decoders import Right
-from property_tests.hunt import Failure, reproducer
-from property_tests.ledger import Impossible
-from property_tests.relations import Broken
-from property_tests.session import Deviation, Session, replay
-from property_tests.walks import Walk
-from ssmspec_fast.adapter_sequences import SlotDecoder
+from conformance.faults.decoding.decoders import Right
+from property_tests.drawing.walks import Walk
+from property_tests.laws.relations import Broken
+from property_tests.sessions.hunt import Failure, reproducer
+from property_tests.sessions.ledger import Impossible
+from property_tests.sessions.session import Deviation, Session, replay
+from ssmspec_fast.adapters.sequences import SlotDecoder
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
 
 MODEL = {"kinds": ["mamba2", "attention"], "seed": 0}
-ENGINE = "ssmspec_fast.adapter_sequences:adapter"
+ENGINE = "ssmspec_fast.adapters.sequences:adapter"
 
 
 def of(start: Callable[..., Any], **given: Any) -> Adapter:
@@ -130,7 +130,7 @@ def test_planted_reading_of_poison_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     session.prefill(0, [[1, 2]], [0])
     session.verify(0, [[2, 1, 3, 0]], [0])
     session.commit([[0, 1]], [2], [0], [1])
-    session.decoders[0].decoder.pools.kept["origin"] += 3  # type: ignore[attr-defined]
+    session.decoders[0].decoder.pools.kept.origin += 3  # type: ignore[attr-defined]
     with pytest.raises(Deviation, match="logits of row 0"):
         session.verify(0, [[1, 1, 3, 0]], [0])
 
@@ -139,24 +139,24 @@ def test_actions_that_the_contract_does_not_offer_are_refused() -> None:
     session = Session("conformance.adapters.sequences:adapter", ["snapshots"], MODEL, slots=2)
     session.prefill(0, [[1, 2]], [0])
     for attempt, words in (
-        (lambda: session.prefill(0, [[1]], [0]), "slot 0 of snapshots is not free; free are \\[1\\]"),
+        (lambda: session.prefill(0, [[1]], [0]), "slot 0 of snapshots is not free; the free slots are \\[1\\]"),
         (lambda: session.fork(0, 1, 0), "slot 1 of snapshots holds no sequence"),
-        (lambda: session.commit([[0]], [1], [0], [1]), "no window waits for a verdict"),
-        (lambda: session.resume(0, 0, 1), "sequence 0 does not wait"),
+        (lambda: session.commit([[0]], [1], [0], [1]), "no window is verified"),
+        (lambda: session.resume(0, 0, 1), "sequence 0 is not parked"),
     ):
         with pytest.raises(Impossible, match=words):
             attempt()
     session.verify(0, [[2, 1]], [0])
-    with pytest.raises(Impossible, match="waits for its verdict"):
+    with pytest.raises(Impossible, match="a window is not committed"):
         session.verify(0, [[2, 1]], [0])
-    with pytest.raises(Impossible, match="has a window without a verdict"):
+    with pytest.raises(Impossible, match="has a window that is not committed"):
         session.release(0, 0)
     with pytest.raises(Impossible, match="has no decoding 'none'"):
         Session("conformance.adapters.sequences:adapter", ["none"], MODEL)
 
 
 def test_the_reproducer_is_a_program_that_fails_in_the_same_way(tmp_path: Path) -> None:
-    session = Session("conformance.faults.sequences:adapter", ["LosesLastToken"], {"kinds": ["mamba2"], "seed": 0})
+    session = Session("conformance.faults.decoding.sequences:adapter", ["LosesLastToken"], {"kinds": ["mamba2"], "seed": 0})
     session.prefill(0, [[1, 2]], [0])
     session.verify(0, [[2, 1]], [0])
     with pytest.raises(Deviation) as caught:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from property_tests import strategies
-from property_tests.distributions import GRID, on_grid
-from property_tests.features import CLASSES
-from property_tests.models import KINDS
-from property_tests.samplings import FIELDS
-from property_tests.session import Session
-from property_tests.specs import OPTIONS
+from property_tests.drawing.distributions import GRID, on_grid
+from property_tests.drawing.models import LAYERS as KINDS
+from property_tests.drawing.samplings import FIELDS
+from property_tests.drawing.specs import OPTIONS
+from property_tests.drawing.token_trees import MOST
+from property_tests.sessions.features import CLASSES
+from property_tests.sessions.session import Session
 from property_tests.strategies import (
     SHAPES,
     Acceptance,
@@ -36,7 +37,6 @@ from property_tests.strategies import (
     sampling_settings,
     token_trees,
 )  # fmt: skip
-from property_tests.token_trees import MOST
 from ssmspec_ref import model as lm
 from ssmspec_ref import tree
 from ssmspec_ref.accept.processors import Sampling, process
@@ -76,7 +76,7 @@ def test_models_of_every_kind_and_option_run() -> None:
     """Each value of each option too."""
     kinds, options = set[str](), set[tuple[str, object]]()
 
-    @settings(DRAWN, max_examples=150)
+    @settings(DRAWN, max_examples=250)
     @given(parameters(Sizes(layers=2, options=9)))
     def check(spec: Spec) -> None:
         model = build(spec)

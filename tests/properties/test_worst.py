@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from property_tests.pins import FOLDER, grown, pinned, write
-from property_tests.session import Session, replay
+from property_tests.sessions.pins import FOLDER, grown, pinned, write
+from property_tests.sessions.session import Session, replay
 
 PINNED = sorted(FOLDER.glob("*.json"))
 

@@ -1,6 +1,6 @@
 """The twenty changes under the suite, in this process, and the page that says what came of them.
 
-    python -m tests.strangers.judged --out docs/strangers.md
+    python -m tests.strangers.judged --out docs/evidence/strangers.md
 
 A changed file is executed as a module of its own, and its adapter is planned and run as the command line does, with the
 operation that the change is in and no other: at the tier smoke, and where nothing fails there, at the tier standard.
@@ -15,16 +15,16 @@ from types import ModuleType
 
 import numpy as np
 
-from conformance.judge import expectation
-from conformance.known import Known
-from conformance.plan import Job, Selection, plan
-from conformance.report import Diagnosis, Result
-from conformance.run import Outcome, Setting, run
+from conformance.judge.verdict import expectation
+from conformance.report.stream import Diagnosis, Result
+from conformance.run.known import Known
+from conformance.run.plan import Job, Selection, plan
+from conformance.run.runner import Outcome, Setting, run
 from ssmspec_ref.contract import Adapter
 from tests.strangers.changes import CHANGES, FOLDER, Change
 
 TIERS = "smoke", "standard"
-PAGE = Path(__file__).parent.parent.parent / "docs" / "strangers.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "evidence" / "strangers.md"
 
 
 @dataclass(frozen=True)
@@ -133,20 +133,21 @@ def _difference(change: Change) -> str:
 _TEXT = """\
 # Twenty changes by a stranger
 
-Made by `python -m tests.strangers.judged --out docs/strangers.md`. The kernels in `tests/strangers` were written from
-[adapters.md](adapters.md) and what the reference's docstrings say, by an author who had not read the code of the suite: of
-its cases only the names that `conform list` prints, of its planted faults the first 19 rows of [faults.md](faults.md), and a
-list of the kinds of mistakes that happen. All cases of the kernels pass at the tier standard. Then twenty changes of one
-index, sign, mask or order were decided, and after that the first of them was run. A change is judged by the operation that
-it is in, under the inputs of the default seed.
+Made by `python -m tests.strangers.judged --out docs/evidence/strangers.md`.
+
+Somebody who had not read the code of the suite wrote the kernels in `tests/strangers`, from [the rules for
+adapters](../how-to/kernel.md) and the docstrings of the reference. They knew the case names that `conform list` prints, the
+first 19 rows of [the planted faults](faults.md), and a list of common mistakes. All cases of these kernels pass at the tier
+standard. Then the same author chose twenty changes of one index, sign, mask or order, before running any of them. Each change
+is tested by the cases of its operation, with the default seed.
 
 **{caught} of {all} are caught: {smoke} at the tier smoke, {standard} only at the tier standard.**
 
 {table}
 
-"Right" are outputs that the diagnosis found within their bounds. `tests/test_strangers.py` asserts all of this, and holds the
-place that each failing case names to what the right kernel computes from the same inputs: there the two differ, and at no
-token before by more than two bounds.
+"Right" are outputs that the diagnosis found within their bounds. `tests/strangers/test_strangers.py` asserts all of this, and
+holds the place that each failing case names to what the right kernel computes from the same inputs: there the two differ, and
+at no token before by more than two bounds.
 
 How much a ring holds is the adapter's own choice, and the suite does not know it. This one has 10 entries. In one of 64 the
 same change is caught by the longest histories alone, those of 68, 144 and 150 tokens at the tier standard; a

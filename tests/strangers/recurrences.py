@@ -1,7 +1,7 @@
 """Recurrences in NumPy's float32 as a kernel's author writes them: SSD (step, scan, tree, ring), Mamba-1, gated delta rule.
 
-They are written from docs/adapters.md and from what the reference's docstrings say, and share no code with it. SSD's step and
-its tree go head by head and row by row, as the programs of a launch do.
+They are written from docs/how-to/kernel.md and from what the reference's docstrings say, and share no code with it. SSD's
+step and its tree go head by head and row by row, as the programs of a launch do.
 """
 
 from typing import Any

@@ -10,16 +10,21 @@ ELSEWHERE = {"test_compiled.py", "test_interpreter.py", "test_model_shapes.py", 
 NOT_CODE = {"traffic_bytes", "tile"}
 
 
+def leaf(node: ast.ImportFrom) -> str:
+    """The module that an import takes names from, without its folders."""
+    return (node.module or "").rpartition(".")[2]
+
+
 @cache
 def users(package: Path) -> dict[str, set[str]]:
     """The kernels that import more of a module than its formula of bytes or its tile."""
-    found: dict[str, set[str]] = {file.stem: set() for file in package.glob("*.py")}
-    for file in package.glob("*.py"):
+    found: dict[str, set[str]] = {file.stem: set() for file in package.rglob("*.py")}
+    for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_bytes())):
-            if not isinstance(node, ast.ImportFrom) or node.level != 1 or node.module not in found:
+            if not isinstance(node, ast.ImportFrom) or not node.level or leaf(node) not in found:
                 continue
             if any(alias.name not in NOT_CODE for alias in node.names):
-                found[node.module].add(file.stem)
+                found[leaf(node)].add(file.stem)
     return found
 
 
@@ -31,8 +36,7 @@ def named(tests: Path) -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(file.read_bytes())):
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ssmspec_kernels"):
                 continue
-            _, _, module = str(node.module).partition(".")
-            for name in [module] if module else [alias.name for alias in node.names]:
+            for name in [leaf(node), *(alias.name for alias in node.names)]:
                 found.setdefault(name, set()).add(file.name)
     return {name: files - ELSEWHERE for name, files in found.items()}
 

@@ -3,11 +3,12 @@
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kernels.campaign.places import Place, apply
+from tests.kernels.campaign.keys import function_of, names_of
+from tests.kernels.campaign.places import PACKAGE, Place, apply, located
 
 
 @dataclass(frozen=True)
@@ -19,20 +20,22 @@ class Break:
 
     @property
     def name(self) -> str:
-        """File, bytes, and the text: what a result is found by."""
-        return f"{self.place.file}:{self.place.start}-{self.place.end}:{self.place.kind}:{self.text}"
+        """What a result is found by, wherever the code lies: see `keys`."""
+        at = self.place
+        return names_of(PACKAGE).name(located(PACKAGE, at.file), (at.start, at.end), at.kind, self.text)
 
     def source(self, package: Path) -> bytes:
         """The file, broken."""
-        return apply((package / self.place.file).read_bytes(), self.place, self.text)
+        return apply((located(package, self.place.file)).read_bytes(), self.place, self.text)
 
     def row(self, package: Path) -> dict[str, Any]:
-        """What a table says of it: the place, and the lines before and after."""
-        before = (package / self.place.file).read_bytes()
+        """What a table says of it: the function, what changed, and its line."""
+        before = (located(package, self.place.file)).read_bytes()
         old = before[self.place.start : self.place.end].decode()
         line = before.splitlines()[self.place.line - 1].decode().strip()
-        kept = {k: v for k, v in asdict(self.place).items() if k != "breaks"}
-        return {"name": self.name, **kept, "old": old, "new": self.text, "source": line}
+        name, module = self.name, Path(self.place.file).stem
+        told = {"name": name, "module": module, "function": function_of(name), "kind": self.place.kind}
+        return told | {"old": old, "new": self.text, "source": line}
 
 
 def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Path, void: Collection[str] = ()) -> list[Break]:
@@ -52,7 +55,7 @@ def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Pat
         full = len(chosen) >= count
         if full and all(had[f] >= min(each, files[f]) for f in files):
             break
-        if (full and had[place.file] >= each) or made.name in void or not _is_python(made, package):
+        if (full and had[place.file] >= each) or (void and made.name in void) or not _is_python(made, package):
             continue
         had[place.file] += 1
         (late if full else chosen).append(made)
@@ -70,10 +73,18 @@ def redraw(
     return chosen
 
 
+def found(places: Sequence[Place], wanted: Collection[str]) -> dict[str, Break]:
+    """The breaks of these names that the places have."""
+    heads = {(name.partition("#")[0], name.split(":")[1]) for name in wanted}
+    near = [p for p in places if (names_of(PACKAGE).owner(located(PACKAGE, p.file), (p.start, p.end)), p.kind) in heads]
+    made = (Break(place, text) for place in near for text in place.breaks)
+    return {name: one for one in made if (name := one.name) in wanted}
+
+
 def _is_python(made: Break, package: Path) -> bool:
     source = made.source(package)
     try:
         compile(source, made.place.file, "exec")
     except SyntaxError:
         return False
-    return source != (package / made.place.file).read_bytes()
+    return source != (located(package, made.place.file)).read_bytes()

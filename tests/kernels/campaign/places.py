@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+PACKAGE = Path(__file__).parents[3] / "kernels" / "ssmspec_kernels"
+
 COMPARISONS = {
     ast.Lt: ("<", ["<=", ">"]), ast.LtE: ("<=", ["<", ">"]), ast.Gt: (">", [">=", "<"]), ast.GtE: (">=", [">", "<"]),
     ast.Eq: ("==", ["!="]), ast.NotEq: ("!=", ["=="]), ast.Is: ("is", ["is not"]), ast.IsNot: ("is not", ["is"]),
@@ -55,6 +57,12 @@ class Place:
 def apply(source: bytes, place: Place, text: str) -> bytes:
     """The source with `text` at the place."""
     return source[: place.start] + text.encode() + source[place.end :]
+
+
+def located(package: Path, name: str) -> Path:
+    """The file of that name, whichever folder of the package it lies in."""
+    (found,) = package.rglob(name)
+    return found
 
 
 def find(files: Iterable[Path]) -> tuple[list[Place], Counter[str]]:

@@ -7,7 +7,6 @@ a test that passed there fails, or does not end. Results are lines of JSON; a ru
 """
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -25,14 +25,15 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Self, TypeVar
 
+from perf_gates.closure.hashes import of_modules
 from perf_gates.machine import kernels_hash
 from tests.kernels.campaign.cases import tests_of
-from tests.kernels.campaign.draw import Break, draw, redraw
-from tests.kernels.campaign.places import Place, find
+from tests.kernels.campaign.draw import Break, draw, found, redraw
+from tests.kernels.campaign.keys import package_of
+from tests.kernels.campaign.places import PACKAGE, Place, find, located
 from tests.kernels.campaign.table import EQUIVALENT
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = ROOT / "kernels" / "ssmspec_kernels"
 TESTS = ROOT / "tests" / "kernels"
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,7 +70,7 @@ class Tester:
             package, report = Path(folder) / "ssmspec_kernels", Path(folder) / "report"
             shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
             if source is not None:
-                (package / file).write_bytes(source)
+                located(package, file).write_bytes(source)
             report.touch()
             began = time.monotonic()
             order = {"folder": folder, "files": [str(TESTS / f) for f in files], "limit": limit}
@@ -180,38 +181,40 @@ def commit() -> str:
     return named or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
-def file_hashes() -> dict[str, str]:
-    """Of every file of the package."""
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(PACKAGE.glob("*.py"))}
+def module_hashes() -> dict[str, str]:
+    """Of every module of the package by its own name: of what it defines, so that a comment, a name or a move leaves it."""
+    package = package_of(PACKAGE)
+    named = {module.name.rpartition(".")[2]: module for module in package.modules.values() if module.statements}
+    return {name: of_modules(package, module.name) for name, module in sorted(named.items())}
 
 
 def carried(results: Path, out: Path, places: Sequence[Place], each: int) -> tuple[list[Break], dict[str, int], list[str]]:
-    """The breaks of an earlier campaign in files that are the same, how many to draw in each of the others, and which of
-    those kept were themselves drawn anew. A file that is new gets `each`, or as many as it has places; one of whose breaks
-    stands at no place any more is drawn anew like one that changed.
+    """The breaks of an earlier campaign in modules that are the same, under whatever name, how many to draw in each of the
+    others, and which of those kept were themselves drawn anew. A module that is new gets `each`, or as many as it has places;
+    one of whose breaks stands at no place any more is drawn anew like one that changed.
 
     Their results are written to `out`, if it does not stand yet.
     """
-    before, now = json.loads(results.with_suffix(".header.json").read_text()), file_hashes()
-    there = {Break(p, text).name for p in places for text in p.breaks}
-    gone = {name.partition(":")[0] for name in before["drawn"] if name not in there}
-    same = {file for file, value in now.items() if before["files"].get(file) == value} - gone
-    lines = [line for line in results.read_text().splitlines() if json.loads(line)["file"] in same]
+    before, now = json.loads(results.with_suffix(".header.json").read_text()), module_hashes()
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    made, homes = found(places, set(before["drawn"])), {row["name"]: row["module"] for row in rows}
+    lost = {before["modules"].get(homes[name]) for name in before["drawn"] if name not in made}
+    same = {name for name, value in now.items() if value in {*before["modules"].values()} - lost}
+    here = {name: one for name, one in made.items() if Path(one.place.file).stem in same}
     if not out.exists():
-        out.write_text("".join(f"{line}\n" for line in lines))
-    names = set(before["drawn"])
-    kept = [made for p in places if p.file in same for text in p.breaks if (made := Break(p, text)).name in names]
-    files = [name.partition(":")[0] for name in before["drawn"]]
-    anew = [made.name for made in kept if made.name in before["anew"]]
-    counts = {file: files.count(file) for file in {*files} - same if file in now}
-    fresh = {p.file for p in places} - {*before["files"]}
-    return kept, counts | dict.fromkeys(fresh, each), anew
+        out.write_text("".join(f"{json.dumps(row)}\n" for row in rows if row["name"] in here))
+    kept = [here[name] for name in before["drawn"] if name in here]
+    anew = [name for name in before["anew"] if name in here]
+    had = Counter(homes[name] for name in before["drawn"] if name not in here)
+    counts = {f"{name}.py": count for name, count in had.items() if name in now.keys() - same}
+    new = {p.file for p in places} - {f"{name}.py" for name in {*same, *before["modules"]}}
+    return kept, counts | dict.fromkeys(new, each), anew
 
 
 def said(row: dict[str, Any]) -> str:
     """A line of progress."""
     change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
-    return f"{row['file']}:{row['line']} {change}: {row['result']} {row.get('how', '')[:60]} {row['seconds']} s"
+    return f"{row['module']} {row['function']} {change}: {row['result']} {row.get('how', '')[:60]} {row['seconds']} s"
 
 
 def main() -> None:
@@ -225,7 +228,7 @@ def main() -> None:
     parser.add_argument("--carry", type=Path, help="results of before: files that are the same keep their breaks")
     parser.add_argument("--again", action="store_true", help="judge the survivors again for which nothing argues")
     settings = parser.parse_args()
-    places, left_out = find(f for f in PACKAGE.glob("*.py") if not settings.only or f.name in settings.only)
+    places, left_out = find(f for f in PACKAGE.rglob("[!_]*.py") if not settings.only or f.name in settings.only)
     print(f"seed {settings.seed}; {len(places)} places in {len({p.file for p in places})} files")
     print(*(f"left out: {count} x {reason}" for reason, count in left_out.most_common()), sep="\n", flush=True)
     kept, counts, anew = carried(settings.carry, settings.out, places, settings.each) if settings.carry else ([], {}, [])
@@ -269,7 +272,7 @@ def main() -> None:
         "anew": [*anew, *(made.name for made in chosen[len(kept) :])] if settings.carry else [],
         "killers": confirm([known[name] for name in drawn], settings.workers),
         "left_out": dict(left_out.most_common()),
-        "files": file_hashes(),
+        "modules": module_hashes(),
         "drawn": drawn,
     }
     settings.out.with_suffix(".header.json").write_text(json.dumps(header, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """The table of a campaign, from its results and the arguments for what survived.
 
-python -m tests.kernels.campaign.table tests/kernels/campaign/breaks.jsonl > docs/kernel-breaks.md
+python -m tests.kernels.campaign.table tests/kernels/campaign/breaks.jsonl > docs/evidence/kernel-breaks.md
 """
 
 import argparse
@@ -44,7 +44,8 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         "`tests/kernels/campaign`.",
         "",
         f"- seed {header['seed']}, drawn uniformly from {header['places']} places; {header['count']} drawn, and the next "
-        f"ones of every file until it has {header['each']}: {len(rows)} breaks of {len({r['file'] for r in rows})} files",
+        f"ones of every module until it has {header['each']}: {len(rows)} breaks of "
+        f"{len({r['module'] for r in rows})} modules",
         f"- commit {header['commit']}, kernels {header['kernels']}",
         *_anew(header["anew"]),
         *(
@@ -71,7 +72,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         "",
         "`+` marks a break that survived until a case was added for it.",
         "",
-        "| place | kind | change | what came of it | by |",
+        "| place | kind | change | result | by |",
         "|---|---|---|---|---|",
         *(f"| {_place(r)} | {r['kind']} | {_change(r)} | {_outcome(r)} | {_by(r)} |" for r in sorted(rows, key=_order)),
     ]
@@ -145,17 +146,18 @@ def _anew(names: list[str]) -> list[str]:
     if not names:
         return []
     return [
-        f"- {len(names)} of the breaks are in files that changed after the first draw, and were drawn anew: as many from "
-        "each file, uniformly among its places"
+        f"- {len(names)} of the breaks are in modules that changed after the first draw, and were drawn anew: as many from "
+        "each, uniformly among its places"
     ]
 
 
-def _order(row: dict[str, Any]) -> tuple[str, int]:
-    return row["file"], row["start"]
+def _order(row: dict[str, Any]) -> tuple[str, ...]:
+    return str(row.get("module") or row["file"]), str(row.get("function", "")), str(row["source"]), str(row["name"])
 
 
 def _place(row: dict[str, Any]) -> str:
-    return f"{row['file']}:{row['line']}"
+    """The module and the function; of a draw with another seed the line, as it was then."""
+    return f"{row['file']}:{row['line']}" if "line" in row else f"{row['module']}.{row['function']}"
 
 
 def _change(row: dict[str, Any]) -> str:

@@ -1,0 +1,19 @@
+"""Bugs that nobody planted are caught, equal no planted fault, and the report's own words name what is wrong."""
+
+import pytest
+
+from .invented import BUGS, Bug, diagnosed
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.run.__name__)
+def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:
+    found = list(diagnosed(bug))
+    assert found, "not caught"
+    told = " | ".join(" ".join(d.facts.values()) for d in found)
+    assert all(d.looks_like == "" for d in found), "it resembles no planted fault"
+    assert all(word in told for word in bug.words), told
+
+
+def test_there_are_a_dozen_and_ten_of_them_are_named() -> None:
+    assert len(BUGS) >= 12
+    assert sum(bool(bug.words) for bug in BUGS) >= 10

@@ -1,0 +1,95 @@
+"""Common mistakes are named in words, whether or not a planted fault equals them: groups, trees, exp2, factors."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.faults.misbehaving.conduct import tree_as_chain
+from conformance.faults.rollback.commits import rows_before
+from conformance.judge.figures import apart, ratio
+from ssmspec_ref import delta, selective, ssd
+from ssmspec_ref.shapes import Array
+
+from .invented import Bug, diagnosed, single
+
+Choice = Callable[[int, int], Array]
+
+
+def turn(heads: int, groups: int) -> Array:
+    return np.arange(heads) % groups
+
+
+def following(heads: int, groups: int) -> Array:
+    return np.roll(np.arange(heads) // (heads // groups), -1)
+
+
+def first(heads: int, groups: int) -> Array:
+    return np.zeros(heads, dtype=int)
+
+
+def grouped(rule: Any, names: str, choose: Choice, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """A scan whose heads read some of its grouped inputs by another map."""
+    every = ("B", "C") if rule is ssd else ("q", "k")
+    heads, groups = S.shape[1], getattr(window, every[0]).shape[2]
+    own = np.arange(heads) // (heads // groups)
+    maps = {name: choose(heads, groups) if name in names else own for name in every}
+    read = {name: np.take(getattr(window, name), chosen, axis=2) for name, chosen in maps.items()}
+    with np.errstate(all="ignore"):
+        return single(*rule.scan(S, replace(window, **read), params))
+
+
+def exp2(constant: float, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    return single(*ssd.scan(S, window, replace(params, A=params.A * constant * np.log(2))))
+
+
+def scaled(factor: float, S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    y, S_next = ssd.scan(S, window, params)
+    return single(factor * y, S_next)
+
+
+NEXT = "as if head h read the group of head h + 1"
+TILED = "as if head h read group h mod g (groups tiled instead of repeated)"
+MISTAKES = {
+    "groups in turn": (partial(grouped, ssd, "BC", turn), "ssd.scan", TILED),
+    "groups in turn, for B": (partial(grouped, ssd, "B", turn), "ssd.scan", f"{TILED}, for B alone"),
+    "the next head's group": (partial(grouped, ssd, "BC", following), "ssd.scan", NEXT),
+    "the next head's group, for C": (partial(grouped, ssd, "C", following), "ssd.scan", f"{NEXT}, for C alone"),
+    "groups in turn, delta rule": (partial(grouped, delta, "qk", turn), "delta.scan", TILED),
+    "the first group, delta rule": (partial(grouped, delta, "qk", first), "delta.scan", "as if every head read group 0"),
+    "ssd tree as chain": (partial(tree_as_chain, ssd), "ssd.verify_tree", "as if the tree were a chain"),
+    "delta tree as chain": (partial(tree_as_chain, delta), "delta.verify_tree", "as if the tree were a chain"),
+    "selective tree as chain": (partial(tree_as_chain, selective), "selective.verify_tree", "as if the tree were a chain"),
+    "conv tree as chain": (rows_before, "conv.verify_tree", "as if the tree were a chain"),
+    "exp2 with 1.44": (partial(exp2, 1.44), "ssd.scan", "as if exp(x) were exp2(1.44 x)"),
+    "exp2 with 1.4427": (partial(exp2, 1.4427), "ssd.scan", "as if exp(x) were exp2(1.4427 x)"),
+    "exp2 for exp": (partial(exp2, 1.0), "ssd.scan", "as if A were multiplied by ln(2) = 0.69 (exp2 for exp)"),
+    "a factor near one": (partial(scaled, 1.0005), "ssd.scan", "every wrong value of y is 1.000500 times what it must be"),
+    "a constant": (partial(scaled, 2**-0.5), "ssd.scan", "is 0.7071 times what it must be (1/sqrt(2))"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_common_mistake_is_named(name: str) -> None:
+    run, operation, words = MISTAKES[name]
+    found = list(diagnosed(Bug(run, operation, ())))
+    assert found, "not caught"
+    told = " | ".join(" ".join(d.facts.values()) for d in found)
+    assert words in told, told
+
+
+@pytest.mark.parametrize("rule", ["ssd", "delta", "selective"])
+def test_a_tree_that_is_read_as_a_chain_equals_the_planted_fault(rule: str) -> None:
+    run = partial(tree_as_chain, {"ssd": ssd, "delta": delta, "selective": selective}[rule])
+    (found, *_) = diagnosed(Bug(run, f"{rule}.verify_tree", ()))
+    assert found.looks_like.startswith("equals the planted fault `tree_as_chain` on ")
+
+
+def test_figures_are_told_with_the_digits_that_make_the_difference() -> None:
+    assert [ratio(x) for x in (1.0003, 0.9991, 41.04, 1.41, 1.0)] == ["1.00030", "0.99910", "41", "1.41", "1"]
+    assert apart(-0.180779881, -0.180779645, 6) == ("-0.180779881", "-0.180779645")
+    assert apart(1.5, 2.5, 6) == ("1.5", "2.5")
+    assert apart(0.25, 0.25, 6) == ("0.25", "0.25")

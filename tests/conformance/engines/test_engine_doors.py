@@ -1,0 +1,87 @@
+"""Our engine behind its doors: the server that ships passes over `http:`; faults in it and in the program are caught."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from conformance.engines import cli, judge
+from conformance.engines.known import opener
+from conformance.engines.protocol import Options
+from conformance.engines.small import pair
+from ssmspec_fast.models.build import Parts
+from ssmspec_fast.serve.logits import Logged
+from tests.fast.serve.serving import serving
+
+from .faults import FAULTS
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import os, sys
+sys.path[:0] = [{root!r}]
+import pytest
+from ssmspec_fast.adapters.program import main
+from tests.conformance.engines import faults
+faults.dies = os.abort
+faults.FAULTS[{name!r}][2](pytest.MonkeyPatch())
+main()
+"""
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[list[str]]:
+    """Addresses of two servers of one checkpoint: one that drafts from the text, and a plain one."""
+    with ExitStack() as open_ones:
+        urls = []
+        for drafter in ("lookup", None):
+            generator = Parts(folder, drafter, acceptance="naive", slots=2, cache=256, engine=Logged).load()
+            urls.append(open_ones.enter_context(serving(folder=folder, generator=generator)).url)
+        yield urls
+
+
+def over_http(folder: Path, schedules: int) -> judge.Found:
+    with servers(folder) as (served, plain):
+        opened, other = (opener(f"http:{url}", None) for url in (served, plain))
+        return cli.judged(opened, other, folder, {"plain": Options()}, True, (schedules, 0, 0), lambda line: None)
+
+
+def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
+    found = over_http(pair("mamba2", tmp_path)[0], 4)
+    assert found.green, (found.failures, found.notes, found.counts)
+    assert found.outcome("plain", "tokens") == found.outcome("plain", "log-probabilities") == "passed"
+    for law in ("speculation", "batch", "stop", "log-probabilities kept"):
+        assert found.outcome("served", law) == "passed"
+
+
+@pytest.mark.robust
+def test_a_fault_in_our_server_is_caught_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "SHRINKING", 0.5)
+    FAULTS["drafts_all_counted_and_slot_0_overwritten"][2](monkeypatch)
+    found = over_http(pair("mamba2", tmp_path)[0], 25)
+    assert found.outcome("served", "speculation") == "differs"
+    assert found.failures[0].schedule
+
+
+@pytest.mark.robust
+@pytest.mark.parametrize(
+    ("name", "law", "outcome"),
+    [
+        ("recurrent_drafter_aborts", "speculation", "died"),
+        ("recurrent_drafter_not_rewound", "drafter followed", "differs"),
+    ],
+)
+def test_a_fault_in_our_program_is_caught_through_its_lines(
+    name: str, law: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge, "SHRINKING", 5.0)
+    family, configuration, _ = FAULTS[name]
+    path = tmp_path / "engine.py"
+    path.write_text(PROGRAM.format(root=str(ROOT), name=name))
+    target, drafter = pair(family, tmp_path)
+    chosen = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
+    opened = opener(f"program:{sys.executable} {path}", None)
+    found = cli.judged(opened, None, target, {configuration: chosen[configuration]}, False, (150, 0, 0), lambda line: None)
+    assert not found.green
+    assert found.outcome(configuration, law) == outcome, found.failures

@@ -1,0 +1,190 @@
+"""The judge over an engine of a few lines: what passes, what a fault shrinks to, what is never green."""
+
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
+from conformance.engines.judge import Found, Judge, purpose
+from conformance.engines.laws import Finding, cut, lossless
+from conformance.engines.protocol import Answer, Options, Request, Started
+from conformance.engines.table import show
+from conformance.main import main
+
+SPECULATING = {"ngram-4": Options(speculation="ngram")}
+
+
+def following(ids: tuple[int, ...], seed: int = 0) -> int:
+    return (7 * sum(ids) + 3 * ids[-1] + len(ids) + seed) % 63 + 1
+
+
+@dataclass
+class Few:
+    """Continues by arithmetic. `fault` says what it does wrong under speculation."""
+
+    fault: str = ""
+    speculates: bool = False
+    calls: int = 0
+    kept: list[int] = field(default_factory=list)
+
+    def start(self, model: str, options: Options) -> Started:
+        if options.cache:
+            raise EngineRefused("no cache")
+        self.speculates, self.calls = bool(options.speculation), 0
+        can = ("batch", "join", "stop", "seed", "cancel")
+        return Started(name="few", version="1", dtype="float32", can=can)
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        self.calls += 1
+        if self.fault == "dies" and self.speculates and self.calls > 3:
+            raise EngineDied("ended by signal 11")
+        if self.fault == "fails" and self.speculates:
+            raise EngineFailed("IndexError")
+        return tuple(self.one(request, requests) for request in requests)
+
+    def one(self, request: Request, beside: tuple[Request, ...]) -> Answer:
+        ids = list(request.ids)
+        wrong = self.speculates and (
+            (self.fault == "long" and len(ids) >= 3)
+            or (self.fault == "batch" and len(beside) > 1)
+            or (self.fault == "cancel" and any(one.cancel for one in beside))
+            or (self.fault == "later" and self.calls > 5)
+        )
+        while len(ids) < len(request.ids) + request.most:
+            token = following(tuple(ids), request.seed if request.temperature else 0)
+            ids.append(token % 63 + 1 if wrong and len(ids) == len(request.ids) + 1 else token)
+            if ids[-1] in request.stop and not (self.fault == "stop" and self.speculates):
+                break
+        said = tuple(ids[len(request.ids) :])
+        active = self.fault != "idle"
+        if request.cancel and len(said) > request.cancel:
+            return Answer(ids=said[: request.cancel], finish="cancelled", drafted=4 * active, accepted=1 * active)
+        return Answer(ids=said, finish="length", drafted=4 * active, accepted=1 * active)
+
+    def close(self) -> None:
+        return
+
+
+def judged(fault: str, schedules: int = 40) -> Found:
+    return Judge(lambda: Few(fault), "model", None, schedules).run({"plain": Options(), **SPECULATING})
+
+
+def test_a_right_engine_is_green_and_every_law_of_its_features_was_exercised() -> None:
+    found = judged("")
+    assert found.green, found.failures
+    laws = {law for configuration, law in found.cells if found.outcome(configuration, law) == "passed"}
+    assert {"repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "seed"} <= laws
+    assert found.schedules == 80
+
+
+@pytest.mark.parametrize(
+    ("fault", "law", "lines"), [("long", "speculation", 1), ("batch", "speculation", 2), ("stop", "stop", 1)]
+)
+def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines: int) -> None:
+    found = judged(fault)
+    (failure,) = found.failures
+    assert not found.green
+    assert (failure.configuration, failure.law, len(failure.schedule)) == ("ngram-4", law, lines)
+    if fault == "long":
+        assert failure.schedule[0].startswith("round 0, request 0: prompt [")
+        assert failure.schedule[0].count(",") == 4  # three tokens
+
+
+def test_a_fault_that_needs_what_came_before_is_told_so() -> None:
+    (failure,) = judged("later").failures
+    assert "schedules before it" in failure.explained
+
+
+@pytest.mark.parametrize("fault", ["dies", "fails"])
+def test_an_engine_that_dies_or_fails_is_red(fault: str) -> None:
+    found = judged(fault)
+    assert not found.green
+    assert found.outcome("ngram-4", "speculation") == "died"
+
+
+def test_drafts_that_were_never_accepted_are_not_exercised_and_not_green() -> None:
+    found = judged("idle")
+    assert found.outcome("ngram-4", "speculation") == "not exercised"
+    assert not found.red
+    assert not found.green
+
+
+def test_a_configuration_that_is_refused_is_no_failure_and_no_pass() -> None:
+    found = Judge(Few, "model", None, 5).run({"plain": Options(), "cache": Options(cache=True)})
+    assert found.outcome("cache", "cache") == "refused"
+    assert found.refusals == {"cache": "no cache"}
+
+
+def test_a_configuration_that_the_user_named_and_the_engine_refuses_is_not_green() -> None:
+    found = Found(refusals={"cache": "no cache"}, counts={"plain": [0, 0], "cache": [0, 0]})
+    found.count("plain", "repeated", "passed")
+    found.count("cache", "cache", "refused")
+    assert found.green, "a configuration of the tier that the engine does not have"
+    found.named = frozenset({"cache"})
+    assert not found.green
+    assert not found.red
+    console = Console(file=StringIO(), width=200)
+    show(console, {"model": found})
+    assert "cache: refused: no cache" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--drafter", "no/such"), "--drafter no/such holds no config.json; give the folder of a checkpoint"),
+        (("--dtype", "fp32"), "--dtype is 'fp32' (did you mean 'float32'?); give float32, bfloat16, float64"),
+        (("--model", "no/such"), "--model no/such is not a folder; give the folder of a checkpoint"),
+    ],
+)
+def test_what_does_not_exist_is_refused_before_an_engine_starts(
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("conformance.engines.cli.judged", lambda *given: pytest.fail("an engine was started"))
+    monkeypatch.setattr("sys.argv", ["ssmspec", "conform", "engine", "--engine", "ssmspec", *words])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main()
+    told = capsys.readouterr()
+    assert said in told.err
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engine_that_refuses_everything_is_not_green() -> None:
+    found = Judge(Few, "model", None, 5).run({"cache": Options(cache=True)})
+    assert not found.green
+
+
+@pytest.mark.parametrize(
+    ("configuration", "law"),
+    [("plain", "repeated"), ("ngram-4 chunk-8", "speculation"), ("chunk-8", "chunk"), ("cache", "cache")],
+)
+def test_each_configuration_has_a_law_that_it_is_there_for(configuration: str, law: str) -> None:
+    assert purpose(configuration) == law
+
+
+def test_a_stop_comes_before_the_budget() -> None:
+    assert cut((5, 6, 7, 8), 3, ()) == (5, 6, 7)
+    assert cut((5, 6, 7, 8), 3, (6, 7)) == (5, 6)
+    assert cut((5, 6, 7, 8), 3, (7,)) == (5, 6, 7)
+
+
+def test_without_an_oracle_no_difference_is_a_near_tie() -> None:
+    request = Request(ids=(1,), most=3)
+    assert lossless(None, request, (1, 2, 3), Answer(ids=(1, 2, 3)))[0] == "passed"
+    outcome, finding = lossless(None, request, (1, 2, 3), Answer(ids=(1, 9, 3)))
+    assert outcome == "differs"
+    assert isinstance(finding, Finding)
+    assert (finding.at, finding.expected, finding.came) == (1, 2, 9)
+    assert lossless(None, request, (1, 2, 3), Answer(ids=(1, 2)))[0] == "differs"
+    asked = Request(ids=(1,), most=3, cancel=2)
+    assert lossless(None, asked, (1, 2, 3), Answer(ids=(1, 2), finish="cancelled"))[0] == "passed"
+    assert lossless(None, request, (1, 2, 3), Answer(ids=(1, 2), finish="cancelled"))[0] == "differs"

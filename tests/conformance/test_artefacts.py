@@ -1,0 +1,208 @@
+"""What is made of a report: JUnit, a badge, a comparison, a whole from shards."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from conformance.errors import ReportError
+from conformance.refusal import FAILED, REFUSED
+from conformance.report import artefacts
+from conformance.report.badge import badge
+from conformance.report.compare import compare
+from conformance.report.grid import groups
+from conformance.report.junit import junit
+from conformance.report.merge import merge
+from conformance.report.stream import Diagnosis, Report, Result, read_report
+from tests.reports import diagnosis, inapplicable, made, result, write
+
+ALL = [
+    result(0),
+    result(1, "fail", 3.0),
+    result(2, "unknown"),
+    result(3, "known-failure", 2.0, reason="listed"),
+    inapplicable(),
+]
+
+
+def call(*words: object) -> tuple[int, str]:
+    app = typer.Typer()
+    artefacts.register(app)
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    return made(tmp_path / "report.jsonl", [*ALL, diagnosis()])
+
+
+def test_junit_counts_what_the_report_counts_and_nothing_unknown_passes(report: Report) -> None:
+    root = ElementTree.fromstring(junit(report))
+    suite = root.find("testsuite")
+    assert suite is not None
+    counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": 5, "failures": 1, "errors": 1, "skipped": 2}
+    tests = suite.findall("testcase")
+    assert [len(test) for test in tests] == [0, 1, 1, 1, 1], "a test without a child has passed"
+    assert [test[0].tag for test in tests[1:]] == ["failure", "error", "skipped", "skipped"]
+    failure = tests[1][0]
+    assert "3e-06" in failure.attrib["message"]
+    assert "--case ssd.scan/" in (failure.text or "")
+
+
+def test_junit_is_well_formed_whatever_a_message_holds(tmp_path: Path) -> None:
+    said = "a panic\x00 with \x1b[31mcolours\x1b[0m & <tags> \ud7ff"
+    root = ElementTree.fromstring(junit(made(tmp_path / "r", [result(0, "fail", message=said)])))
+    assert "<tags>" in root.find("testsuite/testcase/failure").attrib["message"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([result(0), inapplicable()], "conformance, smoke: 1 of 1 pass"),
+        ([result(0), result(1, "known-failure")], "conformance, smoke: 1 of 2 pass, 1 known"),
+        ([result(0), result(1, "unknown"), result(2, "known-failure")], "conformance, smoke: 1 of 3 pass, 1 not"),
+    ],
+)
+def test_a_badge_says_what_passed_and_its_colour_does_not_flatter(tmp_path: Path, lines: list[object], said: str) -> None:
+    drawn = badge(made(tmp_path / "r", lines))  # type: ignore[arg-type]
+    root = ElementTree.fromstring(drawn)
+    assert root.attrib["aria-label"] == said
+    colour = {"pass": "#1c6b3f", "known": "#7a5200", "not": "#a3201d"}[said.split()[-1]]
+    assert colour in drawn
+
+
+def test_the_grid_shows_every_case_once(report: Report) -> None:
+    (group,) = groups(report.results)
+    (row,) = group.rows
+    cell = row.cells["ssd.scan"]
+    assert len(cell.results) == 4
+    assert (cell.worst, cell.utilisation) == ("fail", 3.0)
+
+
+def test_a_comparison_tells_what_broke_what_is_fixed_and_what_is_gone(tmp_path: Path) -> None:
+    before = made(tmp_path / "a", [result(0), result(1, "fail", 3.0), result(2), result(3), result(4, used=0.1), result(5)])
+    after = made(
+        tmp_path / "b", [result(0), result(1), result(2, "fail", 9.0), result(4, used=0.4), result(5, used=0.1), result(6)]
+    )
+    found = compare(before, after)
+    named = {
+        part: [c.key[-1][-2:] for c in getattr(found, part)] for part in ("broken", "fixed", "gone", "new", "more", "less")
+    }
+    assert named == {"broken": ["s2"], "fixed": ["s1"], "gone": ["s3"], "new": ["s6"], "more": ["s4"], "less": ["s5"]}
+    assert found.same == 1
+    assert found.worse
+
+
+def test_a_new_case_that_fails_is_broken_and_a_known_failure_is_not(tmp_path: Path) -> None:
+    before = made(tmp_path / "a", [result(0)])
+    assert compare(before, made(tmp_path / "b", [result(0), result(1, "unknown")])).worse
+    assert not compare(before, made(tmp_path / "b", [result(0), result(1, "known-failure")])).worse
+
+
+def test_a_loosened_contract_does_not_pass_for_the_old_one(tmp_path: Path) -> None:
+    before = made(tmp_path / "a", [result(0)])
+    assert compare(before, made(tmp_path / "b", [result(0, contract="fp32/state=bf16/sequential")])).gone
+
+
+def test_compare_ends_with_what_it_found(tmp_path: Path) -> None:
+    same, worse = write(tmp_path / "a", [result(0)]), write(tmp_path / "b", [result(0, "fail", 5.0)])
+    assert call("compare", same, same)[0] == 0
+    code, said = call("compare", same, worse)
+    assert code == FAILED
+    assert "broken: 1" in said
+    assert call("compare", worse, same)[0] == 0
+    (tmp_path / "c").write_text(worse.read_text()[:-9])
+    assert call("compare", same, tmp_path / "c")[0] == REFUSED
+    assert call("compare", same, tmp_path / "none")[0] == REFUSED
+
+
+def test_a_case_that_broke_is_no_case_that_uses_less_of_its_bound(tmp_path: Path) -> None:
+    found = compare(made(tmp_path / "a", [result(0)]), made(tmp_path / "b", [result(0, "fail", outputs=())]))
+    assert (len(found.broken), found.less) == (1, ())
+
+
+def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
+    failing: list[Result | Diagnosis] = [result(1, "fail", 3.0), diagnosis()]
+    parts = [write(tmp_path / "1", [inapplicable(), result(0), *failing], "1/2")]
+    longer = diagnosis(failures=1, smallest="ssd.scan/b1,t17,g1,h1,p1,n1/plain/gentle/s0")
+    parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2/2"))
+    code, said = call("merge", parts[0], *parts)
+    assert (code, "ReportError" in said) == (REFUSED, True), "a folder that cannot be"
+    code, said = call("merge", tmp_path / "whole", *parts)
+    assert (code, all(counted in said for counted in ("1 inapplicable", "2 pass", "2 fail"))) == (FAILED, True), said
+    whole = read_report(tmp_path / "whole" / "report.jsonl")
+    assert whole.footer.verdicts == {"inapplicable": 1, "pass": 2, "fail": 2}
+    assert whole.header.shard == ""
+    (way,) = whole.diagnoses
+    assert (way.failures, way.cases, way.smallest) == (2, 4, diagnosis().smallest)
+    assert (tmp_path / "whole" / "report.html").exists()
+
+
+LISTED = """
+[[known]]
+case = "ssd.scan/*/s1"
+reason = "it is so"
+link = "https://example.org"
+expires = 2999-01-01
+
+[[known]]
+case = "conv.step/*"
+reason = "a case that nobody runs"
+link = "https://example.org"
+expires = 2999-01-01
+"""
+
+
+@pytest.mark.parametrize(
+    ("tier", "only", "named"),
+    [("standard", "", ["conv.step/*"]), ("standard", "operation ssd.*", []), ("smoke", "", [])],
+    ids=["whole", "selected", "smoke"],
+)
+def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
+    tmp_path: Path, tier: str, only: str, named: list[str]
+) -> None:
+    (tmp_path / "known.toml").write_text(LISTED)
+    head = {"tier": tier, "only": only}
+    parts = [write(tmp_path / "1", [result(0)], "1/2", **head)]
+    parts.append(write(tmp_path / "2", [result(1, "known-failure")], "2/2", **head))
+    code, said = call("merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
+    whole = read_report(tmp_path / "whole" / "report.jsonl")
+    assert [(r.case, r.failing) for r in whole.results if r.verdict == "fail"] == [(case, "known-list") for case in named]
+    assert code == (FAILED if named else 0), said
+
+
+def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:
+    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}/2", seeds=(n + 5000,)) for n in (1, 2)]
+    assert merge(parts, ["1", "2"]).header.seeds == (5001, 5002)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([("1/3", [result(0)], {}), ("2/3", [result(1)], {})], "3/3"),
+        ([("1/2", [result(0)], {}), ("1/2", [result(1)], {})], "2/2"),
+        ([("1/2", [result(0)], {}), ("2/2", [result(0)], {})], "more than one report"),
+        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"tier": "standard"})], "tier standard"),
+        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"adapters": {"mine": "2.0"}})], "adapters"),
+        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"only": "subject x"})], "only subject x"),
+        ([("", [result(0)], {}), ("2/2", [result(1)], {})], "each once"),
+    ],
+)
+def test_parts_that_make_no_whole_are_refused(
+    tmp_path: Path, parts: list[tuple[str, list[object], dict[str, object]]], said: str
+) -> None:
+    reports = [made(tmp_path / str(n), lines, shard=shard, **head) for n, (shard, lines, head) in enumerate(parts)]  # type: ignore[arg-type]
+    with pytest.raises(ReportError, match=said):
+        merge(reports, [str(n) for n in range(len(reports))])
+
+
+def test_the_files_are_made_again_from_a_report(tmp_path: Path) -> None:
+    path = write(tmp_path / "report.jsonl", ALL)
+    code, said = call("page", path.parent)
+    assert code == 0, said
+    assert {p.name for p in tmp_path.iterdir()} == {"report.jsonl", "report.html", "junit.xml", "badge.svg"}
+    assert "report.html" in said

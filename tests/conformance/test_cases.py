@@ -1,0 +1,203 @@
+"""Cases have names that find them again, and inputs that follow from the name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.cases import Case
+from conformance.errors import UnknownCase
+from conformance.judge.draw import Draw, stored
+from conformance.run.calls import fingerprint, leaves
+from conformance.suite import SPECIFICATIONS, find
+from conformance.suite.specification import Specification
+from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
+
+BF16 = NumericContract(state="bf16", io="bf16")
+IDS = [f"{s.operation}{'-' + s.fixed['kind'] if s.fixed else ''}" for s in SPECIFICATIONS]
+every = pytest.mark.parametrize("specification", SPECIFICATIONS, ids=IDS)
+
+
+def first(specification: Specification) -> Case:
+    return next(specification.cases("smoke", Limits()))
+
+
+@every
+def test_an_id_finds_its_case_again_and_no_two_cases_share_one(specification: Specification) -> None:
+    cases = list(specification.cases("standard", Limits()))
+    names = [specification.identify(case) for case in cases]
+    assert len(set(names)) == len(names) >= 8
+    assert all(find(name) == (specification, case) for name, case in zip(names, cases, strict=True))
+
+
+@every
+def test_smoke_is_a_part_of_standard(specification: Specification) -> None:
+    smoke, standard = (
+        {specification.identify(case) for case in specification.cases(tier, Limits())} for tier in ("smoke", "standard")
+    )
+    assert smoke < standard
+
+
+@every
+def test_smoke_has_every_family_and_every_value_of_every_option_in_few_cases(specification: Specification) -> None:
+    smoke = list(specification.cases("smoke", Limits()))
+    assert {case.family for case in smoke} == set(specification.families)
+    for name, values in specification.options.items():
+        assert {case.options[name] for case in smoke} == set(values)
+    assert any(case.seed > 0 for case in smoke), "no inputs with gaps"
+    assert any(case.seed == 0 and case.family == specification.families[-1] for case in smoke), "none is called again"
+    assert len(smoke) <= 7
+
+
+@every
+def test_rare_values_are_in_the_standard_tier_and_not_in_smoke(specification: Specification) -> None:
+    tiers = {tier: list(specification.cases(tier, Limits())) for tier in ("smoke", "standard")}
+    met = {(name, case.options[name]) for case in tiers["standard"] for name in specification.rare}
+    assert met >= {(name, value) for name, values in specification.rare.items() for value in values}
+    assert all(specification.common(case) for case in tiers["smoke"])
+
+
+@every
+def test_a_rare_value_changes_the_inputs_and_a_limit_leaves_it_out(specification: Specification) -> None:
+    for name, values in specification.rare.items():
+        rare = [value for value in values if value != specification.defaults[name]]
+        limits = Limits({name: tuple(value for value in specification.values[name] if value not in rare)})
+        assert not any(case.options[name] in rare for case in specification.cases("standard", limits))
+        for value in rare:
+            case = next(c for c in specification.cases("standard", Limits()) if c.options[name] == value)
+            plain = replace(case, options={**case.options, name: specification.defaults[name]})
+            one, other = (fingerprint(specification.draw(c, NumericContract())) for c in (case, plain))
+            assert one != other, f"{name}={value} changes nothing"
+
+
+@pytest.mark.parametrize("longest", [4, 5, 8, 17])
+@pytest.mark.parametrize("operation", ["ssd.buffered_verify", "speculate.chain"])
+def test_a_ring_of_any_size_is_filled_exactly_and_overrun_by_one(operation: str, longest: int) -> None:
+    """Whatever the size, to 64 entries: some window ends with the last entry, and some would end one behind it."""
+    specification = next(s for s in SPECIFICATIONS if s.operation == operation)
+    cases = specification.cases("standard", Limits(sizes={"t": (1, longest)}))
+    case = next(c for c in cases if c.options["accept"] == "stairs")
+    rounds = specification.draw(case, NumericContract())[2]
+    accepted = np.cumsum([np.zeros(case.sizes["b"]), *(each.advanced for each in rounds)], axis=0)
+    for entries in range(longest, 65):
+        filled = any(np.any(accepted[n + 1] == entries) for n in range(len(rounds)))
+        overrun = any(np.any(accepted[n] + each.path.shape[1] == entries + 1) for n, each in enumerate(rounds))
+        assert filled, entries
+        assert overrun, entries
+
+
+def test_smoke_covers_what_the_limits_of_an_adapter_admit() -> None:
+    scan = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    limits = Limits(options={"D": ("channel", "off"), "z": ("on",)}, sizes={"g": (1, 1)})
+    smoke = list(scan.cases("smoke", limits))
+    assert {case.options["D"] for case in smoke} == {"channel", "off"}
+    assert {(case.options["z"], case.sizes["g"]) for case in smoke} == {("on", 1)}
+    nothing = Limits(sizes={"g": (5, 5), "h": (6, 6)})
+    assert list(scan.cases("smoke", nothing)) == []
+
+
+@every
+def test_the_inputs_of_a_case_are_the_same_every_time_and_change_with_the_seed(specification: Specification) -> None:
+    case = first(specification)
+    drawn, again = (fingerprint(specification.draw(case, BF16)) for _ in range(2))
+    other = fingerprint(specification.draw(replace(case, seed=case.seed + 1), BF16))
+    assert drawn == again != other
+
+
+@every
+def test_every_option_and_every_size_changes_the_inputs(specification: Specification) -> None:
+    """An option that nothing reads would stand in the ids and test nothing."""
+    case = first(specification)
+    drawn = fingerprint(specification.draw(case, NumericContract()))
+    changes = [replace(case, options={**case.options, n: v}) for n, vs in specification.options.items() for v in vs[1:]]
+    changes += [replace(case, sizes={**case.sizes, **row}) for row in specification.rows]
+    changes += [replace(case, family=family) for family in specification.families[1:]]
+    inputs = {specification.identify(case): specification.draw(case, NumericContract()) for case in changes}
+    assert [name for name, drawn_again in inputs.items() if fingerprint(drawn_again) == drawn] == []
+
+
+@every
+def test_drawn_values_are_exact_in_the_declared_formats(specification: Specification) -> None:
+    for case in list(specification.cases("smoke", Limits()))[:4]:
+        drawn = [leaf for leaf in leaves(specification.draw(case, BF16)) if isinstance(leaf, np.ndarray)]
+        floats = [a for a in drawn if a.dtype == np.float64]
+        assert floats or specification.operation in ("acceptance.greedy", "generate.greedy")  # tokens only
+        form = "fp32" if specification.operation == "acceptance.sampled" else "bf16"  # laws and noise have one format
+        assert all(np.array_equal(stored(a, form), a) for a in floats)
+
+
+def test_every_operation_of_the_contract_has_cases() -> None:
+    assert {s.operation for s in SPECIFICATIONS} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "ssd.scan",
+        "ssd.scan/b2,t7,g2,h5,p5,n4/plain/gentle/s0",  # the groups do not divide the heads
+        "ssd.scan/b2,t7,g2,h6,p5,n4/D=none/gentle/s0",
+        "ssd.scan/b2,t7,g2,h6,p5,n4/E=on/gentle/s0",
+        "ssd.scan/b2,t7,g2,h6,p5,q4/plain/gentle/s0",
+        "ssd.scan/b2,t7,g2,h6,p5,n4/plain/calm/s0",
+        "ssd.scan/b2,t7,g2,h6,p5,n4/plain/gentle/0",
+        "ssd.scam/b2,t7,g2,h6,p5,n4/plain/gentle/s0",
+        "layer.prefill/b2,t6,g2,h4,p4,n5,w4/plain/gentle/s0",  # of no kind
+    ],
+)
+def test_what_names_no_case_is_refused(wrong: str) -> None:
+    with pytest.raises(UnknownCase):
+        find(wrong)
+
+
+def test_limits_leave_out_what_they_exclude_and_say_so() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    limits = Limits({"D": ("channel",), "z": ("off",)}, {"t": (1, 4), "g": (1, 1)})
+    cases = list(specification.cases("standard", limits))
+    assert {case.options["D"] for case in cases} == {"channel"}
+    assert {case.options["z"] for case in cases} == {"off"}
+    assert {case.options["dt_limit"] for case in cases} == {"off", "floor", "finite"}
+    assert max(case.sizes["t"] for case in cases) == 4
+    assert {case.sizes["g"] for case in cases} == {1}
+    assert specification.excluded(limits) == ["D=head", "D=off", "z=on", "t outside 1..4", "g outside 1..1"]
+
+
+def test_dropping_an_option_leaves_the_other_arrays_as_they_were() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    case = first(specification)
+    with_z = specification.draw(replace(case, options={**case.options, "z": "on"}), NumericContract())
+    without = specification.draw(case, NumericContract())
+    assert with_z[1].z is not None
+    assert np.array_equal(with_z[1].x, without[1].x)
+    assert np.array_equal(with_z[0], without[0])
+
+
+def test_bf16_is_rounded_to_nearest_even_as_torch_rounds_it() -> None:
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    values[:3] = [1 + 2.0**-8, 1 + 3 * 2.0**-8, -(1 + 2.0**-8)]  # ties
+    rounded = torch.tensor(values).bfloat16().double().numpy()
+    assert np.array_equal(stored(values, "bf16"), rounded)
+    assert not np.array_equal(rounded, values.astype(np.float64))
+
+
+def test_dt_limits_bind_for_some_steps_and_not_for_others() -> None:
+    """A limit that no step meets would test nothing."""
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    for family in specification.families:
+        case = specification.case({"b": 4, "t": 33}, {"dt_limit": "finite"}, family, 0)
+        _, window, params = specification.draw(case, NumericContract())
+        steps = np.logaddexp(0, window.dt + params.dt_bias)
+        low, high = params.dt_limit
+        assert 0.02 < np.mean(steps < low) < 0.9
+        assert 0.02 < np.mean(steps > high) < 0.9
+        assert np.mean((steps >= low) & (steps <= high)) > 0.05
+
+
+def test_draw_gives_rates_below_zero_and_masks_of_both_kinds() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan_masked")
+    for live in ("holes", "tail", "head"):
+        draw = Draw(specification.case({"b": 6}, {"live": live}, "gentle", 0), NumericContract())
+        mask = draw.live()
+        assert mask.any()
+        assert not mask.all()
+        assert (draw.rate("A", "h") < 0).all()

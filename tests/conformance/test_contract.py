@@ -1,0 +1,83 @@
+"""What a contract declares can be read, and what an adapter declares is run or named."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from conformance.errors import UnknownOperation
+from conformance.run.plan import Selection, plan
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.errors import ParameterError
+
+WIDER: dict[str, Any] = {
+    "state": "bf16",
+    "io": "bf16",
+    "accumulate": "bf16",
+    "dot": "tf32",
+    "order": "chunked",
+    "chunk": 64,
+    "ring": "bf16",
+    "function_ulp": 1e9,
+    "exp": "ex2",
+    "softplus": "log",
+    "softplus_threshold": -5.0,
+    "truncates": True,
+    "ftz": True,
+}
+"""A value of each field that widens the bound."""
+
+
+def test_every_field_that_widens_the_bound_is_read_in_the_contract() -> None:
+    assert {field.name for field in fields(NumericContract)} == {*WIDER, "stored_every_token"}
+    plain = str(NumericContract())
+    for name, value in WIDER.items():
+        changed: Any = replace(NumericContract(), **{name: value})
+        assert str(changed) != plain, name
+    low = NumericContract(state="bf16")
+    assert str(replace(low, stored_every_token=True)) != str(low)
+    everything: Any = replace(NumericContract(), **WIDER, stored_every_token=True)
+    assert "ulp=1e+09" in str(everything)
+    assert "softplus above -5 is x" in str(everything)
+
+
+def test_what_widens_nothing_is_left_out() -> None:
+    assert str(NumericContract()) == "fp32/sequential"
+    assert str(replace(NumericContract(), function_ulp=1.0, softplus_threshold=float("inf"))) == "fp32/sequential"
+    assert str(replace(FLOAT64, stored_every_token=True)) == "fp64/sequential"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"state": "float32"},
+        {"io": "fp8"},
+        {"accumulate": None},
+        {"dot": "fast"},
+        {"order": "parallel"},
+        {"ring": "int8"},
+        {"exp": "exp2"},
+        {"softplus": "log2"},
+        {"softplus_threshold": float("nan")},
+        {"function_ulp": float("nan")},
+    ],
+)
+def test_a_contract_that_says_nothing_known_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r" is .*; "):
+        NumericContract(**wrong)
+
+
+def planned(capabilities: dict[str, Capability]) -> Any:
+    return plan({"a": Adapter("a", "1", (Subject("s", capabilities),))}, Selection())
+
+
+def test_an_operation_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UnknownOperation, match=r"ssd\.scam"):
+        planned({"ssd.scam": Capability(print, NumericContract())})
+
+
+def test_an_operation_whose_limits_admit_no_case_is_unknown() -> None:
+    jobs, left_out = planned({"ssd.scan": Capability(print, NumericContract(), Limits(sizes={"g": (4, 4), "h": (6, 6)}))})
+    assert jobs == []
+    (result,) = [r for r in left_out if r.operation == "ssd.scan"]
+    assert (result.verdict, result.failing) == ("unknown", "limits")

@@ -1,0 +1,217 @@
+"""Every wrong implementation is failed, in the way that it is wrong; right ones are not blamed."""
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from conformance.faults.misbehaving import conduct
+from conformance.faults.recurrences import arithmetic, extremes, other_rules, packed, size_limits
+from conformance.faults.rollback import positions, speculation, windows
+from conformance.faults.sampled import acceptance
+from conformance.faults.single import single
+from conformance.faults.whole_layers import attention, layers, prompts
+from conformance.judge.verdict import Judgement, judge
+from conformance.meta import tabled
+from conformance.report.stream import Result
+from conformance.run.known import read_known
+from conformance.run.plan import Job, Selection, plan
+from conformance.run.runner import Outcome, Setting, run
+from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.shapes import Array
+
+
+def outcome(adapter: Adapter, **selection: str) -> Outcome:
+    jobs, left_out = plan({adapter.name: adapter}, Selection(**selection))
+    return run(jobs, left_out, Setting({adapter.name: read_known(adapter.name)}))
+
+
+def ran(results: list[Result]) -> list[Result]:
+    return [result for result in results if result.case]
+
+
+@pytest.mark.parametrize("scan", arithmetic.WRONG, ids=lambda scan: scan.__name__)
+def test_wrong_arithmetic_fails_beyond_its_bound(scan: Any) -> None:
+    found = outcome(Adapter("faults", "1", (arithmetic.subject(scan),)), operation="ssd.scan_masked")
+    failed = [result for result in ran(found.results) if result.verdict == "fail"]
+    assert len(failed) > 1, "caught by luck of a case"
+    assert {result.failing for result in failed} == {"bound"}
+
+
+@pytest.mark.parametrize("subject", conduct.adapter().subjects, ids=lambda subject: subject.name)
+def test_misconduct_fails_with_its_own_kind(subject: Subject) -> None:
+    found = outcome(Adapter("faults", "1", (subject,)))
+    failed = [result for result in ran(found.results) if result.verdict == "fail"]
+    assert {result.failing for result in failed} == {conduct.KINDS[subject.name]}
+    assert not found.green
+
+
+@pytest.mark.parametrize("build", layers.WRONG, ids=lambda build: build.__name__)
+def test_a_layer_that_handles_its_cache_wrongly_fails_where_it_is_wrong(build: Any) -> None:
+    jobs, _ = plan({"faults": Adapter("faults", "1", (layers.subject(build),))}, Selection())
+    failed = Counter(
+        job.case.operation
+        for job in jobs
+        if job.case.operation in layers.WRONG[build]
+        and judge(job.specification, job.capability, job.case).verdict is Verdict.FAIL
+    )
+    assert set(failed) == set(layers.WRONG[build])
+    assert min(failed.values()) > 3, "caught by luck of a case"
+
+
+def test_a_rollback_that_keeps_the_recurrent_state_fails_nowhere_else() -> None:
+    found = outcome(Adapter("faults", "1", (layers.subject(layers.KeepsRecurrentState),)), operation="layer.[!r]*")
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+@pytest.mark.parametrize("build", speculation.WRONG, ids=lambda build: build.__name__)
+def test_speculation_that_commits_or_reads_wrongly_fails(build: Any) -> None:
+    subject = speculation.subject(build)
+    jobs = smoke_of_one_kind(subject)
+    failed = Counter(
+        job.case.operation for job in jobs if judge(job.specification, job.capability, job.case).verdict is Verdict.FAIL
+    )
+    assert set(failed) == set(subject.capabilities)
+    assert min(failed.values()) > 1, "caught by luck of a case"
+
+
+def failing(subject: Subject, operation: str, kind: str = "*", enough: int | None = None) -> list[Judgement]:
+    """The failed judgements of one operation in the tables of standard, of one kind of layer where kinds are.
+
+    After `enough` of them the rest is not judged.
+    """
+    jobs, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection(tier="standard", operation=operation))
+    jobs = [job for job in tabled(jobs) if job.case.options.get("kind", kind) == kind]
+    found = (judge(job.specification, job.capability, job.case) for job in jobs)
+    return list(islice((judgement for judgement in found if judgement.verdict is Verdict.FAIL), enough))
+
+
+@pytest.mark.parametrize(("operation", "run"), size_limits.WRONG, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_a_fault_that_acts_out_there_only_fails_and_is_placed(operation: str, run: Any) -> None:
+    failed = failing(size_limits.subject(operation, run), operation, enough=3)
+    assert failed
+    assert all(" is wrong by " in j.message or " holds nan " in j.message for j in failed)
+    assert all("t=" in j.message or "S is wrong" in j.message for j in failed), "no token is named"
+
+
+def test_faults_of_address_and_of_stride_fail_as_such() -> None:
+    assert {j.kind for j in failing(size_limits.subject("ssd.scan", size_limits.KeepsByAddress()), "ssd.scan")} == {"stale"}
+    assert len(failing(size_limits.subject("ssd.scan", size_limits.assumes_compact), "ssd.scan")) > 5
+
+
+@pytest.mark.parametrize("build", layers.REACH, ids=lambda build: build.__name__)
+def test_a_layer_that_is_wrong_out_there_only_fails(build: Any) -> None:
+    assert failing(layers.subject(build), layers.REACH[build], "mamba2", enough=1)
+
+
+@pytest.mark.parametrize("build", speculation.REACH, ids=lambda build: build.__name__)
+def test_speculation_that_is_wrong_out_there_only_fails(build: Any) -> None:
+    for operation in ("speculate.chain", "speculate.tree"):
+        assert failing(speculation.subject(build), operation, "mamba2", enough=1)
+
+
+@pytest.mark.parametrize("rule", ["ssd", pytest.param("delta", marks=pytest.mark.nightly)])  # `conformance.meta` judges both
+@pytest.mark.parametrize(("operation", "build"), windows.WRONG, ids=lambda part: getattr(part, "__name__", str(part)))
+def test_windows_that_are_lost_or_kept_wrongly_fail(operation: str, build: Any, rule: str) -> None:
+    failed = failing(windows.subject(operation, build, rule), f"{rule}.{operation}", enough=3)
+    beyond = [j for j in failed if j.kind == "bound"]
+    assert beyond
+    assert all(" window " in j.message for j in beyond), "no window is named"
+
+
+@pytest.mark.parametrize("rule", packed.windowed())
+@pytest.mark.parametrize("run", packed.WRONG, ids=lambda run: run.__name__)
+def test_prompts_that_are_not_kept_apart_fail(rule: str, run: Any) -> None:
+    failed = failing(packed.subject(rule, run), f"{rule}.scan_packed", enough=8)
+    assert len(failed) > 3, "caught by luck of a case"
+    assert {j.kind for j in failed} == {"bound"}
+    assert not failing(packed.subject(rule, packed.right), f"{rule}.scan_packed")
+
+
+DECISIONS = acceptance.WRONG | attention.WRONG
+
+
+@pytest.mark.parametrize(("operation", "run"), [(o, run) for o, runs in DECISIONS.items() for run in runs])
+def test_wrong_acceptance_and_wrong_attention_fail(operation: str, run: Any) -> None:
+    failed = failing(single(operation, run), operation, enough=8)
+    assert len(failed) > 1, "caught by luck of a case"
+    assert {j.kind for j in failed} == {"bound"}
+
+
+def smoke_of_one_kind(subject: Subject) -> list[Job]:
+    jobs, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection())
+    return [job for job in jobs if job.case.options["kind"] == "mamba2"]
+
+
+def test_right_speculation_is_not_blamed() -> None:
+    jobs = smoke_of_one_kind(speculation.subject(speculation.Snapshots))
+    assert len(jobs) > 10
+    assert {judge(job.specification, job.capability, job.case).verdict for job in jobs} == {Verdict.PASS}
+
+
+def test_a_right_layer_is_not_blamed() -> None:
+    found = outcome(Adapter("right", "1", (layers.subject(layers.Right),)))
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+    assert len(ran(found.results)) > 80
+    assert found.green
+
+
+def test_an_engine_whose_trees_stand_at_their_depths_is_not_blamed() -> None:
+    found = outcome(Adapter("right", "1", (single("generate.greedy", positions.by_depth),)))
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+@pytest.mark.parametrize("run", [run for run, *_ in positions.FAULTS], ids=lambda run: run.__name__)
+def test_trees_that_stand_elsewhere_lead_to_other_tokens(run: Any) -> None:
+    job, *_ = plan({"faults": Adapter("faults", "1", (single("generate.greedy", run),))}, Selection())[0]
+    judgement = judge(job.specification, job.capability, job.case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "bound")
+
+
+def test_differences_of_running_sums_without_a_guard_are_not_blamed() -> None:
+    assert not failing(single("delta.scan", extremes.unguarded, extremes.BY_CHUNKS), "delta.scan")
+
+
+def along_the_chunks(states: list[Array], left: list[Array]) -> list[Array]:
+    """The states before each chunk and at the end, rightly."""
+    carried = states[:1]
+    for written, decay in zip(states[1:], left, strict=True):
+        carried.append(decay * carried[-1] + written)
+    return carried
+
+
+def test_states_that_pass_along_the_chunks_are_not_blamed_and_over_the_wrong_axis_only_prompts_of_two_chunks_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layered = single("layer.prefill", prompts.SumsOverTargets)
+    (found,) = failing(layered, "layer.prefill", "mamba2")
+    assert found.kind == "bound"
+    for module in (other_rules, prompts):
+        monkeypatch.setattr(module, "over_the_wrong_axis", along_the_chunks)
+    assert not failing(layered, "layer.prefill", "mamba2")
+    assert not failing(single("ssd.scan", other_rules.sums_over_targets, other_rules.FP32), "ssd.scan")
+
+
+def test_a_right_scan_stored_in_float32_is_not_blamed() -> None:
+    right = Subject("right", {"ssd.scan": Capability(arithmetic.right, arithmetic.FP32)})
+    found = outcome(Adapter("right", "1", (right,)), tier="standard", operation="ssd.scan")
+    assert {result.verdict for result in ran(found.results)} == {"pass"}
+
+
+def test_the_smallest_case_fails_alone_and_nothing_smaller_does() -> None:
+    adapter = Adapter("faults", "1", (arithmetic.subject(arithmetic.group_map),))
+    (diagnosis,) = outcome(adapter, operation="ssd.scan").diagnoses
+    assert diagnosis.smallest == "ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s2"
+    again = outcome(adapter, case=diagnosis.smallest)
+    assert [(result.case, result.verdict) for result in again.results] == [(diagnosis.smallest, "fail")]
+    assert f"--case {diagnosis.smallest}" in diagnosis.rerun
+
+
+def test_a_lost_state_is_traced_to_its_first_token() -> None:
+    """The fault acts from the first token on, so that is where it is reported."""
+    adapter = Adapter("faults", "1", (arithmetic.subject(arithmetic.state_leak),))
+    (diagnosis,) = outcome(adapter, operation="ssd.scan").diagnoses
+    assert diagnosis.output is not None
+    assert diagnosis.output.first["b"] == 0
+    assert "t=0" in diagnosis.message

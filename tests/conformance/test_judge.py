@@ -1,0 +1,248 @@
+"""A verdict follows from the error and the bound, and from nothing else; what cannot be compared fails with a reason."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.errors import OtherWeights
+from conformance.judge.verdict import compare, judge, measure
+from conformance.run.calls import GAPS, fingerprint, leaves, placed, tail
+from conformance.suite import SPECIFICATIONS, find
+from conformance.suite.layers import check_used
+from conformance.suite.specification import Expected
+from ssmspec_ref import conv
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict
+
+FP32 = NumericContract()
+VALUE = np.arange(12.0).reshape(2, 3, 2)
+Y = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 0.5))
+
+
+def verdict(came: Any, want: Expected = Y, contract: NumericContract = FP32) -> tuple[Verdict, str]:
+    judgement = compare([want], (came,), contract)
+    return judgement.verdict, judgement.kind
+
+
+def changed(place: tuple[int, ...], value: float) -> Any:
+    came = VALUE.astype(np.float32)
+    came[place] = value
+    return came
+
+
+def test_an_error_within_its_bound_passes_and_one_beyond_it_fails() -> None:
+    assert verdict(changed((1, 2, 1), 11.5)) == (Verdict.PASS, "")
+    assert verdict(changed((1, 2, 1), 11.50001)) == (Verdict.FAIL, "bound")
+
+
+def test_the_place_of_a_failure_is_its_first_token() -> None:
+    came = VALUE + np.array([[[0, 0], [0, 0], [9, 0]], [[0, 0], [0, 1], [0, 0]]])
+    measured = measure(Y, came)
+    assert measured.first == {"b": 1, "t": 1, "h": 1}
+    assert (measured.error, measured.utilisation) == (9.0, 18.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_a_number_fails_whatever_the_bound(bad: float) -> None:
+    wide = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 1e300))
+    assert verdict(changed((0, 1, 0), bad), wide) == (Verdict.FAIL, "nan")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bound_that_is_not_finite_decides_nothing(bad: float) -> None:
+    bound = np.full(VALUE.shape, 0.5)
+    bound[0, 0, 0] = bad
+    assert verdict(VALUE, Expected("y", "b t h", VALUE, bound))[0] is Verdict.UNKNOWN
+
+
+def test_a_bound_of_zero_demands_equality() -> None:
+    exact = Expected("M", "b t h", VALUE, np.zeros(VALUE.shape))
+    assert verdict(VALUE, exact) == (Verdict.PASS, "")
+    assert verdict(changed((0, 0, 1), np.nextafter(np.float32(1), np.float32(2))), exact) == (Verdict.FAIL, "bound")
+
+
+def test_what_is_not_judged_may_hold_anything() -> None:
+    judged = np.ones((2, 3, 1), dtype=bool)
+    judged[1, 2] = False
+    want = Expected("y", "b t h", VALUE, np.full(VALUE.shape, 0.5), judged=judged)
+    assert verdict(changed((1, 2, 0), np.nan), want) == (Verdict.PASS, "")
+    assert verdict(changed((1, 1, 0), np.nan), want) == (Verdict.FAIL, "nan")
+
+
+@pytest.mark.parametrize(
+    ("came", "kind"),
+    [
+        (VALUE.astype(np.float16), "dtype"),
+        (VALUE.astype(np.int64), "dtype"),
+        (VALUE.tolist(), "dtype"),
+        (None, "dtype"),
+        (VALUE[:1].astype(np.float32), "shape"),
+        (VALUE[..., None].astype(np.float32), "shape"),
+        (VALUE + 1e-12, "dtype"),  # float64 values where float32 is declared
+    ],
+)
+def test_what_cannot_be_compared_fails_with_its_kind(came: Any, kind: str) -> None:
+    assert verdict(came) == (Verdict.FAIL, kind)
+
+
+def test_a_missing_or_an_extra_output_fails() -> None:
+    for came in ((), (VALUE, VALUE)):
+        judgement = compare([Y], came, FP32)
+        assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "outputs")
+        assert "y" in judgement.message
+
+
+def test_messages_say_what_came_what_is_needed_and_where() -> None:
+    assert compare([Y], (VALUE[:1],), FP32).message == ("y has shape (1, 3, 2); it must be (2, 3, 2), axes (b t h)")
+    message = compare([Y], (changed((1, 0, 1), 9.0),), FP32).message
+    assert message == "y is wrong by 2, 4 times its bound 0.5, first at b=1, t=0, h=1: expected 7, got 9"
+
+
+def test_a_fingerprint_sees_one_bit_in_a_nested_array_and_a_change_of_shape() -> None:
+    array = np.zeros((2, 3))
+    record = (array, [np.ones(2), np.array([True])])
+    before = fingerprint(record)
+    assert fingerprint((array.reshape(3, 2), record[1])) != before
+    array[1, 2] = -0.0
+    assert fingerprint(record) != before
+
+
+def test_an_implementation_that_exits_does_not_end_the_run() -> None:
+    def leaves(*arguments: Any) -> Any:
+        raise SystemExit(3)
+
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    case = next(specification.cases("smoke", _no_limits()))
+    judgement = judge(specification, Capability(leaves, FP32), case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "error")
+
+
+def _no_limits() -> Any:
+    return Capability(print, FP32).limits
+
+
+def test_weights_may_differ_by_rounding_only() -> None:
+    given = np.array([0.5, 2.0, 0.0])
+    rounded = np.exp(np.log(given, where=given > 0, out=np.full(3, -np.inf)).astype(np.float32))
+    check_used(given, rounded, FP32, ".mixer.params.A")
+    with pytest.raises(OtherWeights):
+        check_used(given, given * (1 + 1e-7), FP32, ".out_proj.weight")  # only A is kept as its logarithm
+    with pytest.raises(OtherWeights):
+        check_used(given, given * (1 + 1e-5), FP32, ".A")
+    with pytest.raises(OtherWeights):
+        check_used(given, given + np.array([0, 0, 1e-30]), FP32, ".A")
+    with pytest.raises(OtherWeights):
+        check_used(given, np.array([0.5, 2.0, np.nan]), FP32, ".A")
+
+
+class Panic(BaseException):
+    """What a panic of Rust arrives as."""
+
+
+def test_a_panic_does_not_end_the_run() -> None:
+    def panics(*arguments: Any) -> Any:
+        raise Panic("index out of bounds")
+
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    judgement = judge(specification, Capability(panics, FP32), next(specification.cases("smoke", _no_limits())))
+    assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "error")
+    assert "Panic: index out of bounds" in judgement.message
+
+
+class Obliging(np.ndarray):
+    """An array that finds everything finite and equal."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return np.ones(self.shape, dtype=bool)
+
+
+@pytest.mark.parametrize("came", [VALUE.astype(np.float32).view(Obliging), np.ma.masked_array(VALUE, VALUE > 3)])
+def test_an_array_that_brings_its_own_arithmetic_is_refused(came: Any) -> None:
+    assert verdict(came) == (Verdict.FAIL, "dtype")
+
+
+def test_a_contract_so_wide_that_zeros_pass_decides_nothing() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan")
+    case = next(specification.cases("smoke", _no_limits()))
+
+    def zeros(S: Any, window: Any, params: Any) -> Any:
+        return np.zeros_like(window.x), np.zeros_like(S)
+
+    judgement = judge(specification, Capability(zeros, NumericContract(function_ulp=1e9)), case)
+    assert (judgement.verdict, judgement.kind) == (Verdict.UNKNOWN, "void")
+    assert "ulp=1e+09" in judgement.message
+    assert judge(specification, Capability(zeros, NumericContract(accumulate="bf16")), case).verdict is Verdict.FAIL
+
+
+def test_a_void_output_beside_one_that_is_not_is_marked_and_passes() -> None:
+    void = Expected("out", "b t h", VALUE, 2 * VALUE)
+    judgement = compare([void, Y], (VALUE, VALUE), FP32)
+    assert judgement.verdict is Verdict.PASS
+    assert [m.void for m in judgement.outputs] == [True, False]
+    exact = Expected("M", "b t h", VALUE, np.zeros(VALUE.shape))
+    assert compare([void, exact], (VALUE, VALUE), FP32).verdict is Verdict.UNKNOWN
+
+
+def test_spaced_inputs_hold_the_same_values_with_nan_between() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.scan_masked")
+    drawn = specification.draw(next(specification.cases("smoke", _no_limits())), FP32)
+    views = placed(drawn, gaps=True)
+    assert fingerprint(views) == fingerprint(drawn)
+    assert np.isnan(views[1].x.base[..., 1]).all()
+    assert not views[1].x.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ssd.scan/b2,t7,g2,h6,p5,n4/z=on/gentle/s0",
+        "attention.verify_tree/b3,t7,l20,h4,g2,e6/plain/gentle/s0",
+        "acceptance.sampled/b6,t7,i11/plain/normal/s0",
+    ],
+)
+def test_spaced_inputs_of_one_call_have_strides_of_their_own(name: str) -> None:
+    """Arrays of one shape, which have the same strides where they are compact, lie in one record or are arguments."""
+    specification = next(s for s in SPECIFICATIONS if s.operation == name.split("/")[0])
+    views = leaves(placed(specification.draw(specification.parse(name), FP32), gaps=True))
+    arrays = [a for a in views if isinstance(a, np.ndarray) and a.ndim]
+    assert 3 < len(arrays) <= GAPS
+    assert len({a.strides[-1] // a.itemsize for a in arrays}) == len(arrays)
+
+
+def test_a_case_with_the_seed_of_the_inputs_that_came_second_is_judged_by_its_own_weights() -> None:
+    """Inputs came second with the seed of another case; what was expected of them is not expected of that one."""
+    (specification,) = [s for s in SPECIFICATIONS if s.operation == "conv.scan"]
+    mixed = next(case for case in specification.cases("standard", Limits()) if case.seed)
+    plain = replace(mixed, seed=0, family=specification.families[-1])
+    capability = Capability(conv.scan, FLOAT64)
+    assert judge(specification, capability, plain, other=mixed.seed).verdict is Verdict.PASS
+    assert judge(specification, capability, replace(plain, seed=mixed.seed)).verdict is Verdict.PASS
+
+
+def test_a_chunk_whose_beta_exceeds_one_stays_within_its_bound() -> None:
+    """A chunk's first token that writes nothing, behind a strong decay; a solver that exchanged its rows gave it 5.7e-17 of
+    a later token."""
+    from conformance.adapters.reference import CHUNK, CHUNKED
+    from ssmspec_ref.delta import chunked
+
+    specification, case = find("delta.scan/b1,t43,g1,h1,k1,v1/beta=two,sparse=on/strong/s0")
+    capability = Capability(lambda S, window, params: chunked.scan(S, window, params, chunk=CHUNK), CHUNKED)
+    judgement = judge(specification, capability, case)
+    assert judgement.verdict is Verdict.PASS, judgement.message
+
+
+def test_the_end_of_a_traceback_skips_code_without_a_file() -> None:
+    """A compiled string, such as the methods that dataclasses make, has no line that could be shown."""
+    spread: dict[str, Any] = {}
+    exec(compile("def call(f):\n    f()\n", "<string>", "exec"), spread)
+
+    def broken() -> None:
+        raise OSError("no licence")
+
+    with pytest.raises(OSError, match="no licence") as caught:
+        spread["call"](broken)
+    told = tail(caught.value)
+    assert told.startswith("OSError: no licence | test_judge.py:")
+    assert told.endswith('raise OSError("no licence")')
+    assert "<string>" not in told

@@ -1,0 +1,99 @@
+"""The suite judged: the catalogue is whole, the hunt finds what is wrong and nothing else, right rewritings pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.cases import Case
+from conformance.false_alarms import markdown, tally
+from conformance.faults.catalogue import FAULTS, fault
+from conformance.faults.classes import CLASSES, LEFT_OUT
+from conformance.faults.recurrences import arithmetic
+from conformance.meta import DRAWS, STRIDE, hunt, jobs, redrawn
+from conformance.rewritings import CHUNK, Rewriting, every
+from ssmspec_ref.contract import FLOAT64, OPERATIONS, Capability, Subject
+
+
+def test_every_class_has_a_fault_or_a_reason() -> None:
+    planted = {f.bug_class for f in FAULTS}
+    assert planted <= set(CLASSES)
+    assert set(CLASSES) - planted <= set(LEFT_OUT)
+
+
+def test_every_fault_says_what_it_does_and_has_its_operation() -> None:
+    assert all(f.says.endswith(".") and f.operation in OPERATIONS for f in FAULTS)
+    assert all(f.operation in f.subject.capabilities for f in FAULTS)
+    assert len({(f.name, f.operation) for f in FAULTS}) == len(FAULTS) > 140
+    assert sum(bool(f.source) for f in FAULTS) > 40
+
+
+def test_the_table_that_is_committed_names_every_fault() -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).parents[2] / "docs" / "evidence" / "faults.md").read_text(encoding="utf-8")
+    missing = [f.name for f in FAULTS if f"| {f.name} | {f.says} | {f.operation} |" not in text]
+    assert missing == [], "python -m conformance.meta --out docs/evidence/faults.md"
+    assert "**nothing**" not in text
+
+
+def test_other_draws_are_other_numbers_behind_the_same_cases() -> None:
+    (job, *_) = jobs(arithmetic.subject(arithmetic.group_map), "ssd.scan", "smoke")
+    other = redrawn(job.specification, STRIDE)
+    first, second = (s.draw(job.case, job.capability.contract)[0] for s in (job.specification, other))
+    assert first.shape == second.shape
+    assert not np.array_equal(first, second)
+    assert other.identify(job.case) != job.specification.identify(job.case)
+
+
+def test_what_is_right_is_not_caught_and_what_is_wrong_is_in_every_draw() -> None:
+    right = Subject("right", {"ssd.scan": Capability(arithmetic.right, arithmetic.FP32)})
+    passed = hunt(fault("CONDUCT", "ssd.scan", right))
+    assert (passed.failed, passed.draws, passed.surely) == ((), 0, False)
+    caught = hunt(fault("GROUP-MAP", "ssd.scan", arithmetic.subject(arithmetic.group_map)))
+    assert (caught.draws, caught.kinds) == (DRAWS, ("bound",))
+
+
+def test_a_fault_of_one_draw_is_called_luck() -> None:
+    """Wrong for the inputs of the table only."""
+
+    def lucky(S: np.ndarray, window: object, params: object) -> tuple[np.ndarray, np.ndarray]:
+        y, S_next = arithmetic.right(S, window, params)
+        return y + (S.flat[0] == first), S_next
+
+    subject = Subject("lucky", {"ssd.scan": Capability(lucky, arithmetic.FP32)})
+    job = jobs(subject, "ssd.scan")[0]
+    first = job.specification.draw(job.case, job.capability.contract)[0].flat[0]
+    found = hunt(fault("CONDUCT", "ssd.scan", subject))
+    assert found.failed
+    assert (found.draws, found.surely) == (1, False)
+
+
+@pytest.mark.parametrize("rewriting", list(every()), ids=lambda r: r.subject.name)
+def test_a_right_rewriting_is_never_blamed(rewriting: Rewriting) -> None:
+    found = tally(rewriting, range(12))
+    assert found.blamed == ()
+    assert 0 < found.worst <= 1
+
+
+def test_a_rewriting_under_a_contract_that_it_does_not_keep_is_blamed() -> None:
+    class Narrow(Rewriting):
+        """bf16 where float32 is declared."""
+
+        @property
+        def contract(self):  # type: ignore[no-untyped-def]
+            return replace(super().contract, state="fp32", io="fp32", stored_every_token=False)
+
+    found = tally(Narrow("ssd", "bf16", "sequential"), range(3))
+    assert len(found.blamed) == 3
+    assert "**3 false alarms in 3 cases.**" in markdown([found], 3)
+
+
+def test_rewritings_evaluate_in_other_orders() -> None:
+    """Bits differ between the orders, so that they are not one implementation under three names."""
+    job = jobs(Rewriting("ssd", "fp32", "sequential").subject, "ssd.scan")[0]
+    case: Case = job.specification.case({"t": 4 * CHUNK + 1}, {}, "normal", 3)
+    arguments = job.specification.draw(case, replace(FLOAT64, state="fp32", io="fp32"))
+    outputs = [Rewriting("ssd", "fp32", order).scan(*arguments)[0] for order in ("sequential", "chunked", "output_only")]
+    assert not np.array_equal(outputs[0], outputs[1])
+    assert not np.array_equal(outputs[1], outputs[2])

@@ -1,0 +1,134 @@
+"""The suite inside pytest: another project's session, run for real."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from conformance.report.stream import read_report
+
+ROOT = Path(__file__).parents[2]
+
+KERNELS = """
+import numpy as np
+from ssmspec_ref import conv
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+def commit(M, u, advanced):
+    return conv.commit(M, u, np.minimum(advanced + WRONG, u.shape[1])).astype(np.float32)
+
+WRONG = {wrong}
+
+def adapter():
+    subject = Subject("window", {{"conv.commit": Capability(commit, NumericContract())}})
+    return Adapter("mine", "0.1", (subject,), homepage="")
+"""
+KNOWN = '[[known]]\ncase = "*"\nreason = "keeps a draft"\nlink = "https://example.org/1"\nexpires = 2999-01-01\n'
+
+
+def session(folder: Path, *words: str, wrong: int = 0, path: bool = True) -> subprocess.CompletedProcess[str]:
+    """pytest in another project, with the plugin and nothing else of ours."""
+    (folder / "my_kernels.py").write_text(KERNELS.format(wrong=wrong))
+    (folder / "test_own.py").write_text("def test_own():\n    pass\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    folders = [*([str(folder)] if path else []), str(ROOT), str(ROOT / "kernels")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(folders),
+        "COLUMNS": "120",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the kernels change within a second, and keep their size
+    command = [sys.executable, "-m", "pytest", "-p", "conformance.plugin", "-p", "xdist.plugin", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
+    assert declared == {"ssmspec": "conformance.plugin"}
+
+
+def test_every_case_is_a_test_behind_the_projects_own(tmp_path: Path) -> None:
+    done = session(tmp_path, "-v", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_own.py::test_own PASSED" in done.stdout
+    assert "ssmspec::mine::window::fp32/sequential::conv.commit/b2,t7,c6,w4/plain/normal/s0 PASSED" in done.stdout
+    results = read_report(tmp_path / "report" / "report.jsonl").results
+    assert f"{1 + sum(bool(r.case) for r in results)} passed" in done.stdout
+    assert (tmp_path / "report" / "report.html").exists()
+    assert "mine: no " in done.stdout, "what is left out is told"
+
+
+def test_a_failing_case_is_a_failed_test_with_its_account(tmp_path: Path) -> None:
+    done = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report", wrong=1)
+    assert done.returncode == 1
+    assert "M is wrong by" in done.stdout
+    assert "rerun   " in done.stdout
+    assert "conformance/judge/verdict.py" not in done.stdout, "no traceback through the suite"
+    whole = read_report(tmp_path / "report" / "report.jsonl")
+    (way,) = [d for d in whole.diagnoses if d.operation == "conv.commit"]
+    assert way.failures == whole.footer.verdicts["fail"] > 2
+
+
+def test_a_listed_failure_is_expected_and_one_that_passes_fails(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text(KNOWN)
+    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-known", "known.toml", "-k", "commit and plain")
+    done = session(tmp_path, *words, wrong=1)
+    assert done.returncode == 0, done.stdout
+    assert "xfailed" in done.stdout
+    assert session(tmp_path, *words, wrong=0).returncode == 1
+
+
+def test_workers_judge_and_one_report_is_written(tmp_path: Path) -> None:
+    words = ("-n", "2", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
+    done = session(tmp_path, *words, wrong=1)
+    assert done.returncode == 1, done.stdout + done.stderr
+    alone = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "alone", wrong=1)
+    assert alone.returncode == 1
+    cases = [
+        sorted((r.case, r.verdict) for r in read_report(tmp_path / f / "report.jsonl").results) for f in ("report", "alone")
+    ]
+    assert cases[0] == cases[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ssmspec-adapter", "no_such"), "UnknownAdapter: 'no_such' is no module in this folder or on PYTHONPATH"),
+        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "huge"), "must be one of smoke, standard"),
+        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-operation", "nothing.*"), "nothing to run"),
+    ],
+)
+def test_a_mistake_is_one_of_usage(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = session(tmp_path, *words)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
+def test_a_mistake_is_one_of_usage_with_workers_too(tmp_path: Path) -> None:
+    done = session(tmp_path, "-n", "1", "--ssmspec-adapter", "no_such")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert "'no_such' is no module in this folder or on PYTHONPATH" in done.stdout + done.stderr
+
+
+def test_a_module_of_the_working_folder_is_found_and_a_folder_that_is_none_told(tmp_path: Path) -> None:
+    words = ("--ssmspec-adapter", "mine_here:adapter", "--ssmspec-report", "test_own.py")
+    (tmp_path / "mine_here.py").write_text(KERNELS.format(wrong=0))
+    done = session(tmp_path, *words, path=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert "ReportError: test_own.py cannot be written" in done.stdout + done.stderr
+    assert "passed" not in done.stdout, "no case runs whose report could not be written"
+
+
+def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n\ndef pytest_unconfigure(config):\n"
+        "    ours = sorted(m for m in sys.modules if m.split('.')[0] in ('conformance', 'ssmspec_ref', 'numpy', 'rich'))\n"
+        "    print('\\nIMPORTED', ours)\n"
+    )
+    done = session(tmp_path, "-s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "IMPORTED ['conformance', 'conformance.plugin']" in done.stdout

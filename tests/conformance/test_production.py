@@ -1,0 +1,65 @@
+"""Cases of production sizes: drawn ones are found again by their ids, long histories are judged as short ones are."""
+
+import numpy as np
+import pytest
+
+from conformance.suite import SPECIFICATIONS, find, speculate
+from conformance.suite.recurrences import windows
+from conformance.suite.specification import DRAWN, LARGEST_DRAWN
+from ssmspec_ref.contract import FLOAT64, Limits, NumericContract
+
+OPERATIONS = {s.operation: s for s in SPECIFICATIONS}
+
+
+@pytest.mark.parametrize(
+    "operation", ["ssd.scan", "delta.verify_replay", "acceptance.process", "speculate.tree", "conv.step"]
+)
+def test_drawn_cases_follow_from_the_seed_and_are_found_again(operation: str) -> None:
+    specification = OPERATIONS[operation]
+    drawn = list(specification.drawn("standard", Limits(), 5))
+    assert drawn == list(specification.drawn("standard", Limits(), 5)) != list(specification.drawn("standard", Limits(), 6))
+    assert len(drawn) == DRAWN["standard"]
+    assert all(find(specification.identify(case)) == (specification, case) for case in drawn)
+    assert list(specification.drawn("smoke", Limits(), 5)) == []
+
+
+def test_drawn_sizes_keep_to_the_limits_and_most_runs_have_a_length_that_no_table_has() -> None:
+    scan, limits = OPERATIONS["ssd.scan"], Limits({"z": ("off",)}, {"g": (1, 1), "t": (1, 40)})
+    known = {case.sizes["t"] for case in scan.cases("standard", Limits())}
+    new = 0
+    for seed in range(40):
+        cases = list(scan.drawn("standard", limits, seed))
+        assert all(c.sizes["g"] == 1 and c.sizes["t"] <= 40 and c.options["z"] == "off" for c in cases)
+        assert all(c.size() <= LARGEST_DRAWN for c in cases)
+        new += any(c.sizes["t"] not in known for c in cases)
+    assert new >= 30
+
+
+@pytest.mark.parametrize(
+    ("module", "case"),
+    [
+        (windows, "ssd.verify_snapshots/b3,t4,g1,h2,p2,n3,j6/plain/gentle/s0"),
+        (windows, "delta.verify_replay/b3,t6,g1,h2,k2,v3,j5/tree=vine/gentle/s1"),
+        (speculate, "speculate.tree/b2,t5,j5,g1,h2,p2,n3,w3/kind=mamba2/gentle/s0"),
+    ],
+    ids=["chains", "trees", "layers"],
+)
+@pytest.mark.parametrize("contract", [FLOAT64, NumericContract(order="output_only")], ids=str)
+def test_a_long_history_is_judged_by_the_numbers_of_a_short_one(
+    monkeypatch: pytest.MonkeyPatch, module: object, case: str, contract: NumericContract
+) -> None:
+    specification, found = find(case)
+    arguments = specification.draw(found, contract)
+    short = specification.expect(arguments, contract, None)
+    monkeypatch.setattr(module, "LONGEST", 1)
+    compared = 0
+    for one, other in zip(short, specification.expect(arguments, contract, None), strict=True):
+        assert (one.name, one.axes, one.value.shape) == (other.name, other.axes, other.value.shape)
+        if other.judged is not None and not other.judged.any():
+            continue
+        there = np.broadcast_to(True if other.judged is None else other.judged, other.value.shape)
+        assert np.allclose(one.value[there], other.value[there], rtol=1e-9, atol=1e-12)
+        assert np.all(other.bound[there] >= 0.99 * one.bound[there]), "narrower: what is right might be blamed"
+        assert np.all(other.bound[there] <= 2 * one.bound[there])
+        compared += int(there.any())
+    assert compared > found.sizes["j"] // 2

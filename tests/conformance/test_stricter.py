@@ -1,0 +1,105 @@
+"""A contract that is wider than what is computed is told, and no failure; one that says what is computed is not."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from conformance.faults.recurrences.arithmetic import right, rounded, tf32
+from conformance.judge.draw import stored
+from conformance.judge.stricter import asked
+from conformance.report.grid import wider
+from conformance.report.matrix import summary
+from conformance.report.stream import Result, header
+from conformance.run.known import read_known
+from conformance.run.plan import Selection, plan
+from conformance.run.runner import Outcome, Setting, run
+from ssmspec_ref import ssd
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+FP32 = NumericContract()
+
+
+def outcome(function: Any, contract: NumericContract, operation: str = "ssd.scan", tier: str = "smoke") -> Outcome:
+    subject = Subject("one", {operation: Capability(function, contract)})
+    jobs, left_out = plan({"it": Adapter("it", "1", (subject,))}, Selection(tier=tier, operation=operation))
+    jobs = [job for job in jobs if asked(job.specification, job.case)]
+    if contract.stored_every_token:  # of one token, a state that is stored once is stored after every token too
+        jobs = [job for job in jobs if job.case.sizes["t"] > 1]
+    return run(jobs, left_out, Setting({"it": read_known("it")}))
+
+
+def stored_once(S: Any, window: Any, params: Any) -> Any:
+    """A state that is stored in bf16 when a call ends."""
+    y, S_next = right(S, window, params)
+    return y, stored(S_next, "bf16").astype(np.float32)
+
+
+def narrow_every_token(S: Any, window: Any, params: Any) -> Any:
+    """A state that is stored in bf16 after every token."""
+    outputs = []
+    for t in range(window.x.shape[1]):
+        y, S = ssd.step(S, window.token(t), params)
+        S = stored(S, "bf16")
+        outputs.append(y)
+    return rounded(np.stack(outputs, axis=1), S)
+
+
+OFTEN = replace(FP32, state="bf16", stored_every_token=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "contract", "tier", "said"),
+    [
+        (right, replace(FP32, dot="bf16"), "smoke", "dot=ieee"),
+        (right, replace(FP32, accumulate="bf16"), "smoke", "accumulate=fp32"),
+        (right, replace(FP32, function_ulp=1000.0), "smoke", "ulp=2.5"),
+        (right, replace(FP32, softplus="log"), "standard", "softplus=log1p"),
+        (right, replace(FP32, softplus_threshold=4.0), "standard", "softplus above 20 is x"),
+        (stored_once, OFTEN, "standard", "a state stored once a call"),
+    ],
+)
+def test_a_field_that_is_declared_wider_than_what_is_computed_is_told(
+    function: Any, contract: NumericContract, tier: str, said: str
+) -> None:
+    found = outcome(function, contract, tier=tier)
+    assert [one for one in found.results if one.verdict != "pass"] == []
+    (line,) = wider(found.results)
+    assert line.startswith(f"it: one, declared {contract}, would also hold under {said}: ssd.scan (")
+
+
+def masked(S: Any, window: Any, params: Any, live: Any) -> Any:
+    return tf32(S, window, params, live)
+
+
+def test_what_computes_as_it_declares_is_not_told() -> None:
+    done = outcome(masked, replace(FP32, dot="tf32"), "ssd.scan_masked")
+    assert done.green
+    assert wider(done.results) == []
+    done = outcome(narrow_every_token, OFTEN, tier="standard")
+    assert [one for one in done.results if one.verdict != "pass"] == []
+    assert wider(done.results) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"verdict": "fail"}, {"verdict": "pass", "stricter": {"dot=ieee": False}}],
+    ids=["a case fails", "a case would fail"],
+)
+def test_one_case_against_it_is_enough_to_say_nothing(other: dict[str, Any]) -> None:
+    named = dict.fromkeys(("adapter", "subject", "contract", "operation", "case"), "ssd.scan")
+    said = [Result(**named, verdict="pass", stricter={"dot=ieee": True}) for _ in range(5)]
+    assert len(wider(said)) == 1
+    assert wider([*said, Result(**named, **other)]) == []
+    assert wider(said[:2]) == []
+
+
+def test_the_report_says_it_and_stays_green() -> None:
+    told = ["would also hold under dot=ieee: ssd.scan (", "Nothing failed."]
+    console, found = Console(record=True, width=200), outcome(right, replace(FP32, dot="bf16"))
+    head = header("smoke", {"it": "1"}, "cpu")
+    console.print(summary(head, found.results, "here"))
+    shown = console.export_text()
+    assert all(line in shown for line in told)

@@ -1,0 +1,1 @@
+"""Fuzzers of what the engine reads: configs, headers, tokenizers."""

@@ -1,0 +1,161 @@
+"""Folders are checked before a tensor is read: config by name and field, tensors by name and shape, memory by bytes."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ssmspec_fast.engine.state import tensors
+from ssmspec_fast.errors import (
+    BrokenFile,
+    ConfigRefused,
+    MemoryRefused,
+    MissingTensor,
+    TensorMismatch,
+    UnknownTensor,
+    UnsafeFile,
+)
+from ssmspec_fast.families import FAMILIES, find
+from ssmspec_fast.models.checkpoint import Plan, load, open_checkpoint
+
+from .models import NAMES, Drawn, data, drawn
+
+
+def written(home: Path, name: str, shards: int = 1) -> Path:
+    """A folder of a drawn model, in one file or several."""
+    config, extra = data(name)
+    family, read = find(config, extra)
+    plan, source = Plan(torch.float32), Drawn(torch.float32, 0)
+    family.assemble(read, plan)
+    held = {key: source.read(key, shape, torch.float32) for key, shape in plan.shapes.items()}
+    home.mkdir(exist_ok=True)
+    (home / "config.json").write_text(json.dumps(config))
+    if extra is not None:
+        (home / "mamba_config.json").write_text(json.dumps(extra))
+    if shards == 1:
+        save_file(held, home / "model.safetensors")
+        return home
+    files = {key: f"model-{i % shards:05d}.safetensors" for i, key in enumerate(held)}
+    for file in set(files.values()):
+        save_file({key: held[key] for key in held if files[key] == file}, home / file)
+    (home / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    return home
+
+
+def changed(home: Path, **fields: Any) -> Path:
+    config = json.loads((home / "config.json").read_text()) | fields
+    (home / "config.json").write_text(json.dumps(config))
+    return home
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, shards: int) -> None:
+    came, wanted = load(written(tmp_path / "m", name, shards)), drawn(name)
+    pairs = list(zip(tensors(came), tensors(wanted), strict=True))
+    assert pairs
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "words"),
+    [
+        ("mamba2", {"rope_of_hydra": 3}, "rope_of_hydra"),
+        ("mamba2", {"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
+        ("mamba2", {"num_heads": "six"}, "num_heads is 'six'"),
+        ("mamba2", {"num_heads": None}, "num_heads is missing"),
+        ("mamba2", {"time_step_limit": [3.0, 1.0]}, "time_step_limit"),
+        ("mamba2", {"expand": 3}, "expand"),
+        ("llama", {"sliding_window": 64}, "sliding_window"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type is 'yarn'"),
+        ("llama3", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "high_freq_factor"),
+        ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "mixture of experts"),
+        ("qwen3_5", {"layer_types": ["linear_attention", "sliding"]}, "layer_types"),
+        ("qwen3_5", {"model_type": "qwen3_5_moe_text", "num_experts": 8}, "field num_experts makes it a mixture of experts"),
+        ("mamba", {"model_type": "rwkv"}, "model_type is 'rwkv'"),
+        ("gpt_neox", {"hidden_act": "gelu_fast"}, "hidden_act"),
+        ("bamba", {"mamba_d_head": 9}, "mamba_d_head"),
+        ("mamba_in_llama", {"num_hidden_layers": 4}, "n_layer"),
+    ],
+)
+def test_a_config_is_refused_by_name_and_field(tmp_path: Path, name: str, fields: dict[str, Any], words: str) -> None:
+    home = changed(written(tmp_path / "m", name), **fields)
+    (home / "model.safetensors").unlink()  # the config is read first
+    with pytest.raises(ConfigRefused, match=words):
+        open_checkpoint(home)
+
+
+def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
+    """auto_map names code; it is neither imported nor an error. A pickle is refused, unread."""
+    home = changed(written(tmp_path / "m", "mamba2"), auto_map={"AutoModel": "modeling.Evil"})
+    (home / "modeling.py").write_text("raise SystemExit('ran')")
+    assert load(home).config.family == "mamba2"
+    (home / "model.safetensors").unlink()
+    mark = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (mark,)
+
+    (home / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(UnsafeFile, match=r"pytorch_model\.bin, which can run code"):
+        open_checkpoint(home)
+    assert not mark.exists()
+
+
+def test_tensors_are_refused_by_name(tmp_path: Path) -> None:
+    home = written(tmp_path / "m", "mamba2")
+    from safetensors.torch import load_file
+
+    held = load_file(home / "model.safetensors")
+    name = "backbone.layers.1.mixer.D"
+    for change, error, words in (
+        ({name: None}, MissingTensor, name),
+        ({"backbone.layers.9.extra": torch.zeros(2)}, UnknownTensor, r"backbone\.layers\.9\.extra"),
+        ({name: torch.zeros(7)}, TensorMismatch, r"D has shape \(7,\), but the config implies \(6,\)"),
+        ({name: torch.zeros(6, dtype=torch.int64)}, TensorMismatch, "stored as I64"),
+    ):
+        save_file({k: v for k, v in (held | change).items() if v is not None}, home / "model.safetensors")
+        with pytest.raises(error, match=words):
+            open_checkpoint(home)
+
+
+def test_broken_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BrokenFile, match=r"config\.json is missing"):
+        open_checkpoint(tmp_path)
+    home = written(tmp_path / "m", "mamba2", shards=2)
+    index = json.loads((home / "model.safetensors.index.json").read_text())
+    for value, words in (("../other.safetensors", "not in the folder"), ("gone.safetensors", "lacks gone")):
+        name = next(iter(index["weight_map"]))
+        (home / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index["weight_map"] | {name: value}}))
+        with pytest.raises(BrokenFile, match=words):
+            open_checkpoint(home)
+    home = written(tmp_path / "n", "mamba2")
+    whole = (home / "model.safetensors").read_bytes()
+    for cut in (whole[:100], whole[:-8], b"", b"\xff" * 64):
+        (home / "model.safetensors").write_bytes(cut)
+        with pytest.raises(BrokenFile, match="truncated"):
+            open_checkpoint(home)
+    (home / "config.json").write_text("[1]")
+    with pytest.raises(BrokenFile, match="not an object"):
+        open_checkpoint(home)
+
+
+def test_memory_is_counted_before_a_tensor_is_read(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(written(tmp_path / "m", "llama"))
+    model = checkpoint.load()
+    bytes_held = sum(x.numel() * x.element_size() for x in {id(x): x for x in tensors(model)}.values())
+    peak = checkpoint.peak_bytes(torch.float32)
+    assert bytes_held <= peak
+    assert checkpoint.peak_bytes(torch.bfloat16) < peak
+    with pytest.raises(MemoryRefused, match=f"{peak:,} bytes at its peak, but the limit is {peak - 1:,}"):
+        checkpoint.load(torch.float32, memory=peak - 1)
+    assert checkpoint.load(torch.float32, memory=peak).config == model.config
+
+
+def test_every_family_is_drawn_here() -> None:
+    assert {data(name)[0]["model_type"] for name in NAMES} == set(FAMILIES)

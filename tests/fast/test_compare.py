@@ -1,0 +1,98 @@
+"""`ssmspec generate --compare`: its verdict comes from a comparison, and it says when it means little."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from ssmspec_fast.accept import greedy
+from ssmspec_fast.cli import generate as cli
+from ssmspec_ref.errors import ParameterError
+
+from .trained import pair
+
+PROMPTS = ("--prompt", "def mean(", "--prompt", "x")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pair(tmp_path_factory.mktemp("trained"))
+
+
+def compare(trained: Path, *more: str, drafter: str = "mamba2-drafter") -> Result:
+    drafter = str(trained / drafter) if (trained / drafter).exists() else drafter
+    words = [
+        "--checkpoint",
+        str(trained / "mamba2"),
+        "--drafter",
+        drafter,
+        "--compare",
+        "--max-tokens",
+        "16",
+        *PROMPTS,
+        *more,
+    ]
+    return CliRunner().invoke(cli.app, words, env={"COLUMNS": "400"})
+
+
+def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plants: with drafts in the window the target's choice is another token; plain decoding is as before."""
+    right = greedy.walk
+
+    def walk(tokens: Any, tree: Any, most: torch.Tensor) -> Any:
+        return right(tokens, tree, most if tokens.shape[1] == 1 else (most + 1) % 64)
+
+    monkeypatch.setattr(greedy, "walk", walk)
+
+
+@pytest.mark.parametrize("more", [(), ("--mode", "fast"), ("--method", "joint"), ("--tree", "2,1")])
+def test_speculation_is_found_identical(trained: Path, more: tuple[str, ...]) -> None:
+    done = compare(trained, *more)
+    assert done.exit_code == 0, done.output
+    assert "identical to plain decoding: 2 of 2 prompts\n" in done.output
+    assert "tokens per step: " in done.output
+    assert "windows with drafts that accepted none: " in done.output
+
+
+@pytest.mark.parametrize("mode", ["bitwise", "fast"])
+def test_other_tokens_are_found(trained: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other_tokens(monkeypatch)
+    done = compare(trained, "--mode", mode)
+    assert done.exit_code == cli.DIFFERS
+    assert "identical to plain decoding: 0 of 2 prompts, 2 DIFFER" in done.output
+    assert "prompt 1, token " in done.output
+    assert ("no near tie: float64 logits " in done.output) == (mode == "fast")
+
+
+def test_identity_without_an_accepted_draft_is_a_warning(trained: Path) -> None:
+    done = compare(trained, "--drafts", "1", drafter="lookup")
+    assert done.exit_code == 0, done.output
+    assert ("warning: no draft was accepted" in done.output) == ("some: 0, all: 0" in done.output)
+
+
+@pytest.mark.parametrize("more", [("--acceptance", "multi-step"), ("--temperature", "0.8")])
+def test_sampled_tokens_are_not_compared(trained: Path, more: tuple[str, ...]) -> None:
+    done = compare(trained, *more)
+    assert done.exit_code == 2
+    assert "--compare compares greedy tokens" in done.output
+
+
+def test_without_a_drafter_there_is_nothing_to_compare(trained: Path) -> None:
+    words = ["--checkpoint", str(trained / "mamba2"), "--compare", *PROMPTS]
+    done = CliRunner().invoke(cli.app, words, env={"COLUMNS": "400"})
+    assert done.exit_code == 2
+    assert "--compare was given without a --drafter" in done.output
+
+
+def test_a_model_that_ships_is_found_by_its_name_and_a_folder_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.shipped(Path("mamba2")) == cli.SHIPPED / "mamba2"
+    assert cli.shipped(Path("lookup"), cli.WITHOUT_A_MODEL) == Path("lookup")
+    with pytest.raises(ParameterError, match=r"mamba3 does not exist \(did you mean 'mamba2'\?\); give a folder"):
+        cli.shipped(Path("mamba3"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mamba2").mkdir()
+    assert cli.shipped(Path("mamba2")) == Path("mamba2")

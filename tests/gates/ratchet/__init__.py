@@ -1,0 +1,1 @@
+"""Bars, and what turns a run red."""

@@ -1,0 +1,163 @@
+"""The table of the kernels: what it divides by, its floors, and what it says beside its cells; on the committed results."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf_gates.report import kernel_table
+from perf_gates.static import launch_traffic
+from perf_gates.verdicts import floors, targets
+from perf_gates.verdicts.measured import At, Missing, Ratio, Results
+
+RESULTS = Path(__file__).parents[2] / "perf_gates" / "results"
+PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in PARTS:
+        shutil.copy(RESULTS / f"{part}.json", tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, at: At, edit: Callable[[dict[str, Any]], None]) -> Results:
+    file = folder / f"{at.part}.json"
+    found = json.loads(file.read_text())
+    for t in found["timings"]:
+        if At(at.part, t["model"], t["operation"], t["batch"]) == at:
+            edit(t)
+    file.write_text(json.dumps(found))
+    return Results(folder)
+
+
+def cells(row: str, shape: str, batch: int) -> list[targets.Cell]:
+    return [c for c in targets.cells() if (c.row, c.shape, c.batch) == (row, shape, batch)]
+
+
+# --- denominators ---
+
+
+@pytest.mark.parametrize("shape", targets.SHAPES)
+@pytest.mark.parametrize("place", range(4), ids=["alone", "next to buffers", "next to the peer's", "the peer's"])
+def test_what_divides_by_a_step_takes_the_fastest_of_all_parts(shape: str, place: int, folder: Path) -> None:
+    """Each of the four in its turn is made the fastest: every cell that divides by a step follows it."""
+    at = targets.steps(shape, 64)[place]
+    results = change(folder, at, lambda t: t.update(us=7.0))
+    dividing = [c for row in ("fused scan", "buffered standard", "verification") for c in cells(row, shape, 64)]
+    dividing = [c for c in dividing if "copy" not in c.what]
+    assert len(dividing) >= 8
+    for cell in dividing:
+        assert isinstance(cell.reached, Ratio)
+        window = min(map(results.us, cell.reached.under if cell.least else cell.reached.over))
+        assert cell.reached(results) == pytest.approx(7.0 / window if cell.least else window / 7.0)
+
+
+def test_a_plain_step_itself_is_that_of_slots_of_its_own(folder: Path) -> None:
+    """A faster one in another part moves nothing in its own row."""
+    before = [c.reached(Results(folder)) for c in cells("plain step", "qwen3.5-4b", 4)]
+    results = change(folder, At("peers", "qwen3.5-4b", "step, ours", 4), lambda t: t.update(us=1.0))
+    assert [c.reached(results) for c in cells("plain step", "qwen3.5-4b", 4)] == before
+
+
+def test_the_page_shows_every_step_and_the_spread(folder: Path) -> None:
+    slow = change(folder, At("buffered", "mamba2-2.7b", "step", 16), lambda t: t.update(us=50.0))
+    rows = list(kernel_table.plain_steps(slow))
+    assert len(rows) == 2 + 15
+    (row,) = [r for r in rows if r.startswith("| mamba2-2.7b | 16 |")]
+    ours = [slow.us(at) for at in targets.steps("mamba2-2.7b", 16)]
+    assert row.endswith(f"| {50 / min(ours[:3]):.2f} | {ours[3]:.2f} vLLM |")
+    gone = change(folder, At("buffered", "mamba2-2.7b", "step", 16), lambda t: t.update(operation="other"))
+    (row,) = [r for r in kernel_table.plain_steps(gone) if r.startswith("| mamba2-2.7b | 16 |")]
+    assert row.split(" | ")[3] == row.split(" | ")[5] == "-"
+
+
+# --- floors ---
+
+
+def test_every_cell_that_is_missed_has_a_floor(folder: Path) -> None:
+    results = Results(folder)
+    for cell in targets.cells():
+        try:
+            held = cell.holds(cell.reached(results))
+        except Missing:
+            continue
+        assert held or kernel_table.floor(cell, results) not in ("", "-"), cell.what
+
+
+def test_floor_of_a_packed_tree_follows_from_the_shapes_where_no_bytes_were_written_down(folder: Path) -> None:
+    """Of mamba2-2.7b, counted by hand: states of fp32, and x, y, B, C, dt of a node in bf16; the mask has a byte a pair."""
+    state, node = 4 * 80 * 64 * 128, 2 * (2 * 80 * 64 + 2 * 128 + 80)
+    tree, rows = 4 * (state + 63 * node + 63 * 63), 4 * 32 * 6 * node
+    assert launch_traffic.bytes_of(At("unrolled", "mamba2-2.7b", launch_traffic.PACKED, 4)) == tree
+    assert launch_traffic.bytes_of(At("unrolled", "mamba2-2.7b", launch_traffic.PRIVATE, 4)) == rows + 4 * 32 * state
+    assert launch_traffic.bytes_of(At("unrolled", "mamba2-2.7b", launch_traffic.SHARED, 4)) == rows + 4 * state
+    private, shared = cells("packed tree", "mamba2-2.7b", 4)
+    results = Results(folder)
+    machine = results.parts["unrolled"]["machine"]
+    copy, launch = machine["copy_bytes_per_us"], machine["empty_launch_us"]
+    for cell, each in ((private, 32), (shared, 1)):
+        assert not isinstance(cell.floor, str)
+        assert cell.floor(results) == pytest.approx(((rows + 4 * each * state) / copy + launch) / (tree / copy + launch))
+    written = change(folder, At("unrolled", "mamba2-2.7b", launch_traffic.PACKED, 4), lambda t: t.update(bytes=2 * tree))
+    assert isinstance(shared.floor, floors.Floor)
+    assert shared.floor(written) == pytest.approx((rows / copy + 4 * state / copy + launch) / (2 * tree / copy + launch))
+
+
+def test_delta_rule_and_prompts_are_counted_by_the_formulas_of_their_kernels() -> None:
+    state, node = 4 * 32 * 128 * 128, 2 * (2 * 16 * 128 + 2 * 32 * 128) + 2 * 4 * 32
+    assert launch_traffic.bytes_of(At("unrolled", "qwen3.5-4b", launch_traffic.PACKED, 1)) == state + 63 * node + 63 * 63
+    assert launch_traffic.bytes_of(At("unrolled", "qwen3.5-4b", launch_traffic.SHARED, 1)) == state + 32 * 6 * node
+    at = At("prefill", "nemotron-3-nano-4b", "causal_attention, ours in bf16", 1)
+    assert launch_traffic.bytes_of(at) == 2 * 4096 * 128 * (2 * 40 + 2 * 8)
+    for who in (At("prefill", "qwen3.5-4b", "delta_chunk_scan, fla", 1), At("steps", "qwen3.5-4b", "step", 1)):
+        with pytest.raises(Missing):
+            launch_traffic.bytes_of(who)
+
+
+def test_floor_of_attention_is_that_of_its_products_and_of_a_small_peak(folder: Path) -> None:
+    (cell,) = [c for c in cells("prefill", "nemotron-3-nano-4b", 1) if "causal" in c.what]
+    results = Results(folder)
+    pairs = sum(range(1, 4097))
+    theirs = results.us(At("prefill", "nemotron-3-nano-4b", "causal_attention, torch", 1))
+    assert not isinstance(cell.floor, str)
+    assert cell.floor(results) == pytest.approx((40 * pairs * 4 * 128 / 989e6 + results.launch_us("prefill")) / theirs)
+    assert (
+        cell.floor(results) > floors.copy_us(results, At("prefill", cell.shape, "causal_attention, ours in bf16", 1)) / theirs
+    )
+
+
+def test_products_of_linear_layers_are_129_launches(folder: Path) -> None:
+    cell, *_ = cells("linear_rows", "mamba2-2.7b", 1)
+    results, at = Results(folder), At("linear", "mamba2-2.7b", "linear_rows", 1)
+    assert not isinstance(cell.floor, str)
+    assert cell.floor(results) == results.copy_us(at) / (results.copy_us(at) + (2 * 64 + 1) * results.launch_us("linear"))
+
+
+# --- beside the cells ---
+
+
+def test_the_contract_that_no_peer_has_is_shown_from_the_results(folder: Path) -> None:
+    at = At("prefill", "qwen3.5-4b", "delta_chunk_scan, ours", 1)
+    results = change(folder, at, lambda t: t.update(us=1000.0))
+    theirs = results.us(At("prefill", "qwen3.5-4b", "delta_chunk_scan, fla", 1))
+    assert f"| delta_chunk_scan | qwen3.5-4b | {1000 / theirs:.2f} fla |" in kernel_table.accurate(results)
+    assert len(list(kernel_table.accurate(results))) == 2 + len(targets.PREFILL)
+    gone = change(folder, at, lambda t: t.update(operation="other"))
+    assert "| delta_chunk_scan | qwen3.5-4b | - fla |" in kernel_table.accurate(gone)
+
+
+def test_cells_that_were_not_measured_are_not_among_those_that_are_counted() -> None:
+    rows = ["| a | reached |", "| b | **missed** |", "| c | - |"]
+    assert kernel_table.count(rows) == "1 of 2 cells reach their target; 1 more are not measured."
+    assert kernel_table.count(rows[:2]) == "1 of 2 cells reach their target."
+
+
+def test_the_page_names_every_file_of_the_results_and_none_that_is_gone() -> None:
+    listed = kernel_table.README.read_text().split("| in `results/` |")[1].split("\n\n")[0]
+    named = {name for row in listed.splitlines()[2:] for name in re.findall(r"`([\w-]+\.jsonl?)`", row.split("|")[1])}
+    assert named == {file.name for file in RESULTS.iterdir()}

@@ -1,0 +1,52 @@
+"""The campaign over the oracle: a broken copy is what is judged, one that cannot be used says nothing, the table counts."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.campaign.places import find
+from tests.oracle_breaks import run, table
+
+SOURCE = (run.SOURCES["ssd.py"]).read_bytes()
+
+
+def changed(old: str, new: str) -> bytes:
+    assert SOURCE.count(old.encode()) == 1
+    return SOURCE.replace(old.encode(), new.encode())
+
+
+def test_a_break_is_killed_by_a_case_of_its_operation() -> None:
+    said = run.verdict("ssd.py", changed("S_next = a[..., None, None] * S + U", "S_next = a[..., None, None] * S - U"))
+    assert (said["result"], said["how"]) == ("killed", "bound")
+    assert said["by"].startswith("ssd.")
+
+
+@pytest.mark.parametrize("source", [b"import nothing_of_this_name\n" + SOURCE, changed("def per_head(", "def per_heads(")])
+def test_a_package_that_cannot_be_used_says_nothing_of_the_suite(source: bytes) -> None:
+    assert run.verdict("ssd.py", source)["result"] == "void"
+
+
+def test_every_file_of_the_campaign_has_places() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        places, _ = find(run.flat(Path(folder)).glob("*.py"))
+    assert {place.file for place in places} == set(run.SOURCES)
+    assert len(run.SOURCES) == len(run.FILES)
+
+
+def row(name: str, **given: object) -> dict[str, object]:
+    place = {"file": "ssd.py", "line": 1, "start": 0, "kind": "sign", "old": "-", "new": "+", "source": "a = -b"}
+    return {"name": name, **place, "cases": 9, "subject": "definitions", "by": "ssd.scan/x", "how": "bound", **given}
+
+
+def test_the_score_leaves_out_what_is_argued_and_counts_what_is_missed() -> None:
+    header = {"seed": 1, "places": 9, "files": 1, "count": 3, "each": 0, "commit": "c", "sources": "s", "cases": 9}
+    header |= {"void": 0, "left_out": {}}
+    rows = [row("a", result="killed"), row("b", result="survived"), row("c", result="survived")]
+    made = table.table(header, rows, {"b": "it changes nothing"})
+    assert "**1 killed, 2 survived: 1 argued equivalent, 1 missed; mutation score 50.0 %**" in made
+    assert "it changes nothing" in made
+    assert "| Missed |" in made
+    assert "1 missed" in table.table(header, rows, {"b": "it changes nothing", "c": "Missed: nothing calls it."})
+    with pytest.raises(SystemExit, match="did not survive"):
+        table.table(header, rows, {"a": "an argument for what was killed"})

@@ -1,0 +1,1 @@
+"""Campaigns on clusters of several nodes of this machine."""

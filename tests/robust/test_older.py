@@ -1,0 +1,75 @@
+"""Files of older versions are read, or refused by the name of their version."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import AdapterUnavailable, ReportError
+from conformance.refusal import REFUSED
+from conformance.report import badge
+from conformance.report.stream import SCHEMA, read_report
+from conformance.run.load import PROGRAM
+from conformance.run.process import Process
+from tests.robust.command import ROOT, call
+
+OLDER = Path(__file__).parent / "older"
+EXAMPLE = ROOT / "docs" / "examples" / "program.py"
+
+
+def test_a_report_of_the_version_before_is_read() -> None:
+    read = read_report(OLDER / "report-2.jsonl")
+    assert read.header.schema_version == 2
+    assert read.footer.verdicts == {"inapplicable": 22, "pass": 5}
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(1, "schema 1"), (99, "schema 99"), ("x", "schema 'x'"), (None, "schema None")]
+)
+def test_a_report_of_another_version_is_refused_by_its_name(tmp_path: Path, version: object, said: str) -> None:
+    text = (OLDER / "report-1.jsonl").read_text().replace('"schema_version":1', f'"schema_version":{json.dumps(version)}')
+    (tmp_path / "report.jsonl").write_text(text)
+    with pytest.raises(ReportError, match=f"has {said}, but this ssmspec reads 2 to {SCHEMA}"):
+        read_report(tmp_path)
+    assert call("report", tmp_path).exit_code == REFUSED
+
+
+def test_an_unfinished_run_of_another_version_is_not_resumed(tmp_path: Path) -> None:
+    words = ("run", "--adapter", "reference", "--operation", "conv.commit", "--tier", "smoke", "--in-process", "--resume")
+    for number, said in ((1, "has schema 1"), (2, "schema_version")):
+        lines = (OLDER / f"report-{number}.jsonl").read_text().splitlines(keepends=True)[:-1]
+        (tmp_path / "report.jsonl").write_text("".join(lines))
+        made = call(*words, "--report", tmp_path)
+        assert made.exit_code == REFUSED
+        assert said in made.output
+        assert (tmp_path / "report.jsonl").read_text() == "".join(lines)
+
+
+def test_a_badge_says_which_report_it_is_of_and_an_older_one_is_refused(tmp_path: Path) -> None:
+    call(
+        "run", "--adapter", "reference", "--operation", "conv.commit", "--tier", "smoke", "--in-process", "--report", tmp_path
+    )
+    drawn, report = tmp_path / "badge.svg", read_report(tmp_path)
+    assert badge.read(drawn.read_text()) == (SCHEMA, report.footer.digest)
+    assert "badge.svg" not in call("report", tmp_path).output
+    shutil.copy(OLDER / "badge-0.svg", drawn)
+    with pytest.raises(ReportError, match="has no schema; `ssmspec conform page` writes it again"):
+        badge.read(drawn.read_text())
+    assert "badge.svg belongs to another report" in call("report", tmp_path).output
+    newer = badge.badge(report).replace(f'data-schema="{SCHEMA}"', 'data-schema="99"')
+    with pytest.raises(ReportError, match="schema 99"):
+        badge.read(newer)
+
+
+def test_a_program_of_the_first_protocol_is_read_and_one_of_another_refused(tmp_path: Path) -> None:
+    for protocol, right in (("", True), ('"protocol": 1,', True), ('"protocol": 0,', False), ('"protocol": "2",', False)):
+        source = EXAMPLE.read_text().replace("DECLARED = {\n", f"DECLARED = {{\n    {protocol}\n")
+        assert source.count(protocol)
+        (tmp_path / "program.py").write_text(source)
+        name = f"{PROGRAM}python {tmp_path / 'program.py'}"
+        if right:
+            Process(name).close()
+        else:
+            with pytest.raises(AdapterUnavailable, match="speaks protocol"):
+                Process(name)
