@@ -2,7 +2,7 @@ import numpy as np
 
 from ssmspec_ref.backtrack import Accepted, Draft, activation_replay
 from ssmspec_ref.conv import ConvParams
-from ssmspec_ref.mixer import MixerInputs, SSDGates, SSDMixer, new_state, scan
+from ssmspec_ref.layers.mixer import MixerInputs, SSDGates, SSDMixer, new_state, scan
 from ssmspec_ref.records import prefix
 from ssmspec_ref.ssd import SSDParams
 
