@@ -140,12 +140,12 @@ class _Trial:
         return early if isinstance(early, Judgement) else compare(early, got.came.outputs, contract)
 
     def expected(self, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
-        """The expected outputs for inputs with another seed and this case's weights."""
+        """The expected outputs under the declared contract."""
         return self.under(self.capability.contract, case, arguments, used)
 
     def under(self, contract: NumericContract, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
         """The expected outputs under a contract."""
-        return expectation(self.specification, case, contract, arguments, used, self.case.seed)
+        return expectation(self.specification, case, contract, arguments, used)
 
 
 def judge(specification: Specification, capability: Capability, case: Case, other: int = OTHER) -> Judgement:
@@ -195,30 +195,19 @@ def weights(argument: Any) -> bool:
     return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
 
 
-_KEPT: dict[tuple[str, int, NumericContract, str], list[Expected]] = {}
+_KEPT: dict[tuple[str, NumericContract, str, str], list[Expected]] = {}
 
 
 def expectation(
-    specification: Specification,
-    case: Case,
-    contract: NumericContract,
-    arguments: Arguments,
-    used: Any,
-    weighed: int | None = None,
+    specification: Specification, case: Case, contract: NumericContract, arguments: Arguments, used: Any
 ) -> list[Expected]:
     """The expected outputs; cached, because subjects with the same contract share their cases.
 
-    `weighed` is the seed of the weights if it is not the case's: for randomised second inputs, whose seed may also occur in a
-    table.
+    The key holds the inputs themselves: a diagnosis asks for one case and contract with the inputs of another contract.
 
     Raises: OtherWeights, and what the reference raises if no bound exists.
     """
-    key = (
-        specification.identify(case),
-        case.seed if weighed is None else weighed,
-        contract,
-        "" if used is None else fingerprint(used),
-    )
+    key = (specification.identify(case), contract, fingerprint(arguments), "" if used is None else fingerprint(used))
     if key not in _KEPT:
         if len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))

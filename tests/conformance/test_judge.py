@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.errors import OtherWeights
-from conformance.judge.verdict import compare, judge, measure
+from conformance.judge.verdict import compare, expectation, judge, measure
 from conformance.run.calls import GAPS, fingerprint, leaves, placed, tail
 from conformance.suite import SPECIFICATIONS, find
 from conformance.suite.layers import check_used
@@ -210,14 +210,26 @@ def test_spaced_inputs_of_one_call_have_strides_of_their_own(name: str) -> None:
     assert len({a.strides[-1] // a.itemsize for a in arrays}) == len(arrays)
 
 
-def test_a_case_with_the_seed_of_the_inputs_that_came_second_is_judged_by_its_own_weights() -> None:
-    """Inputs came second with the seed of another case; what was expected of them is not expected of that one."""
+def test_a_case_with_the_seed_of_the_second_inputs_is_judged_by_its_own_weights() -> None:
+    """The second inputs of one case have the seed of another; that one is not compared with their expected outputs."""
     (specification,) = [s for s in SPECIFICATIONS if s.operation == "conv.scan"]
     mixed = next(case for case in specification.cases("standard", Limits()) if case.seed)
     plain = replace(mixed, seed=0, family=specification.families[-1])
     capability = Capability(conv.scan, FLOAT64)
     assert judge(specification, capability, plain, other=mixed.seed).verdict is Verdict.PASS
     assert judge(specification, capability, replace(plain, seed=mixed.seed)).verdict is Verdict.PASS
+
+
+def test_an_expectation_for_other_inputs_of_a_case_is_not_taken_for_its_own() -> None:
+    """A diagnosis compares with faults of other contracts, for inputs that the declared contract drew."""
+    (specification,) = [s for s in SPECIFICATIONS if s.operation == "ssd.scan"]
+    narrow = NumericContract(state="bf16", io="bf16", stored_every_token=True)
+    case = next(iter(specification.cases("smoke", Limits())))
+    of_fp32 = expectation(specification, case, narrow, specification.draw(case, FP32), None)
+    of_bf16 = specification.draw(case, narrow)
+    own = expectation(specification, case, narrow, of_bf16, None)
+    assert not np.array_equal(own[0].value, of_fp32[0].value), "the two contracts draw the same inputs: nothing is tested"
+    assert np.array_equal(own[0].value, specification.expect(of_bf16, narrow, None)[0].value)
 
 
 def test_a_chunk_whose_beta_exceeds_one_stays_within_its_bound() -> None:

@@ -26,8 +26,6 @@ def outcome(function: Any, contract: NumericContract, operation: str = "ssd.scan
     subject = Subject("one", {operation: Capability(function, contract)})
     jobs, left_out = plan({"it": Adapter("it", "1", (subject,))}, Selection(tier=tier, operation=operation))
     jobs = [job for job in jobs if asked(job.specification, job.case)]
-    if contract.stored_every_token:  # of one token, a state that is stored once is stored after every token too
-        jobs = [job for job in jobs if job.case.sizes["t"] > 1]
     return run(jobs, left_out, Setting({"it": read_known("it")}))
 
 
