@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engines import cli, judge
+from conformance.engines.doors import build_llama
 from conformance.engines.errors import EngineRefused
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.protocol import Options, Request
@@ -127,3 +128,21 @@ def test_without_a_server_the_door_says_what_makes_one(tmp_path: Path) -> None:
             engine.start("model", Options())
     finally:
         engine.close()
+
+
+def test_what_is_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_llama.subprocess, "run", lambda *given, **named: pytest.fail("something was run"))
+    monkeypatch.setattr("sys.argv", ["build_llama.py", "--into", str(tmp_path)])
+    (tmp_path / "made").write_text(build_llama.MADE)
+    build_llama.main()
+    assert (tmp_path / "convert.py").read_text() == (DOOR.parent / "convert_llama.py").read_text()
+
+
+def test_another_distribution_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(words: list[str], check: bool) -> None:
+        (Path(words[words.index("--dest") + 1]) / "llama_cpp_python-0.3.36.tar.gz").write_bytes(b"another")
+
+    monkeypatch.setattr(build_llama.subprocess, "run", download)
+    with pytest.raises(SystemExit, match="nothing was built"):
+        build_llama.source(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["llama_cpp_python-0.3.36.tar.gz"]
