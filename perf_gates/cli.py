@@ -159,21 +159,18 @@ def accept(
     results: Folder = RESULTS,
     reason: Annotated[str, typer.Option(help="Why these times become the new limits.")] = "",
 ) -> None:
-    """Take the times of a run as the new limits. Limits of unmeasured figures stay, and those of slower baselines."""
+    """Take the times of a run as the new limits. Limits of unmeasured figures stay."""
     from .machine import kernels_hash
     from .ratchet import bars
     from .ratchet.accepting import NotAcceptedError, accepted
-    from .ratchet.baselines import kept
     from .verdicts.gates import load
 
-    found, before = held(results), bars.read()
+    found = held(results)
     try:
-        made = accepted(load(), found, kernels_hash(), before, reason)
+        made = accepted(load(), found, kernels_hash(), bars.read(), reason)
     except NotAcceptedError as error:
         raise refused(error) from None
     bars.write(made)
-    for one in kept(load(), found, before):
-        typer.echo(str(one))
     typer.echo(f"{bars.FILE}: {len(made.times)} bars, {len(made.missed)} cells miss their target")
 
 

@@ -304,7 +304,11 @@ class Layer(Protocol):
 
 
 class Speculation(Protocol):
-    """The part of a layer between its projections (`ssmspec_ref.layers.mixer`), decoding speculatively from a given state."""
+    """The part of a layer between its projections (`ssmspec_ref.layers.mixer`), decoding speculatively from a given state.
+
+    It may have a method `poison()`, as a `Decoder` has: write NaN into all memory that is not in use, such as slots without a
+    row, snapshots that were not accepted and unused entries of a ring. It is called between windows.
+    """
 
     def verify(self, inputs: Any, parents: Array | None = None) -> Array:
         """The outputs at every token of a window (`MixerInputs`), a chain or a tree. Nothing is accepted yet."""
@@ -320,7 +324,10 @@ class Speculation(Protocol):
 
 
 class Windows(Protocol):
-    """A recurrence alone (`ssmspec_ref.ssd`, `ssmspec_ref.delta`), decoding window by window from a given state."""
+    """A recurrence alone (`ssmspec_ref.ssd`, `ssmspec_ref.delta`), decoding window by window from a given state.
+
+    It may have a method `poison()`, as a `Speculation` may.
+    """
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
         """The outputs at every token of a window, a chain or a tree. `buffered_step` takes windows of one token."""

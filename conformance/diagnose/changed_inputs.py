@@ -72,7 +72,7 @@ def _covered(
     """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained."""
     try:
         with np.errstate(all="ignore"):
-            made = specification.expect(change(observation.arguments), contract, None)
+            made = specification.expected(change(observation.arguments), contract, None)
     except Exception:  # inputs that the reference refuses, or that a change cannot be made of
         return 0.0
     altered = agrees = 0

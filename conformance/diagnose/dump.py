@@ -38,7 +38,7 @@ def dump(folder: Path, specification: Specification, capability: Capability, cas
             name = ".".join([owners[leaf.path[0]], *(str(number if step == "*" else step) for step in leaf.path[1:])])
             if value is not None:
                 arrays[f"in.{name}"] = np.asarray(value)
-    expected = specification.expect(arguments, capability.contract, answer.came.used)
+    expected = specification.expected(arguments, capability.contract, answer.came.used)
     for number, want in enumerate(expected):
         arrays |= {f"expected.{want.name}": want.value, f"bound.{want.name}": want.bound}
         came = answer.came.outputs[number] if number < len(answer.came.outputs) else None

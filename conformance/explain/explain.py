@@ -72,7 +72,7 @@ def _parts(specification: Specification, case: Case) -> Iterator[tuple[str, str]
         )
     yield case.family, words.FAMILIES[case.family]
     yield f"s{case.seed}", _seed(specification, case)
-    expected = specification.expect(specification.draw(case, NumericContract()), NumericContract(), None)
+    expected = specification.expected(specification.draw(case, NumericContract()), NumericContract(), None)
     names = [f"{e.name} ({e.axes})" + ("" if e.bound.any() else " bit for bit") for e in expected[:WIDEST]]
     more = f", and {len(expected) - WIDEST} more" if len(expected) > WIDEST else ""
     yield "compared", ", ".join(names) + more

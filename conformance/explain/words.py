@@ -84,6 +84,7 @@ OPTIONS = {
     "safe_gate": "the decay is bounded from below",
     "calls": "in how many calls the tokens come",
     "pads": "how many tokens of a row are padding",
+    "dead": "what is never read holds: no-ops, padding, entries beyond a length, old states of new rows",
     "widened": "x and B have fewer heads than the recurrence, and are repeated",
 }
 VALUES = {
@@ -127,6 +128,7 @@ VALUES = {
     "law=iid": "siblings are drawn independently",
     "law=point_mass": "drafts are certain, as n-grams are",
     "law=naive": "the target samples, drafts are compared",
+    "dead=finite": "a large number",
     "pads=few": "less than a window of the convolution, and a few more",
     "pads=many": "from all but one token to none",
     "calls=three": "the prompt, and the rest in two parts",

@@ -10,7 +10,19 @@ from typing import Any
 from ssmspec_ref.contract import Subject
 
 from .misbehaving import cheats, conduct
-from .recurrences import arithmetic, edges, extremes, large_sizes, other_rules, packed, size_limits, strides, tiles, unreached
+from .recurrences import (
+    arithmetic,
+    edges,
+    extremes,
+    large_sizes,
+    other_rules,
+    packed,
+    size_limits,
+    strides,
+    tiles,
+    unreached,
+    unread,
+)
 from .rollback import checkpoints, commits, flushes, histories, interleaved, long_runs, positions, rings, speculation, windows
 from .sampled import acceptance, processors, sampling
 from .single import single
@@ -73,6 +85,7 @@ def _faults() -> Iterator[Fault]:
         large_sizes,
         checkpoints,
         unreached,
+        unread,
         long_runs,
     ):
         for run, operation, bug_class, *given in module.FAULTS:

@@ -11,7 +11,7 @@ wide    steps from 1e-9 to 95 and keys from 1e-4 to 1, one of them zero, from a 
 """
 
 import zlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ STATE = {"normal": 1.0, "gentle": 10.0, "strong": 3.0, "wide": 0.0}
 """The scale of the initial state."""
 POISON = 1e3
 """The value of entries that must not be read: finite, so that a kernel may multiply it by zero, and large."""
+DEAD = {"dead": ("finite", "nan", "inf")}
+"""The option of operations whose contract says that an entry is never read, so that a product with zero is a read."""
 
 
 def stored(a: Array, storage: Storage) -> Array:
@@ -117,6 +119,16 @@ class Draw:
             self.options.get("dt_limit", "off")
         ]
 
+    @property
+    def dead(self) -> float:
+        """What entries hold that are never read."""
+        return {"finite": POISON, "nan": np.nan, "inf": np.inf}[self.options.get("dead", "finite")]
+
+    @property
+    def kills(self) -> bool:
+        """Whether entries that are never read hold NaN or infinity."""
+        return not np.isfinite(self.dead)
+
     def on(self, option: str) -> bool:
         return self.options[option] == "on"
 
@@ -156,6 +168,13 @@ class Draw:
         return (np.arange(rows) + tokens) % 6 == 0
 
 
-def poisoned(window: T, live: Array) -> T:
-    """A window, or an array with the axes b t, with large values at every token that is not live."""
-    return each(lambda a: np.where(live.reshape(live.shape + (1,) * (a.ndim - 2)), a, POISON), window)
+def poisoned(window: T, live: Array, dead: float = POISON) -> T:
+    """A window, or an array with the axes b t, with the value `dead` at every token that is not live."""
+    return each(lambda a: np.where(live.reshape(live.shape + (1,) * (a.ndim - 2)), a, dead), window)
+
+
+def finite(value: Any) -> Any:
+    """Arguments with `POISON` for NaN and infinity, which only entries hold that are never read: what the reference gets."""
+    if isinstance(value, tuple):
+        return tuple(map(finite, value))
+    return each(lambda a: a if a.dtype.kind != "f" or np.isfinite(a).all() else np.where(np.isfinite(a), a, POISON), value)

@@ -211,7 +211,7 @@ def expectation(
     if key not in _KEPT:
         if len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[key] = specification.expect(arguments, contract, used)
+        _KEPT[key] = specification.expected(arguments, contract, used)
         for leaf in leaves(_KEPT[key]):
             if isinstance(leaf, np.ndarray):
                 leaf.flags.writeable = False

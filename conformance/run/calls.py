@@ -94,7 +94,8 @@ class Here:
         held, self.held = self.held, []
         watch = Watch()
         try:
-            came = specification.run(capability, self.given)
+            with np.errstate(invalid="ignore"):  # what is never read may be NaN; what comes of it is judged
+                came = specification.run(capability, self.given)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a Rust panic is not an Exception, and an implementation may exit

@@ -18,10 +18,11 @@ from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import PADDING
 
 from ..cases import Case
-from ..judge.draw import Draw
-from .specification import Arguments, Came, Expected, Further, Specification
+from ..judge.draw import DEAD, Draw, poisoned
+from .specification import Arguments, Came, Expected, Further, Specification, unread
 
 GRID = 2**24
 NEAR, BESIDE = Fraction(1, 2**16), 2**11
@@ -91,6 +92,10 @@ def draw_sampled(case: Case, contract: NumericContract) -> Arguments:
                 ratio = p[b, parent, x] / (1.0 if case.options["law"] == "point_mass" else q[b, parent, x])
                 beside = np.round(ratio * GRID) + (BESIDE if coins[b, child] < 0.5 else -BESIDE)
                 coins[b, child] = np.clip(beside, 0, GRID - 1) / GRID
+    if draw.kills:
+        live = parents != PADDING
+        p, q, coins, picks = (poisoned(x, live, draw.dead) for x in (p, q, coins, picks))
+        q = np.full_like(q, draw.dead) if case.options["law"] in WITHOUT_Q else q
     return tokens, parents, p, q, coins, picks, budget, eos, case.options["law"]
 
 
@@ -196,6 +201,8 @@ SOURCES = {
 
 
 RARE = {"eos": ("many", "turned"), "budget": ("some", "any")}
+WITHOUT_Q = ("point_mass", "naive")
+"""Rules that do not read the distributions of drafts."""
 LAWS = ("without_replacement", "iid", "point_mass", "naive")
 SIBLINGS = tuple(
     ({"b": 60, "t": t, "i": i}, {"tree": "star", "ragged": "off", "law": law}, "normal")
@@ -250,6 +257,10 @@ LARGE: tuple[Further, ...] = tuple(
 """Noise at its ends over vocabularies of which a sum in single precision may end below it."""
 
 
+DEAD_NODES = unread(*(({"b": 12, "t": 6}, {"law": law}, "normal") for law in LAWS))
+"""The rows of padding are never read, nor the distributions of drafts where the rule does not ask for them."""
+
+
 def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specification:
     shared: dict[str, Any] = {
         "base": BASE,
@@ -277,7 +288,7 @@ SPECIFICATIONS = (
         expect_sampled,
         options={**OPTIONS, "law": LAWS},
         further=(*SIBLINGS, *DEEP, *ENDS, *CUTS, *MANY, *EDGES),
-        production=(*PRODUCTION, *LARGE),
-        rare=RARE | {"noise": ("inside", "ends")},
+        production=(*PRODUCTION, *LARGE, *DEAD_NODES),
+        rare=RARE | {"noise": ("inside", "ends")} | DEAD,
     ),
 )

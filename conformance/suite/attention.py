@@ -17,9 +17,9 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
-from ..judge.draw import POISON, Draw, poisoned, stored
+from ..judge.draw import DEAD, Draw, poisoned, stored
 from .production import EDGES, heads, rows
-from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure
+from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure, unread
 from .speculate import accepted
 
 BLOCK = 16
@@ -39,7 +39,7 @@ def drawn(draw: Draw) -> tuple[Array, Array, Lengths, Array]:
 def draw_verify(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     K, V, length, dead = drawn(draw)
-    K, V = (np.where(dead[..., None, None], POISON, x) for x in (K, V))
+    K, V = (np.where(dead[..., None, None], draw.dead, x) for x in (K, V))
     ancestors = tree.ancestors(draw.parents(resting=True))
     size = {"gentle": 1.0, "sharp": 4.0}[case.family]
     q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
@@ -48,7 +48,7 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
         K[~dead, :, 0] = k[..., 0] = 1.0
         sign = np.where(np.arange(len(q)) % 2, -1.0, 1.0)[:, None, None]
         q[..., 0] = stored(sign * LEVEL / (scale or q.shape[3] ** -0.5), contract.io)
-    q, k, v = (poisoned(x, tree.live(ancestors)) for x in (q, k, v))
+    q, k, v = (poisoned(x, tree.live(ancestors), draw.dead) for x in (q, k, v))
     return K, V, length, q, k, v, ancestors, scale
 
 
@@ -82,8 +82,12 @@ def expect_verify(arguments: Arguments, contract: NumericContract, used: Any) ->
 def draw_compact(case: Case, contract: NumericContract) -> Arguments:
     """A cache with a window after the committed slots, and an accepted path."""
     draw = Draw(case, contract)
-    K, V, length, _ = drawn(draw)
+    K, V, length, dead = drawn(draw)
     _, path = accepted(draw, f"accept {draw.options['tree']} {draw.options['ragged']}", 0, draw.parents())
+    if draw.kills:
+        rows, nodes = np.nonzero(path >= 0)
+        dead[rows, length[rows] + path[rows, nodes]] = False
+        K, V = (np.where(dead[..., None, None], draw.dead, x) for x in (K, V))
     return K, V, length, path
 
 
@@ -152,8 +156,8 @@ SPECIFICATIONS = (
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
         further=FURTHER,
-        production=PRODUCTION,
-        rare={"level": ("near", "far")},
+        production=(*PRODUCTION, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        rare={"level": ("near", "far"), **DEAD},
         sources=SOURCES,
         draw=draw_verify,
         expect=expect_verify,
@@ -167,7 +171,8 @@ SPECIFICATIONS = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
-        production=tuple(rows({"t": 3, "l": 3, "g": 1, "e": 2})),
+        production=(*rows({"t": 3, "l": 3, "g": 1, "e": 2}), *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        rare=DEAD,
         sources=SOURCES,
         draw=draw_compact,
         expect=expect_compact,

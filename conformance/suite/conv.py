@@ -11,9 +11,19 @@ from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
 from ssmspec_ref.tree import paths as tree_paths
 
 from ..cases import Case
-from ..judge.draw import Draw, poisoned, stored
+from ..judge.draw import DEAD, Draw, poisoned, stored
 from .production import LONGER, lengths, rows, tiles
-from .specification import Arguments, Expected, Further, Specification, expecting, pure, without_tokens, without_tokens_of
+from .specification import (
+    Arguments,
+    Expected,
+    Further,
+    Specification,
+    expecting,
+    pure,
+    unread,
+    without_tokens,
+    without_tokens_of,
+)
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
@@ -46,6 +56,8 @@ PRODUCTION: tuple[Further, ...] = tuple(
 DEEP_SIZES: tuple[Further, ...] = tuple((sizes, {}, "normal") for sizes, _, _ in lengths({"c": 2}, LONGER))
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
 """A batch whose only row has no window."""
+UNREAD = unread(({"b": 6}, {}, "normal"))
+"""What is never read: no-ops, padding, what is rejected, and the oldest column of a window that moves."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SIZE = {"normal": 1.0, "wide": 40.0}
 """The scale of inputs: beyond 88 exp overflows in single precision, and the activation reaches its limits."""
@@ -65,9 +77,11 @@ def params(draw: Draw) -> ConvParams:
     )
 
 
-def history(draw: Draw) -> ConvState:
-    """The window after an earlier call: inputs, in the input format."""
-    return draw.normal("M", "b c w", SIZE[draw.case.family])
+def history(draw: Draw, moves: bool = False) -> ConvState:
+    """The window after an earlier call: inputs, in the input format. If at least one input `moves` it, its oldest column is
+    never read."""
+    M = draw.normal("M", "b c w", SIZE[draw.case.family])
+    return np.where(np.arange(M.shape[2]) == 0, draw.dead, M) if moves and draw.kills else M
 
 
 def inputs(draw: Draw, axes: str = "b t c") -> Array:
@@ -76,25 +90,25 @@ def inputs(draw: Draw, axes: str = "b t c") -> Array:
 
 def draw_scan(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    return history(draw), inputs(draw), params(draw)
+    return history(draw, moves=True), inputs(draw), params(draw)
 
 
 def draw_step(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
-    return history(draw), inputs(draw, "b c"), params(draw)
+    return history(draw, moves=True), inputs(draw, "b c"), params(draw)
 
 
 def draw_masked(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     live = draw.live()
-    return history(draw), poisoned(inputs(draw), live), live, params(draw)
+    return history(draw), poisoned(inputs(draw), live, draw.dead), live, params(draw)
 
 
 def draw_tree(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     parents = draw.parents(resting=True)
-    u = poisoned(inputs(draw), parents != tree.PADDING)
-    return history(draw), u, parents, params(draw)
+    u = poisoned(inputs(draw), parents != tree.PADDING, draw.dead)
+    return history(draw, moves=True), u, parents, params(draw)
 
 
 def draw_commit(case: Case, contract: NumericContract) -> Arguments:
@@ -104,7 +118,7 @@ def draw_commit(case: Case, contract: NumericContract) -> Arguments:
     some = draw.rng("advanced").integers(0, tokens + 1, rows)
     chosen = {"some": some, "all": np.full(rows, tokens), "root": np.ones(rows, dtype=np.int64), "none": np.zeros_like(some)}
     advanced = chosen[draw.options["advanced"]]
-    return history(draw), poisoned(inputs(draw), np.arange(tokens) < advanced[:, None]), advanced
+    return history(draw), poisoned(inputs(draw), np.arange(tokens) < advanced[:, None], draw.dead), advanced
 
 
 def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
@@ -118,7 +132,7 @@ def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
         last = int(draw.rng(f"last {b}").integers(0, (parents[b] != tree.PADDING).sum()))
         taken = np.flatnonzero(ancestors[last] & ~draw.rests(rows, nodes)[b])
         path[b, : len(taken)], live[b, taken] = taken, True
-    return history(draw), poisoned(inputs(draw), live), path
+    return history(draw), poisoned(inputs(draw), live, draw.dead), path
 
 
 def along_paths(M: ConvState, u: Channels, parents: Parents, weights: ConvParams) -> tuple[Channels]:
@@ -174,8 +188,8 @@ def _specification(name: str, **fields: Any) -> Specification:
     options = fields.pop("options", OPTIONS)
     return Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        further=fields.pop("further", FURTHER), production=fields.pop("production", PRODUCTION),
-        deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure,
+        further=fields.pop("further", FURTHER), production=(*fields.pop("production", PRODUCTION), *UNREAD),
+        deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure, rare=DEAD,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
+from ..judge.draw import DEAD, finite
 from ..refusal import nearest
 from .cover import cover
 
@@ -109,6 +110,10 @@ class Specification:
     def offered_text(self) -> list[str]:
         """Each option with its values, as `name=one|other`."""
         return [f"{name}={'|'.join(values)}" for name, values in self.offered.items()]
+
+    def expected(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        """The expected outputs, of inputs of which some are never read and hold no numbers."""
+        return self.expect(finite(arguments) if "dead" in self.rare else arguments, contract, used)
 
     def case(self, sizes: Mapping[str, int], options: Mapping[str, str], family: str, seed: int) -> Case:
         return Case(self.operation, {**self.base, **sizes}, {**self.defaults, **self.fixed, **options}, family, seed)
@@ -293,6 +298,12 @@ def copied(came: Any) -> Any:
     return came.copy() if isinstance(came, np.ndarray) else came
 
 
+def poison(subject: Any) -> None:
+    """Ask a subject that has a method for it to write NaN into its memory that is not in use."""
+    if callable(write := getattr(subject, "poison", None)):
+        write()
+
+
 def pure(capability: Capability, arguments: Arguments) -> Came:
     """Call a pure operation."""
     got = capability.run(*arguments)
@@ -307,6 +318,13 @@ def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:
 def without_tokens_of(further: tuple[Further, ...]) -> tuple[Further, ...]:
     """The further cases of a step, without a token axis."""
     return tuple((without_tokens(sizes), options, family) for sizes, options, family in further)
+
+
+def unread(*further: Further) -> tuple[Further, ...]:
+    """Each case twice: what is never read holds NaN, and infinity."""
+    return tuple(
+        (sizes, {**options, "dead": dead}, family) for sizes, options, family in further for dead in DEAD["dead"][1:]
+    )
 
 
 def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:

@@ -26,13 +26,26 @@ from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ..cases import Case
-from ..judge.draw import Draw, stored
+from ..judge.draw import DEAD, Draw, poisoned, stored
 from .kinds.weights import Kind
 from .production import HISTORY, SETTLED
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
 from .recurrences.paths import LONGEST, back, behind, ends, paths
-from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders, unseen
+from .specification import (
+    Arguments,
+    Came,
+    Expected,
+    Further,
+    Specification,
+    allowed,
+    copied,
+    oracles,
+    orders,
+    poison,
+    unread,
+    unseen,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,10 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
     parents = draw.parents(f"parents {number}", resting=True) if trees else None
     advanced, path = accepted(draw, f"accept {number}", number, parents)
     read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
-    return Round(MixerInputs(pre, KINDS[draw.options["kind"]].gates(draw, number)), parents, advanced, path, read)
+    inputs = MixerInputs(pre, KINDS[draw.options["kind"]].gates(draw, number))
+    if parents is not None and draw.kills:
+        inputs = poisoned(inputs, parents != tree.PADDING, draw.dead)
+    return Round(inputs, parents, advanced, path, read)
 
 
 def chain_between(draw: Draw, number: int) -> bool:
@@ -109,6 +125,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     layer, state, rounds, *others = arguments
     subject, came = capability.run(layer, state), []
     beside = [capability.run(layer, other) for other in others]
+    poison(subject)
     for each, turned in zip(rounds, rounds[::-1], strict=True):
         came.append(copied(subject.verify(each.inputs, each.parents)))
         for other in beside:
@@ -116,6 +133,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
         subject.commit(each.advanced, each.path)
         for other in beside:
             other.commit(turned.advanced, turned.path)
+        poison(subject)
         came += map(copied, subject.state() if each.read else ())
     return Came(tuple(came))
 
@@ -250,7 +268,8 @@ def _specification(kind: Kind, shape: str) -> Specification:
         *production_rows({"t": 2, "j": 2}, (4, 8, 16), {"accept": "all"}),
         (HISTORY, SETTLED, "gentle"),
     )
-    rare = {"between": ("trees", "chains"), "beside": RARE["beside"]} if shape == "tree" else RARE
+    rare = {"between": ("trees", "chains"), "beside": RARE["beside"], **DEAD} if shape == "tree" else RARE
+    production += unread(({"b": 6, "t": 6}, {}, "gentle")) if shape == "tree" else ()
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,

@@ -33,6 +33,7 @@ from .given import GIVEN
 from .given.tokens import Tokens
 from .layer import LONGEST, model_of
 from .methods import Make
+from .poison import poison
 from .tensors import apart, exact
 
 
@@ -115,6 +116,12 @@ class Decoding:
             for new, old in pairs:
                 new[idle] = old[idle]
 
+    def poison(self) -> None:
+        """NaN in all memory that no sequence needs."""
+        if self.decoder is not None:
+            live = self.slots.tolist()
+            poison(self.decoder, set(range(self.decoder.slots)) - set(live), live)
+
     @torch.no_grad()
     def state(self) -> tuple[Array, Array]:
         """The state of a fork of every sequence, which is released again."""
@@ -162,6 +169,10 @@ class Bare:
     def commit(self, advanced: Array, path: Array) -> None:
         assert self.inner is not None
         self.inner.commit(advanced, path)
+
+    def poison(self) -> None:
+        if self.inner is not None:
+            self.inner.poison()
 
     def state(self) -> Array:
         return self.S if self.inner is None else self.inner.state()[1]

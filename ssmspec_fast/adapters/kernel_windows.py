@@ -119,6 +119,12 @@ class Decoding:
     def state(self) -> Array:
         return self.pool[self.slots.long()].double().cpu().numpy()
 
+    def poison(self) -> None:
+        """NaN in every slot that no row uses."""
+        free = torch.ones(len(self.pool), dtype=torch.bool, device=self.pool.device)
+        free[self.slots.long()] = False
+        self.pool[free] = float("nan")
+
 
 class Snapshots(Decoding):
     """A separate state slot for every token; a commit selects one of them."""
@@ -151,6 +157,17 @@ class Buffered(Decoding):
     def commit(self, advanced: Array, path: Array) -> None:
         cursors = self.ring.origin, self.ring.held
         commit_window(*cursors, self.index(advanced), capacity=self.capacity, window=LONGEST, slots=self.slots)
+
+    def poison(self) -> None:
+        """NaN in the unused entries of the rings too."""
+        super().poison()
+        if self.ring is None:
+            return
+        behind = (torch.arange(self.capacity, device=self.pool.device) - self.ring.origin[:, None]) % self.capacity
+        free = behind >= self.ring.held[:, None]
+        for x in vars(self.ring).values():
+            if x.is_floating_point():
+                x[free] = float("nan")
 
     def state(self) -> Array:
         """Flushes copies by hand: the rings are only read, and the cursors are moved."""

@@ -15,6 +15,8 @@ def verify_tree(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Arra
     committed = np.broadcast_to((np.arange(K.shape[1]) < length[:, None])[:, None], (b, t, K.shape[1]))
     live = np.einsum("btt -> bt", ancestors)
     seen = np.concatenate([committed & live[:, :, None], ancestors], axis=2)[:, :, None]
+    held = np.asarray(seen.any(axis=(1, 2)))[..., None, None]
+    values = np.where(held, values, 0.0)  # what no node reads may be NaN
     size = e**-0.5 if scale is None else scale
     score = np.where(seen, size * np.einsum("bthe, blhe -> bthl", q, keys), -np.inf)
     weight = np.exp(score - np.where(seen.any(axis=3, keepdims=True), score.max(axis=3, keepdims=True), 0.0))

@@ -46,10 +46,15 @@ class KeepsItsFill(Ring):
 
 
 class DeadTimesZero(Ring):
-    """Unused entries of the ring, which are NaN, are multiplied by zero instead of skipped. NVIDIA/TensorRT-LLM#14509."""
+    """Unused entries of the ring are multiplied by zero instead of skipped. NVIDIA/TensorRT-LLM#14509."""
+
+    unused = 0.0
+
+    def poison(self) -> None:
+        self.unused = float("nan")
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
-        return super().verify(window, parents) + 0.0 * np.float64("nan")
+        return super().verify(window, parents) + 0.0 * self.unused
 
 
 class RunBehindTheBlock(Ring):

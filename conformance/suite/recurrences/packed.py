@@ -19,9 +19,9 @@ from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ...cases import Case
-from ...judge.draw import Draw
+from ...judge.draw import DEAD, Draw
 from ..production import rows
-from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure
+from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
 from . import RECURRENCES
 from .recurrence import Recurrence
 
@@ -46,6 +46,7 @@ class Packed:
         S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
         every_third = np.arange(len(counts)) % 3 == (0 if way == "whole" else 1)
         fresh = every_third & (counts > 0) & (draw.options["fresh"] == "some")
+        S = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), draw.dead, S) if draw.kills else S
         run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
         return S, run, bounds, fresh, self.of.params(draw)
 
@@ -72,7 +73,7 @@ class Packed:
             base={**self.of.base, "b": 5},
             rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
             options={"fresh": ("some", "none"), **self.of.options},
-            rare={"lengths": ("turns", "gaps", "whole")},
+            rare={"lengths": ("turns", "gaps", "whole"), **DEAD},
             families=("gentle", "normal", "strong"),
             sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
             draw=self.draw,
@@ -80,7 +81,12 @@ class Packed:
             run=pure,
             ok=self.of.ok,
             further=(*FURTHER, *self.of.largest),
-            production=(*self.of.production, *rows({**self.of.tiny, "t": 3}), *whole(self.of.tiny, (63, 127, 128))),
+            production=(
+                *self.of.production,
+                *rows({**self.of.tiny, "t": 3}),
+                *whole(self.of.tiny, (63, 127, 128)),
+                *DEAD_STATES,
+            ),
             deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
         )
 
@@ -109,6 +115,8 @@ FURTHER: tuple[Further, ...] = (
 )
 """More than two chunks; many sequences; full chunks, also in the middle of a run; empty sequences first, last and adjacent; a
 single sequence, which is new."""
+DEAD_STATES = unread(({"b": 5, "t": 9}, {}, "gentle"))
+"""What a new sequence finds in its slot is never read."""
 packed = cache(Packed)
 """One for each recurrence."""
 

@@ -16,12 +16,15 @@ from ssmspec_ref.shapes import Ancestors, Array, Mask
 from ssmspec_ref.tree import paths as tree_paths
 
 from ...cases import Case
-from ...judge.draw import Draw, poisoned
+from ...judge.draw import DEAD, Draw, poisoned
 from ..kinds.weights import Kind
-from ..specification import Arguments, Further, Specification, expecting, pure, without_tokens, without_tokens_of
+from ..specification import Arguments, Further, Specification, expecting, pure, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
 
 Sizes = Mapping[str, int]
+DEAD_TOKENS = unread(({}, {}, "gentle"), ({"b": 3}, {"live": "tail"}, "gentle"), ({"b": 3}, {"live": "head"}, "gentle"))
+DEAD_NODES = unread(({"b": 6, "t": 9}, {}, "gentle"))
+"""No-ops between, after and before real tokens; trees of several sizes, and rows without one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +75,12 @@ class Recurrence:
     def draw_masked(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
         live = draw.live()
-        return draw.state("S", self.state), poisoned(self.window(draw), live), self.params(draw), live
+        return draw.state("S", self.state), poisoned(self.window(draw), live, draw.dead), self.params(draw), live
 
     def draw_tree(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
         ancestors = tree.ancestors(draw.parents(resting=True))
-        seen = poisoned(self.window(draw), tree.live(ancestors))
+        seen = poisoned(self.window(draw), tree.live(ancestors), draw.dead)
         return draw.state("S", self.state), seen, ancestors, self.params(draw)
 
     def along_paths(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> tuple[Array]:
@@ -145,14 +148,16 @@ class Recurrence:
             made(
                 "scan_masked",
                 more={"live": ("holes", "tail", "head")},
-                production=(*self.production, *self.runs[1:3]),
+                production=(*self.production, *self.runs[1:3], *DEAD_TOKENS),
+                rare={**self.rare, **DEAD},
                 draw=self.draw_masked,
                 expect=expecting(definition.scan, self.bound_scan, (y, S), lambda a: [self.judged(a[3]), None]),
             ),
             made(
                 "verify_tree",
                 more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
-                production=(*self.production, *paths_of(self.tiny, (63, 64))),
+                production=(*self.production, *paths_of(self.tiny, (63, 64)), *DEAD_NODES),
+                rare={**self.rare, **DEAD},
                 deep=(*self.production, *paths_of(self.tiny, (127, 128, 129))),
                 further=(*self.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
                 draw=self.draw_tree,

@@ -25,7 +25,7 @@ from ssmspec_ref.records import along, concat, rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ...cases import Case
-from ...judge.draw import Draw, poisoned
+from ...judge.draw import DEAD, Draw, poisoned
 from ..production import HISTORY, SETTLED
 from ..production import rows as production_rows
 from ..specification import (
@@ -38,6 +38,8 @@ from ..specification import (
     copied,
     oracles,
     orders,
+    poison,
+    unread,
     unseen,
     without_tokens,
     without_tokens_of,
@@ -90,7 +92,7 @@ class Windows:
         advanced, path = accepted(draw, "accept", number, parents)
         window = self.of.window(draw)
         if parents is not None:
-            window = poisoned(window, tree.live(tree.ancestors(parents)))
+            window = poisoned(window, tree.live(tree.ancestors(parents)), draw.dead)
         read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
         return Round(window, parents, advanced, path, read)
 
@@ -211,8 +213,8 @@ class Windows:
                 "verify_replay",
                 options={**TREE, **chain},
                 further=(*CHAINS, *FURTHER, *tiles, TALL, ALONE, BESIDE, BETWEEN),
-                production=(*production, ({**tiny, **HISTORY}, {**SETTLED, "tree": "none"}, "gentle")),
-                rare=beside | {"between": ("trees", "chains")},
+                production=(*production, ({**tiny, **HISTORY}, {**SETTLED, "tree": "none"}, "gentle"), *DEAD_NODES),
+                rare=beside | {"between": ("trees", "chains"), **DEAD},
             ),
             made(
                 "buffered_verify",
@@ -254,6 +256,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     S, params, rounds, *others = arguments
     subject, came = capability.run(S, params), []
     beside = [capability.run(other, params) for other in others]
+    poison(subject)
     for each, turned in zip(rounds, rounds[::-1], strict=True):
         came.append(copied(subject.verify(each.window, each.parents)))
         for other in beside:
@@ -261,10 +264,13 @@ def run(capability: Capability, arguments: Arguments) -> Came:
         subject.commit(each.advanced, each.path)
         for other in beside:
             other.commit(turned.advanced, turned.path)
+        poison(subject)
         came += [copied(subject.state())] if each.read else []
     return Came(tuple(came))
 
 
+DEAD_NODES = unread(({"b": 6, "t": 7}, {}, "gentle"))
+"""The padding of smaller trees is never read."""
 TREE = {"tree": ("branch", "star", "vine", "none"), "ragged": ("on", "off")}
 """Operations without trees: the window is a chain."""
 FURTHER: tuple[Further, ...] = (
