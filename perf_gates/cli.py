@@ -159,18 +159,21 @@ def accept(
     results: Folder = RESULTS,
     reason: Annotated[str, typer.Option(help="Why these times become the new limits.")] = "",
 ) -> None:
-    """Take the times of a run as the new limits. Limits of unmeasured figures stay."""
+    """Take the times of a run as the new limits. Limits of unmeasured figures stay, and those of slower baselines."""
     from .machine import kernels_hash
     from .ratchet import bars
     from .ratchet.accepting import NotAcceptedError, accepted
+    from .ratchet.baselines import kept
     from .verdicts.gates import load
 
-    found = held(results)
+    found, before = held(results), bars.read()
     try:
-        made = accepted(load(), found, kernels_hash(), bars.read(), reason)
+        made = accepted(load(), found, kernels_hash(), before, reason)
     except NotAcceptedError as error:
         raise refused(error) from None
     bars.write(made)
+    for one in kept(load(), found, before):
+        typer.echo(str(one))
     typer.echo(f"{bars.FILE}: {len(made.times)} bars, {len(made.missed)} cells miss their target")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .judge import Engine, Found
     from .protocol import Options
 
-ENGINE = "vllm, mlx, transformers, ssmspec, http:URL (llama-server, SGLang, ..), or program:COMMAND."
+ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or program:COMMAND."
 MODEL = "A checkpoint's folder; may be given several times. Else small random ones are made."
 REPORT = Path("engine-report.json")
 SMALL = ("mamba2", "bamba", "qwen3_5")

@@ -21,12 +21,12 @@ from . import sampled
 from .checkpoint import NoOracle, read
 from .diagnosis import explained
 from .errors import EngineDied, EngineFailed, EngineRefused
-from .laws import Cell, Finding, Outcome, applied, cut, followed, lossless, probabilities, reported, same_model
+from .laws import Cell, Finding, Outcome, applied, cut, followed, lossless, probabilities, reported, same_model, zero
 from .oracle import Oracle
 from .protocol import Answer, Options, Request, Started
 from .schedules import LONGEST, Ask, Schedule, features, schedules, told
 
-KEPT = "log-probabilities kept"
+KEPT, DRAFTED = "log-probabilities kept", "log-probabilities of drafted tokens"
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure."""
 
@@ -248,6 +248,8 @@ class Run:
         self.drafter: Oracle | None = None
         self.done, self.shrinking = 0, 0.0
         self.smallest: tuple[Schedule, Finding, str] | None = None
+        self.zero: Finding | None = None
+        """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
 
     def close(self) -> None:
         if self.engine is not None:
@@ -297,6 +299,23 @@ class Run:
             self.told(*self.smallest)
         elif self.judge.samples and self.judge.oracle is not None and "sample" in self.started.can:
             self.sampled(self.judge.oracle)
+        if self.zero is not None and self.judge.oracle is not None:
+            small = self.smaller_zero(self.judge.oracle, self.zero)
+            line = f"prompt {list(small.request.ids)}, most {small.request.most}"
+            self.judge.found.failures.append(Failure(self.name, DRAFTED, str(small), (line,)))
+
+    def smaller_zero(self, oracle: Oracle, finding: Finding) -> Finding:
+        """The same of a shorter prompt, alone and greedy: suffixes of the prompt, from one token on."""
+        ids = finding.request.ids
+        with suppress(EngineRefused, EngineFailed, EngineDied):
+            self.begin()
+            assert self.engine is not None
+            for length in range(1, len(ids) + 1):
+                request = Request(ids=ids[-length:], most=LONGEST)
+                other = zero(oracle, request, self.engine.generate((request,))[0])
+                if other is not None:
+                    return other
+        return finding
 
     def sampled(self, oracle: Oracle) -> None:
         """The law of sampled tokens. Raises: EngineDied, EngineFailed."""
@@ -493,11 +512,11 @@ class Run:
         if oracle is not None and outcome == "passed":
             wrong = probabilities(oracle, request, answer, KEPT, speculates)
             if count and answer.logprobs is not None and None not in answer.logprobs and wrong is None:
-                told = reported(answer, speculates)
-                found.count(self.name, KEPT, "passed" if told else "not judged")
-                note = f"{self.name}: log-probabilities of exactly 0, which say nothing, of tokens that were drafted"
-                if not told and note not in found.notes:
-                    found.notes.append(note)
+                found.count(self.name, KEPT, "passed" if reported(answer, speculates) else "not judged")
+            if count and speculates and answer.logprobs is not None:
+                nothing = zero(oracle, request, answer)
+                found.count(self.name, DRAFTED, "passed" if nothing is None else "differs")
+                self.zero = self.zero or nothing
             if wrong is not None and not any(f.law == "log-probabilities" for f in found.failures):
                 yield wrong, ""
 

@@ -10,8 +10,13 @@ logits, B the bound of `oracle` and x the token emitted,
 
     near tie:  |l_a - l_b| <= 2 B  and  max l - l_b <= 2 B                         (3)
 
-and nothing after it is compared, because the prefixes differ. Without an oracle no difference is a near tie. A
-log-probability of exactly 0 under speculation counts as "not reported", because engines without log-probabilities write 0.
+and nothing after it is compared, because the prefixes differ. Without an oracle no difference is a near tie.
+
+Engines that do not compute the log-probability of a draft write exactly 0 for it. Under speculation (2) leaves those out, and
+
+    log p_engine(x) = 0   only if   |log p_x| <= 2 B                               (4)
+
+is a separate law; a failure of it does not end the configuration. An engine that gives none is "not judged".
 """
 
 from collections import Counter
@@ -30,7 +35,7 @@ Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exerc
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
     "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "seed", "drafts",
-    "drafter followed", "log-probabilities kept", "sampled law",
+    "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens", "sampled law",
 )  # fmt: skip
 LAWS = {
     "tokens": "same model: every token of a plain run is the oracle's best, or within the bound of it",
@@ -50,6 +55,7 @@ LAWS = {
     "sampled law": "sampled tokens follow the law of the oracle, each independent of the others",
     "drafter followed": "as many drafts are accepted as are the drafter's own next tokens behind the same text",
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
+    "log-probabilities of drafted tokens": "none is exactly 0 of a token that is not certain",
 }
 RARE = 0.02
 """The fraction of near ties in a cell above which they may not be rounding, so the result is unknown."""
@@ -134,6 +140,21 @@ def probabilities(oracle: Oracle, request: Request, answer: Answer, law: str, sp
         if not abs(came - exact) <= bound:
             why = "log-probability"
             return Finding(law, request, n, round(exact, 7), came, abs(came - exact), bound, why, answer.ids)
+    return None
+
+
+def zero(oracle: Oracle, request: Request, answer: Answer) -> Finding | None:
+    """(4): the first token whose log-probability is given as 0 and is another."""
+    if answer.logprobs is None or 0.0 not in answer.logprobs:
+        return None
+    forward, first = oracle((*request.ids, *answer.ids[:-1])), len(request.ids) - 1
+    for n, (token, came) in enumerate(zip(answer.ids, answer.logprobs, strict=True)):
+        exact, bound = float(forward.logprobs()[first + n, token]), float(2 * forward.bound[first + n])
+        if came == 0.0 and not abs(exact) <= bound:
+            why = f"log-probability; 0 of {answer.logprobs.count(0.0)} of {len(answer.ids)} tokens"
+            return Finding(
+                "log-probabilities of drafted tokens", request, n, round(exact, 7), came, abs(exact), bound, why, answer.ids
+            )
     return None
 
 

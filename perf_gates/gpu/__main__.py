@@ -25,6 +25,7 @@ from perf_gates.gpu.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.gpu.kernels import peers
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
+from perf_gates.ratchet import peers as versions
 from perf_gates.verdicts.measured import FURTHER, PARTS, code, rule, ruled, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
@@ -56,10 +57,10 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     if part in ("prefill", "peers"):
         peers.load(folder)
     measured = {"code": code(part), "copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
-    head: dict[str, Any] = fingerprint() | rule(part) | measured
+    head: dict[str, Any] = fingerprint() | rule(part) | measured | versions.head(part)
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
     was = json.loads(out.read_text()) if out.exists() else None
-    if was and stands(part, was["machine"], head["kernels"]) and ruled(part, was["machine"]):
+    if was and stands(part, was["machine"], head["kernels"]) and continues(part, was["machine"], head):
         found |= {name: was[name] for name in ("errors", "done", "timings")}
     wanted = [case for case in module(part).cases() if re.search(like, str(case))]
     for case in wanted:
@@ -85,6 +86,11 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
         print(case, ", ".join(f"{t.operation} {t.us:.2f}" for t in timings), flush=True)
         write(out, found)
     write(out, found | {"complete": not like})
+
+
+def continues(part: str, was: dict[str, Any], head: dict[str, Any]) -> bool:
+    """Whether a part was begun by the current rule, and with the same versions of its peers."""
+    return ruled(part, was) and was.get("peers") == head.get("peers")
 
 
 def broken(error: str) -> bool:

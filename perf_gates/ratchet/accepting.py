@@ -1,7 +1,8 @@
 """Writes new limits from a run, with a reason: the time of every measurement, and the cells that miss their target.
 
 Only valid measurements are accepted: on the GPU and versions of `gates.toml`, with the current kernels, with
-known noise, and with a possible time. Limits of measurements that the run lacks stay.
+known noise, and with a possible time. Limits of measurements that the run lacks stay, and so do those of baselines that it
+measured as slower (`baselines`): raising them would let cells pass that miss their target.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from ..verdicts.gates import Gates
 from ..verdicts.measured import Results
 from ..verdicts.verdict import Verdict, judge, other_machine
 from .bars import Bars, times
+from .baselines import kept, without
+from .peers import of_run
 from .possible import every
 
 
@@ -29,12 +32,14 @@ def accepted(gates: Gates, results: Results, kernels: str, before: Bars | None, 
     commits = (before.commits if before else {}) | {
         part: str(held["machine"]["commit"]) for part, held in results.parts.items()
     }
-    made = Bars(run, reason, (before.times if before else {}) | times(results), commits=commits)
+    now, stood = times(results), before or Bars(run, reason, {})
+    now = without(kept(gates, results, stood), now, stood)
+    made = Bars(run, reason, stood.times | now, commits=commits, peers=stood.peers | of_run(results))
     found = list(judge(gates, results, kernels, made))
     if unknown := [str(j) for j in found if j.red and j.verdict is Verdict.UNKNOWN and j.value is not None]:
         raise NotAcceptedError("; ".join(unknown[:5]))
-    kept = {j.row.name for j in found if j.value is None}
-    missed = {name: value for name, value in (before.missed if before else {}).items() if name in kept}
+    unmeasured = {j.row.name for j in found if j.value is None}
+    missed = {name: value for name, value in (before.missed if before else {}).items() if name in unmeasured}
     missed |= {j.row.name: round(j.value, 6) for j in found if j.value is not None and not j.table.holds(j.value, j.target)}
     return replace(made, missed=missed)
 

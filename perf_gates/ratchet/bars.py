@@ -41,14 +41,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """`run` names the GPU and versions, `commits` the commit of each part, `missed` the cells below their
-    target and the value of each."""
+    """`run` names the GPU and versions, `commits` the commit of each part, `peers` the versions of the packages whose code a
+    part timed, `missed` the cells below their target and the value of each."""
 
     run: dict[str, str]
     reason: str
     times: dict[str, Bar]
     missed: dict[str, float] = field(default_factory=dict)
     commits: dict[str, str] = field(default_factory=dict)
+    peers: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def name_of(at: At) -> str:
@@ -73,7 +74,7 @@ def times(results: Results) -> dict[str, Bar]:
 def read(file: Path = FILE) -> Bars:
     held: dict[str, Any] = json.loads(file.read_text())
     timed = {name: Bar(**bar) for name, bar in held["times"].items()}
-    return Bars(held["run"], held["reason"], timed, held["missed"], held["commits"])
+    return Bars(held["run"], held["reason"], timed, held["missed"], held["commits"], held["peers"])
 
 
 def write(bars: Bars, file: Path = FILE) -> None:
@@ -83,7 +84,8 @@ def write(bars: Bars, file: Path = FILE) -> None:
         return ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(rows))
 
     timed = block((name, asdict(bar)) for name, bar in bars.times.items())
-    head = f' "run": {json.dumps(bars.run)},\n "reason": {json.dumps(bars.reason)},\n "commits": {json.dumps(bars.commits)}'
+    named = {"run": bars.run, "reason": bars.reason, "commits": bars.commits, "peers": bars.peers}
+    head = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in named.items())
     file.write_text(f'{{\n{head},\n "missed": {{\n{block(bars.missed.items())}\n }},\n "times": {{\n{timed}\n }}\n}}\n')
 
 

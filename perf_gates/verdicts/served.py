@@ -30,15 +30,16 @@ def sources(place: At) -> list[At]:
     return [At("bench", place.shape, name, batch) for name in names for batch in BATCHES]
 
 
-def p95(results: Results, place: At) -> float:
-    """(1) to (4) of `plain, load 0.5` or `speculative, load 0.5`.
+def p95(results: Results, place: At, baselines: Results | None = None) -> float:
+    """(1) to (4) of `plain, load 0.5` or `speculative, load 0.5`. The load is a share of what plain decoding serves, so the
+    plain steps are those of `baselines`, if given.
 
     Raises: Missing for another name, or a step that was not measured.
     """
     kind, _, load = place.operation.partition(", load ")
     if kind not in ("plain", "speculative") or not load:
         raise Missing(f"no {place.operation!r} is a matter of traffic")
-    us = {at: results.us(at) for at in sources(place)}
+    us = {at: (baselines or results if at.operation == PLAIN else results).us(at) for at in sources(place)}
     steps = tuple(
         (name, tuple(us.get(At("bench", place.shape, name, b), 0.0) for b in BATCHES)) for name in (PLAIN, SPECULATIVE)
     )

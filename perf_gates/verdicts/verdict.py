@@ -1,10 +1,11 @@
 """The verdict of a gate on a run: pass, near, known miss, to tighten, FAIL or unknown, and why. Unknown never counts as
 passed.
 
-    value = times tau min(over) / min(under), the baseline no slower than its limit         (1)
+    value = times tau min(over) / min(under), the baseline as `ratchet.baselines` holds it   (1)
     unknown       a measurement is missing, has no limit, is impossible, or was made on another GPU, with other versions or
-                  kernels, with noise above the limit or a clock below it, or against a baseline that is slower than its
-                  bytes or the best peer's kernel of its kind in the same run allow                    (2)
+                  kernels, of a peer of another version than the limit's, with noise above the limit or a clock below it, or
+                  against a baseline that is slower than its bytes or the best peer's kernel of its kind in the same run
+                  allow                                                                        (2)
     FAIL          a measurement is slower, or takes more memory, than its limit (`ratchet.bars`), or the target is missed and
                   was reached when the limit was written                                       (3)
     to tighten    a measurement is faster than its limit, or a known miss reaches its target, or misses it only because the
@@ -23,6 +24,8 @@ from enum import Enum
 from math import sqrt
 
 from ..ratchet.bars import Bars, Moved, moved, name_of, times
+from ..ratchet.baselines import denominator, held
+from ..ratchet.peers import other_version
 from ..ratchet.possible import impossible
 from ..ratchet.rows import COPY, LEAST, Row, rows, timed
 from ..static.allocated import row_bytes
@@ -83,10 +86,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """Gates, a run, the current hash of the kernels, the limits; and the measurements off their limits, by name."""
+    """Gates, a run, the same as it counts in baselines, the current hash of the kernels, the limits; and the measurements
+    off their limits, by name."""
 
     gates: Gates
     results: Results
+    baselines: Results
     kernels: str
     bars: Bars
     off: dict[str, Moved]
@@ -132,26 +137,24 @@ class Judge:
 
     def value(self, row: Row, unit: str) -> float:
         """(1). Raises: Missing."""
-        cell, most = row.cell, row.table.sense == "most"
-        sides = {
-            side: min(self.time(place, unit, baseline=(side == "under") == most) for place in getattr(cell, side))
-            for side in ("over", "under")
-        }
-        return cell.times * cell.tau * sides["over"] / sides["under"]
+        cell, baseline = row.cell, denominator(row.table)
+        over, under = (
+            min(self.time(place, unit, which == baseline) for place in getattr(cell, which)) for which in ("over", "under")
+        )
+        return cell.times * cell.tau * over / under
 
     def time(self, place: At, unit: str, baseline: bool) -> float:
-        """The time of a side: as a baseline the fastest of all parts that measure it, no slower than its limit; else the
-        slowest.
+        """The time of a side: as a baseline the fastest of all parts that measure it, held to its limit; else the slowest.
 
         Raises: Missing.
         """
-        results, limits = self.results, self.gates.limits
+        results, limits = self.baselines if baseline else self.results, self.gates.limits
         if place.part == "memory":
             return float(row_bytes(place))
         if place.part == "floor":
             return results.least_us(timed(place), limits.tflops)
         if place.part == "traffic":
-            return served.p95(results, place)
+            return served.p95(results, place, self.baselines)
         if place.part.startswith(COPY):
             return results.copy_us(timed(place))
         if place.part.startswith(LEAST):
@@ -162,11 +165,8 @@ class Judge:
             raise Missing(f"no {unit} of {place.operation!r}") from None
         if unit != "us":
             return own
-        others = [results.us(other) for other in unstable(self.gates, results, place)]
-        if not baseline:
-            return max([own, *others])
-        bar = self.bars.times.get(name_of(place))
-        return min([own, *others, *([bar.us] if bar else [])])
+        others = [results.us(other) for other in unstable(self.gates, self.results, place)]
+        return (min if baseline else max)([own, *others])
 
     def instabilities(self, cell: Cell) -> Iterator[str]:
         """What several parts of the run measured differently."""
@@ -192,6 +192,7 @@ class Judge:
         for place in sources(cell):
             machine, timing = results.parts[place.part]["machine"], results.timing(place)
             yield from other_machine(self.gates, place.part, machine)
+            yield from other_version(results, place, self.bars.peers)
             if not stands(place.part, machine, self.kernels):
                 yield f"{place.part} was made with kernels {machine['kernels']}, which are not the current ones"
             noise, clock = timing.get("noise"), timing.get("clock_mhz")
@@ -232,7 +233,7 @@ class Judge:
 def judge(gates: Gates, results: Results, kernels: str, bars: Bars, of: Iterable[Row] | None = None) -> Iterator[Judged]:
     """Every row, or those that are given."""
     off = {m.name: m for m in moved(bars, times(results), gates.limits, gates.slacks)}
-    yield from map(Judge(gates, results, kernels, bars, off), rows(gates) if of is None else of)
+    yield from map(Judge(gates, results, held(results, bars), kernels, bars, off), rows(gates) if of is None else of)
 
 
 def sources(cell: Cell) -> list[At]:

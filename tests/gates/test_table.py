@@ -159,5 +159,6 @@ def test_cells_that_were_not_measured_are_not_among_those_that_are_counted() -> 
 
 def test_the_page_names_every_file_of_the_results_and_none_that_is_gone() -> None:
     listed = kernel_table.README.read_text().split("| in `results/` |")[1].split("\n\n")[0]
-    named = {name for row in listed.splitlines()[2:] for name in re.findall(r"`([\w-]+\.jsonl?)`", row.split("|")[1])}
+    files = re.compile(r"`([\w-]+\.(?:jsonl?|toml))`")
+    named = {name for row in listed.splitlines()[2:] for name in files.findall(row.split("|")[1])}
     assert named == {file.name for file in RESULTS.iterdir()}

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from perf_gates import cli
 from perf_gates.closure.carried import same
 from perf_gates.machine import kernels_hash
-from perf_gates.ratchet import accepting, bars, launchers
+from perf_gates.ratchet import accepting, bars, baselines, launchers, peers
 from perf_gates.ratchet.outcome import Outcome, outcome
 from perf_gates.verdicts import gates
 from perf_gates.verdicts.measured import FURTHER, PARTS, At, Results
@@ -232,6 +233,95 @@ def test_bars_are_those_of_the_committed_results() -> None:
     ] == []
     assert made.missed.keys() <= BARS.missed.keys(), "a cell that misses its target by its limits still does"
     assert [name for name, bar in BARS.times.items() if not same(bar.code, made.times[name].code)] == []
+
+
+def in_llama(_part: str, t: dict[str, Any]) -> bool:
+    return t["model"] == "mamba-in-llama-8b" and t["operation"] == "plain, window of 1"
+
+
+def test_no_slower_baseline_becomes_a_limit(tmp_path: Path) -> None:
+    """A run whose baseline is 3.4 % slower than its limit, all else being equal: the limit stays, by name of its cells, and
+    what misses its target misses it by the new limits too."""
+    name = "bench/mamba-in-llama-8b/plain, window of 1/1"
+
+    def at_bar(parts: Parts) -> None:
+        for part, t in timings(parts):
+            if in_llama(part, t):
+                t["us"] = 1.034 * BARS.times[name].us
+
+    results = edited(tmp_path, at_bar)
+    (one,) = [one for one in baselines.kept(GATES, results, BARS) if one.name == name and one.unit == "us"]
+    assert one.before == BARS.times[name].us
+    assert "stree-8, beam tree of 3 x 4" in str(one)
+    made = accepting.accepted(GATES, results, kernels_hash(), BARS, "a run")
+    assert made.times[name].us == BARS.times[name].us
+    short = {j.row.name for j in judged(COMMITTED).judged if j.value is not None and not j.table.holds(j.value, j.target)}
+    assert made.missed.keys() >= short & {*one.cells}
+    after = outcome(GATES, results, kernels_hash(), made).judged
+    assert {j.row.name for j in after if j.verdict is Verdict.PASS} & BARS.missed.keys() == set()
+
+
+@pytest.mark.parametrize("share", [0.034, 0.1])
+def test_limits_of_slower_baselines_alone_change_no_value(share: float, tmp_path: Path) -> None:
+    """Every denominator slower, the copy too: by the limits that are accepted then, no cell has a better value."""
+
+    def every(parts: Parts) -> None:
+        slower(share)(parts)
+        for found in parts.values():
+            if "copy_bytes_per_us" in found["machine"]:
+                found["machine"]["copy_bytes_per_us"] /= 1 + share
+
+    results = edited(tmp_path, every)
+    made = accepting.accepted(GATES, results, kernels_hash(), BARS, "a slow day")
+    for before, after in zip(judged(COMMITTED).judged, outcome(GATES, results, kernels_hash(), made).judged, strict=True):
+        if before.value is not None and after.value is not None and "unstable" not in before.unstable + after.unstable:
+            better = after.value < before.value if before.table.sense == "most" else after.value > before.value
+            assert not better or after.value == pytest.approx(before.value, rel=1e-9), str(after)
+
+
+def test_a_slower_copy_is_no_better_baseline(tmp_path: Path) -> None:
+    held = {j.row.name: j.value for j in judged(COMMITTED).judged if j.row.kernel}
+    slow = {j.row.name: j.value for j in judged(edited(tmp_path, slow_copy)).judged if j.row.kernel}
+    assert slow == pytest.approx(held)
+
+
+def peer_version(version: str | None) -> Edit:
+    def edit(parts: Parts) -> None:
+        machine = parts["bench"]["machine"]
+        machine["commit"] = "a later one"
+        if version:
+            machine["peers"] = {"transformers": version}
+
+    return edit
+
+
+@pytest.mark.parametrize("version", ["5.17.0", "unknown", None])
+def test_a_peer_of_another_version_is_never_green(version: str | None, tmp_path: Path) -> None:
+    """5.17.0 takes 14.0 and 57.9 GB where 5.23.0 takes 11.4 and 16.5. The record of a committed run excuses no later one."""
+    found = judged(edited(tmp_path, peer_version(version)))
+    theirs = [j for j in found.judged if j.table.id == "engine-transformers"]
+    assert [(j.verdict, j.red) for j in theirs] == [(Verdict.UNKNOWN, True)] * 2
+    assert f"bench timed transformers {version or 'unknown'}, and the limits are of 5.23.0" in theirs[0].why
+    assert len([j for j in found.judged if "timed transformers" in j.why]) == 2
+
+
+def test_a_named_version_is_judged_and_accepted(tmp_path: Path) -> None:
+    same_one, other = edited(tmp_path, peer_version("5.23.0")), peer_version("5.24.0")
+    assert judged(same_one).reds == []
+    (tmp_path / "other").mkdir()
+    made = accepting.accepted(GATES, edited(tmp_path / "other", other), kernels_hash(), BARS, "a new version")
+    assert made.peers == BARS.peers | {"bench": {"transformers": "5.24.0"}}
+    (tmp_path / "unnamed").mkdir()
+    with pytest.raises(accepting.NotAcceptedError, match="bench timed transformers unknown"):
+        accepting.accepted(GATES, edited(tmp_path / "unnamed", peer_version(None)), kernels_hash(), BARS, "none named")
+
+
+def test_the_head_of_a_part_names_its_peers() -> None:
+    assert peers.head("steps") == {}
+    assert peers.head("bench") == {"peers": {"transformers": metadata.version("transformers")}}
+    assert peers.installed("no such package") == peers.UNKNOWN
+    timed = {(at.part, name) for at in COMMITTED.timings if (name := peers.peer(at))}
+    assert timed == {(part, name) for part, named in peers.PEERS.items() for name in named}
 
 
 def test_every_measurement_names_a_launcher_of_the_package_and_peers_none() -> None:
