@@ -16,6 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import nearest, one_of
 
 from . import starting
 from .diagnose.dump import dump as write_case
@@ -27,9 +31,11 @@ from .judge.verdict import OTHER, Judgement
 from .on_ray import options
 from .on_ray.crew import Crew
 from .on_ray.judges import OnRay, declared
-from .progress.folder import RunFolder
+from .progress.estimate import left
+from .progress.folder import LOCK, RunFolder
+from .progress.folder import REPORT as REPORT_FILE
 from .progress.resume import Kept, read_kept
-from .refusal import BROKEN, FAILED, INTERRUPTED, broke, nearest, refused
+from .refusal import BROKEN, FAILED, INTERRUPTED, Refusing, broke, refused
 from .report import artefacts
 from .report.matrix import show
 from .report.stream import Diagnosis, Header, Result, header, read_report
@@ -43,18 +49,19 @@ from .run.process import TIMEOUT
 from .run.runner import Alone, Outcome, Setting, rerun
 from .run.runner import run as run_plan
 from .starting import ADAPTER, DEVICE, PROGRAMS
-from .suite import SPECIFICATIONS
+from .suite import SPECIFICATIONS, find
 from .suite.specification import TIERS
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, help="Test an implementation against the float64 reference."
+    cls=Refusing,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Test an implementation against the float64 reference.",
 )
 
 
 SAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in a folder's name."""
-FEW = 3
-"""Cases to run before the remaining time is estimated."""
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
 REPORT = f"Folder for the report. Default: {FOLDER}; with --case {FOLDER / OF_A_CASE}."
 DUMP = "Save the case of --case, or the smallest case of each failure, in this folder: an npz and a script that loads it."
@@ -62,20 +69,19 @@ MEMORY = "Memory limit in GiB of a worker and what it starts. Default: 0.8 of th
 
 
 def _tier(value: str) -> str:
-    if value not in TIERS:
-        raise typer.BadParameter(f"{value!r} is not a tier; give one of {', '.join(TIERS)}{nearest(value, TIERS)}")
-    return value
+    return one_of("--tier", value, TIERS)
 
 
 def _shard(value: str) -> str:
     part, _, parts = value.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise typer.BadParameter(f"{value!r} is not a shard; give part/parts, such as 2/4")
+        raise OptionError(f"--shard is {value!r}; it must be part/parts, such as 2/4")
     return value
 
 
 @app.command()
 def run(
+    context: typer.Context,
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
     program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
     tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s), standard or deep (hours).")] = "standard",
@@ -114,16 +120,15 @@ def run(
     """
     progress = Console(stderr=True)
     part, parts = map(int, shard.split("/"))
-    if before and not case:
-        raise typer.BadParameter("--before needs --case: which case follows it?")
     selection = Selection(tier, subject, operation, case, tuple(before or ()), (part, parts))
     report = report or (FOLDER / OF_A_CASE if case else FOLDER)
+    _check(Typed(context), selection, in_process, ray)
+    _check_files(report, resume, known, dump)
     try:
         share = options.share(ray, device, ray_cpus, ray_gpus, ray_memory, ray_tries, ray_wait, ray_ship, ray_mixed)
-        if share and dump:
-            raise typer.BadParameter("--dump calls the implementation on this machine; give --case, and omit --ray")
-        if share and (in_process or jobs > 1):
-            raise typer.BadParameter("--ray runs each shard as a task; omit --jobs and --in-process")
+        for identity in (*([case] if case else []), *(before or ())):
+            find(identity)
+        read_known("", known)
         limit = None if memory is None else allowed(memory)
         opening = Opening(starting.names(adapter, program), device, not in_process, timeout, limit)
         with RunFolder(report, resume) as folder:
@@ -134,7 +139,7 @@ def run(
                 progress.print(f"{path} is written", soft_wrap=True, highlight=False, markup=False)
     except ConformanceError as error:
         raise refused(error) from error
-    except typer.BadParameter:
+    except (typer.BadParameter, OptionError):
         raise
     except KeyboardInterrupt as error:
         told = f"interrupted; the report in {report} is unfinished; --resume continues it"
@@ -146,6 +151,31 @@ def run(
         raise typer.Exit(BROKEN)
     if not (outcome.green and ran):
         raise typer.Exit(FAILED)
+
+
+def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None) -> None:
+    """Raises: OptionError for options that would be ignored."""
+    if not selection.case:
+        typed.unused(["--before"], "it names what runs before one case", "give --case")
+    else:
+        typed.unused(["--tier", "--shard"], "--case names the one case to run")
+    if in_process:
+        typed.unused(["--timeout", "--memory"], "--in-process calls the implementation without a watch over it")
+    if ray is None:
+        typed.unused([*options.NAMES, "--ray-parts"], "no cluster is named", "give --ray ADDRESS")
+    else:
+        typed.unused(["--jobs", "--in-process"], "--ray runs each shard as a task of the cluster")
+        typed.unused(["--dump"], "it calls the implementation on this machine, and --ray on others", "omit --ray")
+
+
+def _check_files(report: Path, resume: bool, known: Path | None, dump: Path | None) -> None:
+    """Raises: OptionError for files that cannot be read or written, or a run to continue that is not there."""
+    if dump is not None:
+        files.folder("--dump", dump)
+    if known is not None:
+        files.readable("--known", known)
+    if resume and not any((report / name).exists() for name in (REPORT_FILE, LOCK)):
+        raise OptionError(f"--resume finds no run in {report}; omit it, or name the folder with --report")
 
 
 def _dumped(opening: Opening, chosen: list[tuple[str, str]], folder: Path) -> Iterator[Path]:
@@ -285,15 +315,7 @@ def _bar(console: Console) -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console, transient=True)
-
-
-def _left(began: float, done: int, count: int) -> str:
-    """An estimate of the remaining time, once enough cases have run."""
-    if done < FEW:
-        return ""
-    seconds = (time.monotonic() - began) / done * (count - done)
-    return f"  about {seconds / 60:.0f} min left" if seconds > 90 else f"  about {seconds:.0f} s left"
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result | Diagnosis], None]:
@@ -309,7 +331,7 @@ def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result |
         now = f"{line.adapter}: {line.subject}  {line.operation}"
         if now != said and not bar.console.is_terminal:
             bar.console.print(
-                f"{done}/{count}  {now}{_left(began, done, count)}", soft_wrap=True, highlight=False, markup=False
+                f"{done}/{count}  {now}{left(began, done, count)}", soft_wrap=True, highlight=False, markup=False
             )
         said, done = now, done + 1
         bar.update(task, description=now, advance=1)

@@ -4,11 +4,15 @@ import re
 import sys
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
-from .refusal import INTERRUPTED, REFUSED, broke, nearest
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import nearest, shown
+
+from .refusal import INTERRUPTED, REFUSED, broke, refused
 
 GROUP = "ssmspec.commands"
 
@@ -47,11 +51,19 @@ def _version(
 def main() -> None:
     """Run the command. Exits with 3 on an unexpected error; 1 means that something was tested and failed. A usage error is
     reported in one line, and exits with 2."""
+    words = sys.argv[1:]
     try:
-        sys.exit(build()(standalone_mode=False))
+        command = typer.main.get_command(build())
+        told = swallowed(command, words)
+        if told:
+            print(shown(told), file=sys.stderr)
+            sys.exit(REFUSED)
+        sys.exit(command(words, prog_name="ssmspec", standalone_mode=False))
+    except OptionError as error:
+        sys.exit(refused(error).exit_code)
     except Exception as error:
         if hasattr(error, "format_message") and not type(error).__name__.startswith("NoArgs"):
-            print(one_line(error), file=sys.stderr)
+            print(shown(one_line(error)), file=sys.stderr)
         elif hasattr(error, "format_message"):
             error.show()  # type: ignore[attr-defined]  # the help, where no command is given
         elif type(error).__name__ == "Abort":
@@ -61,17 +73,54 @@ def main() -> None:
         sys.exit(REFUSED)
 
 
+def swallowed(command: Any, words: list[str]) -> str:
+    """What is wrong if an option that needs a value is followed by another option, which would be its value; else ""."""
+    takes, every, path = set[str](), {"--help"}, "ssmspec"
+    end = words.index("--") if "--" in words else len(words)
+    for word, after in pairwise([*words[:end], ""]):
+        if word in getattr(command, "commands", {}):
+            command, path = command.commands[word], f"{path} {word}"
+            options = [one for one in command.params if one.opts[0].startswith("-")]
+            every |= {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            takes |= {name for one in options if not one.is_flag for name in one.opts}
+        elif word in takes and after in every:
+            return f"{word} needs a value, but the option {after} follows it ({path} --help)"
+    return ""
+
+
 def one_line(error: Any) -> str:
-    """A usage error in one line: what is wrong, the nearest correct word, and how to get help."""
+    """A usage error in one line: what was given, what is needed, the nearest correct word, and how to get help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ssmspec"
-    said = " ".join(error.format_message().split()).removesuffix(".")
+    said = wrong_value(error) or " ".join(error.format_message().split()).removesuffix(".")
     near = ""
     wrong = re.search(r"No such (command|option):? '?([^'\s]+)'?", said)
-    if wrong and context and "Did you mean" not in said and "Possible options" not in said:
-        if wrong[1] == "command":
-            choices = context.command.list_commands(context)
-        else:
-            choices = [word for parameter in context.command.params for word in parameter.opts]
-        near = nearest(wrong[2].strip("."), choices)
+    if wrong and context and wrong[1] == "command" and not context.command.list_commands(context):
+        said = f"{wrong[2]!r} is not expected; {command} takes options only"
+    elif wrong and context and wrong[1] == "command" and "Did you mean" not in said:
+        near = nearest(wrong[2].strip("."), context.command.list_commands(context))
+    elif wrong and context and wrong[1] == "option":
+        said = f"No such option: {wrong[2]}"
+        near = nearest(wrong[2], [word for parameter in context.command.params for word in parameter.opts])
     return f"{said}{near} ({command} --help)"
+
+
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def wrong_value(error: Any) -> str:
+    """What was given and what is needed, of a value that typer's checks refuse; "" for other errors."""
+    try:
+        first = error.__cause__.errors()[0]
+        name, given = max(error.param.opts, key=len), first["input"]
+    except (AttributeError, IndexError, KeyError, ValueError):
+        return ""
+    limits, kind = first.get("ctx", {}), first["type"].partition("_")[0]
+    choices = re.findall(r"'([^']*)'", first["msg"].partition(" is not one of ")[2])
+    if choices:
+        return f"{name} is {given!r}{nearest(str(given), choices)}; it must be one of {', '.join(choices)}"
+    unit = (error.param.help or "").partition(". ")[0].removesuffix(".")
+    if "ge" in limits or "le" in limits:
+        limit = f"{limits['ge']:g} or more" if "ge" in limits else f"at most {limits['le']:g}"
+        return f"{name} is {given}; it must be {limit}. {unit}"
+    return f"{name} is {given!r}; it must be {KINDS[kind]}. {unit}" if kind in KINDS else ""

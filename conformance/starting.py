@@ -1,18 +1,23 @@
 """The commands for a new adapter: `init` writes one to start from, `smoke` checks it before the suite is run."""
 
+import re
 import sys
 from enum import StrEnum
-from importlib.resources import files
+from importlib.machinery import PathFinder
+from importlib.resources import files as resources
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.text import Text
+
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options import files
 
 from .errors import ConformanceError
-from .refusal import FAILED, REFUSED, refused
+from .refusal import FAILED, refused
 from .run.again import command
 from .run.load import PROGRAM
 from .run.open_adapters import Opening
@@ -47,11 +52,15 @@ def find_here() -> None:
 
 
 def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ...]:
-    """The adapters to open; modules in the working folder are found too. Raises: BadParameter if nothing is named."""
+    """The adapters to open; modules in the working folder are found too. Raises: OptionError if nothing is
+    named, or one twice."""
     if not (adapter or program):
-        raise typer.BadParameter(
+        raise OptionError(
             "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference for what ssmspec ships"
         )
+    for option, given in (("--adapter", adapter or []), ("--program", program or [])):
+        if twice := [name for name in given if given.count(name) > 1]:
+            raise OptionError(f"{option} {twice[0]} is given twice; give each once")
     find_here()
     return (*(adapter or ()), *(f"{PROGRAM}{command}" for command in program or ()))
 
@@ -67,32 +76,40 @@ def init(
 ) -> None:
     """Write a commented adapter to start from. It runs, and passes, as it is."""
     if level is Level.generator and recurrence:
-        why = f"--recurrence is {recurrence.value}, but a generator returns tokens; omit it"
-        Console(stderr=True).print(Text(why, style="red"), soft_wrap=True)
-        raise typer.Exit(REFUSED)
+        raise OptionError(f"--recurrence is {recurrence.value}, but a generator returns tokens; omit it")
     if level is Level.triton and recurrence is Recurrence.delta:
-        why = "--level triton has a starter for --recurrence ssd only; omit --recurrence, and put your kernel in its place"
-        Console(stderr=True).print(Text(why, style="red"), soft_wrap=True)
-        raise typer.Exit(REFUSED)
-    if path.exists() or path.suffix != ".py" or not path.stem.isidentifier():
-        why = (
-            "exists; name another file"
-            if path.exists()
-            else "is not the name of a Python module; give one such as my_adapter.py"
+        raise OptionError(
+            "--recurrence is delta, but --level triton has a starter for ssd only; omit it, and put your kernel in its place"
         )
-        Console(stderr=True).print(Text(f"{path} {why}", style="red"), soft_wrap=True)
-        raise typer.Exit(REFUSED)
-    if not path.parent.is_dir():
-        Console(stderr=True).print(Text(f"{path.parent} is not a folder; create it first", style="red"), soft_wrap=True)
-        raise typer.Exit(REFUSED)
+    _check(path)
     starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"
-    source = files("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
+    source = resources("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
     path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
     found = path.parent.resolve() in [Path(entry).resolve() for entry in (*sys.path, "")]
     folder = "" if found else f"PYTHONPATH={path.parent} "
     told = f"{path} is written; next: {folder}{command()} smoke --adapter {path.stem}:adapter"
     told += " --device interpreter" if level is Level.triton else ""
     Console(soft_wrap=True, highlight=False).print(told)
+
+
+def _check(path: Path) -> None:
+    """Raises: OptionError for a file that exists, that cannot be written, or whose name is not that of a new module."""
+    if path.exists():
+        raise OptionError(f"{path} exists; name another file")
+    if path.suffix != ".py" or not path.stem.isidentifier() or iskeyword(path.stem):
+        fitting = re.sub(r"\W", "_", path.stem) or "my_adapter"
+        fitting = f"my_{fitting}.py" if iskeyword(fitting) or not fitting.isidentifier() else f"{fitting}.py"
+        raise OptionError(f"{path} is not the name of a Python module; give one such as {fitting}")
+    if _installed(path.stem):
+        raise OptionError(f"{path.name} would hide the module {path.stem} that is installed; give one such as my_{path.name}")
+    files.writable("the file", path)
+
+
+def _installed(module: str) -> bool:
+    """Whether a module of this name is found outside the working folder."""
+    here = {str(Path.cwd()), ""}
+    elsewhere = [entry for entry in sys.path if entry not in here]
+    return module in sys.builtin_module_names or PathFinder.find_spec(module, elsewhere) is not None
 
 
 def smoke(

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.refusal import FAILED, nearest, refused
-from ssmspec_ref.errors import ParameterError
+from conformance.refusal import FAILED, Refusing, refused
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.extras import installing
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import one_of
 
 if TYPE_CHECKING:
     from .ratchet.outcome import Outcome
@@ -20,7 +24,10 @@ if TYPE_CHECKING:
     from .verdicts.verdict import Judged
 
 app = typer.Typer(
-    pretty_exceptions_enable=False, no_args_is_help=True, help="Speed gates: bytes, registers, measured times and ratios."
+    cls=Refusing,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Speed gates: bytes, registers, measured times and ratios.",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path("docs/performance.md")
@@ -44,9 +51,8 @@ def check(
     from .verdicts.gates import load
 
     names = only.split(",")
-    if unknown := [name for name in names if name not in CHECKS]:
-        near = nearest(unknown[0], CHECKS)
-        raise refused(ParameterError(f"no check is {unknown[0]!r}{near}; give some of {', '.join(CHECKS)}"))
+    for name in names:
+        one_of("--only", name, CHECKS)
     need_kernels()
     gates, found = load(), []
     if not as_json:
@@ -74,8 +80,7 @@ def verdict_of(lines: list[str]) -> list[str]:
 def need_kernels() -> None:
     """Exits with an error if Triton or the kernels are not installed."""
     if find_spec("triton") is None:
-        reason = "triton is not installed here; for kernels and their gates: pip install 'ssmspec[kernels]'"
-        raise refused(ModuleNotFoundError(reason))
+        raise refused(ModuleNotFoundError(f"triton is not installed here; {installing('kernels')}"))
 
 
 def process(command: tuple[str, ...], called: str) -> tuple[int, list[str]]:
@@ -98,6 +103,7 @@ def process(command: tuple[str, ...], called: str) -> tuple[int, list[str]]:
 
 @app.command()
 def table(
+    context: typer.Context,
     results: Folder = RESULTS,
     write: Annotated[bool, typer.Option("--write", help="Write the table into the page.")] = False,
     page: Annotated[Path, typer.Option(help="Page to write.")] = PAGE,
@@ -106,6 +112,11 @@ def table(
     from .report.paper_table import MADE, text
     from .verdicts.gates import load
 
+    if write:
+        files.readable("--page", page)
+        files.writable("--page", page)
+    else:
+        Typed(context).unused(["--page"], "without --write the table is only printed", "give --write")
     gates, judged = load(), judgements(results)
     shown = text(gates, judged)
     typer.echo(shown)
@@ -166,7 +177,10 @@ def accept(
     from .ratchet.baselines import kept
     from .verdicts.gates import load
 
+    need_kernels()
     found, before = held(results), bars.read()
+    if not reason.strip():
+        raise OptionError("--reason is missing; say why these times become the new limits")
     try:
         made = accepted(load(), found, kernels_hash(), before, reason)
     except NotAcceptedError as error:
@@ -188,9 +202,11 @@ def why(
     from .verdicts.gates import load
     from .verdicts.history import runs
 
+    if not name.strip():
+        raise OptionError("the name is empty, and part of every name; give part of the names of some rows")
     rows = [j for j in judged(results).judged if name in j.row.name]
     if not rows:
-        raise refused(ParameterError(f"no row has {name!r} in its name; `ssmspec gates table` and `verdicts` print the rows"))
+        raise OptionError(f"no row has {name!r} in its name; `ssmspec gates table` and `verdicts` print the rows")
     read, earlier = held(results), runs()
     for j in rows:
         typer.echo("\n".join(explained(j, load(), read, bars.read(), earlier)))
@@ -198,6 +214,7 @@ def why(
 
 @app.command()
 def keep(
+    context: typer.Context,
     history: Annotated[Path, typer.Option("--history", envvar="SSMSPEC_GATES_HISTORY", help="Your file of saved runs.")],
     results: Folder = RESULTS,
     accept: Annotated[bool, typer.Option("--accept", help="Save the run although it regressed.")] = False,
@@ -210,7 +227,10 @@ def keep(
     from .verdicts.measured import Results
 
     if accept and not reason.strip():
-        raise refused(ParameterError("--accept needs --reason: why is a run with regressions saved?"))
+        raise OptionError("--accept needs --reason: why is a run with regressions saved?")
+    if not accept:
+        Typed(context).unused(["--reason"], "it explains --accept", "give --accept")
+    files.writable("--history", history, parents=True)
     limits = load().limits
     try:
         run, earlier = run_of(Results(results)), runs(history)
@@ -252,14 +272,17 @@ def traces(
         Path, typer.Option("--traces", help="Folder of real outputs: *.txt, or *.jsonl with prompt and output.")
     ],
     tokens: Annotated[str, typer.Option(help="Unit of a token: byte or word.")] = "byte",
-    drafts: Annotated[int, typer.Option(help="Draft chains per step.")] = 2,
-    length: Annotated[int, typer.Option(help="Tokens per chain.")] = 6,
+    drafts: Annotated[int, typer.Option(min=1, help="Draft chains per step.")] = 2,
+    length: Annotated[int, typer.Option(min=1, help="Tokens per chain.")] = 6,
     results: Annotated[Path, typer.Option(help="Folder with the results of a run.")] = RESULTS,
 ) -> None:
     """Tokens per step of n-gram drafting on real outputs, and the speed-up that follows from measured steps."""
     from .verdicts.measured import Results
-    from .verdicts.traces import TraceError, read, replay, table
+    from .verdicts.traces import KINDS, TraceError, read, replay, table
 
+    one_of("--tokens", tokens, KINDS)
+    if not folder.is_dir():
+        raise OptionError(f"--traces {folder} is not a folder; give a folder of real outputs")
     try:
         replayed = [replay(trace, length, drafts) for trace in read(folder, tokens)]
     except TraceError as error:
@@ -273,6 +296,8 @@ def page(
     out: Annotated[Path, typer.Option(help="Folder for the page and its pictures.")] = Path("docs/pictures"),
 ) -> None:
     """Write an HTML page with plots: roofline, ratios, cost by window and tree, throughput by batch."""
+    need_kernels()
+    files.folder("--out", out)
     from .report.page import write
 
     for file in write(results, out, judgements(results)):

@@ -10,15 +10,22 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from conformance.on_ray import options
-from conformance.refusal import FAILED, REFUSED, refused
+from conformance.refusal import FAILED, REFUSED, Refusing, refused
 from conformance.starting import find_here
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.extras import installing
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import one_of
 
 if TYPE_CHECKING:
     from .sessions.totals import Totals
     from .store.failures import Kept
 
 app = typer.Typer(
-    pretty_exceptions_enable=False, help="Test decoders with random histories of requests, against the reference."
+    cls=Refusing,
+    pretty_exceptions_enable=False,
+    help="Test decoders with random histories of requests, against the reference.",
 )
 ADAPTER = "ssmspec_fast.adapters.sequences:adapter"
 
@@ -26,7 +33,7 @@ ADAPTER = "ssmspec_fast.adapters.sequences:adapter"
 def shard_of(given: str) -> tuple[int, int]:
     part, _, whole = given.partition("/")
     if not (part.isdigit() and whole.isdigit() and int(part) < int(whole)):
-        raise typer.BadParameter(f"{given!r} is not a share; give i/n with 0 <= i < n")
+        raise OptionError(f"--shard is {given!r}; it must be i/n with 0 <= i < n, such as 0/4")
     return int(part), int(whole)
 
 
@@ -37,12 +44,12 @@ def fuzz(
     operation: Annotated[
         str | None, typer.Option(help="Fuzz these plain operations instead of decoders; a pattern such as 'ssd.*'.")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Stop starting new batches after this many minutes.")] = 2.0,
-    parts: Annotated[int | None, typer.Option(help="Maximum number of batches.")] = None,
-    examples: Annotated[int, typer.Option(help="Examples per batch.")] = 20,
+    minutes: Annotated[float, typer.Option(min=0.001, help="Stop starting new batches after this many minutes.")] = 2.0,
+    parts: Annotated[int | None, typer.Option(min=1, help="Maximum number of batches.")] = None,
+    examples: Annotated[int, typer.Option(min=1, help="Examples per batch.")] = 20,
     profile: Annotated[str, typer.Option(help="Size of the examples: ci, gpu or campaign.")] = "campaign",
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, or interpreter (Triton's).")] = "cpu",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same examples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same examples.")] = 0,
     shard: Annotated[str, typer.Option(help="i/n: run as worker i of n, counted from 0.")] = "0/1",
     folder: Annotated[
         Path, typer.Option(help="Folder for results and failures. An unfinished campaign in it is continued.")
@@ -80,17 +87,19 @@ def fuzz(
         from .ending import ending
         from .store.state import finish
     except ImportError as error:
-        progress.print(
-            f"[red]fuzzing needs more than is installed[/red] ({error}): pip install 'ssmspec\\[fuzz]'", soft_wrap=True
-        )
-        raise typer.Exit(REFUSED) from error
-    if profile not in PROFILES:
-        raise typer.BadParameter(f"{profile!r} is not a profile; give one of {', '.join(PROFILES)}")
+        raise OptionError(f"fuzzing needs more than is installed ({error}); {installing('fuzz')}") from error
+    one_of("--profile", profile, PROFILES)
+    files.folder("--folder", folder)
+    typed = Typed(context)
+    if operation is not None:
+        typed.unused(["--ray", *options.NAMES, "--coverage"], "--operation runs in one process")
+    elif ray is None:
+        typed.unused(options.NAMES, "no cluster is named", "give --ray ADDRESS")
+    else:
+        typed.unused(["--coverage"], "it measures this process only", "omit --ray")
     find_here()
     campaign = Campaign(adapter, folder, profile, device, seed, shard_of(shard), examples, database)
     if operation is not None:
-        if ray or coverage:
-            raise typer.BadParameter("--operation runs in one process; omit --ray and --coverage")
         plain = Operations(adapter, folder, profile, device, seed, shard_of(shard), examples, database, operation=operation)
         print(f"seed {seed}; the same seed gives the same cases", flush=True)
         with ending(folder):
@@ -102,8 +111,6 @@ def fuzz(
         return
     with ending(folder):
         share = options.share(ray, device, ray_cpus, ray_gpus, ray_memory, ray_tries, ray_wait, ray_ship, ray_mixed)
-        if share and coverage:
-            raise typer.BadParameter("--coverage measures this process only; omit --ray")
         tracing: Any = traced() if coverage else nullcontext({})
         if share:
             branches: dict[str, str] = {}
@@ -180,7 +187,14 @@ def hold_laws(
 
 
 def bar(console: Console) -> Progress:
-    return Progress(SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=console, transient=True)
+    return Progress(
+        SpinnerColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class Watch:

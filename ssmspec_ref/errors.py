@@ -5,6 +5,7 @@ SpecError
 │   ├── ShapeMismatch         an axis has two sizes, or an array has too many or too few axes
 │   ├── PrecisionError        the oracle computes in float64 only; tokens and lengths are int64, masks bool
 │   ├── ParameterError        a parameter lies outside its domain
+│   │   └── OptionError       a value on the command line, or options that cannot be given together
 │   ├── EmptyWindow           a window without tokens
 │   ├── LengthError           a row is longer than the window, or negative
 │   ├── SlotError             a slot twice in a batch, or outside the pool
@@ -37,6 +38,10 @@ class PrecisionError(ArgumentError, TypeError):
 
 class ParameterError(ArgumentError):
     """A parameter outside its domain."""
+
+
+class OptionError(ParameterError):
+    """A value on the command line, or options that cannot be given together."""
 
 
 class EmptyWindow(ArgumentError):

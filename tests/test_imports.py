@@ -17,7 +17,7 @@ PACKAGES = {
     "property_tests": ROOT / "property_tests",
     "perf_gates": ROOT / "perf_gates",
 }
-NAMES_AND_TYPES = {"ssmspec_ref.shapes", "ssmspec_ref.errors", "ssmspec_ref.contract", "ssmspec_ref.registry"}
+NAMES_AND_TYPES = {f"ssmspec_ref.{name}" for name in ("shapes", "errors", "contract", "registry", "options")}
 ALLOWED = {
     "ssmspec_ref": {"numpy", "jaxtyping"},
     "ssmspec_kernels": {"torch", "triton"} | NAMES_AND_TYPES,

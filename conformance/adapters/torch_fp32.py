@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from ssmspec_ref.contract import Capability, NumericContract, Subject
+from ssmspec_ref.options.extras import installing
 from ssmspec_ref.shapes import Array
 
 from .peer_kernels.sources import one
 
 FP32 = NumericContract()
 BF16_STATE = NumericContract(state="bf16", stored_every_token=True)
-ABSENT = "torch is not installed: pip install 'ssmspec[torch]'"
+ABSENT = f"torch is not installed; {installing('torch')}"
 
 
 def subjects(device: str) -> tuple[Subject, ...]:

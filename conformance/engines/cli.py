@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -13,9 +14,15 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 from rich.console import Console
 
+from ssmspec_ref.options import files
+from ssmspec_ref.options.extras import installing
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import one_of
+
 from ..errors import ConformanceError
 from ..isolation.memory import allowed
-from ..refusal import FAILED, nearest, refused
+from ..progress.estimate import left
+from ..refusal import FAILED, refused
 
 if TYPE_CHECKING:
     from .judge import Engine, Found
@@ -41,6 +48,7 @@ SAMPLED = {Tier.smoke: 0, Tier.standard: 240, Tier.long: 2000}
 
 
 def engine(
+    context: typer.Context,
     engine: Annotated[str, typer.Option(help=ENGINE)],
     model: Annotated[list[Path] | None, typer.Option(help=MODEL)] = None,
     family: Annotated[list[str] | None, typer.Option(help="Of the small checkpoints: only these.")] = None,
@@ -68,14 +76,32 @@ def engine(
     holds every configuration (drafts, batches, chunks, caches) against the engine's own plain output.
     """
     try:
-        from .known import opener
+        from .known import is_server, opener
         from .protocol import Dtype
+        from .small import CONFIGS, STORED
         from .table import show, write
     except ImportError as error:
-        raise refused(ConformanceError(f"schedules need hypothesis ({error}): pip install 'ssmspec[engine]'")) from error
+        raise refused(ConformanceError(f"schedules need hypothesis ({error}); {installing('engine')}")) from error
     progress = Console(stderr=True)
-    if dtype not in get_args(Dtype):
-        raise typer.BadParameter(f"--dtype is {dtype!r}{nearest(dtype, get_args(Dtype))}; give {', '.join(get_args(Dtype))}")
+    one_of("--dtype", dtype, get_args(Dtype))
+    one_of("--stored", stored, STORED)
+    for option, names in (("--family", family or []), ("--control", [control] if control else [])):
+        for name in names:
+            one_of(option, name, CONFIGS)
+    files.writable("--report", report, parents=True)
+    typed, command = Typed(context), engine.startswith("program:")
+    if is_server(engine):
+        typed.unused(
+            ["--python", "--memory", "--configuration"], "a server was started by somebody else, in one configuration"
+        )
+    else:
+        typed.unused(["--plain"], "it is the server without speculation of an http: engine", "give --configuration plain")
+    if command:
+        typed.unused(["--python"], "the command of program: starts the engine", "put it into the command")
+    if not model:
+        typed.unused(["--drafter"], "the small checkpoints have drafters of their own", "give --model")
+    elif not (family or control):
+        typed.unused(["--stored"], "it says how small checkpoints are made, and --model names one", "omit --model")
     count = MANY[tier] if schedules is None else schedules
     limit = None if memory is None else allowed(memory)
     try:
@@ -85,16 +111,14 @@ def engine(
         other = None if plain is None else opener(plain, None, timeout)
         with tempfile.TemporaryDirectory() as made:
             found: dict[str, Found] = {}
-            for name, folder, draft in checkpoints(model, family, control, drafter, Path(made), (seed, stored)):
+            of_each = [
+                (name, folder, chosen_of(configurations(draft, tier, dtype, beside(folder, "recurrent")), configuration))
+                for name, folder, draft in checkpoints(model, family, control, drafter, Path(made), (seed, stored))
+            ]
+            watch = Watch(progress, sum(1 if is_server(engine) else len(chosen) for *_, chosen in of_each))
+            for name, folder, chosen in of_each:
                 progress.print(f"judging {engine} on {name}", style="dim", highlight=False, markup=False)
-                chosen = chosen_of(
-                    configurations(draft, tier, dtype, folder.with_name(f"{folder.name}-recurrent")), configuration
-                )
-
-                def watch(line: str) -> None:
-                    progress.print(f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
-
-                one = judged(opened, other, folder, chosen, engine.startswith("http"), (count, seed, SAMPLED[tier]), watch)
+                one = judged(opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch)
                 one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
                 where = ["--model" if model and name not in SMALL else "--family", name]
                 line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]
@@ -109,6 +133,23 @@ def engine(
         raise typer.Exit(FAILED)
 
 
+class Watch:
+    """Prints each configuration that has ended, with an estimate of the time that the others take."""
+
+    def __init__(self, console: Console, count: int) -> None:
+        self.console, self.count, self.done, self.began = console, count, 0, time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        self.done += 1
+        told = f"  {self.done}/{self.count}  {line}{left(self.began, self.done, self.count, 1)}"
+        self.console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def beside(folder: Path, what: str) -> Path:
+    """The folder with this ending beside a checkpoint."""
+    return folder.with_name(f"{folder.name}-{what}")
+
+
 def checkpoints(
     model: list[Path] | None,
     family: list[str] | None,
@@ -121,24 +162,19 @@ def checkpoints(
 
     Raises: ConformanceError.
     """
-    from .small import CONFIGS, STORED, pair
+    from .small import pair
 
     if drafter is not None and not (drafter / "config.json").is_file():
         raise ConformanceError(f"--drafter {drafter} holds no config.json; give the folder of a checkpoint")
-    if how[1] not in STORED:
-        raise ConformanceError(f"--stored is {how[1]!r}; give {' or '.join(STORED)}")
-
     wanted = [] if control is None else [control]
     wanted += list(family or (() if model else SMALL))
-    if unknown := [name for name in wanted if name not in CONFIGS]:
-        raise ConformanceError(f"no small checkpoint is of the family {unknown[0]!r}; the families are {', '.join(CONFIGS)}")
     found: list[tuple[str, Path, Path | None]] = [(name, *pair(name, made, how[0], dtype=how[1])) for name in wanted]
     for folder in model or ():
         if not (folder / "config.json").is_file():
             why = "holds no config.json" if folder.is_dir() else "is not a folder"
             raise ConformanceError(f"--model {folder} {why}; give the folder of a checkpoint")
-        beside = folder.with_name(f"{folder.name}-drafter")
-        found.append((str(folder), folder.resolve(), drafter or (beside.resolve() if beside.is_dir() else None)))
+        there = beside(folder, "drafter")
+        found.append((str(folder), folder.resolve(), drafter or (there.resolve() if there.is_dir() else None)))
     return found
 
 
@@ -169,9 +205,9 @@ def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path
 
 
 def chosen_of(every: "dict[str, Options]", wanted: list[str] | None) -> "dict[str, Options]":
-    """The requested configurations. Raises: ConformanceError for one that does not exist."""
-    if unknown := [name for name in wanted or () if name not in every]:
-        raise ConformanceError(f"no configuration is named {unknown[0]!r}; there are {', '.join(every)}")
+    """The requested configurations. Raises: OptionError for one that does not exist."""
+    for name in wanted or ():
+        one_of("--configuration", name, every)
     return {name: options for name, options in every.items() if not wanted or name == "plain" or name in wanted}
 
 
@@ -188,17 +224,19 @@ def judged(
     from .checkpoint import NoOracle, read
     from .judge import Judge
 
+    weights, notes = None, []
     try:
         weights = read(folder)
     except NoOracle as error:
-        weights = None
-        watch(f"same model: not judged: {error}")
+        notes = [f"same model: not judged: {error}"]
     if server:
         first = next(iter(chosen.values()))
         chosen = {"served": first} if plain else {"plain": first}
     size = 64 if weights is not None else vocabulary(folder)
     schedules, seed, samples = many
-    return Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples).run(chosen)
+    found = Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples).run(chosen)
+    found.notes = [*notes, *found.notes]
+    return found
 
 
 def vocabulary(folder: Path) -> int:

@@ -19,7 +19,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self, address: str, answering: float = ANSWERING) -> None:
         parts = urlsplit(address.removeprefix("http:") if address.startswith("http:http") else address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _port(parts):
             raise EngineDied(f"{address!r} is no address; give one such as http:http://127.0.0.1:8000")
         self.parts, self.answering = parts, answering
         self.form, self.name = "", ""
@@ -119,6 +119,14 @@ class Server:
             raise EngineDied(
                 f"{self.parts.netloc} gave no answer to {path}: {clean(str(error) or type(error).__name__)}"
             ) from None
+
+
+def _port(parts: SplitResult) -> bool:
+    """Whether the port of an address is a number, or left out."""
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
 
 
 def _openai(request: Request, name: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .protocol import Answer, Options, Request, Started
 from .schedules import LONGEST, Ask, Schedule, features, schedules, told
 
 KEPT, DRAFTED = "log-probabilities kept", "log-probabilities of drafted tokens"
+IDLE = ("not exercised", "not observable")
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure."""
 
@@ -69,6 +70,8 @@ class Found:
     requests: int = 0
     tokens: int = 0
     counts: dict[str, list[int]] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    """Configurations whose answers say how many drafts were accepted."""
     notes: list[str] = field(default_factory=list)
     named: frozenset[str] = frozenset()
     """Configurations that the user named: one that the engine refuses leaves the verdict unknown."""
@@ -78,7 +81,7 @@ class Found:
 
     def outcome(self, configuration: str, law: str) -> Outcome:
         """Of one cell, with the floor of activity: where no draft was accepted, or none rejected, the law is not passed; nor
-        where log-probabilities are 0 of some of the tokens."""
+        where the engine does not tell how many were; nor where log-probabilities are 0 of some of the tokens."""
         cell = self.cells.get((configuration, law))
         if cell is None:
             return "not exercised"
@@ -86,6 +89,8 @@ class Found:
         if law == KEPT and found == "passed" and cell.counts["not judged"]:
             return "not judged"
         if law == "speculation" and found in ("passed", "near tie"):
+            if configuration not in self.told:
+                return "not observable"
             drafted, accepted = self.counts.get(configuration, [0, 0])
             if not accepted or accepted == drafted:
                 return "not exercised"
@@ -100,7 +105,7 @@ class Found:
         """Nothing failed, something passed, and every configuration exercised what it is meant to test."""
         unknown = [key for key in self.cells if self.outcome(*key) == "near tie"]
         unknown += [key for key in self.cells if key[1] == KEPT and self.outcome(*key) == "not judged"]
-        idle = [c for c in self.counts if c not in self.refusals and self.outcome(c, purpose(c)) == "not exercised"]
+        idle = [c for c in self.counts if c not in self.refusals and self.outcome(c, purpose(c)) in IDLE]
         unknown += [(c, purpose(c)) for c in self.refusals if c in self.named]
         return not (self.red or unknown or idle) and any(self.outcome(*key) == "passed" for key in self.cells)
 
@@ -491,6 +496,8 @@ class Run:
             sums = found.counts[self.name]
             sums[0] += answer.drafted or 0
             sums[1] += answer.accepted or 0
+            if answer.drafted is not None and answer.accepted is not None:
+                found.told.add(self.name)
             for law in applied(request, beside, self.options, answer, how):
                 if outcome != "differs":
                     found.count(self.name, law, outcome)

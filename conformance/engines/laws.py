@@ -31,7 +31,7 @@ from ssmspec_ref.near_ties import first_difference
 from .oracle import Oracle
 from .protocol import Answer, Options, Request
 
-Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exercised", "not judged"]
+Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exercised", "not judged", "not observable"]
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
     "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "seed", "drafts",

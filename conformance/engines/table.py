@@ -12,7 +12,11 @@ from rich.text import Text
 from .judge import Found
 from .laws import LAWS, LOSSLESS, SAME
 
-SHORT = {"not exercised": "-", "not judged": "?", "refused": "refused"}
+SHORT = {"not exercised": "-", "not judged": "?", "refused": "refused", "not observable": "not observable"}
+UNTOLD = (
+    "the engine does not say how many drafts were accepted, and one that drafts nothing would answer the same; "
+    "give `drafted` and `accepted` in its answers"
+)
 COLOUR = {"passed": "green", "differs": "bold red", "died": "bold red", "near tie": "yellow"}
 
 
@@ -38,6 +42,8 @@ def show(console: Console, found: Mapping[str, Found]) -> None:
             for line in (*failure.schedule, failure.explained, failure.rerun):
                 if line:
                     console.print(Text(f"    {line}"), soft_wrap=True)
+        for configuration in (c for c, law in one.cells if one.outcome(c, law) == "not observable"):
+            console.print(Text(f"{configuration}: not observable: {UNTOLD}", style="yellow"), soft_wrap=True)
         for note in one.notes:
             console.print(Text(note, style="yellow"), soft_wrap=True)
         drafts = "; ".join(f"{name} {accepted}/{drafted}" for name, (drafted, accepted) in one.counts.items() if drafted)

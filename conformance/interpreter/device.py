@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ssmspec_ref.options.extras import installing
+
 from ..device import observed
 from ..errors import AdapterUnavailable
 
@@ -29,9 +31,8 @@ def placed(device: str) -> Iterator[str]:
     try:
         from .faithful import faithful
     except ImportError as error:
-        raise AdapterUnavailable(
-            "triton is not installed here; to interpret kernels: pip install 'ssmspec[kernels]'"
-        ) from error
+        told = f"triton is not installed here; to interpret kernels, {installing('kernels')}"
+        raise AdapterUnavailable(told) from error
     with faithful(), _counted():
         yield "cpu"
 

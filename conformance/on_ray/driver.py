@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from ssmspec_ref.options.extras import installing
+
 from .options import LOCAL, Share
 
 NODES = 20
@@ -140,7 +142,7 @@ def main(descriptor: int) -> None:
     try:
         import ray
     except ImportError as error:
-        told = f"--ray needs Ray ({error}); pip install 'ssmspec[ray]'"
+        told = f"--ray needs Ray ({error}); {installing('ray')}"
         end.send_bytes(pickle.dumps(("refused", "ClusterUnavailable", told)))
         return
     try:

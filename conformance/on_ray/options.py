@@ -10,6 +10,8 @@ from ..errors import ClusterUnavailable
 LOCAL = "local"
 PANEL = "On a Ray cluster"
 GIB = 2**30
+NAMES = tuple(f"--ray-{name}" for name in ("cpus", "gpus", "memory", "tries", "wait", "ship", "mixed"))
+"""The options that have no use without an address."""
 
 Address = Annotated[
     str | None,
@@ -77,11 +79,9 @@ def share(
 ) -> Share | None:  # fmt: skip
     """The share given by the options; None without an address.
 
-    Raises: ClusterUnavailable for an address of Ray's client; typer.BadParameter for other options without an address.
+    Raises: ClusterUnavailable for an address of Ray's client.
     """
     if address is None:
-        if (cpus, gpus, memory, tries, wait, ship, mixed) != (1.0, None, 0.0, 3, 600.0, None, False):
-            raise typer.BadParameter("the --ray-… options need --ray ADDRESS")
         return None
     if address.startswith("ray://"):
         raise ClusterUnavailable(

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ssmspec_ref.options.words import nearest
+
 from ..errors import UnknownCase
-from ..refusal import nearest
 from ..suite import find
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ssmspec_ref.options.words import nearest
+
 from ..errors import ConformanceError, ReportError, UnknownCase
 from ..progress.folder import RunFolder
-from ..refusal import nearest
 from ..report.artefacts import write
 from ..report.matrix import failures, left_out, matrix
 from ..report.stream import Diagnosis, Result, header

@@ -206,6 +206,8 @@ def read_report(path: Path) -> Report:
     Raises: ReportError for a file that is not a report, that was truncated, or whose counts or digest do not match; OSError.
     """
     path = file_of(path)
+    if not path.is_file():
+        raise ReportError(f"{path} does not exist; give a report.jsonl, or the folder of a run of `ssmspec conform run`")
     text = path.read_bytes()
     check_schema(path, text)
     try:

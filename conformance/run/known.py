@@ -20,9 +20,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ssmspec_ref.contract import Verdict
+from ssmspec_ref.options.words import nearest
 
 from ..errors import KnownListError
-from ..refusal import nearest
 from ..report.stream import Model
 
 FOLDER = Path(__file__).parent.parent / "known"

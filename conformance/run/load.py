@@ -11,11 +11,12 @@ from typing import Any
 
 from ssmspec_ref.contract import Adapter, Capability, Decoding, Limits, NumericContract, Subject
 from ssmspec_ref.errors import Unsupported
+from ssmspec_ref.options.extras import installing
+from ssmspec_ref.options.words import nearest
 
 from .. import adapters
 from ..errors import AdapterUnavailable, ConformanceError, MalformedAdapter, UnknownAdapter
 from ..isolation import text
-from ..refusal import nearest
 from .calls import tail
 
 PROGRAM = "program "
@@ -158,7 +159,7 @@ def _check(made: Adapter, where: str, came: Any, kind: Any) -> None:
 def _installing(package: str) -> str:
     """How to install a package."""
     if package in EXTRAS:
-        return f"install ssmspec's extra {EXTRAS[package]}, such as pip install '../ssmspec[{EXTRAS[package]}]'"
+        return installing(EXTRAS[package])
     if package in WHEELS:
         return f"python -m conformance.adapters.unpack {WHEELS[package]} --into FOLDER, and put FOLDER on PYTHONPATH"
     return f"pip install {DISTRIBUTIONS.get(package, package)}"

@@ -7,12 +7,12 @@ from functools import cache
 from zlib import crc32
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, Subject
+from ssmspec_ref.options.words import nearest
 
 from ..cases import Case
 from ..errors import MalformedAdapter, UnknownCase, UnknownLimit, UnknownOperation
 from ..judge.shrink import within
 from ..judge.verdict import OTHER
-from ..refusal import nearest
 from ..report.stream import Result
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification

@@ -25,6 +25,7 @@ import numpy as np
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.options.extras import installing
 
 from ..errors import AdapterUnavailable, ProgramError
 from ..isolation.text import LONGEST
@@ -83,13 +84,16 @@ class Program:
     """A program that runs until it fails; the next question starts it again."""
 
     def __init__(self, command: str) -> None:
-        self.words = shlex.split(command)
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            raise AdapterUnavailable(f"{command} cannot be read as a command: {error}; close every quotation") from error
         if not self.words:
             raise AdapterUnavailable("the command of the program is empty; give what starts it, such as 'python program.py'")
         try:
             self.tensors: Any = import_module("safetensors.numpy")
         except ImportError as error:
-            raise AdapterUnavailable(f"programs need safetensors ({error}): pip install 'ssmspec[program]'") from error
+            raise AdapterUnavailable(f"programs need safetensors ({error}); {installing('program')}") from error
         self.folder = tempfile.TemporaryDirectory()
         self.child: subprocess.Popen[str] | None = None
 

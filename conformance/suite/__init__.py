@@ -1,11 +1,11 @@
 """The operations that the suite tests."""
 
 from ssmspec_ref.contract import OPERATIONS
+from ssmspec_ref.options.words import nearest
 from ssmspec_ref.registry import Rows
 
 from ..cases import Case, split
 from ..errors import UnknownCase
-from ..refusal import nearest
 from .acceptance import SPECIFICATIONS as ACCEPTANCE
 from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV

@@ -12,12 +12,12 @@ from zlib import crc32
 import numpy as np
 
 from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract
+from ssmspec_ref.options.words import nearest
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
 from ..judge.draw import DEAD, finite
-from ..refusal import nearest
 from .cover import cover
 
 DRAWN = {"standard": 2, "deep": 40}

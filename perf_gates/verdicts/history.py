@@ -112,9 +112,15 @@ def line(run: Run, accepted: str = "") -> str:
 
 
 def runs(file: Path = FILE) -> list[Run]:
-    """All saved runs, the oldest first."""
-    read = [json.loads(row) for row in file.read_text().splitlines()] if file.exists() else []
-    return [Run(r["machine"], {name: Time(**time) for name, time in r["times"].items()}) for r in read]
+    """All saved runs, the oldest first. Raises: PlaceError for a file that is not a history."""
+    found = []
+    for number, row in enumerate(file.read_text(encoding="utf-8").splitlines() if file.exists() else [], 1):
+        try:
+            read = json.loads(row)
+            found.append(Run(read["machine"], {name: Time(**time) for name, time in read["times"].items()}))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlaceError(f"{file}, line {number}, is not a saved run: {error}; name a history, or a new file") from None
+    return found
 
 
 def keep(run: Run, file: Path, accepted: str = "") -> bool:

@@ -6,6 +6,7 @@ examples in the database are tried before anything is drawn, on every worker tha
 """
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from ..sessions.machine import machine
 from ..sessions.totals import Totals, merged
 from ..store import failures, state
 from ..store.failures import Kept
-from .database import open_database
+from .database import DatabaseUnavailable, open_database
 
 PARTS = "parts.jsonl"
 TARGETED = 4
@@ -120,14 +121,20 @@ class Campaign:
     @contextmanager
     def opened(self) -> Iterator[ExampleDatabase]:
         """Locks the folder for this process, marks it as unfinished, and opens its database; at the end sends unsent
-        failures.
+        failures. A folder that is made for a campaign that cannot begin is removed again.
 
         Raises: StoreError, DatabaseUnavailable.
         """
+        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
         with state.owned(self.folder):
-            database = open_database(self.database, self.folder)
-            lines.read(self.folder / PARTS)
-            failures.kept(self.folder)
+            try:
+                database = open_database(self.database, self.folder)
+                lines.read(self.folder / PARTS)
+                failures.kept(self.folder)
+            except (DatabaseUnavailable, StoreError):
+                for folder in made[-1:]:
+                    shutil.rmtree(folder)
+                raise
             state.begin(self.folder)
             try:
                 yield database

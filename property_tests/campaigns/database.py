@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
+from ssmspec_ref.options.extras import installing
+
 from ..store.synced import Synced
 
 REDIS = ("redis://", "rediss://", "unix://")
@@ -74,7 +76,7 @@ def redis(place: str) -> ExampleDatabase:
         from redis import Redis
         from redis.exceptions import RedisError
     except ImportError as error:
-        raise DatabaseUnavailable(f"{place} needs the Redis client; pip install 'ssmspec[fuzz]'") from error
+        raise DatabaseUnavailable(f"{place} needs the Redis client; {installing('fuzz')}") from error
     try:
         server = Redis.from_url(place, socket_timeout=ANSWER, socket_connect_timeout=ANSWER)
         server.ping()

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ssmspec_ref.errors import ParameterError, SpecError
+from ssmspec_ref.errors import OptionError, SpecError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.typed import Typed
 
 from ..cli.refusal import refused
 
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Time decoding steps by method, window, tree and batch.")
 FAILED, UNFINISHED = 1, 3
-FEW = 2
 """Exit codes: a step failed, the others are in the file; time ran out, run it again with the same file."""
+FEW = 2
+"""Steps to measure before the remaining time is estimated."""
+OF_A_PLAN = ("--model", "--method", "--windows", "--trees", "--batches", "--drafts")
+ALONE = ("--papers", "--device")
+"""Options that a plan sets itself, and further ones that --tiny sets."""
 
 
 @app.callback(invoke_without_command=True)
@@ -39,14 +45,16 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="JSON file for the results. Steps already in it are not measured again.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Start no new step after this many seconds.")] = 480.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Start no new step after this many seconds.")] = 480.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Measure steps with random weights. The table goes to standard output."""
     console, progress = Console(width=190), Console(stderr=True, soft_wrap=True, highlight=False)
     try:
+        plan = "--tiny" if tiny else "--papers"
         if tiny or papers:
-            _check_alone("--tiny" if tiny else "--papers", context, tiny)
+            Typed(context).unused(OF_A_PLAN + ALONE * tiny, f"{plan} chooses its own steps", f"omit {plan}")
+        files.writable("--out", out)
         subjects = _subjects(tiny, papers, model, method, windows, trees, batches, drafts)
         report, left = _run(subjects, "cpu" if tiny else device, out, seconds, progress)
     except (SpecError, ModuleNotFoundError) as error:
@@ -70,14 +78,6 @@ def bench(
         raise typer.Exit(UNFINISHED)
 
 
-def _check_alone(plan: str, context: typer.Context, tiny: bool) -> None:
-    """Raises: ParameterError for an option that the given plan sets itself."""
-    named = ("model", "method", "windows", "trees", "batches", "drafts", *(("papers", "device") if tiny else ()))
-    given = [name for name in named if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
-    if given:
-        raise ParameterError(f"{plan} chooses its own steps, so --{', --'.join(given)} cannot be given too; omit one")
-
-
 def _subjects(
     tiny: bool, papers: bool, model: str, method: str, windows: str, trees: str, batches: str, drafts: str
 ) -> "tuple[Subject, ...]":
@@ -95,10 +95,13 @@ def _subjects(
 
 
 def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """Raises: ParameterError."""
+    """Raises: OptionError."""
+    least = 2 if name in ("windows", "trees") else 1
     with suppress(ValueError):
-        return tuple(int(part) for part in text.split(","))
-    raise ParameterError(f"{name} is {text!r}; it must be whole numbers with commas between them")
+        numbers = tuple(int(part) for part in text.split(","))
+        if min(numbers) >= least:
+            return numbers
+    raise OptionError(f"--{name} is {text!r}; it must be whole numbers of {least} or more, with commas between them")
 
 
 def _run(

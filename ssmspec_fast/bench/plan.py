@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.options.words import one_of
 
 from .models import DIMS
 from .subjects import METHODS, Subject, tree_of
@@ -30,8 +31,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for kind, names, known in (("model", self.models, DIMS), ("method", self.methods, METHODS)):
-            if wrong := [name for name in names if name not in known]:
-                raise ParameterError(f"{kind} is {wrong[0]!r}; it must be one of {', '.join(known)}")
+            for name in names:
+                one_of(f"--{kind}", name, known)
         numbers = (*self.windows, *self.trees, *self.batches, *self.drafts)
         if any(n < 1 for n in numbers) or any(n < 2 for n in (*self.windows, *self.trees)):
             raise ParameterError(f"sizes are {numbers}; windows and trees must be 2 or more, batches and drafts 1 or more")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ssmspec_ref.errors import ParameterError, Unsupported
+from ssmspec_ref.options.words import nearest
 
 from ..accept import Acceptance
 from ..accept.greedy import Greedy
@@ -35,7 +36,6 @@ from ..models.model import Model
 from ..models.tokenizer import Bare
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
-from .refusal import nearest
 
 METHODS: dict[str, Callable[[int], Method]] = {
     "plain": lambda rows: Plain(),

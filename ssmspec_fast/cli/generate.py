@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from ssmspec_ref.errors import ParameterError, SpecError
+from ssmspec_ref.errors import OptionError, ParameterError, SpecError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import nearest
 
-from .refusal import nearest, refused
+from .refusal import refused
 
 if TYPE_CHECKING:
     from ..accept.processors import Sampling
@@ -26,12 +29,17 @@ DIFFERS, FAILED, INTERRUPTED = 1, 1, 130
 SHIPPED = Path(__file__).parent.parent / "checkpoints"
 WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
 """Drafters that are no checkpoint."""
+NOT_OF_THE_DEMO = (
+    "--acceptance", "--stop", "--temperature", "--top-k", "--top-p", "--repetition", "--presence", "--frequency",
+    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare",
+)  # fmt: skip
 SMALL = 64 * 10**6
 """Bytes of weights below which one thread is used."""
 
 
 @app.callback(invoke_without_command=True)
 def generate(
+    context: typer.Context,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
     ] = None,
@@ -46,12 +54,12 @@ def generate(
     mode: Annotated[
         str | None, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")
     ] = None,
-    drafts: Annotated[int, typer.Option(help="Draft tokens per step.")] = 4,
-    rows: Annotated[int, typer.Option(help="Draft chains per prompt (ngram only).")] = 1,
+    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
+    rows: Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")] = 1,
     tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt. Repeat the option for several.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="File with one prompt a line, or JSON lines with `prompt`.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="Maximum tokens per completion.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=0, help="Maximum tokens per completion.")] = 128,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends a completion. Repeat the option for several.")
     ] = None,
@@ -62,13 +70,13 @@ def generate(
     presence: Annotated[float, typer.Option(help="Presence penalty.")] = 0.0,
     frequency: Annotated[float, typer.Option(help="Frequency penalty.")] = 0.0,
     min_tokens: Annotated[int, typer.Option(help="Minimum tokens before an end of sequence.")] = 0,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    slots: Annotated[int, typer.Option(help="Prompts decoded at once.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    slots: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
     dtype: Annotated[
         str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
     ] = None,
-    memory: Annotated[int | None, typer.Option(help="Memory limit in bytes. Default: what is free.")] = None,
+    memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print completions and statistics as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file, completely or not at all.")] = None,
     compare: Annotated[
@@ -87,11 +95,22 @@ def generate(
         defaults.pop("method", None)
     given |= {name: value for name, value in defaults.items() if given[name] is None}
     with _one_line(progress, out):
+        _check_use(Typed(context), demo, drafter, tree, temperature)
+        if prompts is not None:
+            files.readable("--prompts", prompts)
         texts = _prompts(prompt or [], prompts)
+        checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
+        if demo and len(texts) > 1:
+            raise OptionError(f"--demo completes one prompt, but {len(texts)} were given; give one, or omit --demo")
         if demo:
             same = _demo(console, progress, checkpoint, drafter, texts, max_tokens, given)
             raise typer.Exit(0 if same else DIFFERS)
-        checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
+        if min_tokens > max_tokens:
+            raise OptionError(
+                f"--min-tokens is {min_tokens}, more than --max-tokens, {max_tokens}; give fewer, or more to it"
+            )
+        if "" in (stop or []):
+            raise OptionError("--stop is empty, and every completion would end at once; give a text")
         sampling = _sampling(
             temperature=temperature, top_k=top_k, top_p=top_p,
             repetition=repetition, presence=presence, frequency=frequency, min_tokens=min_tokens,
@@ -118,6 +137,23 @@ def generate(
 
             same = compared(progress, Path(str(checkpoint)), texts, max_tokens, stop or [], given, room, done)
             raise typer.Exit(0 if same else DIFFERS)
+
+
+def _check_use(typed: Typed, demo: bool, drafter: str | None, tree: str | None, temperature: float) -> None:
+    """Raises: OptionError for options that would be ignored."""
+    if demo:
+        typed.unused(
+            NOT_OF_THE_DEMO, "--demo completes one prompt greedily and compares it with plain decoding", "omit --demo"
+        )
+        return
+    if drafter is None:
+        typed.unused(["--drafts", "--rows"], "no drafter was given", "give --drafter")
+    if drafter is None and temperature == 0:
+        typed.unused(["--acceptance"], "no drafter was given, and nothing is sampled", "give --drafter")
+    if tree is not None:
+        typed.unused(["--rows", *([] if drafter in WITHOUT_A_MODEL else ["--drafts"])], "--tree says what is drafted")
+    if temperature == 0:
+        typed.unused(["--top-k", "--top-p", "--seed"], "at temperature 0 nothing is sampled", "give --temperature")
 
 
 def _console(stderr: bool) -> Console:
@@ -212,7 +248,7 @@ def _as_json(texts: list[str], done: "Generation") -> dict[str, Any]:
 
 def write_whole(file: Path, text: str) -> None:
     """Writes the whole text, or leaves the file unchanged."""
-    part = _part(file)
+    part = file.with_name(f".{file.name[:200]}.{os.getpid()}")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(file)
@@ -221,11 +257,6 @@ def write_whole(file: Path, text: str) -> None:
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
-
-
-def _part(file: Path) -> Path:
-    """The temporary file that is written before it replaces the target."""
-    return file.with_name(f".{file.name[:200]}.{os.getpid()}")
 
 
 def _prompts(given: list[str], file: Path | None) -> list[str]:
@@ -288,15 +319,7 @@ def _check(checkpoint: Path | None, texts: list[str], out: Path | None) -> None:
     for text in texts:
         if text.encode(errors="replace").decode() != text:
             raise ParameterError(f"a prompt is not valid UTF-8: {text[:40]!r}; give text")
-    if out is not None:
-        if not out.parent.is_dir() or out.is_dir():
-            raise ParameterError(f"{out} cannot be written: {out.parent} is not a folder, or {out} is one")
-        try:
-            with _part(out).open("w"):
-                pass
-            _part(out).unlink()
-        except OSError as error:
-            raise ParameterError(f"{out} cannot be written: {error.strerror}; give another --out") from error
+    files.writable("--out", out)
 
 
 def _demo(

@@ -1,5 +1,6 @@
 """`ssmspec serve`: serves a checkpoint at an OpenAI-compatible endpoint."""
 
+import os
 import socket
 from ipaddress import ip_address
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ssmspec_ref.errors import ParameterError, SpecError
+from ssmspec_ref.errors import OptionError, ParameterError, SpecError
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import one_of
 
 from .generate import WITHOUT_A_MODEL, shipped
 from .refusal import refused
@@ -15,11 +18,14 @@ from .refusal import refused
 if TYPE_CHECKING:
     from ..serve.server import Server
 
+ACCEPTANCES = ("naive", "multi-step", "rejection")
+"""Rules that sample: requests choose their temperature."""
 app = typer.Typer(pretty_exceptions_enable=False, help="Serve a checkpoint over HTTP, in the form of OpenAI's API.")
 
 
 @app.callback(invoke_without_command=True)
 def serve(
+    typed: typer.Context,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
     ] = None,
@@ -35,45 +41,51 @@ def serve(
         typer.Option(help="Acceptance rule: naive (with a seed, the tokens of plain decoding), multi-step, rejection."),
     ] = "naive",
     mode: Annotated[str, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")] = "bitwise",
-    drafts: Annotated[int, typer.Option(help="Draft tokens per step.")] = 4,
-    rows: Annotated[int, typer.Option(help="Draft chains per prompt (ngram only).")] = 1,
+    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
+    rows: Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")] = 1,
     tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")] = None,
-    slots: Annotated[int, typer.Option(help="Completions decoded at once.")] = 8,
-    context: Annotated[int, typer.Option(help="Most tokens of a prompt and its completion together.")] = 2048,
+    slots: Annotated[int, typer.Option(min=1, help="Completions decoded at once.")] = 8,
+    context: Annotated[int, typer.Option(min=2, help="Most tokens of a prompt and its completion together.")] = 2048,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
     dtype: Annotated[
         str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
     ] = None,
-    memory: Annotated[int | None, typer.Option(help="Memory limit in bytes. Default: what is free.")] = None,
+    memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model for clients. Default: the folder's.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every network of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: a free one.")] = 8000,
     api_key: Annotated[
         str | None,
         typer.Option(envvar="SSMSPEC_API_KEY", help="Key that clients must send; better set in the environment."),
     ] = None,
     queue: Annotated[int, typer.Option(help="Completions that may wait; one more is answered by 429.")] = 256,
-    most_choices: Annotated[int, typer.Option(help="Most completions of one request: prompts times n.")] = 16,
-    most_bytes: Annotated[int, typer.Option(help="Most bytes of one request.")] = 1 << 20,
-    drain: Annotated[int, typer.Option(help="Seconds that running requests may take after SIGTERM or Ctrl-C.")] = 30,
+    most_choices: Annotated[int, typer.Option(min=1, help="Most completions of one request: prompts times n.")] = 16,
+    most_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of one request.")] = 1 << 20,
+    drain: Annotated[int, typer.Option(min=0, help="Seconds that running requests may take after SIGTERM or Ctrl-C.")] = 30,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. The address goes to standard error once the server listens."""
     limits = {"queue": queue, "choices": most_choices, "bytes": most_bytes, "key": api_key}
     drafting = {"drafts": drafts, "rows": rows, "tree": tree}
     room = {"slots": slots, "cache": context, "mode": mode, "device": device, "dtype": dtype, "limit": memory}
     try:
-        for option, number, least in (("context", context, 2), ("queue", queue, max(1, most_choices)), ("drain", drain, 0)):
-            if number < least:
-                raise ParameterError(f"--{option} is {number}; it must be {least} or more")
-        if most_choices < 1 or most_bytes < 1:
-            raise ParameterError(f"--most-choices is {most_choices} and --most-bytes is {most_bytes}; both must be 1 or more")
+        if queue < most_choices:
+            raise OptionError(f"--queue is {queue}; it must be {most_choices} or more, which is --most-choices")
         if api_key == "":
-            raise ParameterError("the API key is empty; give one, or unset SSMSPEC_API_KEY")
+            raise OptionError("the API key is empty; give one, or unset SSMSPEC_API_KEY")
+        if name == "":
+            raise OptionError("--name is empty; give a name, or omit it")
+        one_of("--acceptance", acceptance, ACCEPTANCES)
+        if drafter is None:
+            Typed(typed).unused(["--drafts", "--rows"], "no drafter was given", "give --drafter")
         if checkpoint is None:
-            raise ParameterError("no checkpoint was given; give --checkpoint FOLDER, or the name of one that ships")
-        given = {"method": method, "acceptance": acceptance} | drafting | room
-        server = _server(checkpoint, drafter, name, drain, limits, given)
+            raise OptionError("no checkpoint was given; give --checkpoint FOLDER, or the name of one that ships")
         bound = _socket(host, port)
+        given = {"method": method, "acceptance": acceptance} | drafting | room
+        try:
+            server = _server(checkpoint, drafter, name, drain, limits, given)
+        except BaseException:
+            bound.close()
+            raise
         if api_key is None and not ip_address(bound.getsockname()[0]).is_loopback:
             typer.echo(f"warning: no --api-key; whoever reaches {host} can use this server", err=True)
     except (SpecError, ModuleNotFoundError) as error:
@@ -82,12 +94,13 @@ def serve(
 
 
 def _socket(host: str, port: int) -> socket.socket:
-    """Raises: ParameterError."""
-    if not 0 <= port < 2**16:
-        raise ParameterError(f"cannot listen at {host} port {port}; give --port 0 (a free one) to 65535")
+    """A socket that is bound, before the model is loaded; the server listens at it later. Raises: ParameterError."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        made = socket.socket(family)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(os.name == "posix"))
+        made.bind(address[:2])
+        return made
     except OSError as error:
         raise ParameterError(f"cannot listen at {host} port {port}: {error}; give another --host or --port") from error
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ssmspec_ref.errors import ParameterError, SpecError
+from ssmspec_ref.errors import OptionError, ParameterError, SpecError
+from ssmspec_ref.options import files
+from ssmspec_ref.options.typed import Typed
+from ssmspec_ref.options.words import one_of
 
-from .generate import write_whole
-from .refusal import nearest, refused
+from .generate import WITHOUT_A_MODEL, shipped, write_whole
+from .refusal import refused
 
 if TYPE_CHECKING:
     from ..engine.loop import Engine
@@ -27,24 +30,27 @@ POLICIES = ("continuous", "clearing")
 
 @app.callback(invoke_without_command=True)
 def traffic(
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a Hugging Face checkpoint.")] = None,
+    context: typer.Context,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
+    ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Use a small model with random weights, on the CPU.")] = False,
     drafter: Annotated[
-        str | None, typer.Option(help="Folder of a checkpoint, ngram or lookup. Omit for plain decoding.")
+        str | None, typer.Option(help="A checkpoint's folder or name, ngram or lookup. Omit for plain decoding.")
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
     ] = None,
-    drafts: Annotated[int, typer.Option(help="Draft tokens per step.")] = 4,
+    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
     rate: Annotated[float, typer.Option(help="Mean requests per second.")] = 4.0,
-    requests: Annotated[int, typer.Option(help="Number of requests.")] = 64,
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 64,
     policy: Annotated[str, typer.Option(help="continuous batching, or clearing: serve the queue in batches.")] = "continuous",
-    capacity: Annotated[int, typer.Option(help="Clearing: start a batch when this many requests wait.")] = 8,
-    wait: Annotated[float, typer.Option(help="Clearing: or when the oldest has waited this many seconds.")] = 0.1,
-    tokens: Annotated[int, typer.Option(help="Tokens generated per request.")] = 64,
-    length: Annotated[int, typer.Option(help="Random tokens per prompt.")] = 32,
-    slots: Annotated[int, typer.Option(help="Requests decoded at once.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals and prompts.")] = 0,
+    capacity: Annotated[int, typer.Option(min=1, help="Clearing: start a batch when this many requests wait.")] = 8,
+    wait: Annotated[float, typer.Option(min=0, help="Clearing: or when the oldest has waited this many seconds.")] = 0.1,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens generated per request.")] = 64,
+    length: Annotated[int, typer.Option(min=1, help="Random tokens per prompt.")] = 32,
+    slots: Annotated[int, typer.Option(min=1, help="Requests decoded at once.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and prompts.")] = 0,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures as JSON, in seconds and tokens per second.")
@@ -53,11 +59,14 @@ def traffic(
 ) -> None:
     """Replay Poisson arrivals; print latency, time to the first token and throughput."""
     try:
-        if tokens < 1 or length < 1:
-            raise ParameterError(f"tokens and length are {tokens} and {length}; give 1 or more")
+        if not rate > 0:
+            raise OptionError(f"--rate is {rate:g}; it must be more than 0 requests a second")
+        one_of("--policy", policy, POLICIES)
+        files.writable("--out", out)
+        _check_use(Typed(context), tiny, drafter, policy)
+        checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
         engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
-        if rate > 0:
-            typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
+        typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
         found = _replay(engine, _policy(policy, capacity, wait), rate, requests, tokens, length, seed)
     except (SpecError, ModuleNotFoundError) as error:
         raise refused(error) from error
@@ -71,12 +80,20 @@ def traffic(
         write_whole(out, json.dumps({"summary": held, "served": times}) + "\n")
 
 
+def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str) -> None:
+    """Raises: OptionError for options that would be ignored."""
+    if tiny:
+        given = ("--checkpoint", "--drafter", "--method", "--drafts", "--device")
+        typed.unused(given, "--tiny decodes plainly on the CPU, with a model of its own", "omit --tiny")
+    if drafter is None:
+        typed.unused(["--drafts"], "no drafter was given", "give --drafter")
+    if policy != "clearing":
+        typed.unused(["--capacity", "--wait"], f"--policy is {policy}", "give --policy clearing")
+
+
 def _policy(name: str, capacity: int, wait: float) -> "Policy":
-    """Raises: ParameterError."""
     from ..engine.scheduler import Clearing, Continuous
 
-    if name not in POLICIES:
-        raise ParameterError(f"policy is {name!r}{nearest(name, POLICIES)}; it must be continuous or clearing")
     return Continuous() if name == "continuous" else Clearing(capacity, wait)
 
 
@@ -92,15 +109,6 @@ def _engine(
 ) -> "Engine":
     """The engine, with graphs on a GPU. Raises: ParameterError, and what loading raises."""
     if tiny:
-        beside = {
-            "checkpoint": checkpoint,
-            "drafter": drafter,
-            "method": method,
-            "device": None if device == "cpu" else device,
-        }
-        given = [f"--{name}" for name, value in beside.items() if value is not None]
-        if given:
-            raise ParameterError(f"--tiny decodes plainly on the CPU, so {', '.join(given)} cannot be given too; omit one")
         import torch
 
         from ..bench.models import random_model

@@ -42,21 +42,10 @@ def ssmspec(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("confrom",), "Did you mean 'conform'?"),
-        (("conform", "runn"), "Did you mean 'run'?"),
-        (("conform", "run", "--teir", "smoke"), "--tier"),
-        (("conform", "run", "--tier", "smok"), "(did you mean 'smoke'?)"),
-        (("conform", "run", "--shard", "5/4"), "give part/parts, such as 2/4"),
-        (("conform", "run", "--jobs", "many"), "Invalid value for '--jobs'"),
         (("conform", "run", "--adapter", "referense"), "(did you mean 'reference'?)"),
         (("conform", "run", "--adapter", "mine:adapter", "--subject", "windw"), "(did you mean 'window'?)"),
         (("conform", "run", "--adapter", "mine:adapter", "--operation", "ssd.scna"), "(did you mean 'ssd.scan'?)"),
         (("conform", "run", "--adapter", "mine:adapter", "--device", "gpu"), "give cpu, cuda, cuda:1 or interpreter"),
-        (("conform", "list", "--operation", "delta.setp"), "(did you mean 'delta.step'?)"),
-        (("conform", "explain", "ssd.scann/b1/plain/gentle/s0"), "(did you mean 'ssd.scan'?)"),
-        (("conform", "explain", "ssd.scan/b1/softplus=of/gentle/s0"), "(did you mean 'off'?)"),
-        (("conform", "explain", "ssd.scan/b1/softpluss=off/gentle/s0"), "(did you mean 'softplus'?)"),
-        (("conform", "explain", "ssd.scan/b1/plain/gentel/s0"), "(did you mean 'gentle'?)"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )

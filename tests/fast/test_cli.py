@@ -301,12 +301,11 @@ def test_penalties_are_heeded_also_by_greedy_choices(more: list[str], trained: P
         (["--prompt", "x", "--temperature", "nan"], "ParameterError: temperature is nan"),
         (["--prompt", "x", "--repetition", "0"], "ParameterError: repetition is 0.0"),
         (["--prompt", "x", "--min-tokens", "-1"], "ParameterError: min_tokens is -1"),
-        (["--prompts", "no/such"], "ParameterError: no/such cannot be read as prompts"),
+        (["--prompts", "no/such"], "OptionError: --prompts no/such does not exist"),
         (
             ["--checkpoint", "mamba2", "--prompt", "x", "--out", "no/such/file"],
-            "ParameterError: no/such/file cannot be written",
+            "OptionError: --out no/such/file cannot be written",
         ),
-        (["--checkpoint", "{pair}/mamba2", "--prompt", "x", "--max-tokens", "-3"], "BudgetError: budget is -3"),
         (
             ["--checkpoint", "{pair}/mamba2", "--prompt", "x", "--method", "magic"],
             "ParameterError: method 'magic' does not exist",
@@ -336,7 +335,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setitem(sys.modules, "ssmspec_fast.api", None)
     made = call("--checkpoint", trained / "mamba2", "--prompt", "x")
     assert made.exit_code == REFUSED
-    assert "pip install 'ssmspec[transformers]'" in made.stderr
+    assert "pip install '../ssmspec[transformers]'" in made.stderr
 
 
 def interrupted(*_: Any) -> None:

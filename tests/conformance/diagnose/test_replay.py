@@ -68,7 +68,7 @@ def test_cases_before_one_need_the_one(tmp_path: Path) -> None:
     (tmp_path / "carries.py").write_text(CARRIES.format(free=0))
     done = conform(tmp_path, "run", "--adapter", "carries:adapter", "--before", "x")
     assert done.returncode == 2
-    assert "--before needs --case" in done.stderr
+    assert "it names what runs before one case; omit it, or give --case" in done.stderr
 
 
 @pytest.mark.parametrize(

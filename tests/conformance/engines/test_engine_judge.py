@@ -112,6 +112,19 @@ def test_drafts_that_were_never_accepted_are_not_exercised_and_not_green() -> No
     assert not found.green
 
 
+def test_drafts_that_are_not_counted_are_not_observable_and_not_green() -> None:
+    found = Found(counts={"ngram-4": [0, 0]})
+    found.count("ngram-4", "speculation", "passed")
+    assert found.outcome("ngram-4", "speculation") == "not observable"
+    assert not found.green
+    assert not found.red
+    console = Console(file=StringIO(), width=200)
+    show(console, {"model": found})
+    assert "ngram-4: not observable: the engine does not say" in console.file.getvalue()  # type: ignore[attr-defined]
+    found.told.add("ngram-4")
+    assert found.outcome("ngram-4", "speculation") == "not exercised"
+
+
 def test_a_configuration_that_is_refused_is_no_failure_and_no_pass() -> None:
     found = Judge(Few, "model", None, 5).run({"plain": Options(), "cache": Options(cache=True)})
     assert found.outcome("cache", "cache") == "refused"
@@ -134,8 +147,8 @@ def test_a_configuration_that_the_user_named_and_the_engine_refuses_is_not_green
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--drafter", "no/such"), "--drafter no/such holds no config.json; give the folder of a checkpoint"),
-        (("--dtype", "fp32"), "--dtype is 'fp32' (did you mean 'float32'?); give float32, bfloat16, float64"),
+        (("--drafter", "no/such"), "--drafter no/such has no use: the small checkpoints have drafters of their own"),
+        (("--dtype", "fp32"), "--dtype is 'fp32' (did you mean 'float32'?); it must be one of float32, bfloat16, float64"),
         (("--model", "no/such"), "--model no/such is not a folder; give the folder of a checkpoint"),
     ],
 )

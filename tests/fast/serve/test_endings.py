@@ -198,11 +198,8 @@ def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
     [
         ([], "no checkpoint was given; give --checkpoint FOLDER"),
         (["--checkpoint", "nowhere"], "nowhere"),
-        (["--checkpoint", MODEL, "--port", "99999"], "cannot listen at 127.0.0.1 port 99999"),
         (["--checkpoint", MODEL, "--queue", "3"], "--queue is 3; it must be 16 or more"),
         (["--checkpoint", MODEL, "--api-key", ""], "the API key is empty"),
-        (["--checkpoint", MODEL, "--most-bytes", "0"], "must be 1 or more"),
-        (["--checkpoint", MODEL, "--drain", "-1"], "--drain is -1; it must be 0 or more"),
     ],
 )
 def test_a_server_that_cannot_start_says_why_in_a_line(words: list[str], text: str) -> None:
@@ -231,7 +228,7 @@ def test_without_the_extra_the_command_says_what_brings_it() -> None:
     code = "import sys; sys.modules['fastapi'] = None; " + SERVE
     done = subprocess.run([sys.executable, "-c", code, "--checkpoint", MODEL], capture_output=True, text=True)
     assert done.returncode == REFUSED
-    assert "pip install 'ssmspec[serve]' brings it" in done.stderr
+    assert "pip install '../ssmspec[serve]'" in done.stderr
 
 
 def test_threads_end_with_the_server() -> None:

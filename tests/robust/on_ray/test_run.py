@@ -42,7 +42,7 @@ def test_a_run_that_loses_a_node_ends_with_the_report_of_one_process(tmp_path: P
     [
         (["--ray", "ray://127.0.0.1:10001"], "is a Ray client address"),
         (["--ray", "127.0.0.1:6379", "--jobs", "2"], "omit --jobs and --in-process"),
-        (["--ray-gpus", "1"], "need --ray ADDRESS"),
+        (["--ray-gpus", "1"], "--ray-gpus 1.0 has no use: no cluster is named; omit it, or give --ray ADDRESS"),
         (["--ray", "127.0.0.1:6379", "--ray-ship", "nowhere"], "--ray-ship nowhere does not exist"),
     ],
 )
@@ -57,7 +57,7 @@ def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('No module named ray')\n")
     made = runs.ran(tmp_path, *runs.conform(tmp_path / "out", ["reference"], "--ray", "auto"))
     assert made.returncode == REFUSED
-    assert "pip install 'ssmspec[ray]'" in made.stderr
+    assert "pip install '../ssmspec[ray]'" in made.stderr
 
 
 def test_a_node_takes_as_many_tasks_as_it_has_of_everything() -> None:

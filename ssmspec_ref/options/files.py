@@ -1,0 +1,44 @@
+"""Files and folders that a command is to write or read. They are checked before any work; nothing is left behind."""
+
+import os
+from pathlib import Path
+
+from ..errors import OptionError
+from .words import nearest
+
+
+def writable(option: str, file: Path | None, parents: bool = False) -> None:
+    """Raises: OptionError for a file that cannot be written, such as a folder, or one in a folder that does not exist; with
+    `parents` the folder is made by the command."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise OptionError(f"{option} {file} is a folder; give a file, such as {file / 'out'}")
+    if not file.parent.is_dir():
+        if not parents:
+            raise OptionError(f"{option} {file} cannot be written: {file.parent} is not a folder; create it first")
+        folder(option, file.parent)
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise OptionError(f"{option} {file} cannot be written: permission denied; name another file")
+
+
+def folder(option: str, path: Path | None) -> None:
+    """Raises: OptionError for a folder that cannot be made or written."""
+    if path is None:
+        return
+    there = next((part for part in (path, *path.parents) if part.exists()), Path())
+    if not there.is_dir():
+        raise OptionError(f"{option} {path} cannot be a folder: {there} is a file; name another folder")
+    if not os.access(there, os.W_OK):
+        raise OptionError(f"{option} {path} cannot be written: permission denied; name another folder")
+
+
+def readable(option: str, file: Path) -> None:
+    """Raises: OptionError for a file that cannot be read, with the nearest name beside it."""
+    if file.is_dir():
+        raise OptionError(f"{option} {file} is a folder; give a file")
+    if not file.exists():
+        beside = [found.name for found in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise OptionError(f"{option} {file} does not exist{nearest(file.name, beside)}; give a file")
+    if not os.access(file, os.R_OK):
+        raise OptionError(f"{option} {file} cannot be read: permission denied")
