@@ -74,7 +74,7 @@ def compare(
     before: Path_,
     after: Path_,
     factor: Annotated[
-        float, typer.Option(help="Report outputs whose error grew by more than this factor, relative to its bound.")
+        float, typer.Option(min=1, help="Report outputs whose error grew by more than this factor, relative to its bound.")
     ] = comparing.FACTOR,
 ) -> None:
     """Compare two reports. Exits with 1 if a case broke or is no longer run."""

@@ -63,7 +63,7 @@ def traffic(
             raise OptionError(f"--rate is {rate:g}; it must be more than 0 requests a second")
         one_of("--policy", policy, POLICIES)
         files.writable("--out", out)
-        _check_use(Typed(context), tiny, drafter, policy)
+        _check_use(Typed(context), tiny, drafter, policy, (capacity, slots))
         checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
         engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
         typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
@@ -80,7 +80,7 @@ def traffic(
         write_whole(out, json.dumps({"summary": held, "served": times}) + "\n")
 
 
-def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str) -> None:
+def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str, room: tuple[int, int]) -> None:
     """Raises: OptionError for options that would be ignored."""
     if tiny:
         given = ("--checkpoint", "--drafter", "--method", "--drafts", "--device")
@@ -89,6 +89,8 @@ def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str) -> No
         typed.unused(["--drafts"], "no drafter was given", "give --drafter")
     if policy != "clearing":
         typed.unused(["--capacity", "--wait"], f"--policy is {policy}", "give --policy clearing")
+    elif room[0] > room[1]:
+        raise OptionError(f"--capacity is {room[0]}, more than --slots, {room[1]}; give fewer, or more slots")
 
 
 def _policy(name: str, capacity: int, wait: float) -> "Policy":

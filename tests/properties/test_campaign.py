@@ -155,7 +155,7 @@ def only(fault: type[sequences.Right]) -> Adapter:
     ("words", "said"),
     [
         (["--adapter", "no_decodings:adapter"], "MalformedAdapter: faulty declares no decodings"),
-        (["--adapter", REFERENCE, "--folder", "no_decodings.py"], "StoreError: no_decodings.py cannot be used (File exists)"),
+        (["--adapter", REFERENCE, "--folder", "no_decodings.py"], "OptionError: --folder no_decodings.py cannot be a folder"),
         (["--device", "cuda"], "--device cuda needs a GPU"),
     ],
 )
