@@ -220,6 +220,15 @@ class Limits:
     reason: str = "outside the limits that the adapter declares"
 
 
+BITWISE: dict[str, str] = {
+    "rerun": "the same inputs again",
+    "rows": "each row alone, each packed sequence alone, and every row in a batch twice as large",
+    "slots": "each row in the slot of the next one",
+    "split": "the first tokens in one call, the others in the next",
+}
+"""Calls that must give the same bits, if a capability declares it."""
+
+
 @dataclass(frozen=True)
 class Capability:
     """One operation of a subject: the function that computes it, its numeric contract, and its limits.
@@ -228,12 +237,19 @@ class Capability:
     `run(layer, rows) -> Layer`: it takes a record of `ssmspec_ref.layers.layer` and returns a layer with these weights and an
     empty state. A `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.layers.mixer`.
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
-    of the recurrence.
+    of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit.
+
+    Raises: ParameterError for an unknown law.
     """
 
     run: Callable[..., Any]
     contract: NumericContract
     limits: Limits = Limits()
+    bitwise: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := [law for law in self.bitwise if law not in BITWISE]:
+            raise ParameterError(f"bitwise names {unknown[0]!r}; give a tuple of {', '.join(BITWISE)}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ssmspec_ref.contract import Subject
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
+    bits,
     edges,
     extremes,
     large_sizes,
@@ -86,6 +87,7 @@ def _faults() -> Iterator[Fault]:
         checkpoints,
         unreached,
         unread,
+        bits,
         long_runs,
     ):
         for run, operation, bug_class, *given in module.FAULTS:

@@ -31,10 +31,11 @@ CLASSES: dict[str, str] = {
     "GREEDY": "ties, sentinels and token 0 at temperature 0",
     "GRAMMAR": "the mask of a constraint belongs to another position or request",
     "STOP": "an end of sequence or a budget inside an accepted run",
+    "BITS": "bits depend on the batch, the slot, the split or the run, where they are declared not to",
     "CHEAT": "no bug: what an implementation does that is after a pass",
     "CONDUCT": "no bug of the mathematics: shapes, formats, errors, inputs written",
 }
-"""A description of each class; the last two are the suite's own."""
+"""A description of each class; the last three are the suite's own."""
 
 LEFT_OUT: dict[str, str] = {
     "GRAMMAR": "the contract has no operation that takes a constraint mask",

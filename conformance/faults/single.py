@@ -7,12 +7,16 @@ from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericCo
 
 EVERYTHING = Limits()
 Wrong: TypeAlias = tuple[Callable[..., Any], str, str, *tuple[Any, ...]]
-"""The function, its operation and its bug class; then further arguments of `single`: its contract and its limits."""
+"""The function, its operation and its bug class; then further arguments of `single`: its contract, its limits,
+and what it declares bitwise."""
 
 
-def single(operation: str, run: Any, contract: NumericContract = FLOAT64, limits: Limits = EVERYTHING) -> Subject:
+def single(
+    operation: str, run: Any, contract: NumericContract = FLOAT64, limits: Limits = EVERYTHING, bitwise: tuple[str, ...] = ()
+) -> Subject:
     """A subject named after its function, whose docstring says what is wrong."""
-    return Subject(run.__name__, {operation: Capability(run, contract, limits)}, absent={"": "a fault of one operation"})
+    capability = Capability(run, contract, limits, bitwise)
+    return Subject(run.__name__, {operation: capability}, absent={"": "a fault of one operation"})
 
 
 def adapter_of(name: str, faults: Iterable[Wrong]) -> Adapter:

@@ -26,7 +26,7 @@ from ..diagnose.picture import drawn
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from ..suite.specification import Arguments, Expected, Specification
-from . import stricter
+from . import bitwise, stricter
 from .draw import stored
 from .figures import apart, ratio
 from .storage import narrower
@@ -143,6 +143,24 @@ class _Trial:
         """The expected outputs under the declared contract."""
         return self.under(self.capability.contract, case, arguments, used)
 
+    def other_bits(self) -> str:
+        """Which law of bits that the capability declares does not hold; "" if all do."""
+        if not self.capability.bitwise:
+            return ""
+
+        def call(given: Arguments) -> tuple[Any, ...] | None:
+            answer = self.bench.start(self.specification, self.capability, given, False, False)()
+            return None if answer.failed else answer.came.outputs
+
+        arguments = self.drawn(self.case.seed)
+        first, expected = call(arguments), self.expected(self.case, arguments, None)
+        if first is None:
+            return "declared bitwise, but a second run gave no outputs"
+        broken = (
+            bitwise.broken(law, self.case.operation, call, arguments, first, expected) for law in self.capability.bitwise
+        )
+        return next(filter(None, broken), "")
+
     def under(self, contract: NumericContract, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
         """The expected outputs under a contract."""
         return expectation(self.specification, case, contract, arguments, used)
@@ -154,6 +172,15 @@ def judge(specification: Specification, capability: Capability, case: Case, othe
     `other` is the seed of the randomised second inputs.
     """
     trial = _Trial(specification, capability, case, bench_of(capability))
+    found = _within_bounds(trial, other)
+    if found.verdict is Verdict.PASS and (told := trial.other_bits()):
+        return replace(found, verdict=Verdict.FAIL, kind="bits", message=told)
+    return found
+
+
+def _within_bounds(trial: _Trial, other: int) -> Judgement:
+    """Compare the outputs of one call with the reference; for some cases those of a second and a third call too."""
+    specification, case = trial.specification, trial.case
     arguments = trial.drawn(case.seed)
     first = trial.judged(arguments, case.seed, gaps=case.seed > 0, further=stricter.asked(specification, case))
     if first.verdict is not Verdict.PASS or case.seed > 0 or case.family != specification.families[-1]:

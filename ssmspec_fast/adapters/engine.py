@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Storage, Subject
+from ssmspec_ref.contract import BITWISE, Adapter, Capability, NumericContract, Storage, Subject
 from ssmspec_ref.shapes import Array
 
 from ..accept.greedy import Greedy
@@ -216,12 +216,13 @@ def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
         "conv.verify_tree": plain.conv_tree, "conv.commit": plain.conv_commit, "conv.commit_path": plain.conv_commit_path,
         "attention.verify_tree": plain.attention, "attention.compact": plain.compact,
     }  # fmt: skip
-    capabilities = {operation: Capability(run, contract) for operation, run in runs.items()}
+    laws = tuple(BITWISE) if plain.operations.bitwise else ()
+    capabilities = {operation: Capability(run, contract, bitwise=laws) for operation, run in runs.items()}
     for kind in GIVEN.values():
         scan = plain.scan(kind.name)
         runs = {"step": plain.step(kind.name), "scan": scan, "scan_masked": scan, "verify_tree": plain.tree(kind.name)}
         runs |= {"scan_packed": plain.packed(kind.name)} if kind.bare else {}
-        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, kind.limits) for name, run in runs.items()}
+        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, kind.limits, laws) for name, run in runs.items()}
     return Subject(
         name, capabilities, absent={"acceptance": "tested as the subject acceptance", "": "tested through the methods"}
     )

@@ -11,7 +11,7 @@ from conformance.judge.draw import Draw, stored
 from conformance.run.calls import fingerprint, leaves
 from conformance.suite import SPECIFICATIONS, find
 from conformance.suite.specification import Specification
-from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
+from ssmspec_ref.contract import FLOAT64, OPERATIONS, Limits, NumericContract
 
 BF16 = NumericContract(state="bf16", io="bf16")
 IDS = [f"{s.operation}{'-' + s.fixed['kind'] if s.fixed else ''}" for s in SPECIFICATIONS]
@@ -201,3 +201,20 @@ def test_draw_gives_rates_below_zero_and_masks_of_both_kinds() -> None:
         assert mask.any()
         assert not mask.all()
         assert (draw.rate("A", "h") < 0).all()
+
+
+WINDOWS = ("verify_snapshots", "verify_replay", "buffered_verify", "chain", "tree")
+
+
+@pytest.mark.parametrize(
+    "specification",
+    [s for s in SPECIFICATIONS if s.operation.partition(".")[2] in WINDOWS],
+    ids=lambda s: f"{s.operation} {s.fixed.get('kind', '')}",
+)
+def test_nothing_is_accepted_in_every_pattern_of_two_rows_in_smoke(specification: Specification) -> None:
+    """In neither row, in one of them, in the other, in both."""
+    seen = set()
+    for case in specification.cases("smoke", Limits()):
+        rounds = next(a for a in specification.draw(case, FLOAT64) if isinstance(a, tuple))
+        seen |= {tuple(each.advanced[:2] > 0) for each in rounds if case.sizes["b"] > 1}
+    assert len(seen) == 4
