@@ -22,7 +22,7 @@ from ..families.source import Plan
 from ..methods import Method
 from ..operations import Operations
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
-from .memory import LARGE, Memory, bound_of, counting_operations, run_bytes, size, step_bytes, token_room
+from .memory import LARGE, Memory, bound_of, counting_operations, gpu_bytes, run_bytes, size, step_bytes, token_room
 from .model import Model
 from .tokenizer import FILE, Bare, Tokenizer, check_size, same
 
@@ -130,13 +130,15 @@ class Parts:
         if least.peak > allowed:
             return least  # already more than allowed
         longest = min(engine.target.chunk, self.slots * min(self.cache, self.prompt or self.cache))
+        inner = engine.last.inner
+        decoders = [engine.target, *([inner.decoder] if hasattr(inner, "decoder") else [])]
+        if self.device.startswith("cuda"):
+            return replace(least, work=gpu_bytes(engine, decoders, longest, torch.device(self.device)))
         widest = max(shape[0] for plan in plans for shape in plan.shapes.values() if len(shape) > 1)
         bound = replace(least, work=bound_of(engine, models, widest, longest), bound=True)
         if bound.peak < min(allowed, LARGE):
             return bound
         operations = counting_operations(self.operations.bitwise)
-        inner = engine.last.inner
-        decoders = [engine.target, *([inner.decoder] if hasattr(inner, "decoder") else [])]
         work = max(run_bytes(decoder, operations, longest) for decoder in decoders)
         return replace(least, work=max(work, step_bytes(engine, operations, sequences)))
 

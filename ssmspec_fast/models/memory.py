@@ -4,32 +4,33 @@
 
 A run is counted for one block of each kind, because blocks run one after the other, and for one token of a recurrence, with
 the outputs of all tokens; a step is counted for all blocks, because methods keep what the convolutions read of every layer
-until the verdict. On a GPU the workspace of the kernels is assumed to equal that of PyTorch's operations, which is not exact:
-docs/generate.md has what an H200 took.
+until the verdict. On a GPU the kernels' own launchers run, without their launches, and the work is what the allocator
+reserves (`counting`):
+
+    work = a run of prompts, then a step; with graphs a step once more in their own pool, and a workspace of cuBLAS
 """
 
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..engine.decoder import Decoder
 from ..engine.loop import Engine
 from ..engine.prefill import feed, packed
 from ..engine.requests import Settings
 from ..engine.sequences import Sequences, new_sequences
-from ..engine.state import Pools, tensors
+from ..engine.state import Pools
 from ..engine.window import Proposal, Window
+from ..operations import Operations
 from ..operations.arithmetic import BLOCK, Arithmetic, exact
 from ..operations.slots import expand, take
 from ..operations.torch_ops import TorchOperations
 from ..operations.torch_recurrences import Sequential, at
 from .config import AttentionConfig, RecurrentConfig
+from .counting import WORKSPACE, Counting, counted
 from .model import Model
 
 LARGE = 2**29
@@ -66,88 +67,11 @@ def size(count: int) -> str:
     return f"{count} B"
 
 
-class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the live bytes of tensors without memory, except those in `given`.
-
-    What the host reads comes from small tensors with memory; combined with others they become tensors without.
-    """
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self.given = {place(x) for x in tensors(list(given))}
-        self.held: dict[int, tuple[int, int]] = {}
-        self.watched: dict[int, Any] = {}
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(x.is_meta for x in leaves(args)) or any(x.is_meta for x in leaves(tuple(kwargs.values()))):
-            args, kwargs = moved(args), {name: moved(x) for name, x in kwargs.items()}
-        found = chosen(*args) if masked(function, args) else function(*args, **kwargs)
-        for x in leaves((found,)):
-            if x.is_meta:
-                self.hold(x)
-        return found
-
-    def hold(self, x: Tensor) -> None:
-        at = place(x)
-        if at in self.given:
-            return
-        count, size = self.held.get(at, (0, x.untyped_storage().nbytes()))
-        if not count:
-            self.live += size
-            self.peak = max(self.peak, self.live)
-        self.held[at] = count + 1, size
-        gone = weakref.ref(x, lambda gone: self.drop(at, gone))
-        self.watched[id(gone)] = gone  # a set would compare the tensors
-
-    def drop(self, at: int, gone: Any) -> None:
-        del self.watched[id(gone)]
-        count, size = self.held.pop(at)
-        if count > 1:
-            self.held[at] = count - 1, size
-        else:
-            self.live -= size
-
-
-def leaves(values: Any) -> Iterator[Tensor]:
-    """The tensors among arguments, and in lists of them."""
-    for x in values:
-        if isinstance(x, Tensor):
-            yield x
-        elif isinstance(x, list | tuple):
-            yield from leaves(x)
-
-
-def moved(x: Any) -> Any:
-    """The same tensor without memory."""
-    if isinstance(x, Tensor):
-        return x if x.is_meta else x.to("meta")
-    return type(x)(moved(y) for y in x) if type(x) in (list, tuple) else x
-
-
-def place(x: Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
-
-
-def masked(function: Any, args: Any) -> bool:
-    """Whether rows are selected by a mask, whose number depends on the values."""
-    return function is torch.ops.aten.index.Tensor and any(x is not None and x.dtype == torch.bool for x in args[1])
-
-
-def chosen(x: Tensor, indices: list[Tensor | None]) -> Tensor:
-    """All rows that a mask may select."""
-    axis = next(n for n, mask in enumerate(indices) if mask is not None)
-    mask = indices[axis]
-    assert mask is not None
-    return x.new_empty((*x.shape[:axis], mask.numel(), *x.shape[axis + mask.dim() :]))
-
-
 class AtOnce(Arithmetic):
     """Takes the same memory as `Arithmetic`, in one call instead of block by block or row by row."""
 
     def map(self, function: Any, x: Tensor) -> Tensor:
-        if not self.bitwise:
+        if not self.bitwise or x.is_cuda:
             return function(x)
         flat = torch.nn.functional.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
         return torch.empty_like(flat)[: x.numel()].view(x.shape)
@@ -178,13 +102,6 @@ class Quick(Sequential):
         outputs = y.new_empty((inputs[0].shape[1], *y.shape))
         del y, after
         return self._outputs(list(outputs), inputs, params, live), state
-
-
-@contextmanager
-def counted(*given: Any) -> Iterator[Counting]:
-    """Counts what runs inside, on tensors without memory."""
-    with torch.no_grad(), Counting(*given) as counting:
-        yield counting
 
 
 def counting_operations(bitwise: bool) -> TorchOperations:
@@ -222,11 +139,8 @@ def run_bytes(decoder: Decoder, operations: TorchOperations, tokens: int) -> int
 
 def step_bytes(engine: Engine, operations: TorchOperations, sequences: Sequences) -> int:
     """The bytes of one window of every slot: drafts, logits, verdict; with full caches."""
-    target, slots = engine.target, torch.arange(engine.slots)
+    target, slots, inner = engine.target, torch.arange(engine.slots), innermost(engine)
     on_host(target.pools)
-    inner: Any = engine.drafter
-    while hasattr(inner, "inner"):
-        inner = inner.inner
     decoder = getattr(inner, "decoder", None)
     if decoder is not None:
         on_host(decoder.pools)
@@ -238,18 +152,70 @@ def step_bytes(engine: Engine, operations: TorchOperations, sequences: Sequences
     given = [engine.model, target.pools, sequences, None if decoder is None else (decoder.model, decoder.pools), vars(inner)]
     try:
         with counted(*given) as counting:
-            if inner.on_device:
-                proposal = inner.propose(sequences, slots)
-            else:
-                rows = slots.repeat_interleave(inner.drafts)
-                blank = torch.zeros((len(rows), inner.nodes), dtype=torch.int64, device="meta")
-                parents = torch.arange(-1, inner.nodes - 1, device="meta").expand_as(blank) if inner.trees else None
-                proposal = Proposal(Window(blank, rows, None, parents, inner.drafts))
-            engine.judge(proposal, sequences)
+            step(engine, sequences, slots)
     finally:
         target.operations, engine.operations = kept[0], kept[1]
         inner.attach(target)
     return counting.peak
+
+
+def innermost(engine: Engine) -> Any:
+    """The drafter, without what is around it."""
+    inner: Any = engine.drafter
+    while hasattr(inner, "inner"):
+        inner = inner.inner
+    return inner
+
+
+def step(engine: Engine, sequences: Sequences, slots: Tensor) -> None:
+    """One window of these slots; of a drafter that needs the host its drafts alone."""
+    inner = innermost(engine)
+    if inner.on_device:
+        proposal = inner.propose(sequences, slots)
+    else:
+        rows = slots.repeat_interleave(inner.drafts)
+        blank = torch.zeros((len(rows), inner.nodes), dtype=torch.int64, device="meta")
+        parents = torch.arange(-1, inner.nodes - 1, device="meta").expand_as(blank) if inner.trees else None
+        proposal = Proposal(Window(blank, rows, None, parents, inner.drafts))
+    engine.judge(proposal, sequences)
+
+
+def gpu_bytes(engine: Engine, decoders: list[Decoder], tokens: int, device: torch.device) -> int:
+    """What a GPU's allocator reserves for a run of prompts of each decoder, and a step. Graphs have a pool, which nothing
+    else uses, and warm up on another stream, with a workspace."""
+    work = gpu_work(engine, decoders, tokens, device)
+    return work.reserved + (gpu_work(engine, [], 0, device).reserved + WORKSPACE if engine.recorder else 0)
+
+
+def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch.device) -> Counting:
+    """Runs of prompts that end at the last token of a slot, then a window of every slot, as on this GPU."""
+    sequences = new_sequences(engine.slots, engine.cache + engine.target.window, (), (), "meta")
+    sequences.ask([Settings(1)])
+    slots, runs = torch.arange(engine.slots), []
+    for decoder in decoders:
+        model, room = one_of_each(decoder.model), max(decoder.cache, tokens)
+        pools = decoder.method.new_pools(model, 1, room, decoder.window, decoder.operations, device="meta")
+        on_host(pools)
+        pools.length += room - tokens
+        run = packed([(0, 0, [0] * tokens)], torch.device("cpu"))
+        runs.append((model, pools, decoder.method, run, of_gpu(decoder.operations)))
+    inner = innermost(engine)
+    own = getattr(inner, "decoder", None)
+    on_host(engine.target.pools)
+    if own is not None:
+        on_host(own.pools)
+    given = [engine.model, engine.target.pools, sequences, None if own is None else (own.model, own.pools), vars(inner)]
+    given += [pools for _, pools, _, _, _ in runs]
+    with counted(*given, device=device) as counting:
+        for one in runs:
+            feed(*one)
+        step(engine, sequences, slots)
+    return counting
+
+
+def of_gpu(operations: Operations) -> Operations:
+    """The same operations, those of PyTorch at once."""
+    return counting_operations(operations.bitwise) if type(operations) is TorchOperations else operations
 
 
 def on_host(pools: Pools) -> None:
