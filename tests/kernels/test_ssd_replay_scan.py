@@ -135,7 +135,7 @@ def test_a_long_window_takes_two_tiles_a_program() -> None:
     case, cache = cases.draw(o), cache_of(o, 33)
     given = {"cache": cache, "advanced": torch.zeros(1).int()}
     before = cache.x.clone()
-    with pytest.raises(Unsupported, match="one tile of 16 channels a program, for 33 tokens"):
+    with pytest.raises(Unsupported, match="one tile of 16 channels a program is refused for 33 tokens"):
         case.call(kernel.ssd_replay_scan, **given, block_p=16, program_p=16)
     assert torch.equal(cache.x.view(torch.int16), before.view(torch.int16))
     case.call(kernel.ssd_replay_scan, **given, block_p=16, program_p=32)
@@ -169,47 +169,46 @@ def test_the_halves_turn_over_for_the_rows_that_took_part() -> None:
     check_halves(halves)
 
 
-TREE = "_ssd_replay_scan_kernel"
+OF_TREES = "_ssd_replay_scan_kernel", "_replayed", "_nodes_or_tokens", "accepted_nodes"
 
 FAULTS = [
     ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
      "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", "ssd_replay_chain_kernel"),
-    ("taken = k < count", "taken = k < count - 1", "ssd_replay_chain_kernel"),
+    ("taken = k < count", "taken = k < count - 1", "accepted_nodes"),
     ("taken = j < count", "taken = j < count - 1", "_cached"),
-    ("for j in range(count):", "for j in range(count - 1):", "ssd_replay_chain_kernel"),
-    ("tl.minimum(j + 1, count - 1)", "j", "ssd_replay_chain_kernel"),
-    ("tl.minimum(t + 1, T - 1)", "t", "ssd_replay_chain_kernel"),
+    ("for j in range(count):", "for j in range(count - 1):", "_replay_tokens"),
+    ("tl.minimum(j + 1, count - 1)", "j", "_replay_tokens"),
+    ("tl.minimum(t + 1, T - 1)", "t", "_walk_window"),
     ("if count > 0:", "if count >= 0:", "ssd_replay_chain_kernel"),
     ("if count > 0:", "if count > 1:", "ssd_replay_chain_kernel"),
-    ("old_x = cache_x + slot * stride_cache_x_s + last", "old_x = cache_x + slot * stride_cache_x_s + (1 - last)",
+    ("old_x = cache.x + slot * stride_cache.x.s + last", "old_x = cache.x + slot * stride_cache.x.s + (1 - last)",
      "ssd_replay_chain_kernel"),
-    ("old_B = cache_B + slot * stride_cache_B_s + last", "old_B = cache_B + slot * stride_cache_B_s + (1 - last)",
+    ("old_B = cache.B + slot * stride_cache.B.s + last", "old_B = cache.B + slot * stride_cache.B.s + (1 - last)",
      "ssd_replay_chain_kernel"),
     ("new = (1 - last) * ENTRIES + t_i", "new = last * ENTRIES + t_i", "ssd_replay_chain_kernel"),
-    ("new_x = cache_x + slot * stride_cache_x_s + (1 - last)", "new_x = cache_x + slot * stride_cache_x_s + last",
+    ("new_x = cache.x + slot * stride_cache.x.s + (1 - last)", "new_x = cache.x + slot * stride_cache.x.s + last",
      "ssd_replay_chain_kernel"),
     ("step_size(raw_k, taken, bias,", "step_size(raw_k, taken, 0.0,", "ssd_replay_chain_kernel"),
-    ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,", "ssd_replay_chain_kernel"),
-    ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", "ssd_replay_chain_kernel"),
-    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", "ssd_replay_chain_kernel"),
-    ("raw, mask=real)", "(raw + 1).to(raw.dtype), mask=real)", "ssd_replay_chain_kernel"),
-    ("x_t, mask=in_p & (t < length))", "x_t, mask=in_p)", "ssd_replay_chain_kernel"),
+    ("tl.fma(state, element(decays, k, j),", "tl.fma(state, 1.0,", "_replay_tokens"),
+    ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", "_cache_steps"),
+    ("if tl.program_id(0) == 0:", "if tl.program_id(0) >= 0:", "_cache_steps"),
+    ("raw, mask=real)", "(raw + 1).to(raw.dtype), mask=real)", "_cache_steps"),
+    ("x_t, mask=in_p & (t < length))", "x_t, mask=in_p)", "_walk_window"),
     ("real = t < length", "real = t <= length", "_token"),
-    ("((row_p < P) |", "((row_p < P - 1) |", "ssd_replay_chain_kernel"),
+    ("((p < P) |", "((p < P - 1) |", "state_rows"),
     ("(1 - last) * ENTRIES + t", "last * ENTRIES + t", "_ssd_replay_scan_kernel"),
     ("at_old, at_new = last * ENTRIES + node", "at_old, at_new = (1 - last) * ENTRIES + node", "_ssd_replay_scan_kernel"),
     ("count = tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
      "count = tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", "_ssd_replay_scan_kernel"),
-    ("taken = k < count", "taken = k < count - 1", "_ssd_replay_scan_kernel"),
-    ("path + b * stride_path_b + node", "path + node", "_ssd_replay_scan_kernel"),
+    ("path + b * stride_path.b + node", "path + node", "accepted_nodes"),
     ("in_n[None, :] & (count > 0)", "in_n[None, :]", "_ssd_replay_scan_kernel"),
-    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", "_ssd_replay_scan_kernel"),
-    ("to_state = tl.exp(replay - G_k) * step_k", "to_state = tl.exp(replay - G_k)", "_ssd_replay_scan_kernel"),
+    ("step_k = step_size(raw_k, taken, bias,", "step_k = step_size(raw_k, taken, 0.0,", "_replayed"),
+    ("to_state = tl.exp(replay - G_k) * step_k", "to_state = tl.exp(replay - G_k)", "_replayed"),
     ("state = tl.exp(replay) * state", "state = state", "_ssd_replay_scan_kernel"),
     ("(owns & (h % HEADS_PER_GROUP == 0))", "owns", "_ssd_replay_scan_kernel"),
     ("owns = real & (tl.program_id(0) == 0)", "owns = real & (tl.program_id(0) >= 0)", "_ssd_replay_scan_kernel"),
     ("raw, mask=owns)", "step.to(raw.dtype), mask=owns)", "_ssd_replay_scan_kernel"),
-    ("real &= tl.max(", "sees &= tl.max(", "_ssd_replay_scan_kernel"),
+    ("real &= tl.max(", "sees &= tl.max(", "_nodes_or_tokens"),
     ("tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1)", "tl.sum(tl.where(sees, ld[:, None], 0.0), axis=0)",
      "_ssd_replay_scan_kernel"),
     ("dot_left(tl.trans(to_state[:, None] * x_k.to(tl.float32)), B_k)",
@@ -217,24 +216,25 @@ FAULTS = [
 ]  # fmt: skip
 
 
-NODES = "            taken &= (node >= 0) & (node < ENTRIES)\n"
-
-
 @pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
-@pytest.mark.parametrize(
-    ("at", "next_"), [("ssd_replay_chain_kernel", "        raw_k"), ("_ssd_replay_scan_kernel", "        at_old")]
-)
-def test_a_planted_node_outside_the_window_is_caught(at: str, next_: str, wrong: str) -> None:
-    mutant = mutated(kernel, NODES + next_, f"            taken &= {wrong}\n{next_}", at=at)
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_planted_node_outside_the_window_is_caught(tree: bool, wrong: str) -> None:
+    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", at="accepted_nodes")
     with pytest.raises(AssertionError):
-        check_path_with_gaps(mutant, tree=at == TREE)
+        check_path_with_gaps(mutant, tree=tree)
 
 
 @pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[f"{at} {new}" for _, new, at in FAULTS])
 def test_planted_fault_is_caught(old: str, new: str, at: str) -> None:
     mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
-        (check_trees if at == TREE else check_chains)(mutant)
+        (check_trees if at in OF_TREES else check_chains)(mutant)
+
+
+def test_a_planted_count_of_accepted_tokens_is_caught_in_chains_too() -> None:
+    mutant = mutated(kernel, "taken = k < count", "taken = k < count - 1", at="accepted_nodes")
+    with pytest.raises(AssertionError):
+        check_chains(mutant)
 
 
 SHORT_FAULTS = [

@@ -149,7 +149,7 @@ def test_trees_that_are_too_large_and_wrong_parameters_are_refused() -> None:
     case = cases.draw(Options(b=1, t=129, h=1, g=1, p=1, n=1), padding=False)
     mask = torch.ones(1, 129, 129, dtype=torch.bool).tril()
     before = case.before()
-    with pytest.raises(Unsupported, match="a window of 129 tokens"):
+    with pytest.raises(Unsupported, match="the window has 129 tokens"):
         case.call(kernel.ssd_tree_scan, ancestors=mask)
     with pytest.raises(ParameterError, match="0 <= low <= high"):
         case.call(kernel.ssd_tree_scan, ancestors=mask, dt_limit=(2.0, 1.0))
@@ -170,18 +170,18 @@ def test_the_formula_counts_a_gate_where_there_is_one() -> None:
 
 FAULTS = [
     ("given, None, ancestors, False, out", "given, None, ancestors, True, out", None),
-    ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "ssd_window_kernel"),
-    ("stride_anc_t + stride_anc_j), mask=in_t", "stride_anc_t), mask=in_t", "ssd_window_kernel"),
-    ("at_anc + t[:, None] * stride_anc_t + t[None, :]", "at_anc + t[None, :] * stride_anc_t + t[:, None]",
-     "ssd_window_kernel"),
-    ("at_anc = ancestors + b * stride_anc_b", "at_anc = ancestors", "ssd_window_kernel"),
+    ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "_load_seen"),
+    ("stride_anc.t + stride_anc.j), mask=in_t", "stride_anc.t), mask=in_t", "_load_seen"),
+    ("at_anc + t[:, None] * stride_anc.t + t[None, :]", "at_anc + t[None, :] * stride_anc.t + t[:, None]",
+     "_load_seen"),
+    ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "_load_seen"),
     ("dot_right(before.to(tl.bfloat16), lds)", "dot_right(tl.trans(before.to(tl.bfloat16)), lds)", "ssd_window_kernel"),
     ("dot_right(before.to(tl.bfloat16), lds)", "tl.cumsum(lds, axis=0)", "ssd_window_kernel"),
-    ("G[:, None] - G[None, :]", "G[:, None] - G[:, None]", "ssd_window_kernel"),
-    ("tl.exp(G)[:, None] * dot", "tl.exp(step)[:, None] * dot", "ssd_window_kernel"),
-    ("tl.exp(G)[None, :] * from", "tl.exp(step)[None, :] * from", "ssd_window_kernel"),
-    ("dot_onto(from_state, early_other", "dot_onto(from_state, early", "ssd_window_kernel"),
-    ("tl.where(k[None, :] == head, Gs", "tl.where(k[None, :] == 0, Gs", "ssd_window_kernel"),
+    ("G[:, None] - G[None, :]", "G[:, None] - G[:, None]", "_weights_of_head"),
+    ("tl.exp(G)[:, None] * dot", "tl.exp(-G)[:, None] * dot", "_read_tile"),
+    ("tl.exp(G)[None, :] * from", "tl.exp(-G)[None, :] * from", "_read_tile"),
+    ("dot_onto(from_state, right", "dot_onto(from_state, left", "_read_tile"),
+    ("tl.where(k[None, :] == head, Gs", "tl.where(k[None, :] == 0, Gs", "_weights_of_head"),
 ]  # fmt: skip
 
 

@@ -217,7 +217,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {name: lambda c, name=name: getattr(c, name).repeat_interleave(50, 1) for name in (*cases.TOKENS, "out")},
         Unsupported,
-        "a window of 150 tokens",
+        "the window has 150 tokens",
     ),
 ]
 
@@ -235,7 +235,7 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, 
 def test_a_tile_that_is_compiled_to_wrong_results_is_refused() -> None:
     case = cases.draw(Options(t=33, h=2, g=1, io="bf16"), padding=False)
     before = case.before()
-    with pytest.raises(Unsupported, match="tiles of 16 channels with 4 warps, for 33 tokens"):
+    with pytest.raises(Unsupported, match="tiles of 16 channels with 4 warps are refused for 33 tokens"):
         case.call(kernel.ssd_window, block_p=16, num_warps=4, write_state=False)
     cases.unchanged(before)
 
@@ -278,9 +278,9 @@ CHAIN_FAULTS = [
     ("in_p, at_head = p < P, at_S", "in_p, at_head = p < P - 1, at_S", "ssd_window_chain_kernel"),
     ("if slot >= 0:", "if slot > 0:", "ssd_window_chain_kernel"),
     ("if slot >= 0:", "if slot != -2:", "ssd_window_chain_kernel"),
-    ("real, real_t = e < T, t < T", "real, real_t = e < T - 1, t < T", "ssd_window_chain_kernel"),
-    ("real, real_t = e < T, t < T", "real, real_t = e < T, t < T - 1", "ssd_window_chain_kernel"),
-    ("real &= tl.load(at_live", "real |= tl.load(at_live", "ssd_window_chain_kernel"),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T - 1, t < T", "_real_tokens"),
+    ("real, real_t = e < T, t < T", "real, real_t = e < T, t < T - 1", "_real_tokens"),
+    ("real &= tl.load(at_live", "real |= tl.load(at_live", "_real_tokens"),
     ("(e[:, None] <= t[None, :])", "(e[:, None] < t[None, :])", "ssd_window_chain_kernel"),
     ("sees = (e[:, None] <= t[None, :]) & ", "sees = ", "ssd_window_chain_kernel"),
     ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +", "ssd_window_chain_kernel"),
@@ -293,9 +293,9 @@ CHAIN_FAULTS = [
     ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", "ssd_window_chain_kernel"),
     ("ahead, more = h + 1,", "ahead, more = h,", "ssd_window_chain_kernel"),
     ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", "ssd_window_chain_kernel"),
-    ("diagonal, skip_h, D_HEAD)", "diagonal, 0.0, D_HEAD)", "ssd_window_chain_kernel"),
-    ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", "ssd_window_chain_kernel"),
-    ("weights_by_entry(G_e, G_t, step,", "weights_by_entry(G_e, G_t, step * step,", "ssd_window_chain_kernel"),
+    ("diagonal, skip_h, D_HEAD)", "diagonal, 0.0, D_HEAD)", "_chain_weights"),
+    ("tl.exp(total - G_e) * step", "tl.exp(total - G_e)", "_chain_weights"),
+    ("weights_by_entry(G_e, G_t, step,", "weights_by_entry(G_e, G_t, step * step,", "_chain_weights"),
     ("y_t = dot_onto(y_t, state, C_right)", "y_t = dot_left(state, C_right)", "ssd_window_chain_kernel"),
     ("dot_onto(scale * state, weighted, B_left)", "dot_onto(state, weighted, B_left)", "ssd_window_chain_kernel"),
     ("dot_onto(scale * state, weighted, B_right)", "dot_onto(scale * state, weighted, B_left)", "ssd_window_chain_kernel"),
@@ -346,9 +346,7 @@ def test_planted_fault_of_a_short_chain_is_caught(old: str, new: str, at: str) -
 
 
 def test_planted_total_of_another_token_is_caught_in_a_short_chain() -> None:
-    mutant = mutated(
-        kernel, "tl.where(e == last, G_e, 0.0)", "tl.where(e == last - 1, G_e, 0.0)", at="ssd_window_chain_kernel"
-    )
+    mutant = mutated(kernel, "tl.where(e == last, G_e, 0.0)", "tl.where(e == last - 1, G_e, 0.0)", at="_chain_weights")
     with pytest.raises(AssertionError):
         check_last_token(mutant, "bf16", 3)
 

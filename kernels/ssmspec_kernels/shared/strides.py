@@ -5,7 +5,21 @@ a ring or cache. A tuple replaces as many arguments, in its order; if the kernel
 `tl.constexpr`, the kernel is compiled for these strides, otherwise it takes them at run time.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from triton.language import constexpr
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def constant(strides: T, *run_time: str) -> T:
+    """Strides whose values are constants of the kernel, except the fields of these names: for a parameter that is no
+    `tl.constexpr`."""
+    made = {
+        name: constant(value, *run_time) if isinstance(value, tuple) else value if name in run_time else constexpr(value)
+        for name, value in strides._asdict().items()  # type: ignore[attr-defined]
+    }
+    return strides._replace(**made)  # type: ignore[attr-defined]
 
 
 class StateStrides(NamedTuple):
@@ -191,6 +205,14 @@ class DeltaRingStrides(NamedTuple):
     u: EntryStrides
     k: EntryGroupStrides
     g: EntryStrides
+
+
+class CacheStrides(NamedTuple):
+    """Of x, dt and B of a cache of two windows of SSD."""
+
+    x: EntryStrides
+    dt: EntryStrides
+    B: EntryGroupStrides
 
 
 class PackedHeadStrides(NamedTuple):

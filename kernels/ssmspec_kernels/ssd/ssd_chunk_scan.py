@@ -131,7 +131,7 @@ def ssd_chunk_scan(
     check_limit(dt_limit)
     if num_warps > 4 or num_stages < 2:
         raise Unsupported(
-            f"num_warps and num_stages came as {num_warps} and {num_stages}; as compiled for a GPU the outputs are checked "
+            f"num_warps is {num_warps} and num_stages is {num_stages}; as compiled for a GPU the outputs are checked "
             "with up to 4 warps and with 2 stages or more"
         )
     shape = scratch_shape(t, sequences, h, p, n, chunk=chunk, products=products)
@@ -140,7 +140,7 @@ def ssd_chunk_scan(
     if scratch is None:
         scratch = torch.empty(shape, dtype=torch.float32, device=S.device)
     elif tuple(scratch.shape) != shape or not scratch.is_contiguous():
-        raise ShapeMismatch(f"scratch came with shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
+        raise ShapeMismatch(f"scratch has shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
     y = torch.empty_like(x) if out is None else out
     # Products in bf16 leave registers for wider tiles.
     most_p, warps = (64, 4) if rounded else (32, 2)

@@ -91,7 +91,7 @@ def ssd_commit(
     check_limit(dt_limit)
     check_pool(axes["s"], b, slots)
     if rows is None and m != b:
-        raise ShapeMismatch(f"the inputs came with {m} rows for {b} sequences; give rows, or a row for each")
+        raise ShapeMismatch(f"the inputs have {m} rows for {b} sequences; give rows, or a row for each")
     block, warps = tile(p)
     block, warps, longest = block_p or block, num_warps or warps, axes.get("l", 1)
     _ssd_commit_kernel[(triton.cdiv(p, block) * h * b * i,)](

@@ -98,11 +98,11 @@ def outputs(
     Raises: ShapeMismatch (another number of squares, a weight that is not contiguous), PrecisionError (v in fp16).
     """
     if axes.get("j", j) != j:
-        raise ShapeMismatch(f"squares came with {axes['j']} parts, but a token has {j}; give (b, t, {j})")
+        raise ShapeMismatch(f"squares has {axes['j']} parts, but a token has {j}; give (b, t, {j})")
     if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
-        raise PrecisionError(f"x or out came as torch.float16, in which a row that is not normed may overflow; use {plain}")
+        raise PrecisionError(f"x or out is torch.float16, in which a row that is not normed may overflow; use {plain}")
     if not weight.is_contiguous():
-        raise ShapeMismatch(f"weight came with strides {weight.stride()}; the kernel reads it without gaps")
+        raise ShapeMismatch(f"weight has strides {weight.stride()}; the kernel reads it without gaps")
     v = torch.empty_like(x) if out is None else out
     sums = torch.empty(axes["b"], axes["t"], j, dtype=torch.float32, device=x.device) if squares is None else squares
     return v, sums

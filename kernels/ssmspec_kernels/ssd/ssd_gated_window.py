@@ -63,7 +63,7 @@ def ssd_gated_window(
     given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
     b, t, h, p, n, g = given.sizes
     if given.axes.get("k", t) != t:
-        raise ShapeMismatch(f"ancestors came with {given.axes['k']} columns for {t} nodes; give one for each node")
+        raise ShapeMismatch(f"ancestors has {given.axes['k']} columns for {t} nodes; give one for each node")
     block, program, *rest = window_tiles(b * h, t, h // g, p, x.dtype == torch.bfloat16 and n <= 128)
     block, program = (block, program) if block_p is None else (block_p, block_p)
     v, sums = outputs(given.axes, h * triton.cdiv(p, block), x, weight, out, squares, "ssd_window")

@@ -37,8 +37,9 @@ from ..shared.dots import cut, dot_right, split3
 from ..shared.load_fence import unmoved
 from ..shared.mma_tile import permuted
 from ..shared.mma_tile64 import chosen, from_pairs, load_pairs, places, row_channels, store_pairs, to_mma, to_pairs
+from ..shared.strides import MaskStrides, constant
 from .ring.ssd_state_tile import heads_per_program
-from .ssd_inputs import Inputs, check_heads, load_rows, step_size
+from .ssd_inputs import Inputs, check_heads, load_rows, skip_strides, step_size, window_strides
 
 MILD = 40.0
 REST_HEADS = 4
@@ -62,16 +63,15 @@ def launch_large(given: Inputs, ancestors: Tensor, y: Tensor, heads: int | None)
     run = heads or heads_per_program(b * h, h // g, 2, REST_HEADS if rest else 20)
     check_heads(run, h // g)
     if rest and run > REST_HEADS:
-        raise ParameterError(f"{run} heads a program; of heads of {p} channels a program takes up to {REST_HEADS} heads")
+        raise ParameterError(f"a program is given {run} heads; of heads of {p} channels it takes up to {REST_HEADS} heads")
     S, x, dt, A, B, C, D, _, dt_bias, slots = given.tensors
-    skip, _, *limits = given.scalars
+    stride = window_strides(given, y)
+    stride = constant(stride, "s", "b", "g")._replace(dt=stride.dt, z=constant(stride.z))
     ssd_tree_large_kernel[(h // run, b)](
-        S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
-        *strides(S, 3), *strides(x, 3), *strides(dt, 3), *strides(B, 3), *strides(C, 3), *strides(y, 3),
-        *strides(ancestors, 3), skip, *limits, h, T=t, **given.constants, REST=rest, HEADS=run,
-        BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1, COLUMNS=128 if rest else 64,
-        num_warps=4,
-        **overlapped(y.device),
+        S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y, stride,
+        MaskStrides(*strides(ancestors, 3)), skip_strides(given).h, *given.dt_limit, h, T=t, **given.constants, REST=rest,
+        HEADS=run, BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1,
+        COLUMNS=128 if rest else 64, num_warps=4, **overlapped(y.device),
     )  # fmt: skip
 
 
@@ -151,12 +151,75 @@ def _weights(head, Gs, steps, scores, skips, SKIP: tl.constexpr, MILD: tl.conste
 
 
 @triton.jit
+def _nodes_seen(ancestors, b, t, in_t, stride_anc):
+    """Which nodes are real, and which of them each node sees."""
+    at_anc = ancestors + b * stride_anc.b
+    real = tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=in_t, other=0) != 0
+    at_pair = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
+    return real, tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+
+
+@triton.jit
+def _load_heads(dt, A, D, dt_bias, b, t, heads, real, in_h, stride_dt, stride_D_h, BLOCK_H: tl.constexpr):
+    """Raw dt of the heads' nodes as stored; A, dt_bias and D of the heads in fp32, zeros if absent."""
+    bias, skips = tl.zeros((BLOCK_H,), tl.float32), tl.zeros((BLOCK_H,), tl.float32)
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+    if D is not None:
+        skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+    raw = load_rows(dt + b * stride_dt.b, t * stride_dt.t, heads * stride_dt.h, real, in_h)
+    return raw, tl.load(A + heads, mask=in_h, other=0.0), bias, skips
+
+
+@triton.jit
+def _node_scores(Bs, Cs, sees, COLUMNS: tl.constexpr):
+    """B C^T of the nodes; 0 where a node, a column, does not see one, a row."""
+    scores = tl.zeros((64, 64), tl.float32)
+    for part in tl.static_range(0, 128 // COLUMNS):
+        scores = tl.dot(Bs[part], tl.trans(Cs[part]), acc=scores, out_dtype=tl.float32)
+    return tl.where(tl.trans(sees), scores, 0.0)
+
+
+@triton.jit
+def _rest_from_state(start, Cs, stride_S, HEADS: tl.constexpr, COLUMNS: tl.constexpr):
+    """S C^T for the last 16 channels of the heads; `start` is their channel 64."""
+    y_rest = tl.zeros((64, 64), tl.float32)
+    for part in tl.static_range(0, 128 // COLUMNS):
+        tile = _rest(start + part * COLUMNS, stride_S.h, stride_S.p, HEADS, COLUMNS)
+        y_rest = _onto(y_rest, tile, tl.trans(Cs[part]))
+    return y_rest
+
+
+@triton.jit
+def _from_state(tiles, Cs, COLUMNS: tl.constexpr):
+    """S C^T for a head's tiles."""
+    y_p = tl.zeros((64, 64), tl.float32)
+    for part in tl.static_range(0, 128 // COLUMNS):
+        y_p = _onto(y_p, tiles[part], tl.trans(Cs[part]))
+    return y_p
+
+
+@triton.jit
+def _load_inputs(at_x, at_rest, owners, head, asked, REST: tl.constexpr):
+    """x of a head, and of the last 16 channels where it owns them."""
+    x_p = from_pairs(load_pairs(at_x, asked))
+    x_rest = x_p
+    if REST:
+        x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
+    return x_p, x_rest
+
+
+@triton.jit
+def _add_weighted(acc, x_p, parts):
+    """acc + x^T W^T, with W^T in parts."""
+    acc = tl.dot(x_p, parts[0], acc=acc, out_dtype=tl.float32)
+    acc = tl.dot(x_p, parts[1], acc=acc, out_dtype=tl.float32)
+    return tl.dot(x_p, parts[2], acc=acc, out_dtype=tl.float32)
+
+
+@triton.jit
 def ssd_tree_large_kernel(
-    S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y,
-    stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
-    stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t: tl.constexpr, stride_B_g,
-    stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
-    stride_anc_b, stride_anc_t, stride_anc_j, stride_D_h, low, high, all_heads,
+    S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y, stride, stride_anc, stride_D_h, low, high, all_heads,
     T: tl.constexpr, REST: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     HEADS: tl.constexpr, BLOCK_H: tl.constexpr, MILD: tl.constexpr, EARLY: tl.constexpr, COLUMNS: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -172,70 +235,46 @@ def ssd_tree_large_kernel(
         g = first // HEADS_PER_GROUP
         i, k = tl.arange(0, 64), tl.arange(0, BLOCK_H)
         t, heads, in_t, in_h = i.to(tl.int64), first + k, i < T, k < HEADS
-        at_S = S + slot * stride_S_s + first * stride_S_h
-        at_anc = ancestors + b * stride_anc_b
-        real = tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
-        at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-        sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
-        bias, skips = tl.zeros((BLOCK_H,), tl.float32), tl.zeros((BLOCK_H,), tl.float32)
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
-        if D is not None:
-            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
-        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
-        decays = tl.load(A + heads, mask=in_h, other=0.0)
-        at_B, at_C = B + b * stride_B_b + g * stride_B_g, C + b * stride_C_b + g * stride_C_g
-        rows_B, rows_C = _rows(at_B, t * stride_B_t, real, COLUMNS), _rows(at_C, t * stride_C_t, real, COLUMNS)
+        at_S = S + slot * stride.S.s + first * stride.S.h
+        real, sees = _nodes_seen(ancestors, b, t, in_t, stride_anc)
+        raw, decays, bias, skips = _load_heads(dt, A, D, dt_bias, b, t, heads, real, in_h, stride.dt, stride_D_h, BLOCK_H)
+        at_B, at_C = B + b * stride.B.b + g * stride.B.g, C + b * stride.C.b + g * stride.C.g
+        rows_B, rows_C = _rows(at_B, t * stride.B.t, real, COLUMNS), _rows(at_C, t * stride.C.t, real, COLUMNS)
         tl.debug_barrier()  # all loads are issued before anything waits for one of them
         Bs, Cs = _operands(rows_B, slot, COLUMNS), _operands(rows_C, slot, COLUMNS)
         steps = step_size(raw, real[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
         lds = steps * decays[None, :]
         Gs = dot_right(sees.to(tl.bfloat16), lds)
-        scores = tl.zeros((64, 64), tl.float32)
-        for part in tl.static_range(0, 128 // COLUMNS):
-            scores = tl.dot(Bs[part], tl.trans(Cs[part]), acc=scores, out_dtype=tl.float32)
-        scores = tl.where(tl.trans(sees), scores, 0.0)
+        scores = _node_scores(Bs, Cs, sees, COLUMNS)
         if REST:
             Gs, steps, skips, lost = _told_apart(Gs, steps, skips)
         bits = tl.sum(tl.where(real, tl.full((64,), 1, tl.int64) << t, 0), axis=0)
         token, channel = places()
-        at_x = x + b * stride_x_b + first * stride_x_h + token * stride_x_t
-        at_y = y + b * stride_y_b + first * stride_y_h + token * stride_y_t
+        at_x = x + b * stride.x.b + first * stride.x.h + token * stride.x.t
+        at_y = y + b * stride.y.b + first * stride.y.h + token * stride.y.t
+        owners, at_rest = channel, at_x
         if REST:
-            y_rest = tl.zeros((64, 64), tl.float32)
-            for part in tl.static_range(0, 128 // COLUMNS):
-                tile = _rest(at_S + 64 * stride_S_p + part * COLUMNS, stride_S_h, stride_S_p, HEADS, COLUMNS)
-                y_rest = _onto(y_rest, tile, tl.trans(Cs[part]))
+            y_rest = _rest_from_state(at_S + 64 * stride.S.p, Cs, stride.S, HEADS, COLUMNS)
             owner, owners = i // 16, channel // 16
-            at_rest = at_x + owners.to(tl.int64) * stride_x_h + 64 + channel % 16
+            at_rest = at_x + owners.to(tl.int64) * stride.x.h + 64 + channel % 16
         for head in tl.range(0, HEADS, num_stages=1):
-            tiles = _tiles(at_S + head * stride_S_h, stride_S_p, COLUMNS)
+            tiles = _tiles(at_S + head * stride.S.h, stride.S.p, COLUMNS)
             # True for every head; as the test depends on the head, the masks are not kept in registers between heads.
             asked = chosen(tl.where(first + head < all_heads, bits, 0))
             if EARLY:
-                x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
-                if REST:
-                    x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
+                x_p, x_rest = _load_inputs(at_x + head * stride.x.h + channel, at_rest, owners, head, asked, REST)
             W, decay = _weights(head, Gs, steps, scores, skips, D is not None, MILD, BLOCK_H)
             if REST:
                 decay += tl.sum(tl.where(k == head, lost, 0.0), axis=0)
-            hi, mid, lo = split3(W)
+            parts = split3(W)
             if not EARLY:
-                x_p = from_pairs(load_pairs(at_x + head * stride_x_h + channel, asked))
-                if REST:
-                    x_rest = from_pairs(load_pairs(at_rest, asked & (owners == head)))
-            y_p = tl.zeros((64, 64), tl.float32)
-            for part in tl.static_range(0, 128 // COLUMNS):
-                y_p = _onto(y_p, tiles[part], tl.trans(Cs[part]))
-            y_p = tl.dot(x_p, hi, acc=decay * y_p, out_dtype=tl.float32)  # (1)
-            y_p = tl.dot(x_p, mid, acc=y_p, out_dtype=tl.float32)
-            y_p = tl.dot(x_p, lo, acc=y_p, out_dtype=tl.float32)
-            store_pairs(at_y + head * stride_y_h + channel, to_pairs(y_p.to(y.dtype.element_ty)), token < T)
+                x_p, x_rest = _load_inputs(at_x + head * stride.x.h + channel, at_rest, owners, head, asked, REST)
+            y_p = _from_state(tiles, Cs, COLUMNS)
+            y_p = _add_weighted(decay * y_p, x_p, parts)  # (1)
+            store_pairs(at_y + head * stride.y.h + channel, to_pairs(y_p.to(y.dtype.element_ty)), token < T)
             if REST:
                 own = owner[:, None] == head
-                y_rest = tl.dot(x_rest, hi, acc=tl.where(own, decay, 1.0) * y_rest, out_dtype=tl.float32)  # (1)
-                y_rest = tl.dot(x_rest, mid, acc=y_rest, out_dtype=tl.float32)
-                y_rest = tl.dot(x_rest, lo, acc=y_rest, out_dtype=tl.float32)
+                y_rest = _add_weighted(tl.where(own, decay, 1.0) * y_rest, x_rest, parts)  # (1)
         if REST:
-            at_rest = at_y + owners.to(tl.int64) * stride_y_h + 64 + channel % 16
+            at_rest = at_y + owners.to(tl.int64) * stride.y.h + 64 + channel % 16
             store_pairs(at_rest, to_pairs(y_rest.to(y.dtype.element_ty)), (token < T) & (owners < HEADS))

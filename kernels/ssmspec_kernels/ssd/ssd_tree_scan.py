@@ -68,7 +68,7 @@ def ssd_tree_scan(
     given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
     t, columns = given.axes["t"], given.axes["j"]
     if columns != t:
-        raise ShapeMismatch(f"ancestors came with {columns} columns for {t} nodes; give one for each node")
+        raise ShapeMismatch(f"ancestors has {columns} columns for {t} nodes; give one for each node")
     tiled = any(tile is not None for tile in (block_p, program_p, num_warps, stages))
     if large and not tiled and takes(given):
         y = torch.empty_like(x) if out is None else out

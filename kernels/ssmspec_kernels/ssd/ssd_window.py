@@ -39,15 +39,26 @@ from ..launch import overlapped, strides
 from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ..shared.functions import silu
 from ..shared.load_fence import unmoved
+from ..shared.strides import MaskStrides, TokenStrides, constant
 from .ring.ssd_state_tile import CHANNELS, SMS, has_many_tiles, heads_per_program, tiles_per_program
 from .ring.ssd_state_tile import MOST_TOKENS as SHORT
-from .ssd_inputs import Inputs, check_heads, check_inputs, check_one_type, load_rows, step_size, window_tile
+from .ssd_inputs import (
+    Inputs,
+    check_heads,
+    check_inputs,
+    check_one_type,
+    load_rows,
+    skip_strides,
+    step_size,
+    window_strides,
+    window_tile,
+)
 from .ssd_window_chain import ssd_window_chain_kernel
 
 MOST_TOKENS = 128
 WGMMA = (
-    "tiles of {block} channels with {warps} warps, for {t} tokens: there, what Triton 3.6 compiled for an H200 gave wrong "
-    "values or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
+    "tiles of {block} channels with {warps} warps are refused for {t} tokens: what Triton 3.6 compiled for an H200 gave "
+    "wrong values there or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
 )
 """Above 32 tokens with 4 warps, tiles under 64 channels gave wrong values, the same in every run; combinations with 8 warps
 read outside memory. In common they have chained products of different shapes, as wgmma. The cause was not found: racecheck
@@ -106,7 +117,7 @@ def launch(
     x = given.x
     check_one_type(x=x, B=given.B, C=given.C)
     if t > MOST_TOKENS:
-        raise Unsupported(f"a window of {t} tokens; its weights fill the registers beyond {MOST_TOKENS}: cut it")
+        raise Unsupported(f"the window has {t} tokens; the weights of more than {MOST_TOKENS} fill the registers: cut it")
     y = torch.empty_like(x) if out is None else out
     if write_state and ancestors is None and x.dtype == torch.bfloat16 and t <= SHORT and n <= 128:
         _launch_chain(given, live, y, tiles)
@@ -119,10 +130,12 @@ def launch(
     if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:
         raise Unsupported(WGMMA.format(block=block, warps=warps, t=t))
     weight, squares = (None, None) if gate is None else gate
+    stride = window_strides(given, y)
     each, block_n = triton.cdiv(program, block), max(16, triton.next_power_of_2(n))
     ssd_window_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-        *given.tensors, live, ancestors, y, weight, squares, *given.strides(y), *strides(live, 2), *strides(ancestors, 3),
-        *strides(squares, 2), *given.scalars, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head,
+        *given.tensors, live, ancestors, y, weight, squares, constant(stride, "s", "b", "g")._replace(dt=stride.dt),
+        TokenStrides(*strides(live, 2)), MaskStrides(*strides(ancestors, 3)), TokenStrides(*strides(squares, 2)),
+        skip_strides(given), *given.dt_limit, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head,
         WRITE_STATE=write_state, P_FIRST=p_first, BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_N=block_n,
         HALF_N=max(16, block_n // 2), BLOCK_P=block, TILES=each, HEADS=heads, BLOCK_H=max(8, triton.next_power_of_2(heads)),
         STAGES=stages, num_warps=warps, **overlapped(x.device),
@@ -139,7 +152,8 @@ def _launch_chain(given: Inputs, live: Tensor | None, y: Tensor, tiles: tuple[in
     run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else tiles_per_program(b, h, h // g, p)
     crowded = has_many_tiles(b, h, p)
     ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
-        *given.tensors, live, y, *given.strides(y), *strides(live, 2), *given.scalars, run, T=t, P=p, N=n, **given.constants,
+        *given.tensors, live, y, constant(window_strides(given, y), "s", "b"), TokenStrides(*strides(live, 2)),
+        constant(skip_strides(given)), *given.dt_limit, run, T=t, P=p, N=n, **given.constants,
         D_HEAD=given.skip_per_head, BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
         BLOCK_P=CHANNELS, TILES=head, STAGES=stages or (3 if crowded else 2), MANY=crowded, num_warps=1,
         **overlapped(y.device),
@@ -167,18 +181,163 @@ def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple
 
 
 @triton.jit
+def _load_seen(live, ancestors, b, t, in_t, stride_live, stride_anc):
+    """Which tokens are real, and of a tree the rows of its mask, as stored."""
+    real = in_t
+    if live is not None:
+        real &= tl.load(live + b * stride_live.b + t * stride_live.t, mask=in_t, other=0) != 0
+    pairs = real
+    if ancestors is not None:
+        at_anc = ancestors + b * stride_anc.b
+        real &= tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=in_t, other=0) != 0
+        at_pair = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
+        pairs = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0)
+    return real, pairs
+
+
+@triton.jit
+def _summed_and_seen(pairs, i, real, TREE: tl.constexpr):
+    """The tokens whose sum is G of each token, and those that it sees. They differ for no-ops of a chain."""
+    if TREE:
+        sees = pairs != 0
+        before = sees
+    else:
+        before = i[:, None] >= i[None, :]
+        sees = before & real[:, None] & real[None, :]
+    return before, sees
+
+
+@triton.jit
+def _load_group(dt, A, D, dt_bias, b, t, heads, real, in_h, stride_dt, stride_D, D_HEAD: tl.constexpr):
+    """Raw dt of a program's heads, their A and dt_bias, and their D if it is per head, as stored."""
+    bias = tl.zeros((heads.shape[0],), tl.float32)
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + heads, mask=in_h, other=0.0)
+    raw = load_rows(dt + b * stride_dt.b, t * stride_dt.t, heads * stride_dt.h, real, in_h)
+    decay = tl.load(A + heads, mask=in_h, other=0.0)
+    skips = decay
+    if D_HEAD:
+        skips = tl.load(D + heads * stride_D.h, mask=in_h, other=0.0)
+    return raw, decay, bias, skips
+
+
+@triton.jit
+def _load_parts(start, rows, real, columns, N: tl.constexpr):
+    """A block of rows for each part of the columns, as stored."""
+    blocks = ()
+    for part in tl.static_range(len(columns)):
+        blocks += (load_rows(start, rows, columns[part], real, columns[part] < N),)  # type: ignore[assignment]
+    return blocks
+
+
+@triton.jit
+def _unmoved_parts(blocks, slot):
+    """`unmoved` for each block."""
+    held = ()
+    for part in tl.static_range(len(blocks)):
+        held += (unmoved(blocks[part], slot),)  # type: ignore[assignment]
+    return held
+
+
+@triton.jit
+def _load_shared(B, C, b, g, t, n, real, in_n, columns, stride, N: tl.constexpr, P_FIRST: tl.constexpr):
+    """B and C of the window, which the heads share, and once more C in parts if channels are rows."""
+    B_t = load_rows(B + b * stride.B.b + g * stride.B.g, t * stride.B.t, n, real, in_n)
+    C_t = load_rows(C + b * stride.C.b + g * stride.C.g, t * stride.C.t, n, real, in_n)
+    Cs = (C_t,)
+    if P_FIRST:
+        Cs = _load_parts(C + b * stride.C.b + g * stride.C.g, t * stride.C.t, real, columns, N)
+    return B_t, C_t, Cs
+
+
+@triton.jit
+def _unmoved_shared(B_t, C_t, skips, Cs, slot, D_HEAD: tl.constexpr, P_FIRST: tl.constexpr):
+    """B, C and D of the heads behind the loads: as they are used."""
+    B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
+    if D_HEAD:
+        skips = skips.to(tl.float32)
+    Cs = _unmoved_parts(Cs, slot) if P_FIRST else (C_t,)
+    return B_t, C_t, skips, Cs
+
+
+@triton.jit
+def _weights_of_head(head, Gs, steps, scores, skips, i, k, D_HEAD: tl.constexpr):
+    """W of a head (3) with D on its diagonal, its G and its steps."""
+    G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
+    step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
+    between = tl.minimum(G[:, None] - G[None, :], 88.0, propagate_nan=tl.PropagateNan.ALL)
+    W = tl.exp(between) * (step[None, :] * scores)  # (3)
+    if D_HEAD:
+        W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+    return W, G, step
+
+
+@triton.jit
+def _read_tile(
+    start, early, x_t, W, G, Cs, p, in_p, columns, stride_p, N: tl.constexpr, ONE: tl.constexpr, P_FIRST: tl.constexpr,
+):  # fmt: skip
+    """(4), and the tile of the state where tokens are rows. Unless it is the only one (ONE), the tile is loaded here; where
+    channels are rows, each half before its product."""
+    if P_FIRST:
+        y_p = dot_right(tl.trans(x_t), tl.trans(W))
+        left = early[0] if ONE else load_rows(start, p * stride_p, columns[0], in_p, columns[0] < N)
+        from_state = dot_left(left.to(tl.float32), tl.trans(Cs[0]))
+        right = early[1] if ONE else load_rows(start, p * stride_p, columns[1], in_p, columns[1] < N)
+        from_state = dot_onto(from_state, right.to(tl.float32), tl.trans(Cs[1]))
+        y_t = tl.trans(y_p + tl.exp(G)[None, :] * from_state)  # (4)
+        state = left
+    else:
+        y_t = dot_left(W, x_t)
+        tile = early[0] if ONE else load_rows(start, p * stride_p, columns[0], in_p, columns[0] < N)
+        state = tile.to(tl.float32)
+        y_t += tl.exp(G)[:, None] * dot_right(Cs[0], tl.trans(state))  # (4)
+    return y_t, state
+
+
+@triton.jit
+def skip_and_gate(y_t, x_t, D, z, b, h, t, p, real, in_p, stride_D, stride_z, D_HEAD: tl.constexpr):
+    """The outputs with D x, if D is per channel, and silu(z) (4)."""
+    if D is not None and not D_HEAD:
+        skip = tl.load(D + h * stride_D.h + p * stride_D.p, mask=in_p, other=0.0).to(tl.float32)
+        y_t += skip[None, :] * x_t.to(tl.float32)
+    if z is not None:
+        z_t = load_rows(z + b * stride_z.b + h * stride_z.h, t * stride_z.t, p, real, in_p)
+        y_t *= silu(z_t.to(tl.float32))
+    return y_t
+
+
+@triton.jit
+def _store_squares(
+    squares, y_t, b, h, t, tile, in_t, stride_squares, P: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Stores the squares of a tile's outputs (6)."""
+    part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
+    at_part = squares + b * stride_squares.b + t * stride_squares.t + part
+    there = in_t
+    if (P + BLOCK_P - 1) // BLOCK_P % TILES != 0:  # programs with more tiles than the head has
+        there &= tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)
+    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=there)
+
+
+@triton.jit
+def _store_state(start, state, x_t, B_t, G, step, total, p, n, in_p, in_n, stride_p):
+    """Stores a tile of the state after the window (5)."""
+    to_state = tl.exp(total - G) * step
+    state = tl.exp(total) * state + dot_left(tl.trans(to_state[:, None] * x_t.to(tl.float32)), B_t)  # (5)
+    tl.store(
+        start + p[:, None] * stride_p + n[None, :],
+        state.to(start.dtype.element_ty),
+        mask=in_p[:, None] & in_n[None, :],
+    )
+
+
+@triton.jit
 def ssd_window_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares,
-    stride_S_s, stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b, stride_x_t: tl.constexpr,
-    stride_x_h: tl.constexpr, stride_dt_b, stride_dt_t, stride_dt_h, stride_B_b, stride_B_t: tl.constexpr, stride_B_g,
-    stride_C_b, stride_C_t: tl.constexpr, stride_C_g, stride_z_b, stride_z_t: tl.constexpr, stride_z_h: tl.constexpr,
-    stride_y_b, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
-    stride_live_b, stride_live_t, stride_anc_b, stride_anc_t, stride_anc_j, stride_squares_b, stride_squares_t,
-    stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr,
-    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr,
-    P_FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, live, ancestors, y, weight, squares, stride, stride_live, stride_anc,
+    stride_squares, stride_D, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK_H: tl.constexpr, P_FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
@@ -188,58 +347,28 @@ def ssd_window_kernel(
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
+        ONE: tl.constexpr = HEADS * TILES == 1
         g = first // HEADS_PER_GROUP
         i, n, k = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
         t, heads = i.to(tl.int64), first + k
         in_t, in_n, in_h = i < T, n < N, k < HEADS
         p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
-        at_S = S + slot * stride_S_s
-        half, other = tl.arange(0, HALF_N), tl.arange(0, HALF_N) + HALF_N
-        if HEADS * TILES == 1:
-            if P_FIRST:
-                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, half, p < P, half < N)
-                early_other = load_rows(at_S + first * stride_S_h, p * stride_S_p, other, p < P, other < N)
-            else:
-                early = load_rows(at_S + first * stride_S_h, p * stride_S_p, n, p < P, in_n)
+        at_S = S + slot * stride.S.s
+        columns = (tl.arange(0, HALF_N), tl.arange(0, HALF_N) + HALF_N) if P_FIRST else (n,)
+        early, early_x = columns, i
+        if ONE:
+            early = _load_parts(at_S + first * stride.S.h, p * stride.S.p, p < P, columns, N)
             tl.debug_barrier()  # otherwise the loads that follow would be issued before that of the tile
-        real = in_t
-        if live is not None:
-            real &= tl.load(live + b * stride_live_b + t * stride_live_t, mask=in_t, other=0) != 0
-        if ancestors is not None:
-            at_anc = ancestors + b * stride_anc_b
-            real &= tl.load(at_anc + t * (stride_anc_t + stride_anc_j), mask=in_t, other=0) != 0
-            at_pair = at_anc + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-            pairs = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0)
-        bias = tl.zeros((BLOCK_H,), tl.float32)
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0)
-        raw = load_rows(dt + b * stride_dt_b, t * stride_dt_t, heads * stride_dt_h, real, in_h)
-        decay = tl.load(A + heads, mask=in_h, other=0.0)
-        if D_HEAD:
-            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0)
-        B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
-        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
-        if P_FIRST:
-            C_half = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, half, real, half < N)
-            C_other = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, other, real, other < N)
-        if HEADS * TILES == 1:
-            early_x = load_rows(x + b * stride_x_b + first * stride_x_h, t * stride_x_t, p, real, p < P)
+        real, pairs = _load_seen(live, ancestors, b, t, in_t, stride_live, stride_anc)
+        raw, decay, bias, skips = _load_group(dt, A, D, dt_bias, b, t, heads, real, in_h, stride.dt, stride_D, D_HEAD)
+        B_t, C_t, Cs = _load_shared(B, C, b, g, t, n, real, in_n, columns, stride, N, P_FIRST)
+        if ONE:
+            early_x = load_rows(x + b * stride.x.b + first * stride.x.h, t * stride.x.t, p, real, p < P)
         tl.debug_barrier()  # all loads are issued before anything waits for one of them
-        B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
-        if D_HEAD:
-            skips = skips.to(tl.float32)
-        if P_FIRST:
-            C_half, C_other = unmoved(C_half, slot), unmoved(C_other, slot)
-        if HEADS * TILES == 1:
-            early_x, early = unmoved(early_x, slot), unmoved(early, slot)
-            if P_FIRST:
-                early_other = unmoved(early_other, slot)
-        if ancestors is not None:
-            sees = pairs != 0
-            before = sees
-        else:
-            before = i[:, None] >= i[None, :]
-            sees = before & real[:, None] & real[None, :]
+        B_t, C_t, skips, Cs = _unmoved_shared(B_t, C_t, skips, Cs, slot, D_HEAD, P_FIRST)
+        if ONE:
+            early_x, early = unmoved(early_x, slot), _unmoved_parts(early, slot)
+        before, sees = _summed_and_seen(pairs, i, real, ancestors is not None)
         steps = step_size(raw, real[:, None] & in_h[None, :], bias.to(tl.float32)[None, :], low, high, SOFTPLUS, LIMIT)
         lds = steps * decay[None, :]  # (1)
         # No-ops are rows too: the sum of the last row is exactly that of the last token, whose weight in (5) is then its dt.
@@ -247,57 +376,19 @@ def ssd_window_kernel(
         scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_t)), 0.0)
         for head in tl.range(0, HEADS, num_stages=STAGES):
             h = first + head
-            G = tl.sum(tl.where(k[None, :] == head, Gs, 0.0), axis=1)
-            step = tl.sum(tl.where(k[None, :] == head, steps, 0.0), axis=1)
-            between = tl.minimum(G[:, None] - G[None, :], 88.0, propagate_nan=tl.PropagateNan.ALL)
-            W = tl.exp(between) * (step[None, :] * scores)  # (3)
-            if D_HEAD:
-                W = tl.where(i[:, None] == i[None, :], W + tl.sum(tl.where(k == head, skips, 0.0), axis=0), W)
+            W, G, step = _weights_of_head(head, Gs, steps, scores, skips, i, k, D_HEAD)
             total = tl.sum(tl.where(i == BLOCK_T - 1, G, 0.0), axis=0)
             for tile in tl.range(0, TILES, num_stages=STAGES):
                 p_t = p + tile * BLOCK_P
                 in_p = p_t < P
-                if HEADS * TILES == 1:
-                    x_t = early_x
-                else:
-                    x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p_t, real, in_p)
-                at_tile = at_S + h * stride_S_h
-                if P_FIRST:
-                    y_p = dot_right(tl.trans(x_t), tl.trans(W))
-                    if HEADS * TILES > 1:
-                        early = load_rows(at_tile, p_t * stride_S_p, half, in_p, half < N)
-                    from_state = dot_left(early.to(tl.float32), tl.trans(C_half))
-                    if HEADS * TILES > 1:
-                        early_other = load_rows(at_tile, p_t * stride_S_p, other, in_p, other < N)
-                    from_state = dot_onto(from_state, early_other.to(tl.float32), tl.trans(C_other))
-                    y_t = tl.trans(y_p + tl.exp(G)[None, :] * from_state)  # (4)
-                else:
-                    y_t = dot_left(W, x_t)
-                    if HEADS * TILES > 1:
-                        early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
-                    state = early.to(tl.float32)
-                    y_t += tl.exp(G)[:, None] * dot_right(C_t, tl.trans(state))  # (4)
-                if D is not None and not D_HEAD:
-                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                    y_t += skip[None, :] * x_t.to(tl.float32)
-                if z is not None:
-                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p_t, real, in_p)
-                    y_t *= silu(z_t.to(tl.float32))
-                if weight is not None:  # (6)
-                    part = h * tl.cdiv(P, BLOCK_P) + tl.program_id(0) * TILES + tile
-                    at_part = squares + b * stride_squares_b + t * stride_squares_t + part
-                    there = in_t
-                    if (P + BLOCK_P - 1) // BLOCK_P % TILES != 0:  # programs with more tiles than the head has
-                        there &= tl.program_id(0) * TILES + tile < tl.cdiv(P, BLOCK_P)
-                    tl.store(at_part, tl.sum(y_t * y_t, axis=1), mask=there)
+                x_t = early_x if ONE else load_rows(x + b * stride.x.b + h * stride.x.h, t * stride.x.t, p_t, real, in_p)
+                at_tile = at_S + h * stride.S.h
+                y_t, state = _read_tile(at_tile, early, x_t, W, G, Cs, p_t, in_p, columns, stride.S.p, N, ONE, P_FIRST)
+                y_t = skip_and_gate(y_t, x_t, D, z, b, h, t, p_t, real, in_p, stride_D, stride.z, D_HEAD)
+                if weight is not None:
+                    _store_squares(squares, y_t, b, h, t, tile, in_t, stride_squares, P, BLOCK_P, TILES)  # (6)
                     y_t *= tl.load(weight + h * P + p_t, mask=in_p, other=0.0).to(tl.float32)[None, :]
-                at_y = y + b * stride_y_b + h * stride_y_h + t[:, None] * stride_y_t + p_t[None, :]
+                at_y = y + b * stride.y.b + h * stride.y.h + t[:, None] * stride.y.t + p_t[None, :]
                 tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_t[:, None] & in_p[None, :])
                 if WRITE_STATE:
-                    to_state = tl.exp(total - G) * step
-                    state = tl.exp(total) * state + dot_left(tl.trans(to_state[:, None] * x_t.to(tl.float32)), B_t)  # (5)
-                    tl.store(
-                        at_tile + p_t[:, None] * stride_S_p + n[None, :],
-                        state.to(S.dtype.element_ty),
-                        mask=in_p[:, None] & in_n[None, :],
-                    )
+                    _store_state(at_tile, state, x_t, B_t, G, step, total, p_t, n, in_p, in_n, stride.S.p)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ...shared.functions import silu
 from ..ssd_inputs import step_size
-from ..ssd_scan import element
+from ..ssd_scan import element, state_rows
 
 
 def walk_tile(p: int, tokens: int) -> tuple[int, int]:
@@ -25,13 +25,8 @@ def walk_tile(p: int, tokens: int) -> tuple[int, int]:
 
 @triton.jit
 def ssd_replay_chain_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, advanced, path, cache_x, cache_dt, cache_B, half, y,
-    stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
-    stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
-    stride_y_b, stride_y_t, stride_y_h, stride_path_b, stride_path_k,
-    stride_cache_x_s, stride_cache_x_l, stride_cache_x_h, stride_cache_dt_s, stride_cache_dt_l, stride_cache_dt_h,
-    stride_cache_B_s, stride_cache_B_l, stride_cache_B_g, stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, REPLAYED: tl.constexpr, ENTRIES: tl.constexpr,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, advanced, path, cache, y, stride, stride_path, stride_cache, stride_D,
+    low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, REPLAYED: tl.constexpr, ENTRIES: tl.constexpr,
     HEADS_PER_GROUP: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
@@ -46,98 +41,119 @@ def ssd_replay_chain_kernel(
         n = tl.arange(0, BLOCK_N // RUN)[:, None] * RUN + tl.arange(0, RUN)[None, :]
         in_p = (p < P) | (P % BLOCK_P == 0)
         in_n = (n < N) | (N == BLOCK_N)
-        runs: tl.constexpr = BLOCK_N // RUN
-        row = tl.arange(0, runs * BLOCK_P)
-        row_p = tl.program_id(0) * BLOCK_P + row % BLOCK_P
-        col = (row // BLOCK_P * RUN)[:, None] + tl.arange(0, RUN)[None, :]
-        inside = ((row_p < P) | (P % BLOCK_P == 0))[:, None] & ((col < N) | (N == BLOCK_N))
-        at_S = S + slot * stride_S_s + h * stride_S_h + (row_p.to(tl.int64) * stride_S_p)[:, None] + col
-        state = tl.reshape(tl.load(at_S, mask=inside, other=0.0).to(tl.float32), (runs, BLOCK_P, RUN))
-        length = T
-        if lengths is not None:
-            length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+        row_p, col, inside = state_rows(tl.program_id(0) * BLOCK_P, P, N, BLOCK_P, BLOCK_N, RUN)
+        at_S = S + slot * stride.S.s + h * stride.S.h + (row_p.to(tl.int64) * stride.S.p)[:, None] + col
+        state = tl.reshape(tl.load(at_S, mask=inside, other=0.0).to(tl.float32), (BLOCK_N // RUN, BLOCK_P, RUN))
+        length = T if lengths is None else tl.minimum(tl.load(lengths + b).to(tl.int32), T)
         count = tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)
-        last = tl.load(half + slot).to(tl.int64)
+        last = tl.load(cache.half + slot).to(tl.int64)
         decay = tl.load(A + h)
-        bias = 0.0
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + h).to(tl.float32)
-        if D is not None:
-            skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-        at_path = None
-        if path is not None:
-            at_path = path + b * stride_path_b
-        old_x = cache_x + slot * stride_cache_x_s + last * ENTRIES * stride_cache_x_l + h * stride_cache_x_h + p
-        old_B = cache_B + slot * stride_cache_B_s + last * ENTRIES * stride_cache_B_l + g * stride_cache_B_g
-        old_dt = cache_dt + slot * stride_cache_dt_s + last * ENTRIES * stride_cache_dt_l + h * stride_cache_dt_h
+        bias = 0.0 if dt_bias is None else tl.load(dt_bias + h).to(tl.float32)
+        skip = None if D is None else tl.load(D + h * stride_D.h + p * stride_D.p, mask=in_p, other=0.0).to(tl.float32)
+        at_path = None if path is None else path + b * stride_path.b
+        old_x = cache.x + slot * stride_cache.x.s + last * ENTRIES * stride_cache.x.l + h * stride_cache.x.h + p
+        old_B = cache.B + slot * stride_cache.B.s + last * ENTRIES * stride_cache.B.l + g * stride_cache.B.g
+        old_dt = cache.dt + slot * stride_cache.dt.s + last * ENTRIES * stride_cache.dt.l + h * stride_cache.dt.h
         k = tl.arange(0, BLOCK_K)
-        taken = k < count
-        node = k.to(tl.int64)
-        if path is not None:
-            node = tl.load(at_path + node * stride_path_k, mask=taken, other=-1).to(tl.int64)
-            taken &= (node >= 0) & (node < ENTRIES)
-        raw_k = tl.load(old_dt + node * stride_cache_dt_l, mask=taken, other=0.0)
-        x_k, B_k = _cached(
-            at_path, old_x, old_B + n, 0, count, stride_path_k, stride_cache_x_l, stride_cache_B_l, in_p, in_n, ENTRIES
-        )
+        node, taken = accepted_nodes(path, b, k, count, stride_path, ENTRIES)
+        raw_k = tl.load(old_dt + node * stride_cache.dt.l, mask=taken, other=0.0)
+        old = old_x, old_B + n
+        first = _cached(at_path, *old, 0, count, stride_path.k, stride_cache.x.l, stride_cache.B.l, in_p, in_n, ENTRIES)
         i = tl.arange(0, BLOCK_T)
-        t_i = i.to(tl.int64)
-        real = i < length
-        raw = tl.load(dt + b * stride_dt_b + h * stride_dt_h + t_i * stride_dt_t, mask=real, other=0.0)
-        at_x = x + b * stride_x_b + h * stride_x_h + p
-        at_B = B + b * stride_B_b + g * stride_B_g
-        at_C = C + b * stride_C_b + g * stride_C_g + n
-        at_z = None
-        if z is not None:
-            at_z = z + b * stride_z_b + h * stride_z_h + p
-        x_t, B_t, C_t, z_t = _token(
-            at_x, at_B + n, at_C, at_z, 0, length, stride_x_t, stride_B_t, stride_C_t, stride_z_t, in_p, in_n
-        )
+        t_i, real = i.to(tl.int64), i < length
+        raw = tl.load(dt + b * stride.dt.b + h * stride.dt.h + t_i * stride.dt.t, mask=real, other=0.0)
+        at_x, at_B = x + b * stride.x.b + h * stride.x.h + p, B + b * stride.B.b + g * stride.B.g
+        at_C = C + b * stride.C.b + g * stride.C.g + n
+        at_z = None if z is None else z + b * stride.z.b + h * stride.z.h + p
+        window = at_x, at_B + n, at_C
+        token = _token(*window, at_z, 0, length, stride.x.t, stride.B.t, stride.C.t, stride.z.t, in_p, in_n)
         steps = step_size(raw_k, taken, bias, low, high, SOFTPLUS, LIMIT)
-        decays = tl.exp(steps * decay)
-        for j in range(count):
-            x_next, B_next = _cached(
-                at_path, old_x, old_B + n, tl.minimum(j + 1, count - 1), count, stride_path_k, stride_cache_x_l,
-                stride_cache_B_l, in_p, in_n, ENTRIES,
-            )  # fmt: skip
-            step_x = element(steps, k, j) * x_k
-            state = tl.fma(state, element(decays, k, j), step_x[:, None][None, :, :] * B_k[:, None, :])  # (1)
-            x_k, B_k = x_next, B_next
+        state = _replay_tokens(
+            state, old, first, at_path, steps, tl.exp(steps * decay), k, count, stride_path, stride_cache, in_p, in_n, ENTRIES
+        )  # fmt: skip
         if count > 0:
-            tl.store(at_S, tl.reshape(state, (runs * BLOCK_P, RUN)).to(S.dtype.element_ty), mask=inside)
+            tl.store(at_S, tl.reshape(state, (BLOCK_N // RUN * BLOCK_P, RUN)).to(S.dtype.element_ty), mask=inside)
         new = (1 - last) * ENTRIES + t_i
-        if tl.program_id(0) == 0:
-            at_dt = cache_dt + slot * stride_cache_dt_s + h * stride_cache_dt_h
-            tl.store(at_dt + new * stride_cache_dt_l, raw, mask=real)
-            if h % HEADS_PER_GROUP == 0:
-                m = tl.arange(0, BLOCK_N)
-                rows = real[:, None] & (m < N)[None, :]
-                kept = tl.load(at_B + t_i[:, None] * stride_B_t + m[None, :], mask=rows, other=0.0)
-                at_new = cache_B + slot * stride_cache_B_s + g * stride_cache_B_g + m
-                tl.store(at_new[None, :] + new[:, None] * stride_cache_B_l, kept, mask=rows)
-        new_x = cache_x + slot * stride_cache_x_s + (1 - last) * ENTRIES * stride_cache_x_l + h * stride_cache_x_h + p
-        at_y = y + b * stride_y_b + h * stride_y_h + p
+        _cache_steps(cache, raw, at_B, slot, h, g, t_i, new, real, stride.B, stride_cache, N, HEADS_PER_GROUP, BLOCK_N)
+        new_x = cache.x + slot * stride_cache.x.s + (1 - last) * ENTRIES * stride_cache.x.l + h * stride_cache.x.h + p
+        at_y = y + b * stride.y.b + h * stride.y.h + p
         steps = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
-        decays = tl.exp(steps * decay)
-        for t in range(T):
-            x_next, B_next, C_next, z_next = x_t, B_t, C_t, z_t
-            if T > 1:
-                x_next, B_next, C_next, z_next = _token(
-                    at_x, at_B + n, at_C, at_z, tl.minimum(t + 1, T - 1), length, stride_x_t, stride_B_t, stride_C_t,
-                    stride_z_t, in_p, in_n,
-                )  # fmt: skip
-            x_f = x_t.to(tl.float32)
-            step_x = element(steps, i, t) * x_f
-            state = tl.fma(state, element(decays, i, t), step_x[:, None][None, :, :] * B_t[:, None, :])  # (2)
-            y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)
-            if D is not None:
-                y_t = tl.fma(skip, x_f, y_t)
-            if z is not None:
-                y_t *= silu(z_t)
-            at_t = tl.cast(t, tl.int64)
-            tl.store(at_y + at_t * stride_y_t, y_t.to(y.dtype.element_ty), mask=in_p)
-            tl.store(new_x + at_t * stride_cache_x_l, x_t, mask=in_p & (t < length))
-            x_t, B_t, C_t, z_t = x_next, B_next, C_next, z_next
+        _walk_window(
+            state, window, at_z, token, steps, tl.exp(steps * decay), skip, at_y, new_x, i, length, stride,
+            stride_cache.x.l, in_p, in_n, T,
+        )  # fmt: skip
+
+
+@triton.jit
+def accepted_nodes(path, b, k, count, stride_path, ENTRIES: tl.constexpr):
+    """The nodes of the cached window that row b accepted, in order, and which of the entries k are any."""
+    taken = k < count
+    node = k.to(tl.int64)
+    if path is not None:
+        node = tl.load(path + b * stride_path.b + node * stride_path.k, mask=taken, other=-1).to(tl.int64)
+        taken &= (node >= 0) & (node < ENTRIES)
+    return node, taken
+
+
+@triton.jit
+def _replay_tokens(
+    state, old, token, path, steps, decays, k, count, stride_path, stride_cache, in_p, in_n, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    """The state after the accepted tokens (1); `token` is the first of them."""
+    x_k, B_k = token
+    for j in range(count):
+        x_next, B_next = _cached(
+            path, *old, tl.minimum(j + 1, count - 1), count, stride_path.k, stride_cache.x.l, stride_cache.B.l, in_p, in_n,
+            ENTRIES,
+        )  # fmt: skip
+        step_x = element(steps, k, j) * x_k
+        state = tl.fma(state, element(decays, k, j), step_x[:, None][None, :, :] * B_k[:, None, :])  # (1)
+        x_k, B_k = x_next, B_next
+    return state
+
+
+@triton.jit
+def _cache_steps(
+    cache, raw, at_B, slot, h, g, t, new, real, stride_B, stride_cache, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Stores raw dt and B of the window in its entries `new`, by one program of a head and one of a group."""
+    if tl.program_id(0) == 0:
+        at_dt = cache.dt + slot * stride_cache.dt.s + h * stride_cache.dt.h
+        tl.store(at_dt + new * stride_cache.dt.l, raw, mask=real)
+        if h % HEADS_PER_GROUP == 0:
+            m = tl.arange(0, BLOCK_N)
+            rows = real[:, None] & (m < N)[None, :]
+            kept = tl.load(at_B + t[:, None] * stride_B.t + m[None, :], mask=rows, other=0.0)
+            at_new = cache.B + slot * stride_cache.B.s + g * stride_cache.B.g + m
+            tl.store(at_new[None, :] + new[:, None] * stride_cache.B.l, kept, mask=rows)
+
+
+@triton.jit
+def _walk_window(
+    state, window, at_z, token, steps, decays, skip, at_y, new_x, i, length, stride, stride_new_x, in_p, in_n,
+    T: tl.constexpr,
+):  # fmt: skip
+    """Stores the outputs of the new window, and its x in the cache; `token` is the first one."""
+    x_t, B_t, C_t, z_t = token
+    for t in range(T):
+        x_next, B_next, C_next, z_next = x_t, B_t, C_t, z_t
+        if T > 1:
+            x_next, B_next, C_next, z_next = _token(
+                *window, at_z, tl.minimum(t + 1, T - 1), length, stride.x.t, stride.B.t, stride.C.t, stride.z.t, in_p, in_n
+            )
+        x_f = x_t.to(tl.float32)
+        step_x = element(steps, i, t) * x_f
+        state = tl.fma(state, element(decays, i, t), step_x[:, None][None, :, :] * B_t[:, None, :])  # (2)
+        y_t = tl.sum(tl.sum(state * C_t[:, None, :], axis=0), axis=1)
+        if skip is not None:
+            y_t = tl.fma(skip, x_f, y_t)
+        if at_z is not None:
+            y_t *= silu(z_t)
+        at_t = tl.cast(t, tl.int64)
+        tl.store(at_y + at_t * stride.y.t, y_t.to(at_y.dtype.element_ty), mask=in_p)
+        tl.store(new_x + at_t * stride_new_x, x_t, mask=in_p & (t < length))
+        x_t, B_t, C_t, z_t = x_next, B_next, C_next, z_next
 
 
 @triton.jit

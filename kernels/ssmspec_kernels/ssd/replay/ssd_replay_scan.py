@@ -21,6 +21,7 @@ Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STre
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -32,17 +33,35 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from ...launch import FLOATS, INDICES, overlapped, strides
 from ...shared.dots import dot_inputs, dot_left, dot_right
 from ...shared.double_buffer import check_halves
-from ...shared.functions import silu
+from ...shared.strides import CacheStrides, EntryGroupStrides, EntryStrides, MaskStrides, PathStrides
 from ..ring.ssd_state_tile import CHANNELS, has_many_tiles, tiles_per_program
-from ..ssd_inputs import check_inputs, check_one_type, load_rows, step_size, weights_by_token, window_tile
+from ..ssd_inputs import (
+    check_inputs,
+    check_one_type,
+    load_rows,
+    skip_strides,
+    step_size,
+    weights_by_token,
+    window_strides,
+    window_tile,
+)
 from ..ssd_scan import traffic_bytes as scan_bytes
-from ..ssd_window import MOST_TOKENS
-from .ssd_replay_chain import ssd_replay_chain_kernel, walk_tile
+from ..ssd_window import MOST_TOKENS, skip_and_gate
+from .ssd_replay_chain import accepted_nodes, ssd_replay_chain_kernel, walk_tile
 from .ssd_replay_short import ssd_replay_short_kernel
 
 WALKED = 16
 """The longest window whose tokens are the 16 rows of a product, or are processed token by token."""
-ONE_TILE = "there, what Triton 3.6 compiled for an H200 read outside memory; give program_p of two tiles or more"
+ONE_TILE = "what Triton 3.6 compiled for an H200 read outside memory there; give program_p of two tiles or more"
+
+
+class CacheTensors(NamedTuple):
+    """The tensors of a cache as one argument of a kernel."""
+
+    x: Tensor
+    dt: Tensor
+    B: Tensor
+    half: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,17 @@ class Cache:
     dt: Tensor
     B: Tensor
     half: Tensor
+
+    @property
+    def tensors(self) -> CacheTensors:
+        """The tensors as one argument of a kernel."""
+        return CacheTensors(self.x, self.dt, self.B, self.half)
+
+    @property
+    def strides(self) -> CacheStrides:
+        """The strides of x, dt and B."""
+        x, dt, B = (strides(a, 3) for a in (self.x, self.dt, self.B))
+        return CacheStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
 
 
 def traffic_bytes(
@@ -122,13 +152,13 @@ def ssd_replay_scan(
     (b, t, h, p, n, g), axes = given.sizes, given.axes
     check_one_type(x=x, B=B, C=C, **{"cache.x": cache.x, "cache.B": cache.B})
     if cache.dt.dtype != dt.dtype:
-        raise PrecisionError(f"cache.dt holds {cache.dt.dtype}, but dt came as {dt.dtype}; the cache keeps it as it comes")
+        raise PrecisionError(f"cache.dt holds {cache.dt.dtype}, but dt is {dt.dtype}; give both one type")
     if axes.get("j", t) != t:
-        raise ShapeMismatch(f"ancestors came with {axes['j']} columns for {t} nodes; give one for each node")
+        raise ShapeMismatch(f"ancestors has {axes['j']} columns for {t} nodes; give one for each node")
     entries = check_halves(axes["l"], t)
     replayed = min(axes.get("k", entries), entries)
     if max(t, replayed) > MOST_TOKENS:
-        raise Unsupported(f"{max(t, replayed)} tokens; the weights of more than {MOST_TOKENS} fill the registers")
+        raise Unsupported(f"a window has {max(t, replayed)} tokens; a launch takes up to {MOST_TOKENS}: cut it")
     y = x.new_empty(x.shape) if out is None else out
     steps = *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3), *given.scalars
     constants = given.constants | {"T": t, "P": p, "N": n, "REPLAYED": replayed, "ENTRIES": entries}
@@ -146,8 +176,9 @@ def ssd_replay_scan(
         block, warps = walk_tile(p, t + replayed)
         block, warps, run = block_p or block, num_warps or warps, min(32, triton.next_power_of_2(n))
         ssd_replay_chain_kernel[(triton.cdiv(p, block), h, b)](
-            *given.tensors, lengths, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
-            *strides(path, 2), *steps, **constants, BLOCK_T=triton.next_power_of_2(t),
+            *given.tensors, lengths, advanced, path, cache.tensors, y, window_strides(given, y),
+            PathStrides(*strides(path, 2)), cache.strides, skip_strides(given), *given.dt_limit, **constants,
+            BLOCK_T=triton.next_power_of_2(t),
             BLOCK_K=triton.next_power_of_2(replayed), BLOCK_P=block, BLOCK_N=triton.next_power_of_2(n), RUN=run,
             num_warps=warps,
         )  # fmt: skip
@@ -158,11 +189,12 @@ def ssd_replay_scan(
     each = triton.cdiv(program, block)
     if t > 32 and each == 1:
         if program_p:
-            raise Unsupported(f"one tile of {block} channels a program, for {t} tokens: {ONE_TILE}")
+            raise Unsupported(f"one tile of {block} channels a program is refused for {t} tokens: {ONE_TILE}")
         each = 2
     _ssd_replay_scan_kernel[(triton.cdiv(p, each * block), h, b)](
-        *given.tensors, lengths, ancestors, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
-        *strides(ancestors, 3), *strides(path, 2), *steps, **constants, D_HEAD=given.skip_per_head,
+        *given.tensors, lengths, ancestors, advanced, path, cache.tensors, y, window_strides(given, y),
+        MaskStrides(*strides(ancestors, 3)), PathStrides(*strides(path, 2)), cache.strides, skip_strides(given),
+        *given.dt_limit, **constants, D_HEAD=given.skip_per_head,
         BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_K=max(16, triton.next_power_of_2(replayed)),
         BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, STAGES=depth, num_warps=warps,
     )  # fmt: skip
@@ -170,15 +202,37 @@ def ssd_replay_scan(
 
 
 @triton.jit
+def _replayed(
+    at_dt, at_B, at_old, k, n, taken, in_n, decay, bias, low, high, stride_cache, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """B of the accepted tokens, the sum of their dt A, and the weight with which each one enters the state (1)."""
+    raw_k = tl.load(at_dt + at_old * stride_cache.dt.l, mask=taken, other=0.0)
+    step_k = step_size(raw_k, taken, bias, low, high, SOFTPLUS, LIMIT)
+    B_k = load_rows(at_B, at_old * stride_cache.B.l, n, taken, in_n)
+    # The total is exactly G of the last real node: summed in another order, its weight would not be exactly its dt.
+    G_k = tl.cumsum(step_k * decay, axis=0)
+    replay = tl.sum(tl.where(k == tl.max(tl.where(taken, k, -1), axis=0), G_k, 0.0), axis=0)
+    to_state = tl.exp(replay - G_k) * step_k
+    return B_k, replay, to_state
+
+
+@triton.jit
+def _nodes_or_tokens(ancestors, b, i, t, real, stride_anc):
+    """Which nodes of a tree, or tokens of a chain, are real, and which of them each one sees."""
+    if ancestors is not None:
+        at_pair = ancestors + b * stride_anc.b + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
+        sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+        real &= tl.max(tl.where((i[:, None] == i[None, :]) & sees, 1, 0), axis=1) > 0
+    else:
+        sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]
+    return real, sees
+
+
+@triton.jit
 def _ssd_replay_scan_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path, cache_x, cache_dt, cache_B, half, y,
-    stride_S_s, stride_S_h, stride_S_p, stride_x_b, stride_x_t, stride_x_h, stride_dt_b, stride_dt_t, stride_dt_h,
-    stride_B_b, stride_B_t, stride_B_g, stride_C_b, stride_C_t, stride_C_g, stride_z_b, stride_z_t, stride_z_h,
-    stride_y_b, stride_y_t, stride_y_h, stride_anc_b, stride_anc_t, stride_anc_j, stride_path_b, stride_path_k,
-    stride_cache_x_s, stride_cache_x_l, stride_cache_x_h, stride_cache_dt_s, stride_cache_dt_l, stride_cache_dt_h,
-    stride_cache_B_s, stride_cache_B_l, stride_cache_B_g, stride_D_h, stride_D_p, low, high,
-    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, REPLAYED: tl.constexpr, ENTRIES: tl.constexpr,
-    HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ancestors, advanced, path, cache, y, stride, stride_anc, stride_path,
+    stride_cache, stride_D, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, REPLAYED: tl.constexpr,
+    ENTRIES: tl.constexpr, HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -190,71 +244,48 @@ def _ssd_replay_scan_kernel(
     if slot >= 0:
         g = h // HEADS_PER_GROUP
         i, k, n = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
-        t = i.to(tl.int64)
-        in_n = n < N
-        length = T
-        if lengths is not None:
-            length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
+        t, in_n = i.to(tl.int64), n < N
+        length = T if lengths is None else tl.minimum(tl.load(lengths + b).to(tl.int32), T)
         real = i < length
         count = tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)
-        last = tl.load(half + slot).to(tl.int64)
-        taken = k < count
-        node = k.to(tl.int64)
-        if path is not None:
-            node = tl.load(path + b * stride_path_b + node * stride_path_k, mask=taken, other=-1).to(tl.int64)
-            taken &= (node >= 0) & (node < ENTRIES)
+        last = tl.load(cache.half + slot).to(tl.int64)
+        node, taken = accepted_nodes(path, b, k, count, stride_path, ENTRIES)
         at_old, at_new = last * ENTRIES + node, (1 - last) * ENTRIES + t
         decay = tl.load(A + h)
-        bias = 0.0
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + h).to(tl.float32)
-        at_dt = cache_dt + slot * stride_cache_dt_s + h * stride_cache_dt_h
-        at_B = cache_B + slot * stride_cache_B_s + g * stride_cache_B_g
-        raw_k = tl.load(at_dt + at_old * stride_cache_dt_l, mask=taken, other=0.0)
-        step_k = step_size(raw_k, taken, bias, low, high, SOFTPLUS, LIMIT)
-        B_k = load_rows(at_B, at_old * stride_cache_B_l, n, taken, in_n)
-        # The total is exactly G of the last real node: summed in another order, its weight would not be exactly its dt.
-        G_k = tl.cumsum(step_k * decay, axis=0)
-        replay = tl.sum(tl.where(k == tl.max(tl.where(taken, k, -1), axis=0), G_k, 0.0), axis=0)
-        to_state = tl.exp(replay - G_k) * step_k
-        if ancestors is not None:
-            at_pair = ancestors + b * stride_anc_b + t[:, None] * stride_anc_t + t[None, :] * stride_anc_j
-            sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
-            real &= tl.max(tl.where((i[:, None] == i[None, :]) & sees, 1, 0), axis=1) > 0
-        else:
-            sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]
-        raw = tl.load(dt + b * stride_dt_b + t * stride_dt_t + h * stride_dt_h, mask=real, other=0.0)
+        bias = 0.0 if dt_bias is None else tl.load(dt_bias + h).to(tl.float32)
+        at_dt = cache.dt + slot * stride_cache.dt.s + h * stride_cache.dt.h
+        at_B = cache.B + slot * stride_cache.B.s + g * stride_cache.B.g
+        B_k, replay, to_state = _replayed(
+            at_dt, at_B, at_old, k, n, taken, in_n, decay, bias, low, high, stride_cache, SOFTPLUS, LIMIT
+        )
+        real, sees = _nodes_or_tokens(ancestors, b, i, t, real, stride_anc)
+        raw = tl.load(dt + b * stride.dt.b + t * stride.dt.t + h * stride.dt.h, mask=real, other=0.0)
         step = step_size(raw, real, bias, low, high, SOFTPLUS, LIMIT)
         ld = step * decay
         G = tl.sum(tl.where(sees, ld[None, :], 0.0), axis=1) if ancestors is not None else tl.cumsum(ld, axis=0)
-        B_t = load_rows(B + b * stride_B_b + g * stride_B_g, t * stride_B_t, n, real, in_n)
-        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, t * stride_C_t, n, real, in_n)
+        B_t = load_rows(B + b * stride.B.b + g * stride.B.g, t * stride.B.t, n, real, in_n)
+        C_t = load_rows(C + b * stride.C.b + g * stride.C.g, t * stride.C.t, n, real, in_n)
         W = weights_by_token(G, G, step, sees, dot_inputs(C_t, tl.trans(B_t)))
         if D_HEAD:
-            W = tl.where(i[:, None] == i[None, :], W + tl.load(D + h * stride_D_h).to(tl.float32), W)
+            W = tl.where(i[:, None] == i[None, :], W + tl.load(D + h * stride_D.h).to(tl.float32), W)
         owns = real & (tl.program_id(0) == 0)
-        tl.store(at_dt + at_new * stride_cache_dt_l, raw, mask=owns)
+        tl.store(at_dt + at_new * stride_cache.dt.l, raw, mask=owns)
         own_rows = (owns & (h % HEADS_PER_GROUP == 0))[:, None] & in_n[None, :]
-        tl.store(at_B + at_new[:, None] * stride_cache_B_l + n[None, :], B_t, mask=own_rows)  # (3)
-        at_S = S + slot * stride_S_s + h * stride_S_h
-        at_x = cache_x + slot * stride_cache_x_s + h * stride_cache_x_h
-        at_y = y + b * stride_y_b + h * stride_y_h
+        tl.store(at_B + at_new[:, None] * stride_cache.B.l + n[None, :], B_t, mask=own_rows)  # (3)
+        at_S, at_x = S + slot * stride.S.s + h * stride.S.h, cache.x + slot * stride_cache.x.s + h * stride_cache.x.h
+        at_y = y + b * stride.y.b + h * stride.y.h
         for tile in tl.range(0, TILES, num_stages=STAGES):
             p = (tl.program_id(0).to(tl.int64) * TILES + tile) * BLOCK_P + tl.arange(0, BLOCK_P)
             in_p = p < P
-            state = load_rows(at_S, p * stride_S_p, n, in_p, in_n).to(tl.float32)
-            x_k = load_rows(at_x, at_old * stride_cache_x_l, p, taken, in_p)
-            x_t = load_rows(x + b * stride_x_b + h * stride_x_h, t * stride_x_t, p, real, in_p)
+            state = load_rows(at_S, p * stride.S.p, n, in_p, in_n).to(tl.float32)
+            x_k = load_rows(at_x, at_old * stride_cache.x.l, p, taken, in_p)
+            x_t = load_rows(x + b * stride.x.b + h * stride.x.h, t * stride.x.t, p, real, in_p)
             state = tl.exp(replay) * state + dot_left(tl.trans(to_state[:, None] * x_k.to(tl.float32)), B_k)  # (1)
             y_t = dot_left(W, x_t) + tl.exp(G)[:, None] * dot_right(C_t, tl.trans(state))  # (2)
-            if D is not None and not D_HEAD:
-                skip = tl.load(D + h * stride_D_h + p * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                y_t += skip[None, :] * x_t.to(tl.float32)
-            if z is not None:
-                y_t *= silu(load_rows(z + b * stride_z_b + h * stride_z_h, t * stride_z_t, p, real, in_p).to(tl.float32))
+            y_t = skip_and_gate(y_t, x_t, D, z, b, h, t, p, real, in_p, stride_D, stride.z, D_HEAD)
             in_y = (i < T)[:, None] & in_p[None, :]
-            tl.store(at_y + t[:, None] * stride_y_t + p[None, :], y_t.to(y.dtype.element_ty), mask=in_y)
+            tl.store(at_y + t[:, None] * stride.y.t + p[None, :], y_t.to(y.dtype.element_ty), mask=in_y)
             new = real[:, None] & in_p[None, :]
-            tl.store(at_x + at_new[:, None] * stride_cache_x_l + p[None, :], x_t, mask=new)  # (3)
+            tl.store(at_x + at_new[:, None] * stride_cache.x.l + p[None, :], x_t, mask=new)  # (3)
             inside = in_p[:, None] & in_n[None, :] & (count > 0)
-            tl.store(at_S + p[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty), mask=inside)
+            tl.store(at_S + p[:, None] * stride.S.p + n[None, :], state.to(S.dtype.element_ty), mask=inside)
