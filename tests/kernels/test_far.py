@@ -186,7 +186,7 @@ FAULTS = [
     ("large tree", "t", "return token.to(tl.int64)", "places"),
     ("chain", "t", "e.to(tl.int64), t.to(tl.int64)", "ssd_window_chain_kernel"),
     ("chain", "p", "((p_0 + p).to(tl.int64) * stride_p)", "store_half"),
-    ("replay", "g", "g = tl.program_id(1).to(tl.int64)", "ssd_replay_short_kernel"),
+    ("replay", "g", "tl.program_id(1).to(tl.int64)", "ssd_replay_short_kernel"),
     ("replay, fp16", "t", "at_t = tl.cast(t, tl.int64)", "_walk_window"),
     ("replay of trees, fp16", "h", HEAD, "_ssd_replay_scan_kernel"),
     ("buffered", "l", "at - CAPACITY, at).to(tl.int64)", "place"),

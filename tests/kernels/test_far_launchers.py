@@ -80,7 +80,7 @@ FAULTS = [
     ("selective scan", 1, "t = tl.cast(t, tl.int64)", "_token"),
     ("selective tree", 0, SLOT, "_selective_tree_kernel"),
     ("ssd prompt", 2, "tl.arange(0, BLOCK_P)).to(tl.int64)", "_chunk_starts_kernel"),
-    ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "_ssd_buffered_step_kernel"),
+    ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "_read_and_flush"),
     ("ssd flush", 1, "h = tl.program_id(1).to(tl.int64)", "_ssd_flush_kernel"),
     ("delta prompt, kept", 0, "place = tl.load(places + first + c).to(tl.int64)", "_chunk_walk_kernel"),
     ("delta, due", 1, "at - CAPACITY, at).to(tl.int64)", "place"),

@@ -237,35 +237,37 @@ def test_a_planted_count_of_accepted_tokens_is_caught_in_chains_too() -> None:
         check_chains(mutant)
 
 
+SHORT = "ssd_replay_short_kernel"
 SHORT_FAULTS = [
     ("tl.where(length > 0, tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED), 0)",
-     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)"),
-    ("taken, node = i < count, row_i", "taken, node = i < count - 1, row_i"),
-    ("path + b * stride_path_b + node", "path + node"),
-    ("at_old, at_new = last * ENTRIES + node, (1 - last)", "at_old, at_new = (1 - last) * ENTRIES + node, (1 - last)"),
-    ("node, (1 - last) * ENTRIES + row_i", "node, last * ENTRIES + row_i"),
-    ("tl.where(i == final, G_k, 0.0)", "tl.where(i == 0, G_k, 0.0)"),
-    ("real, real_t = i < length, t < length", "real, real_t = i <= length, t < length"),
-    ("row_i[:, None] * stride_anc_j + col_t[None, :]", "row_i[:, None] * stride_anc_t + col_t[None, :]"),
-    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])"),
-    ("if first == 0:", "if first >= 0:"),
-    ("if p_0 == 0:", "if index == first:"),
-    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +"),
-    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)"),
-    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:"),
-    ("if (p_0 == 0) | (index == first):", "if index == first:"),
-    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end"),
-    ("ahead, more = h + 1,", "ahead, more = h,"),
-    ("past = step_size(raw_past, taken, bias,", "past = step_size(raw_past, taken, 0.0,"),
-    ("tl.exp(total - G_k) * past", "tl.exp(total - G_k)"),
-    ("weights_by_entry(G_i, G_t, step,", "weights_by_entry(G_i, G_t, step * step,"),
-    ("state = dot_onto(scale * to_mma(left", "state = dot_onto(to_mma(left"),
-    ("to_mma(right, HALF_N), weighted, B_right)", "to_mma(right, HALF_N), weighted, B_left)"),
-    ("p_0, 0, stride_S_p, count > 0,", "p_0, 0, stride_S_p, count > 1,"),
-    ("p_0, HALF_N, stride_S_p, count > 0,", "p_0, HALF_N, stride_S_p, count >= 0,"),
-    ("y_t = from_state[None, :] * y_t", "y_t = y_t"),
-    ("tl.store(new_x, x_i, mask=real[:, None] &", "tl.store(new_x, x_i, mask=(i < T)[:, None] &"),
-    ("raw, mask=real)  # (3)", "step.to(raw.dtype), mask=real)  # (3)"),
+     "tl.minimum(tl.load(advanced + b).to(tl.int32), REPLAYED)", "_accepted_entries"),
+    ("taken = k < count", "taken = k < count - 1", "accepted_nodes"),
+    ("path + b * stride_path.b + node", "path + node", "accepted_nodes"),
+    ("at_old, at_new = last * ENTRIES + node, (1 - last)",
+     "at_old, at_new = (1 - last) * ENTRIES + node, (1 - last)", "_accepted_entries"),
+    ("node, (1 - last) * ENTRIES + row_i", "node, last * ENTRIES + row_i", "_accepted_entries"),
+    ("tl.where(i == final, G_k, 0.0)", "tl.where(i == 0, G_k, 0.0)", "_head_sums"),
+    ("real, real_t = i < length, t < length", "real, real_t = i <= length, t < length", "_real_pairs"),
+    ("row_i[:, None] * stride.j + col_t[None, :]", "row_i[:, None] * stride.t + col_t[None, :]", "_real_pairs"),
+    ("(i[:, None] <= t[None, :])", "(i[:, None] < t[None, :])", "_real_pairs"),
+    ("if first == 0:", "if first >= 0:", "_group_operands"),
+    ("if p_0 == 0:", "if index == first:", SHORT),
+    ("h_0 = g * HEADS_PER_GROUP +", "h_0 = g +", SHORT),
+    ("tl.minimum(first + run, HEADS_PER_GROUP * TILES)", "tl.minimum(first + run, HEADS_PER_GROUP * TILES - 1)", SHORT),
+    ("if (p_0 == 0) | (index == first):", "if p_0 == 0:", SHORT),
+    ("if (p_0 == 0) | (index == first):", "if index == first:", SHORT),
+    ("(index // TILES + 1) * TILES < end", "(index // TILES + 2) * TILES < end", SHORT),
+    ("ahead, more = h + 1,", "ahead, more = h,", SHORT),
+    ("past = step_size(raw_past, taken, bias,", "past = step_size(raw_past, taken, 0.0,", SHORT),
+    ("tl.exp(total - G_k) * past", "tl.exp(total - G_k)", "_head_sums"),
+    ("weights_by_entry(G_i, G_t, step,", "weights_by_entry(G_i, G_t, step * step,", "_head_sums"),
+    ("state = dot_onto(scale * to_mma(left", "state = dot_onto(to_mma(left", SHORT),
+    ("to_mma(right, HALF_N), weighted, B_right)", "to_mma(right, HALF_N), weighted, B_left)", SHORT),
+    ("p_0, 0, stride.S.p, count > 0,", "p_0, 0, stride.S.p, count > 1,", SHORT),
+    ("p_0, HALF_N, stride.S.p, count > 0,", "p_0, HALF_N, stride.S.p, count >= 0,", SHORT),
+    ("y_t = growth[None, :] * y_t", "y_t = y_t", SHORT),
+    ("_cache_x(old_x, x_i, h, at_new, p, real,", "_cache_x(old_x, x_i, h, at_new, p, i < T,", SHORT),
+    ("raw, mask=real)  # (3)", "step.to(raw.dtype), mask=real)  # (3)", SHORT),
 ]  # fmt: skip
 
 
@@ -277,16 +279,16 @@ def test_the_last_accepted_tokens_weight_is_its_dt_in_short_windows() -> None:
     check_last_token(kernel, True, "bf16")
 
 
-@pytest.mark.parametrize(("old", "new"), SHORT_FAULTS, ids=[new for _, new in SHORT_FAULTS])
-def test_planted_fault_of_short_windows_is_caught(old: str, new: str) -> None:
-    mutant = mutated(kernel, old, new, at="ssd_replay_short_kernel")
+@pytest.mark.parametrize(("old", "new", "at"), SHORT_FAULTS, ids=[new for _, new, _ in SHORT_FAULTS])
+def test_planted_fault_of_short_windows_is_caught(old: str, new: str, at: str) -> None:
+    mutant = mutated(kernel, old, new, at=at)
     with pytest.raises(AssertionError):
         check_short(mutant)
 
 
 @pytest.mark.parametrize("wrong", ["(node >= 0) | (node < ENTRIES)", "node >= 0", "node < ENTRIES"])
 def test_a_planted_node_outside_a_short_window_is_caught(wrong: str) -> None:
-    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", at="ssd_replay_short_kernel")
+    mutant = mutated(kernel, "taken &= (node >= 0) & (node < ENTRIES)", f"taken &= {wrong}", at="accepted_nodes")
     with pytest.raises(AssertionError):
         check_path_with_gaps(mutant, True, "bf16")
 

@@ -207,12 +207,32 @@ class DeltaRingStrides(NamedTuple):
     g: EntryStrides
 
 
+class RingStrides(NamedTuple):
+    """Of x, dt and B of a ring of SSD."""
+
+    x: EntryStrides
+    dt: EntryStrides
+    B: EntryGroupStrides
+
+
 class CacheStrides(NamedTuple):
     """Of x, dt and B of a cache of two windows of SSD."""
 
     x: EntryStrides
     dt: EntryStrides
     B: EntryGroupStrides
+
+
+class StepStrides(NamedTuple):
+    """As `WindowStrides`, of one token."""
+
+    S: StateStrides
+    x: OneHeadStrides
+    dt: OneHeadStrides
+    B: OneGroupStrides
+    C: OneGroupStrides
+    z: OneHeadStrides
+    y: OneHeadStrides
 
 
 class PackedHeadStrides(NamedTuple):

@@ -128,14 +128,14 @@ def check_limit(dt_limit: tuple[float, float]) -> None:
     """Raises: ParameterError."""
     low, high = dt_limit
     if not 0 <= low <= high:
-        raise ParameterError(f"dt_limit came as ({low}, {high}); give 0 <= low <= high")
+        raise ParameterError(f"dt_limit is ({low}, {high}); give 0 <= low <= high")
 
 
 def check_one_type(**tensors: Tensor) -> None:
     """Raises: PrecisionError if operands of matrix products, or their stored copies, have different types."""
     if len({t.dtype for t in tensors.values()}) > 1:
         came = ", ".join(f"{name} {str(t.dtype).removeprefix('torch.')}" for name, t in tensors.items())
-        raise PrecisionError(f"one type is needed, but these came: {came}; convert them first")
+        raise PrecisionError(f"one type is needed, but these are given: {came}; convert them first")
 
 
 def window_tile(p: int, rows: int, most: int = 32, warps: int = 2) -> tuple[int, int, int, int]:

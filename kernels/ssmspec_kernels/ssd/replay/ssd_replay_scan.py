@@ -33,7 +33,7 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from ...launch import FLOATS, INDICES, overlapped, strides
 from ...shared.dots import dot_inputs, dot_left, dot_right
 from ...shared.double_buffer import check_halves
-from ...shared.strides import CacheStrides, EntryGroupStrides, EntryStrides, MaskStrides, PathStrides
+from ...shared.strides import CacheStrides, EntryGroupStrides, EntryStrides, MaskStrides, PathStrides, constant
 from ..ring.ssd_state_tile import CHANNELS, has_many_tiles, tiles_per_program
 from ..ssd_inputs import (
     check_inputs,
@@ -160,14 +160,15 @@ def ssd_replay_scan(
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"a window has {max(t, replayed)} tokens; a launch takes up to {MOST_TOKENS}: cut it")
     y = x.new_empty(x.shape) if out is None else out
-    steps = *strides(cache.x, 3), *strides(cache.dt, 3), *strides(cache.B, 3), *given.scalars
     constants = given.constants | {"T": t, "P": p, "N": n, "REPLAYED": replayed, "ENTRIES": entries}
     if x.dtype == torch.bfloat16 and n <= 128 and max(t, replayed) <= WALKED:
         head = triton.cdiv(p, CHANNELS)
         run = triton.cdiv(program_p, CHANNELS) if program_p else tiles_per_program(b, h, h // g, p)
         ssd_replay_short_kernel[(triton.cdiv(h // g * head, run), g, b)](
-            *given.tensors, lengths, ancestors, advanced, path, cache.x, cache.dt, cache.B, cache.half, y, *given.strides(y),
-            *strides(ancestors, 3), *strides(path, 2), *steps, run, **constants, D_HEAD=given.skip_per_head,
+            *given.tensors, lengths, ancestors, advanced, path, cache.tensors, y,
+            constant(window_strides(given, y), "s", "b"), MaskStrides(*strides(ancestors, 3)), PathStrides(*strides(path, 2)),
+            constant(cache.strides, "s"), constant(skip_strides(given)), *given.dt_limit, run, **constants,
+            D_HEAD=given.skip_per_head,
             BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2), BLOCK_P=CHANNELS, TILES=head,
             STAGES=stages or 3, EVICT=not has_many_tiles(b, h, p), num_warps=1, **overlapped(S.device),
         )  # fmt: skip

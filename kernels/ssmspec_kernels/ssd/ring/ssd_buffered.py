@@ -39,10 +39,10 @@ from ...launch import INDICES
 from ...shared.cursors import check_window
 from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ...shared.functions import silu
-from ..ssd_inputs import Inputs, check_heads, check_inputs, load_rows, step_size
+from ..ssd_inputs import Inputs, check_heads, check_inputs, load_rows, skip_strides, step_size, window_strides
 from ..ssd_scan import traffic_bytes as scan_bytes
 from .ssd_buffered_short import MOST_TOKENS, launch_short
-from .ssd_ring import Ring, entry_bytes, load_at, place
+from .ssd_ring import Ring, entry_bytes, load_at, place, ring_strides
 from .ssd_state_tile import CHANNELS, SMS, heads_per_program
 
 
@@ -141,8 +141,8 @@ def _launch(
         short = products and t <= MOST_TOKENS and not tuned
     if short and (tuned or t > MOST_TOKENS):
         raise ParameterError(
-            f"{tiles[0] or 16} channels a tile, {tiles[2] or 1} heads a program, {tiles[3] or 1} warps and {t} tokens; the "
-            f"kernel for short windows takes 16, one, one and up to {MOST_TOKENS}"
+            f"short is True for tiles of {tiles[0] or 16} channels, {tiles[2] or 1} heads a program, {tiles[3] or 1} warps "
+            f"and {t} tokens; the kernel for short windows takes 16, one, one and up to {MOST_TOKENS}: leave short out"
         )
     if short:
         launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart, due_first)
@@ -154,8 +154,9 @@ def _launch(
         block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
         each = triton.cdiv(min(program, p), block)
         ssd_buffered_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-            *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars,
-            T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity, WINDOW=window, ROWS=rows,
+            *given.tensors, lengths, ring.tensors, y, window_strides(given, y), ring_strides(ring), skip_strides(given),
+            *given.dt_limit, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity,
+            WINDOW=window, ROWS=rows,
             BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, HEADS=heads,
             BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
@@ -186,112 +187,195 @@ def pick(x, here):
 
 
 @triton.jit
-def ssd_buffered_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
-    stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_t: tl.constexpr,
-    stride_x_h: tl.constexpr, stride_dt_b: tl.constexpr, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr,
-    stride_B_b: tl.constexpr, stride_B_t: tl.constexpr, stride_B_g: tl.constexpr, stride_C_b: tl.constexpr,
-    stride_C_t: tl.constexpr, stride_C_g: tl.constexpr, stride_z_b: tl.constexpr, stride_z_t: tl.constexpr,
-    stride_z_h: tl.constexpr, stride_y_b: tl.constexpr, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
-    stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr, stride_ring_x_h: tl.constexpr,
-    stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr, stride_ring_dt_h: tl.constexpr,
-    stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr,
-    stride_D_p: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
-    D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
-    TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    b = tl.program_id(2).to(tl.int64)
-    h_0 = tl.program_id(1).to(tl.int64) * HEADS
+def _slot_length_count(slots, lengths, held, b, T: tl.constexpr):
+    """Slot of a row, its real tokens, and how many entries it holds."""
     slot = b
     if slots is not None:
         slot = tl.load(slots + b).to(tl.int64)
     length = T
     if lengths is not None:
         length = tl.minimum(tl.load(lengths + b).to(tl.int32), T)
-    count = tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
+    return slot, length, tl.load(held + slot, mask=slot >= 0, other=0).to(tl.int32)
+
+
+@triton.jit
+def _entries_and_tokens(origin, slot, e, t, count, length, CAPACITY: tl.constexpr):
+    """Which entries are held, which are the window's, and which tokens are real; the entries' places in the ring and in the
+    window, and the tokens'; which entry is a token, and which tokens see it."""
+    first = tl.load(origin + slot).to(tl.int32)
+    i = e - count
+    past, new, real = i < 0, (i >= 0) & (i < length), t < length
+    at, row, col = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
+    is_t = i[None, :] == t[:, None]
+    sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
+    return past, new, real, at, row, col, is_t, sees
+
+
+@triton.jit
+def _load_entries_and_queries(
+    B, C, ring_B, slot, b, g, at, row, col, n, past, new, real, in_n, stride: tl.constexpr, stride_ring: tl.constexpr
+):
+    """The ring's pointer to B of a group; B of the entries, C of the tokens."""
+    at_B = ring_B + slot * stride_ring.B.s + g * stride_ring.B.g
+    at_B_t = B + b * stride.B.b + g * stride.B.g
+    B_e = load_at(tl.where(new, at_B_t + row * stride.B.t, at_B + at * stride_ring.B.l), n, past | new, in_n)
+    C_t = load_rows(C + b * stride.C.b + g * stride.C.g, col * stride.C.t, n, real, in_n)
+    return at_B, B_e, C_t
+
+
+@triton.jit
+def _window_steps(
+    ring_dt, dt, A, dt_bias, b, at, row, heads, past, new, in_h, low, high, stride: tl.constexpr, stride_ring: tl.constexpr,
+    SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """dt (entries, heads), and A of the heads."""
+    steps = load_rows(ring_dt, at * stride_ring.dt.l, heads * stride_ring.dt.h, past, in_h)
+    raw = load_rows(dt + b * stride.dt.b, row * stride.dt.t, heads * stride.dt.h, new, in_h)
+    bias = tl.zeros((BLOCK_H,), tl.float32)
+    if dt_bias is not None:
+        bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
+    decays = tl.load(A + heads, mask=in_h, other=0.0)
+    steps += step_size(raw, new[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+    return steps, decays
+
+
+@triton.jit
+def _keep_window(
+    ring_dt, ring_B, steps, B_e, h_0, heads, at, n, new, in_h, in_n, stride: tl.constexpr, HEADS_PER_GROUP: tl.constexpr
+):
+    """dt of the window's tokens, and B of their group (2)."""
+    tl.store(
+        ring_dt + at[:, None] * stride.dt.l + heads[None, :] * stride.dt.h, steps,
+        mask=new[:, None] & in_h[None, :],
+    )  # fmt: skip
+    if h_0 % HEADS_PER_GROUP == 0:
+        tl.store(ring_B + at[:, None] * stride.B.l + n[None, :], B_e, mask=new[:, None] & in_n[None, :])
+
+
+@triton.jit
+def _of_all_heads(
+    steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D: tl.constexpr, ROWS: tl.constexpr, D_HEAD: tl.constexpr
+):
+    """dt A, its sums G up to each entry, up to each token, and since each entry of the history; B of the history; the
+    scores; D of the heads. What ROWS and D_HEAD do not need is not computed."""
+    lds = steps * decays[None, :]
+    G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
+    G_t = dot_right(sees.to(tl.bfloat16), lds)
+    since, B_f, skips = lds, B_e, decays
+    if ROWS != "open":
+        since = dot_right(((e[:, None] < e[None, :]) & past[None, :]).to(tl.bfloat16), lds)
+        if ROWS == "all":
+            B_f = tl.where(past[:, None], B_e, 0.0).to(B_e.dtype)
+    scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
+    if D_HEAD:
+        skips = tl.load(D + heads * stride_D.h, mask=in_h, other=0.0).to(tl.float32)
+    return lds, G_e, G_t, since, B_f, scores, skips
+
+
+@triton.jit
+def _rows_of_x(x, ring_x, slot, b, h, at, row, new, stride: tl.constexpr, stride_ring: tl.constexpr):
+    """Pointers to x of a head in the ring, in the window, and of each entry."""
+    at_x = ring_x + slot * stride_ring.x.s + h * stride_ring.x.h
+    at_x_t = x + b * stride.x.b + h * stride.x.h
+    return at_x, at_x_t, tl.where(new, at_x_t + row * stride.x.t, at_x + at * stride_ring.x.l)
+
+
+@triton.jit
+def _weights_of_head(G_t, G_e, steps, here, scores, sees, is_t, skips, D_HEAD: tl.constexpr):
+    """G up to each token, dt of the entries, and the weights of (1), with D of the head."""
+    G_q, step = pick(G_t, here), pick(steps, here)
+    between = tl.where(sees, G_q[:, None] - pick(G_e, here)[None, :], float("-inf"))
+    W = tl.exp(between) * (step[None, :] * scores)
+    if D_HEAD:
+        W = tl.where(is_t, W + tl.sum(tl.where(here, skips, 0.0), axis=0), W)
+    return G_q, step, W
+
+
+@triton.jit
+def _store_window(
+    y_t, at_x_t, D, z, y, b, h, t, col, p_t, real, in_p, stride: tl.constexpr, stride_D: tl.constexpr, T: tl.constexpr,
+    D_HEAD: tl.constexpr,
+):  # fmt: skip
+    """The outputs of a tile, with D of its channels and z."""
+    if D is not None and not D_HEAD:
+        skip = tl.load(D + h * stride_D.h + p_t * stride_D.p, mask=in_p, other=0.0).to(tl.float32)
+        y_t += skip[None, :] * load_rows(at_x_t, col * stride.x.t, p_t, real, in_p).to(tl.float32)
+    if z is not None:
+        z_t = load_rows(z + b * stride.z.b + h * stride.z.h, col * stride.z.t, p_t, real, in_p)
+        y_t *= silu(z_t.to(tl.float32))
+    at_y = y + b * stride.y.b + h * stride.y.h + col[:, None] * stride.y.t + p_t[None, :]
+    tl.store(at_y, y_t.to(y.dtype.element_ty), mask=(t < T)[:, None] & in_p[None, :])
+
+
+@triton.jit
+def _flush_tile(
+    S, state, x_e, B_f, ring_B, due, at, lds, since, step, here, past, p_t, n, in_p, in_n, stride_p: tl.constexpr,
+    stride_B: tl.constexpr, AGAIN: tl.constexpr,
+):  # fmt: skip
+    """(3) of a tile, if due; the pointers are those of the head and the group. AGAIN: B of the history is loaded here."""
+    if due:
+        if AGAIN:
+            B_f = load_rows(ring_B, at * stride_B, n, past, in_n)
+        weight = tl.exp(pick(since, here)) * step
+        x_f = tl.where(past[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
+        total = tl.sum(tl.where(here[None, :] & past[:, None], lds, 0.0))
+        state = dot_onto(tl.exp(total) * state, tl.trans(x_f), B_f)  # (3)
+        at_tile = S + p_t[:, None] * stride_p + n[None, :]
+        tl.store(at_tile, state.to(S.dtype.element_ty), mask=in_p[:, None] & in_n[None, :])
+
+
+@triton.jit
+def ssd_buffered_kernel(
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring, y, stride: tl.constexpr, stride_ring: tl.constexpr,
+    stride_D: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
+    TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(2).to(tl.int64)
+    h_0 = tl.program_id(1).to(tl.int64) * HEADS
+    slot, length, count = _slot_length_count(slots, lengths, ring.held, b, T)
     due = (length > 0) & (count + 2 * WINDOW > CAPACITY)
     if (slot >= 0) & ((ROWS == "all") | (due == (ROWS == "due"))):
         g = h_0 // HEADS_PER_GROUP
         e, t, n, k = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
         in_n, in_h, heads = n < N, k < HEADS, h_0 + k
         p = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_P) + tl.arange(0, BLOCK_P)
-        at_S = S + slot * stride_S_s
+        at_S = S + slot * stride.S.s
         if HEADS * TILES == 1:
-            early = load_rows(at_S + h_0 * stride_S_h, p * stride_S_p, n, p < P, in_n)
-        first = tl.load(origin + slot).to(tl.int32)
-        i = e - count
-        past, new, real = i < 0, (i >= 0) & (i < length), t < length
-        at, row, col = place(first + e, CAPACITY), i.to(tl.int64), t.to(tl.int64)
-        is_t = i[None, :] == t[:, None]
-        sees = (i[None, :] <= t[:, None]) & (past | new)[None, :] & real[:, None]
-        at_B = ring_B + slot * stride_ring_B_s + g * stride_ring_B_g
-        at_B_t = B + b * stride_B_b + g * stride_B_g
-        B_e = load_at(tl.where(new, at_B_t + row * stride_B_t, at_B + at * stride_ring_B_l), n, past | new, in_n)
-        C_t = load_rows(C + b * stride_C_b + g * stride_C_g, col * stride_C_t, n, real, in_n)
-        at_dt = ring_dt + slot * stride_ring_dt_s
-        steps = load_rows(at_dt, at * stride_ring_dt_l, heads * stride_ring_dt_h, past, in_h)
-        raw = load_rows(dt + b * stride_dt_b, row * stride_dt_t, heads * stride_dt_h, new, in_h)
-        bias = tl.zeros((BLOCK_H,), tl.float32)
-        if dt_bias is not None:
-            bias = tl.load(dt_bias + heads, mask=in_h, other=0.0).to(tl.float32)
-        decays = tl.load(A + heads, mask=in_h, other=0.0)
-        steps += step_size(raw, new[:, None] & in_h[None, :], bias[None, :], low, high, SOFTPLUS, LIMIT)
+            early = load_rows(at_S + h_0 * stride.S.h, p * stride.S.p, n, p < P, in_n)
+        past, new, real, at, row, col, is_t, sees = _entries_and_tokens(ring.origin, slot, e, t, count, length, CAPACITY)
+        at_B, B_e, C_t = _load_entries_and_queries(
+            B, C, ring.B, slot, b, g, at, row, col, n, past, new, real, in_n, stride, stride_ring
+        )
+        at_dt = ring.dt + slot * stride_ring.dt.s
+        steps, decays = _window_steps(
+            at_dt, dt, A, dt_bias, b, at, row, heads, past, new, in_h, low, high, stride, stride_ring, SOFTPLUS, LIMIT,
+            BLOCK_H,
+        )  # fmt: skip
         if tl.program_id(0) == 0:
-            tl.store(
-                at_dt + at[:, None] * stride_ring_dt_l + heads[None, :] * stride_ring_dt_h, steps,
-                mask=new[:, None] & in_h[None, :],
-            )  # fmt: skip
-            if h_0 % HEADS_PER_GROUP == 0:
-                tl.store(at_B + at[:, None] * stride_ring_B_l + n[None, :], B_e, mask=new[:, None] & in_n[None, :])
-        lds = steps * decays[None, :]
-        G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
-        G_t = dot_right(sees.to(tl.bfloat16), lds)
-        if ROWS != "open":
-            since = dot_right(((e[:, None] < e[None, :]) & past[None, :]).to(tl.bfloat16), lds)
-            if ROWS == "all":
-                B_f = tl.where(past[:, None], B_e, 0.0).to(B_e.dtype)
-        scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
-        if D_HEAD:
-            skips = tl.load(D + heads * stride_D_h, mask=in_h, other=0.0).to(tl.float32)
+            _keep_window(at_dt, at_B, steps, B_e, h_0, heads, at, n, new, in_h, in_n, stride_ring, HEADS_PER_GROUP)
+        lds, G_e, G_t, since, B_f, scores, skips = _of_all_heads(
+            steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D, ROWS, D_HEAD
+        )
         for head in tl.range(0, HEADS, num_stages=STAGES):
             h, here = h_0 + head, k == head
-            G_q, step = pick(G_t, here), pick(steps, here)
-            between = tl.where(sees, G_q[:, None] - pick(G_e, here)[None, :], float("-inf"))
-            W = tl.exp(between) * (step[None, :] * scores)
-            if D_HEAD:
-                W = tl.where(is_t, W + tl.sum(tl.where(here, skips, 0.0), axis=0), W)
-            at_x = ring_x + slot * stride_ring_x_s + h * stride_ring_x_h
-            at_x_t = x + b * stride_x_b + h * stride_x_h
-            rows_x = tl.where(new, at_x_t + row * stride_x_t, at_x + at * stride_ring_x_l)
+            G_q, step, W = _weights_of_head(G_t, G_e, steps, here, scores, sees, is_t, skips, D_HEAD)
+            at_x, at_x_t, rows_x = _rows_of_x(x, ring.x, slot, b, h, at, row, new, stride, stride_ring)
             for tile in tl.range(0, TILES, num_stages=STAGES):
                 p_t = p + tile * BLOCK_P
                 in_p = p_t < P
                 x_e = load_at(rows_x, p_t, past | new, in_p)
                 y_t = dot_left(W, x_e)
-                at_tile = at_S + h * stride_S_h
+                at_tile = at_S + h * stride.S.h
                 if HEADS * TILES > 1:
-                    early = load_rows(at_tile, p_t * stride_S_p, n, in_p, in_n)
+                    early = load_rows(at_tile, p_t * stride.S.p, n, in_p, in_n)
                 state = early.to(tl.float32)
                 y_t += tl.exp(G_q)[:, None] * dot_right(C_t, tl.trans(state))  # (1)
-                if D is not None and not D_HEAD:
-                    skip = tl.load(D + h * stride_D_h + p_t * stride_D_p, mask=in_p, other=0.0).to(tl.float32)
-                    y_t += skip[None, :] * load_rows(at_x_t, col * stride_x_t, p_t, real, in_p).to(tl.float32)
-                if z is not None:
-                    z_t = load_rows(z + b * stride_z_b + h * stride_z_h, col * stride_z_t, p_t, real, in_p)
-                    y_t *= silu(z_t.to(tl.float32))
-                at_y = y + b * stride_y_b + h * stride_y_h + col[:, None] * stride_y_t + p_t[None, :]
-                tl.store(at_y, y_t.to(y.dtype.element_ty), mask=(t < T)[:, None] & in_p[None, :])
-                tl.store(at_x + at[:, None] * stride_ring_x_l + p_t[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
-                if ROWS != "open":  # noqa: SIM102, settled when the kernel is compiled
-                    if due:
-                        if ROWS == "due":
-                            B_f = load_rows(at_B, at * stride_ring_B_l, n, past, in_n)
-                        weight = tl.exp(pick(since, here)) * step
-                        x_f = tl.where(past[:, None], weight[:, None] * x_e.to(tl.float32), 0.0)
-                        total = tl.sum(tl.where(here[None, :] & past[:, None], lds, 0.0))
-                        state = dot_onto(tl.exp(total) * state, tl.trans(x_f), B_f)  # (3)
-                        tl.store(
-                            at_tile + p_t[:, None] * stride_S_p + n[None, :], state.to(S.dtype.element_ty),
-                            mask=in_p[:, None] & in_n[None, :],
-                        )  # fmt: skip
+                _store_window(y_t, at_x_t, D, z, y, b, h, t, col, p_t, real, in_p, stride, stride_D, T, D_HEAD)
+                tl.store(at_x + at[:, None] * stride_ring.x.l + p_t[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
+                if ROWS != "open":
+                    _flush_tile(
+                        at_tile, state, x_e, B_f, at_B, due, at, lds, since, step, here, past, p_t, n, in_p, in_n, stride.S.p,
+                        stride_ring.B.l, ROWS == "due",
+                    )  # fmt: skip

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from ...launch import overlapped
 from ...shared.flush_order import MOST, row_at, row_in_turn, rows_in_order
-from ..ssd_inputs import Inputs
-from .ssd_ring import Ring
+from ...shared.strides import constant
+from ..ssd_inputs import Inputs, skip_strides, window_strides
+from .ssd_ring import Ring, ring_strides
 from .ssd_state_tile import CHANNELS, RESIDENT, SMS, has_many_tiles, tiles_per_program
 from .ssd_verify_flush import verify_flush
 from .ssd_verify_open import verify_open
@@ -60,9 +61,10 @@ def launch_short(
         grid = (min(tiles, resident),) if apart else (triton.cdiv(of_group, each), g, b)
         in_turn = apart or (b <= MOST and (math.prod(grid) > RESIDENT if due_first is None else due_first))
         ssd_buffered_short_kernel[grid](
-            *given.tensors, lengths, *ring.tensors, y, *given.strides(y), *ring.strides, *given.scalars, b,
-            most if apart else each, T=t, P=p, N=n, GROUPS=g, **given.constants, D_HEAD=given.skip_per_head,
-            CAPACITY=ring.capacity, WINDOW=window, BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
+            *given.tensors, lengths, ring.tensors, y, constant(window_strides(given, y)), constant(ring_strides(ring)),
+            constant(skip_strides(given)), *given.dt_limit, b, most if apart else each, T=t, P=p, N=n, GROUPS=g,
+            **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity, WINDOW=window,
+            BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_F=max(16, triton.next_power_of_2(ring.capacity - t)), HALF_N=max(16, triton.next_power_of_2(n) // 2),
             BLOCK_P=CHANNELS, TILES=head, ROWS=rows, BLOCK_B=triton.next_power_of_2(b) if in_turn else 1,
             FIRST=rows != "open", STAGES=STAGES[rows], num_warps=1, maxnreg=168 if rows == "open" else None,
@@ -70,22 +72,27 @@ def launch_short(
         )  # fmt: skip
 
 
+@triton.jit
+def _own_row(
+    b, slots, lengths, ring, rows, T: tl.constexpr, WINDOW: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The row of program b, or the b-th row with those that are due first, with the values of `row_at`."""
+    if BLOCK > 1:
+        b, slot, length, first, count = row_in_turn(
+            tl.program_id(2), slots, lengths, ring.origin, ring.held, rows, T, WINDOW, CAPACITY, BLOCK
+        )
+    else:
+        slot, length, first, count = row_at(b, slots, lengths, ring.origin, ring.held, T)
+    return b, slot, length, first, count
+
+
 @triton.jit(do_not_specialize=["rows", "most"])
 def ssd_buffered_short_kernel(
-    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring_x, ring_dt, ring_B, origin, held, y, stride_S_s: tl.constexpr,
-    stride_S_h: tl.constexpr, stride_S_p: tl.constexpr, stride_x_b: tl.constexpr, stride_x_t: tl.constexpr,
-    stride_x_h: tl.constexpr, stride_dt_b: tl.constexpr, stride_dt_t: tl.constexpr, stride_dt_h: tl.constexpr,
-    stride_B_b: tl.constexpr, stride_B_t: tl.constexpr, stride_B_g: tl.constexpr, stride_C_b: tl.constexpr,
-    stride_C_t: tl.constexpr, stride_C_g: tl.constexpr, stride_z_b: tl.constexpr, stride_z_t: tl.constexpr,
-    stride_z_h: tl.constexpr, stride_y_b: tl.constexpr, stride_y_t: tl.constexpr, stride_y_h: tl.constexpr,
-    stride_ring_x_s: tl.constexpr, stride_ring_x_l: tl.constexpr, stride_ring_x_h: tl.constexpr,
-    stride_ring_dt_s: tl.constexpr, stride_ring_dt_l: tl.constexpr, stride_ring_dt_h: tl.constexpr,
-    stride_ring_B_s: tl.constexpr, stride_ring_B_l: tl.constexpr, stride_ring_B_g: tl.constexpr, stride_D_h: tl.constexpr,
-    stride_D_p: tl.constexpr, low, high, rows, most, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr,
-    HEADS_PER_GROUP: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr,
-    WINDOW: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr,
-    TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_B: tl.constexpr, FIRST: tl.constexpr, STAGES: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring, y, stride, stride_ring, stride_D, low, high, rows, most,
+    T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
+    D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_B: tl.constexpr, FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         if FIRST:
@@ -93,24 +100,14 @@ def ssd_buffered_short_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     of_group: tl.constexpr = HEADS_PER_GROUP * TILES
     whole: tl.constexpr = (P % BLOCK_P == 0) & (N == 2 * HALF_N)
-    tensors = S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y
-    steps = (
-        (stride_S_s, stride_S_h, stride_S_p), (stride_x_b, stride_x_t, stride_x_h), (stride_dt_b, stride_dt_t, stride_dt_h),
-        (stride_B_b, stride_B_t, stride_B_g), (stride_C_b, stride_C_t, stride_C_g), (stride_z_b, stride_z_t, stride_z_h),
-        (stride_y_b, stride_y_t, stride_y_h), (stride_ring_x_s, stride_ring_x_l, stride_ring_x_h),
-        (stride_ring_dt_s, stride_ring_dt_l, stride_ring_dt_h), (stride_ring_B_s, stride_ring_B_l, stride_ring_B_g),
-        (stride_D_h, stride_D_p),
-    )  # fmt: skip
+    tensors = S, x, dt, A, B, C, D, z, dt_bias, ring.x, ring.dt, ring.B, y
+    rings = stride_ring.x, stride_ring.dt, stride_ring.B, stride_D
+    steps = (stride.S, stride.x, stride.dt, stride.B, stride.C, stride.z, stride.y) + rings  # noqa: RUF005, Triton unpacks no tuple
     if ROWS == "all":
         b, g = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
         begin = tl.program_id(0) * most
         end = tl.minimum(begin + most, of_group)
-        if BLOCK_B > 1:
-            b, slot, length, first, count = row_in_turn(
-                tl.program_id(2), slots, lengths, origin, held, rows, T, WINDOW, CAPACITY, BLOCK_B
-            )
-        else:
-            slot, length, first, count = row_at(b, slots, lengths, origin, held, T)
+        b, slot, length, first, count = _own_row(b, slots, lengths, ring, rows, T, WINDOW, CAPACITY, BLOCK_B)
         if slot >= 0:
             if (length > 0) & (count + 2 * WINDOW > CAPACITY):
                 verify_flush(
@@ -123,17 +120,17 @@ def ssd_buffered_short_kernel(
                     D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
     else:
-        rank = ranks(slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
+        rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
         tiles = tl.max(rank, axis=0) * (GROUPS * of_group)
         run = tl.maximum(tl.minimum(tl.cdiv(tiles, tl.num_programs(0)), most), 1)
         for first_tile in tl.range(tl.program_id(0) * run, tiles, tl.num_programs(0) * run, num_stages=1):
             begin = tl.full((), 0, tl.int32) + first_tile
             end = tl.minimum(begin + run, tiles)
             while begin < end:
-                rank = ranks(slots, lengths, held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
+                rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
                 here = rank == begin // (GROUPS * of_group) + 1
                 b = tl.sum(tl.where(here, tl.arange(0, BLOCK_B), 0), axis=0).to(tl.int64)
-                slot, length, first, count = row_at(b, slots, lengths, origin, held, T)
+                slot, length, first, count = row_at(b, slots, lengths, ring.origin, ring.held, T)
                 g, start = (begin // of_group % GROUPS).to(tl.int64), begin % of_group
                 stop = tl.minimum(start + end - begin, of_group)
                 if ROWS == "due":

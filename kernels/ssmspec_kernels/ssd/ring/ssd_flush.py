@@ -44,7 +44,7 @@ def ssd_flush(
     h, p, n = (axes[k] for k in "hpn")
     divides(axes["g"], h)
     if rows < 1 or axes.get("b", rows) != rows:
-        raise ParameterError(f"rows came as {rows}; give the number of slots, at least 1")
+        raise ParameterError(f"rows is {rows}; give the number of slots, at least 1")
     check_pool(axes["s"], rows, slots)
     ring.check_types(ring.x, ring.B, ring.B)
     block = block_p or 16

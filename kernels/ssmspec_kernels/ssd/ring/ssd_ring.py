@@ -15,6 +15,7 @@ differences of large sums.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -22,7 +23,18 @@ from torch import Tensor, float32
 
 from ...launch import FLOATS, INDICES, Argument, strides
 from ...shared.dots import dot_onto
+from ...shared.strides import EntryGroupStrides, EntryStrides, RingStrides
 from ..ssd_inputs import check_one_type, load_rows
+
+
+class RingTensors(NamedTuple):
+    """The tensors of a ring as one argument of a kernel."""
+
+    x: Tensor
+    dt: Tensor
+    B: Tensor
+    origin: Tensor
+    held: Tensor
 
 
 @dataclass(frozen=True)
@@ -40,9 +52,9 @@ class Ring:
         return self.x.shape[1]
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def tensors(self) -> RingTensors:
         """The tensors in the order of the kernels' arguments."""
-        return self.x, self.dt, self.B, self.origin, self.held
+        return RingTensors(self.x, self.dt, self.B, self.origin, self.held)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -62,6 +74,12 @@ class Ring:
     def check_types(self, x: Tensor, B: Tensor, C: Tensor) -> None:
         """Raises: PrecisionError unless the ring stores x and B in their types, and they and C have one type."""
         check_one_type(x=x, B=B, C=C, **{"ring.x": self.x, "ring.B": self.B})
+
+
+def ring_strides(ring: Ring) -> RingStrides:
+    """The strides of x, dt and B."""
+    x, dt, B = (strides(a, 3) for a in (ring.x, ring.dt, ring.B))
+    return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
 
 
 def entry_bytes(h: int, p: int, n: int, g: int, *, io: int = 2) -> int:

@@ -22,6 +22,41 @@ from .ssd_verify_open import append, load_window
 
 
 @triton.jit
+def _window_scores(
+    B, stride_B: tl.constexpr, C, stride_C: tl.constexpr, length, sees, N: tl.constexpr, HALF_N: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """C of the window's tokens in two halves of n, as operands, and its scores with their B."""
+    C_left = tl.trans(load_window(C, stride_C, length, 0, N, 8, HALF_N, WHOLE))
+    C_right = tl.trans(load_window(C, stride_C, length, HALF_N, N, 8, HALF_N, WHOLE))
+    scores = dot_inputs(load_window(B, stride_B, length, 0, N, 16, HALF_N, WHOLE), C_left)
+    scores += dot_inputs(load_window(B, stride_B, length, HALF_N, N, 16, HALF_N, WHOLE), C_right)
+    return C_left, C_right, tl.where(sees, scores, 0.0)
+
+
+@triton.jit
+def _head_weights(raw, step, behind, decay, bias, new, low, high, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr):
+    """Weights of a head's history (3), what is left of its state, and dt of the window."""
+    since = tl.cumsum(behind * decay, axis=0, reverse=True)
+    weight, scale = tl.exp(since) * step, tl.exp(tl.sum(step * decay, axis=0))
+    return weight, scale, step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
+
+
+@triton.jit
+def _own_weights(own_step, decay, scores, sees, own, skip, D_HEAD: tl.constexpr):
+    """Weights of the window's own tokens, and exp(G'_t) of each."""
+    G_s = tl.cumsum(own_step * decay, axis=0)
+    G_t = tl.sum(tl.where(own, G_s[:, None], 0.0), axis=0)  # from the running sum: a token's own weight is exactly dt
+    return weights_by_entry(G_s, G_t, own_step, scores, sees, own, skip, D_HEAD), tl.exp(G_t)
+
+
+@triton.jit
+def _append_x(ring_x, x_t, h, at_new, p, new, in_p, stride):
+    """Stores x of a tile of the window's tokens in the ring (2)."""
+    tl.store((ring_x + h * stride[2] + at_new * stride[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :])
+
+
+@triton.jit
 def verify_flush(
     tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
     N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
@@ -47,11 +82,7 @@ def verify_flush(
     behind = tl.load(ring_dt + h_0 * at_ring_dt[2] + at_next * at_ring_dt[1], mask=follows, other=0.0)
     decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
     C += b * at_C[0] + g * at_C[2]
-    C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
-    C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
-    scores = dot_inputs(load_window(B, at_B[1], length, 0, N, 16, HALF_N, WHOLE), C_left)
-    scores += dot_inputs(load_window(B, at_B[1], length, HALF_N, N, 16, HALF_N, WHOLE), C_right)
-    scores = tl.where(sees, scores, 0.0)
+    C_left, C_right, scores = _window_scores(B, at_B[1], C, at_C[1], length, sees, N, HALF_N, WHOLE)
     if begin == 0:
         append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
     B_left = permuted(load_rows(ring_B, at * at_ring_B[1], n, past, (n < N) | WHOLE), BLOCK_F, HALF_N)
@@ -67,14 +98,9 @@ def verify_flush(
         x_e = load_rows(ring_x + h * at_ring_x[2], at * at_ring_x[1], p, past, in_p)
         x_t = load_rows(x + h * at_x[2], tok * at_x[1], p, new, in_p)
         if (p_0 == 0) | (index == begin):
-            since = tl.cumsum(behind * decay, axis=0, reverse=True)
-            weight, scale = tl.exp(since) * step, tl.exp(tl.sum(step * decay, axis=0))
-            own_step = step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
+            weight, scale, own_step = _head_weights(raw, step, behind, decay, bias, new, low, high, SOFTPLUS, LIMIT)
             tl.store(ring_dt + h * at_ring_dt[2] + at_new * at_ring_dt[1], own_step, mask=new & (p_0 == 0))  # (2)
-            G_s = tl.cumsum(own_step * decay, axis=0)
-            G_t = tl.sum(tl.where(own, G_s[:, None], 0.0), axis=0)  # from the running sum: a token's own weight is exactly dt
-            W = weights_by_entry(G_s, G_t, own_step, scores, sees, own, skip, D_HEAD)
-            growth = tl.exp(G_t)
+            W, growth = _own_weights(own_step, decay, scores, sees, own, skip, D_HEAD)
             ahead, more = h + 1, (index // TILES + 1) * TILES < end
             raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
             at_ahead = ring_dt + ahead * at_ring_dt[2]
@@ -89,6 +115,4 @@ def verify_flush(
         store_half(at_head, state, p_0, HALF_N, at_S[2], True, P, N, HALF_N, False, WHOLE)
         y_t = growth[None, :] * dot_onto(y_t, state, C_right) + dot_right(tl.trans(x_t), W)  # (1)
         store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
-        tl.store(
-            (ring_x + h * at_ring_x[2] + at_new * at_ring_x[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :]
-        )  # (2)
+        _append_x(ring_x, x_t, h, at_new, p, new, in_p, at_ring_x)
