@@ -54,5 +54,5 @@ def test_a_planted_bug_is_found_and_named(tmp_path: Path, old: str, new: str, sa
 def test_a_starter_for_another_recurrence_is_refused(tmp_path: Path) -> None:
     done = ssmspec(tmp_path, "init", "mine.py", "--level", "triton", "--recurrence", "delta")
     assert done.returncode == 2
-    assert "--level triton has a starter for --recurrence ssd only" in done.stderr
+    assert "--recurrence is delta, but --level triton has a starter for ssd only" in done.stderr
     assert not (tmp_path / "mine.py").exists()

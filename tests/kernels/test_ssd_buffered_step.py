@@ -263,7 +263,7 @@ FAULTS = [
     ("state * C_run[:, None, :]", "state", None),
     ("following * C_n[None, :]", "before * C_n[None, :]", None),
     ("dot_onto(tl.exp(G) * before,", "dot_onto(before,", None),
-    ("tl.trans(weights[:, None] * wide)", "tl.trans((weights[:, None] * wide).to(x_t.dtype).to(tl.float32))", None),
+    ("tl.trans(weights[:, None] * wide)", "tl.trans((weights[:, None] * wide).to(x_e.dtype).to(tl.float32))", None),
     ("tl.permute(state, (1, 0, 2))", "state", None),
     ("in_n[None, :] & full", "in_n[None, :]", None),
     ("if h % HEADS_PER_GROUP == 0:", "if h >= 0:", None),
@@ -284,7 +284,7 @@ FAULTS = [
     ("y_t *= silu(gate)", "y_t *= gate", None),
     ("y_t += skip * x_t", "y_t += x_t", None),
     ("store(at_tile, following.to(", "store(at_tile, following.to(tl.bfloat16).to(", None),
-    ("if full or not OUTPUT_ONLY:", "if kept or not OUTPUT_ONLY:", None),
+    ("if full or not OUTPUT_ONLY:", "if not full or not OUTPUT_ONLY:", None),
     ("at >= CAPACITY, at - CAPACITY, at)", "at >= CAPACITY, at - CAPACITY + 1, at)", "place"),
 ]  # fmt: skip
 

@@ -252,7 +252,7 @@ def _load_shared(B, C, b, g, t, n, real, in_n, columns, stride, N: tl.constexpr,
 
 @triton.jit
 def _unmoved_shared(B_t, C_t, skips, Cs, slot, D_HEAD: tl.constexpr, P_FIRST: tl.constexpr):
-    """B, C and D of the heads behind the loads: as they are used."""
+    """B, C and D of the heads after the loads: as they are used."""
     B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
     if D_HEAD:
         skips = skips.to(tl.float32)

@@ -41,7 +41,10 @@ def test_a_run_that_loses_a_node_ends_with_the_report_of_one_process(tmp_path: P
     ("words", "said"),
     [
         (["--ray", "ray://127.0.0.1:10001"], "is a Ray client address"),
-        (["--ray", "127.0.0.1:6379", "--jobs", "2"], "omit --jobs and --in-process"),
+        (
+            ["--ray", "127.0.0.1:6379", "--jobs", "2"],
+            "--jobs 2 has no use: --ray runs each shard as a task of the cluster; omit it",
+        ),
         (["--ray-gpus", "1"], "--ray-gpus 1.0 has no use: no cluster is named; omit it, or give --ray ADDRESS"),
         (["--ray", "127.0.0.1:6379", "--ray-ship", "nowhere"], "--ray-ship nowhere does not exist"),
     ],
