@@ -179,7 +179,7 @@ FAULTS = [
     ("G_q[:, None] - pick(G_e, here)[None, :]", "G_q[:, None]", None),
     ("tl.exp(G_q)[:, None] *", "1.0 *", None),
     ("place(first + e, CAPACITY)", "place(first + e + 1, CAPACITY)", None),
-    ("(i >= 0) & (i < length), t < length", "(i >= 0) & (i < T), t < T", None),
+    ("count, length, CAPACITY)", "count, T, CAPACITY)", None),
     ("(i[None, :] <= t[:, None])", "(i[None, :] < t[:, None])", None),
     ("dot_left(W, x_e)", "dot_left(0.0 * W, x_e)", None),
     ("tl.where(here[None, :] & past[:, None], lds, 0.0)", "tl.where(here[None, :], lds, 0.0)", None),

@@ -277,7 +277,7 @@ FAULTS = [
     ("behind_p = (tile + 1) * BLOCK_P", "behind_p = tile * BLOCK_P", None),
     ("item % PARTS * TILES + cut % TILES", "item % PARTS * TILES", None),
     ("item % PARTS * TILES + cut % TILES", "cut % TILES", None),
-    ("tl.minimum(index, whole) + cut // TILES", "tl.minimum(index, whole) + cut // BLOCK_P", None),
+    ("tl.minimum(index, whole) + cut // TILES", "tl.minimum(index, whole) + cut // (2 * TILES)", None),
     ("tl.where(index < whole, begin + TILES, begin + 1)", "begin + TILES", None),
     ("tl.where(index < whole, begin + TILES, begin + 1)", "begin + 1", None),
     ("P % (TILES * BLOCK_P) == 0", "P % BLOCK_P == 0", None),
