@@ -76,7 +76,7 @@ def engine(
     holds every configuration (drafts, batches, chunks, caches) against the engine's own plain output.
     """
     try:
-        from .known import is_server, opener
+        from .known import PROGRAM, is_server, opener
         from .protocol import Dtype
         from .small import CONFIGS, STORED
         from .table import show, write
@@ -89,14 +89,14 @@ def engine(
         for name in names:
             one_of(option, name, CONFIGS)
     files.writable("--report", report, parents=True)
-    typed, command = Typed(context), engine.startswith("program:")
+    typed = Typed(context)
     if is_server(engine):
         typed.unused(
             ["--python", "--memory", "--configuration"], "a server was started by somebody else, in one configuration"
         )
     else:
         typed.unused(["--plain"], "it is the server without speculation of an http: engine", "give --configuration plain")
-    if command:
+    if engine.startswith(PROGRAM):
         typed.unused(["--python"], "the command of program: starts the engine", "put it into the command")
     if not model:
         typed.unused(["--drafter"], "the small checkpoints have drafters of their own", "give --model")

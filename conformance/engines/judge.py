@@ -402,7 +402,7 @@ class Run:
         again = self.tried(schedule, fresh=True)
         self.shrinking = time.monotonic() + (0 if getattr(self.engine, "once", False) else SHRINKING)
         if again is None:
-            self.smallest = schedule, broken[0], f"only behind the {self.done - 1} schedules before it; {broken[1]}"
+            self.smallest = schedule, broken[0], f"only after the {self.done - 1} schedules before it; {broken[1]}"
         else:
             self.smallest = schedule, *again
             self.alone(schedule)

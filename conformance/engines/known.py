@@ -1,6 +1,5 @@
 """Engines by name: the program of each, the constraints file of its environment, and how to create that environment."""
 
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from ssmspec_ref.options.words import nearest
 
 from ..errors import AdapterUnavailable
+from ..run.program import words_of
 from .errors import EngineDied, EngineFailed
 from .http import Server
 from .judge import Engine
@@ -46,10 +46,7 @@ def opener(engine: str, python: str | None, timeout: float = ANSWERING, memory: 
     server that does not answer.
     """
     if engine.startswith(PROGRAM):
-        try:
-            words = shlex.split(engine.removeprefix(PROGRAM))
-        except ValueError as error:
-            raise AdapterUnavailable(f"{engine} cannot be read as a command: {error}; close every quotation") from error
+        words = words_of(engine.removeprefix(PROGRAM), PROGRAM)
         startable(engine, words)
         return lambda: Program(words, memory, timeout)
     if is_server(engine):

@@ -45,7 +45,7 @@ LAWS = {
     "batch": "beside other requests as alone",
     "join": "joining while others run as alone",
     "cancel": "beside requests that are cancelled as alone, and a cancelled one said what it would have",
-    "stop": "the plain output, cut behind the first stop token or at the budget",
+    "stop": "the plain output, cut after the first stop token or at the budget",
     "continuation": "a prompt that holds an earlier answer as a prompt of its own",
     "fork": "a prompt that begins as an earlier one as a prompt of its own",
     "chunk": "a prompt read in chunks as one read whole",
@@ -53,7 +53,7 @@ LAWS = {
     "seed": "sampled with a seed: with drafts, or beside others, as plain and alone",
     "drafts": "requests that ask for numbers of drafts of their own as without drafts",
     "sampled law": "sampled tokens follow the law of the oracle, each independent of the others",
-    "drafter followed": "as many drafts are accepted as are the drafter's own next tokens behind the same text",
+    "drafter followed": "as many drafts are accepted as are the drafter's own next tokens after the same text",
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
     "log-probabilities of drafted tokens": "none is exactly 0 of a token that is not certain",
 }

@@ -19,7 +19,7 @@ from ssmspec_ref.records import each
 from ssmspec_ref.records import rows as rows_of
 from ssmspec_ref.shapes import Array
 
-from ..suite.specification import Arguments, Expected
+from ..suite.specification import Arguments, Expected, weights
 
 Call = Callable[[Arguments], tuple[Any, ...] | None]
 """The outputs of one call, None if it gave none."""
@@ -97,8 +97,7 @@ def taken(value: Any, index: Array) -> Any:
 
 
 def _shared(value: Any) -> bool:
-    weights = type(value).__name__.endswith(("Params", "Mixer", "Layer"))
-    return weights or not (isinstance(value, np.ndarray) or is_dataclass(value))
+    return weights(value) or not (isinstance(value, np.ndarray) or is_dataclass(value))
 
 
 def _tokens(arguments: Arguments, cut: slice) -> Arguments:

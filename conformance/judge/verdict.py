@@ -25,7 +25,7 @@ from ..cases import Case
 from ..diagnose.picture import drawn
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
-from ..suite.specification import Arguments, Expected, Specification
+from ..suite.specification import Arguments, Expected, Specification, weights
 from . import bitwise, stricter
 from .draw import stored
 from .figures import apart, ratio
@@ -215,11 +215,6 @@ def _attempted(expect: Callable[[], list[Expected]]) -> list[Expected] | Judgeme
         return Judgement(Verdict.FAIL, "used", str(error))
     except SpecError as error:
         return Judgement(Verdict.UNKNOWN, "bound", f"the suite has no bound here: {error}")
-
-
-def weights(argument: Any) -> bool:
-    """Whether an argument is the weights of a layer, which stay the same between calls."""
-    return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
 
 
 _KEPT: dict[tuple[str, NumericContract, str, str], list[Expected]] = {}

@@ -80,14 +80,19 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def words_of(command: str, named: str = "") -> list[str]:
+    """The words of a command, as a shell splits them. Raises: AdapterUnavailable for a quotation that is not closed."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise AdapterUnavailable(f"{named}{command} cannot be read as a command: {error}; close every quotation") from error
+
+
 class Program:
     """A program that runs until it fails; the next question starts it again."""
 
     def __init__(self, command: str) -> None:
-        try:
-            self.words = shlex.split(command)
-        except ValueError as error:
-            raise AdapterUnavailable(f"{command} cannot be read as a command: {error}; close every quotation") from error
+        self.words = words_of(command)
         if not self.words:
             raise AdapterUnavailable("the command of the program is empty; give what starts it, such as 'python program.py'")
         try:

@@ -298,6 +298,11 @@ def copied(came: Any) -> Any:
     return came.copy() if isinstance(came, np.ndarray) else came
 
 
+def weights(argument: Any) -> bool:
+    """Whether an argument is the weights of a layer, which stay the same between calls and are the same for all rows."""
+    return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
+
+
 def poison(subject: Any) -> None:
     """Ask a subject that has a method for it to write NaN into its memory that is not in use."""
     if callable(write := getattr(subject, "poison", None)):

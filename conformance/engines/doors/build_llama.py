@@ -40,7 +40,7 @@ def source(folder: Path) -> Path:
 
 
 def build(tree: Path, jobs: int) -> Path:
-    """Compile the server alone, without optimisation beyond -O1: it runs small models. Returns its path."""
+    """Compile the server alone, C++ with -O1 and C with -O2: it runs small models. Returns its path."""
     found = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     cmake = shutil.which("cmake", path=os.pathsep.join(found)) or "cmake"
     own = os.environ | {"PATH": os.pathsep.join(found)}

@@ -246,7 +246,7 @@ def version() -> str:
 
 
 def converted(folder: Path) -> Path:
-    """The checkpoint as GGUF. Raises: Refuse where the converter does not have it."""
+    """The checkpoint as GGUF. Raises: Refuse if the converter fails."""
     hashed = hashlib.sha256(f"{version()} {HOME}".encode())
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
         hashed.update(path.name.encode() + path.read_bytes())
@@ -259,7 +259,7 @@ def converted(folder: Path) -> Path:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-            raise Refuse(f"the converter has not this checkpoint: {lines[-1]}")
+            raise Refuse(f"llama.cpp cannot convert this checkpoint: {lines[-1]}")
         made.rename(file)
     return file
 

@@ -7,19 +7,17 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import Adapter, NumericContract
+from ssmspec_ref.contract import BITWISE, Adapter, NumericContract
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ..single import EVERYTHING, Wrong, adapter_of
 
 FP32 = NumericContract()
-BITWISE = ("rerun", "rows", "slots", "split")
 
 
 def read(S: Array, token: Any, params: Any, halves: Array) -> tuple[Array, Array]:
-    """The outputs of a token, and the state in float32. Where `halves` (b), the sum over
-    the states is added up in two parts."""
+    """The outputs of a token, and the state in float32. Where `halves` (b), the sum over the states has two parts."""
     y, S_next = ssd.scan(S, token, params)
     low = np.arange(token.C.shape[3]) < token.C.shape[3] // 2 + 1
     parts = (
@@ -69,7 +67,7 @@ def order_of_arrival(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
 
 
 FAULTS: tuple[Wrong, ...] = tuple(
-    (run, "ssd.scan", "BITS", FP32, EVERYTHING, BITWISE)
+    (run, "ssd.scan", "BITS", FP32, EVERYTHING, tuple(BITWISE))
     for run in (splits_small_batches, order_of_the_slot, order_of_the_call, order_of_arrival)
 )
 """Each with its operation, its bug class, and what it declares."""
