@@ -10,7 +10,7 @@ from perf_gates.gpu.paired_timing import Side, WrongOutputError
 from perf_gates.static.shapes import CONV
 from ssmspec_ref.draft.static_tree import TREE_A
 
-from ..core import checked, swept
+from ..core import LEAST_SHORT, checked, swept
 from ..kernels.steps import bf16, kernel
 
 WIDTH = 4
@@ -63,7 +63,7 @@ def acceptance(dims: str, nodes: int, batch: int, delayed: float) -> Side:
                 raise WrongOutputError(f"acceptance of {nodes}: row {row} emitted {told}, and the walk {wanted}")
 
     bytes_ = int(kernel("accept_greedy", "traffic_bytes")(batch, nodes, eos=2))
-    call, count = swept(launches, delayed)
+    call, count = swept(launches, delayed, LEAST_SHORT)
     return Side(f"acceptance of {nodes}, {dims}, {batch} rows", call, check, bytes_ * count, count)
 
 
