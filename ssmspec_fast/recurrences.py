@@ -7,10 +7,11 @@ from ssmspec_ref.registry import Registry
 
 from . import operations
 from .layers.delta import Delta
+from .layers.kda import KDA
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
 from .layers.recurrent import Recurrent
-from .models.config import DeltaConfig, Mamba1Config, Mamba2Config, RecurrentConfig
+from .models.config import DeltaConfig, KDAConfig, Mamba1Config, Mamba2Config, RecurrentConfig
 from .operations import torch_recurrences, torch_windows
 from .operations.arithmetic import Arithmetic
 
@@ -57,4 +58,5 @@ RECURRENCES = Registry(
     Recurrence("ssd", Mamba2Config, Mamba2, _ssd, _kernels("SSD")),
     Recurrence("selective", Mamba1Config, Mamba1, lambda a, _: torch_recurrences.Selective(a), _kernels("Selective")),
     Recurrence("delta", DeltaConfig, Delta, lambda a, _: torch_recurrences.Delta(a), _kernels("Delta")),
+    Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a)),
 )

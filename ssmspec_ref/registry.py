@@ -58,13 +58,14 @@ class Registry(Mapping[str, R]):
             self._records = before
 
     def owner(self, field: str, value: Any) -> R:
-        """The record whose `field` is the type of `value`.
+        """The record whose `field` is the type of `value`, or the nearest type that it extends.
 
         Raises: ParameterError if there is none.
         """
-        for record in self._records.values():
-            if isinstance(value, getattr(record, field)):
-                return record
+        for kind in type(value).__mro__:
+            for record in self._records.values():
+                if getattr(record, field) is kind:
+                    return record
         raise ParameterError(
             f"a {type(value).__name__} is not of a registered {self.what}; register one, or give one of {', '.join(self)}"
         )

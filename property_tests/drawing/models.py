@@ -32,6 +32,7 @@ class Spec:
     decay    gentle, normal or hard     size     scale of what is projected: large states
     w        taps of the convolution    n, p, d  state, head channels, inner channels       g, h   groups (key heads), heads
     bias, D, norm ("", first, last), limit, act, widened, mlp, rotary
+    rank, bound   of the projections and of the decay of Kimi Delta Attention
     """
 
     kinds: tuple[str, ...] = ("mamba2",)

@@ -44,6 +44,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "widened": (False, True),
     "mlp": (False, True),
     "rotary": (True, False),
+    "rank": (0, 2),
+    "bound": (None, -5.0, -1.0),
 }
 """Values of each option; the first is a plain layer's."""
 

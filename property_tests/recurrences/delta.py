@@ -1,4 +1,4 @@
-"""Gated DeltaNet under fuzzing."""
+"""The gated delta rule under fuzzing: layers of Gated DeltaNet and of Kimi Delta Attention."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from ssmspec_ref.layers.norm import GatedNorm
 from ssmspec_ref.model import Layer
 
 from ..drawing.maker import EPS, Maker
+from . import kda
 from .kind import Kind
 
 
@@ -28,4 +29,4 @@ def forgetting(token: Any, params: Any) -> tuple[Any, Any]:
     return replace(token, g=np.full_like(token.g, -1000.0)), params
 
 
-KIND = Kind("delta", {"delta": layer}, forgetting, linear="v")
+KIND = Kind("delta", {"delta": layer, "kda": kda.layer}, forgetting, linear="v")

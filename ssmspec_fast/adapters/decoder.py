@@ -52,8 +52,8 @@ class Decoding:
 
     def start(self, inputs: Any, trees: bool) -> Decoder:
         """Builds the decoder, once the first window gives its sizes."""
-        z = getattr(inputs.gates, "z", None)
-        layer = GIVEN[self.mixer.kind].handing(self.mixer, self.tokens, partial(exact, device=self.device), z is not None)
+        floats = partial(exact, device=self.device)
+        layer = GIVEN[self.mixer.kind].handing(self.mixer, self.tokens, floats, inputs.gates)
         self.shape = torch.Size(layer.config.output_shape)
         outputs = self.shape.numel()
         t, model = inputs.pre.shape[1], model_of(layer, outputs, self.device)
@@ -178,7 +178,7 @@ class Bare:
         return self.S if self.inner is None else self.inner.state()[1]
 
 
-NOT_THERE = "the engine has neither Kimi Delta Attention nor norms inside Mamba-1"
+NOT_THERE = "the engine has no norms inside Mamba-1"
 STEPS: dict[str, tuple[str, ...]] = {"accept": ("all", "root")}
 TREES: dict[str, tuple[str, ...]] = {"between": ("trees",)}
 NO_CHAINS = f"{NOT_THERE}; its tree takes trees only, chains use activation replay"
@@ -208,7 +208,7 @@ def subjects(device: str, operations: Operations, contract: NumericContract) -> 
     }
     for kind in GIVEN.values():
         if kind.bare:
-            limits = Limits(options={**kind.limits.options, **TREES}, reason=NO_CHAINS)
+            limits = Limits(options=TREES, reason=NO_CHAINS)
             capabilities = {
                 f"{kind.name}.{operation}": Capability(partial(Bare, kind.bare, decoding(make)), contract, limits)
                 for operation, make in alone.items()

@@ -222,7 +222,7 @@ def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
         scan = plain.scan(kind.name)
         runs = {"step": plain.step(kind.name), "scan": scan, "scan_masked": scan, "verify_tree": plain.tree(kind.name)}
         runs |= {"scan_packed": plain.packed(kind.name)} if kind.bare else {}
-        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, kind.limits, laws) for name, run in runs.items()}
+        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, bitwise=laws) for name, run in runs.items()}
     return Subject(
         name, capabilities, absent={"acceptance": "tested as the subject acceptance", "": "tested through the methods"}
     )

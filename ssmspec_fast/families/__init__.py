@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigRefused
 from ..models.config import ModelConfig
 from ..models.model import Model
-from . import bamba, gpt_neox, llama, mamba, nemotron_h, qwen3_5
+from . import bamba, gpt_neox, kimi_linear, llama, mamba, nemotron_h, qwen3_5
 from .fields import Fields
 from .source import Source
 
@@ -25,6 +25,7 @@ FAMILIES = {
     "falcon_h1": Family(bamba.read_falcon_h1, bamba.assemble),
     "nemotron_h": Family(nemotron_h.read, nemotron_h.assemble),
     "qwen3_5_text": Family(qwen3_5.read, qwen3_5.assemble),
+    "kimi_linear": Family(kimi_linear.read, kimi_linear.assemble),
     "llama": Family(llama.read, llama.assemble),
     "mistral": Family(llama.read, llama.assemble),
     "gpt_neox": Family(gpt_neox.read, gpt_neox.assemble),

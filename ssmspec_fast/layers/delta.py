@@ -9,14 +9,14 @@ Source: arXiv:2412.06464, section 3.4.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from ..models.config import DeltaConfig
-from ..operations import DeltaInputs, DeltaParams, Operations, Rows, Taps
-from .linear import Linear, Product
+from ..operations import DeltaInputs, DeltaParams, KDAParams, Operations, Rows, Taps
+from .linear import Linear, LowRank, Product
 from .recurrent import Recurrent
 
 if TYPE_CHECKING:
@@ -35,15 +35,17 @@ class Gates(NamedTuple):
 class Delta(Recurrent):
     config: DeltaConfig
     qkv_proj: Linear
-    z_proj: Linear
-    a_proj: Linear
+    z_proj: Linear | LowRank
+    a_proj: Linear | LowRank
     b_proj: Linear
     taps: Taps
-    params: DeltaParams
+    params: DeltaParams | KDAParams
     norm: Tensor
     out_proj: Linear
     kind: ClassVar[str] = "delta"
     home: ClassVar[str] = "linear_attn"
+    activation: ClassVar[Literal["silu", "sigmoid"]] = "silu"
+    """Of the output gate."""
 
     @classmethod
     def stored(cls, source: "Source", prefix: str, width: int, c: DeltaConfig) -> Self:
@@ -90,5 +92,5 @@ class Delta(Recurrent):
     def output(self, y: Tensor, gates: Gates, operations: Operations) -> Product:
         """(3)."""
         z = gates.z.reshape(y.shape)
-        y = operations.gated_norm(y, z, self.norm, eps=self.config.eps, norm_first=True)
+        y = operations.gated_norm(y, z, self.norm, eps=self.config.eps, norm_first=True, gate=self.activation)
         return Product(self.out_proj, y.flatten(-2))

@@ -21,6 +21,17 @@ class Linear:
         return operations.linear(x, self.weight, self.bias, out=out)
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """y = up (down x), a projection of two factors."""
+
+    down: Linear
+    up: Linear
+
+    def __call__(self, x: Rows, operations: Operations, out: Tensor | None = None) -> Tensor:
+        return self.up(self.down(x, operations), operations, out)
+
+
 def joined(*parts: Linear) -> Linear:
     """One layer for several that read the same input, with their outputs concatenated; all have a bias, or none."""
     biases = [part.bias for part in parts if part.bias is not None]

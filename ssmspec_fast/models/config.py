@@ -175,6 +175,23 @@ class DeltaConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
+class KDAConfig(DeltaConfig):
+    """Kimi Delta Attention: Gated DeltaNet that decays by key channel.
+
+    `rank` and `gate_rank` are those of the projections to the decay and to the output gate, None for a single matrix;
+    `lower_bound` < 0 bounds the log decay.
+    """
+
+    rank: int | None = None
+    gate_rank: int | None = None
+    lower_bound: float | None = None
+
+    @property
+    def ring_sizes(self) -> tuple[int, int]:
+        return self.key_heads * self.key_channels, self.value_heads * (self.key_channels + self.value_channels)
+
+
+@dataclass(frozen=True)
 class Rotary:
     """Which channels are rotated, and how fast; `scaling` applies to the frequencies.
 

@@ -38,7 +38,8 @@ class SSDParams(NamedTuple):
 
 
 class DeltaInputs(NamedTuple):
-    """The inputs of the delta rule: q, k (b, t, g, k), v (b, t, h, v), and g, beta (b, t, h) before their gates."""
+    """The inputs of the delta rule before their gates: q, k (b, t, g, k), v (b, t, h, v), beta (b, t, h), and g (b, t, h), or
+    (b, t, h, k) if it decays by key channel."""
 
     q: Tensor
     k: Tensor
@@ -59,6 +60,17 @@ class DeltaParams(NamedTuple):
     l2_norm: bool = True
     scale: float | None = None
     eps: float = 1e-6
+
+
+class KDAParams(NamedTuple):
+    """g = A softplus(g + dt_bias), or lower_bound sigmoid(-A (g + dt_bias)) if there is one: A (h), dt_bias (h, k)."""
+
+    A: Tensor
+    dt_bias: Tensor
+    l2_norm: bool = True
+    scale: float | None = None
+    eps: float = 1e-6
+    lower_bound: float | None = None
 
 
 class SelectiveInputs(NamedTuple):
@@ -216,9 +228,17 @@ class Operations(OneLaunch, Protocol):
         ...
 
     def gated_norm(
-        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
+        self,
+        y: Tensor,
+        z: Tensor,
+        weight: Tensor,
+        *,
+        groups: int = 1,
+        eps: float,
+        norm_first: bool = False,
+        gate: Literal["silu", "sigmoid"] = "silu",
     ) -> Tensor:
-        """rms(y silu(z)) or rms(y) silu(z), over each group of (b, t, c), or each head of (b, t, h, v)."""
+        """rms(y gate(z)) or rms(y) gate(z), over each group of (b, t, c), or each head of (b, t, h, v)."""
         ...
 
     def act(self, x: Tensor, name: str) -> Tensor:

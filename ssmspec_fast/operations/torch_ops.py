@@ -1,5 +1,7 @@
 """All operations in plain PyTorch: on any device, with fp32 intermediates, or float64 for a float64 model."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -57,14 +59,22 @@ class TorchOperations(OneLaunch):
         return x if residual is None else residual.add_(x)
 
     def gated_norm(
-        self, y: Tensor, z: Tensor, weight: Tensor, *, groups: int = 1, eps: float, norm_first: bool = False
+        self,
+        y: Tensor,
+        z: Tensor,
+        weight: Tensor,
+        *,
+        groups: int = 1,
+        eps: float,
+        norm_first: bool = False,
+        gate: Literal["silu", "sigmoid"] = "silu",
     ) -> Tensor:
-        wide, gate = y.to(exact(y)), self.arithmetic.silu(z.to(exact(y)))
-        wide = wide if norm_first else wide * gate
+        wide, factor = y.to(exact(y)), getattr(self.arithmetic, gate)(z.to(exact(y)))
+        wide = wide if norm_first else wide * factor
         parts = wide.reshape(*wide.shape[:-1], groups, -1)
         mean = self.arithmetic.sum(parts * parts) / parts.shape[-1]
         normed = weight * (parts / (mean + eps).sqrt()[..., None]).flatten(-2)
-        return (normed * gate if norm_first else normed).to(y.dtype)
+        return (normed * factor if norm_first else normed).to(y.dtype)
 
     def act(self, x: Tensor, name: str) -> Tensor:
         if name == "relu2":

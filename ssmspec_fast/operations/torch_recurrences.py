@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import DeltaInputs, DeltaParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
+from . import DeltaInputs, DeltaParams, KDAParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
 from .arithmetic import Arithmetic, exact
 from .slots import each, expand, put, repack, take, unpack
 
@@ -141,6 +141,8 @@ class Selective(Sequential):
 
 
 class DeltaTokens(NamedTuple):
+    """`a` (b, t, h, 1), or (b, t, h, k)."""
+
     a: Tensor
     q: Tensor
     k: Tensor
@@ -159,17 +161,35 @@ class Delta(Sequential):
         q = q * (q.shape[-1] ** -0.5 if params.scale is None else params.scale)
         heads = v.shape[2] // k.shape[2]
         q, k = q.repeat_interleave(heads, dim=2), k.repeat_interleave(heads, dim=2)
-        g = params.A * math.softplus(inputs.g.to(wide) + params.dt_bias)
+        g = self.log_decay(inputs.g.to(wide), params)
         return DeltaTokens(math.exp(g), q, k, v, math.sigmoid(inputs.beta.to(wide)))
 
+    def log_decay(self, g: Tensor, params: Any) -> Tensor:
+        """g after its gate, (b, t, h, 1) or (b, t, h, k)."""
+        return (params.A * self.arithmetic.softplus(g + params.dt_bias))[..., None]
+
     def step(self, S: Tensor, token: DeltaTokens) -> tuple[Tensor, Tensor]:
-        decayed = token.a[..., None, None] * S
+        decayed = token.a[..., None] * S
         u = token.beta[..., None] * (token.v - self.arithmetic.sum(decayed * token.k[..., None], dim=-2))
         after = decayed + token.k[..., None] * u[:, :, None]
         return self.arithmetic.sum(after * token.q[..., None], dim=-2), after
 
     def finish(self, y: Tensor, inputs: DeltaInputs, params: DeltaParams) -> Tensor:
         return y.to(inputs.v.dtype)
+
+
+class KDA(Delta):
+    """Kimi Delta Attention: the delta rule with a decay for each key channel of each value head.
+
+    g = A softplus(a + dt_bias), or lower_bound sigmoid(-A (a + dt_bias)) in [lower_bound, 0], A = -exp(A_log).
+    Source: arXiv:2510.26692, section 4; flash-linear-attention, fla/ops/kda/gate.py, for the bounded gate.
+    """
+
+    def log_decay(self, g: Tensor, params: KDAParams) -> Tensor:
+        rate, biased = params.A[:, None], g + params.dt_bias
+        if params.lower_bound is None:
+            return rate * self.arithmetic.softplus(biased)
+        return params.lower_bound * self.arithmetic.sigmoid(-rate * biased)
 
 
 def at(tokens: Any, t: int) -> Any:

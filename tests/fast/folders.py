@@ -30,6 +30,10 @@ QWEN: dict[str, Any] = {
                         "mrope_section": [1, 1, 0]},
     "partial_rotary_factor": 0.5,
 }  # fmt: skip
+KIMI: dict[str, Any] = {
+    "linear_head_dim": 6, "linear_num_heads": 3, "num_hidden_layers": 3, "layer_types": ["linear_attention"] * 3,
+    "mlp_layer_types": ["dense"] * 3,
+}  # fmt: skip
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -55,6 +59,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon_h1-norm": ("FalconH1", MLP | HEADS | SSM | {"num_hidden_layers": 2, "mamba_d_ssm": 48, "mamba_rms_norm": True}),
     "nemotron_h": ("NemotronH", MLP | HEADS | NEMOTRON),
     "qwen3_5": ("Qwen3_5", MLP | HEADS | QWEN),
+    "kimi_linear": ("KimiLinear", MLP | KIMI),
     "llama": ("Llama", MLP | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2}),
     "llama3": ("Llama", MLP | HEADS | {"num_hidden_layers": 2, "rope_parameters": LLAMA3, "attention_bias": True}),
     "mistral": ("Mistral", MLP | HEADS | {"num_hidden_layers": 2, "sliding_window": None, "head_dim": 10}),
@@ -99,6 +104,7 @@ def write(folder: Path, name: str, seed: int) -> None:
     draw(model, seed)
     home = folder / name
     model.save_pretrained(home)
+    published(home / "model.safetensors")
     expected = {}
     with torch.no_grad():
         for i, prompt in enumerate(PROMPTS):
@@ -107,6 +113,15 @@ def write(folder: Path, name: str, seed: int) -> None:
             out = model.generate(ids, max_new_tokens=BUDGET, do_sample=False, attention_mask=torch.ones_like(ids))
             expected[f"tokens{i}"] = out[0, len(prompt) :].numpy()
     save_file({k: np.ascontiguousarray(v) for k, v in expected.items()}, home / "expected.safetensors")
+
+
+def published(file: Path) -> None:
+    """Renames what transformers 5.23 writes under another name than the published checkpoint: Kimi Linear's dense MLPs."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(file)
+    if any(".block_sparse_moe." in name for name in tensors):
+        save_file({name.replace(".block_sparse_moe.", ".mlp."): x for name, x in tensors.items()}, file)
 
 
 def main(folder: Path) -> None:

@@ -25,9 +25,14 @@ from ssmspec_ref.ssd import SSDParams
 
 from .folders import COMMON, FAMILIES, MLP, VOCABULARY, WIDTH
 
-TYPES = {"FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "Qwen3_5": "qwen3_5_text", "GPTNeoX": "gpt_neox"}
+TYPES = {
+    "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "Qwen3_5": "qwen3_5_text", "KimiLinear": "kimi_linear",
+    "GPTNeoX": "gpt_neox",
+}  # fmt: skip
 NAMES = (*FAMILIES, "mamba_in_llama", "mamba_in_llama-rms")
-ONE_OF_EACH = ("mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "llama", "gpt_neox", "mamba_in_llama")
+ONE_OF_EACH = (
+    "mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "kimi_linear", "llama", "gpt_neox", "mamba_in_llama",
+)  # fmt: skip
 LLAMA = MLP | {
     "model_type": "llama",
     "num_attention_heads": 4,

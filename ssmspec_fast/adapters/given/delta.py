@@ -1,34 +1,34 @@
-"""Gated DeltaNet with the suite's values: its gates after the functions that the engine's layer applies."""
+"""Gated DeltaNet and Kimi Delta Attention with the suite's values: gates after the functions of the engine's layers."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from ssmspec_ref.contract import Limits
 from ssmspec_ref.errors import Unsupported
 
 from ...layers.delta import Delta, Gates
-from ...layers.linear import Linear
-from ...models.config import DeltaConfig
-from ...operations import DeltaInputs, DeltaParams, Taps
+from ...layers.kda import KDA
+from ...layers.linear import Linear, LowRank
+from ...models.config import DeltaConfig, KDAConfig
+from ...operations import DeltaInputs, DeltaParams, KDAParams, Taps
+from ...operations.arithmetic import exact as exact_type
 from ...operations.torch_recurrences import Delta as Rule
 from ...operations.torch_recurrences import DeltaTokens
 from .kind import Given, Reader, Tensors
 from .tokens import Handing, Tokens
 
-BY_HEAD = Limits(
-    options={"gate": ("head",)}, reason="Gated DeltaNet decays by head; Kimi Delta Attention is not in the engine"
-)
-
 
 class Gated(Rule):
-    """The delta rule with gates as the contract defines them."""
+    """The delta rule with gates as the contract defines them, by head or by key channel."""
 
     def prepare(self, inputs: DeltaInputs, params: DeltaParams) -> DeltaTokens:
-        tokens = super().prepare(inputs, params)
-        return tokens._replace(a=self.arithmetic.exp(inputs.g.to(tokens.q)), beta=inputs.beta.to(tokens.q))
+        return super().prepare(inputs, params)._replace(beta=inputs.beta.to(exact_type(inputs.v)))
+
+    def log_decay(self, g: Tensor, params: DeltaParams) -> Tensor:
+        return g if g.dim() == 4 else g[..., None]
 
 
 def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[DeltaInputs, DeltaParams]:
@@ -38,36 +38,64 @@ def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[De
     return made, DeltaParams(unread, unread, params.l2_norm, params.scale, params.eps)
 
 
+def no_gate(g: Any, beta: Any) -> Gates:
+    """The gate after the norm is not read."""
+    return Gates(g, beta, g)
+
+
 @dataclass(frozen=True)
 class Between(Handing, Delta):
-    """Gated DeltaNet between its projections; the gate after its norm is not read."""
+    """Gated DeltaNet between its projections."""
 
     tokens: Any = None
-    gated: ClassVar[Any] = staticmethod(lambda g, beta: Gates(g, beta, g))
+    gated: ClassVar[Any] = staticmethod(no_gate)
 
 
-def config(mixer: Any, eps: float) -> DeltaConfig:
-    sizes = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
-    return DeltaConfig(*sizes, mixer.conv.weight.shape[1], eps)
+@dataclass(frozen=True)
+class BetweenByChannel(Handing, KDA):
+    """Kimi Delta Attention between its projections; with gates as the contract defines them, it is the same rule."""
+
+    tokens: Any = None
+    gated: ClassVar[Any] = staticmethod(no_gate)
+    kind: ClassVar[str] = Delta.kind
 
 
-def handing(mixer: Any, tokens: Tokens, exact: Tensors, gated: bool) -> Between:
+def sizes(mixer: Any, eps: float) -> tuple[Any, ...]:
+    """The fields that both configs have."""
+    heads = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
+    return *heads, mixer.conv.weight.shape[1], eps
+
+
+def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Delta:
     none, conv, p = Linear(torch.empty(0)), mixer.conv, mixer.params
     taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
     unread = torch.zeros(mixer.value_heads, device=tokens.device)
-    rule = DeltaParams(unread, unread, p.l2_norm, p.scale, p.eps)
-    return Between(config(mixer, p.eps), none, none, none, none, taps, rule, unread, none, tokens)
+    rest = none, none, none, none, taps, DeltaParams(unread, unread, p.l2_norm, p.scale, p.eps), unread, none, tokens
+    if gates.g.ndim == 4:
+        return BetweenByChannel(KDAConfig(*sizes(mixer, p.eps)), *rest)
+    return Between(DeltaConfig(*sizes(mixer, p.eps)), *rest)
 
 
 def layer(read: Reader, record: Any) -> Delta:
-    m, p = record.mixer, record.mixer.params
-    plain = record.dt_bias.ndim == 1 and record.beta_scale == 1.0 and record.lower_bound is None
-    if not (plain and record.norm.gate == "silu"):
-        raise Unsupported("the engine's delta rule decays by head, with beta below 1 and a SiLU gate")
-    params = DeltaParams(read.tensor(record.A), read.tensor(record.dt_bias), p.l2_norm, p.scale, p.eps)
-    qkv, z, a, b = map(read.linear, (record.qkv_proj, record.z_proj, record.a_proj, record.b_proj))
-    norm, out = read.tensor(record.norm.weight), read.linear(record.out_proj)
-    return Delta(config(m, record.norm.eps), qkv, z, a, b, read.taps(m.conv), params, norm, out)
+    m, p, by_channel = record.mixer, record.mixer.params, record.dt_bias.ndim == 2
+    if record.beta_scale != 1.0 or record.norm.gate != ("sigmoid" if by_channel else "silu"):
+        raise Unsupported("the engine's delta rule has beta below 1, and gates with SiLU, or by channel with a sigmoid")
+    if record.lower_bound is not None and not by_channel:
+        raise Unsupported("the engine's delta rule bounds its log decay only if it decays by channel")
+    rule, bounded = (read.tensor(record.A), read.tensor(record.dt_bias), p.l2_norm, p.scale, p.eps), record.lower_bound
+    first, last = read.linear(record.qkv_proj), read.linear(record.out_proj)
+    z, a, b = (projection(read, x) for x in (record.z_proj, record.a_proj, record.b_proj))
+    norm, taps, both = read.tensor(record.norm.weight), read.taps(m.conv), sizes(m, record.norm.eps)
+    if by_channel:
+        ranks = (None if x.down is None else len(x.down) for x in (record.a_proj, record.z_proj))
+        return KDA(KDAConfig(*both, *ranks, bounded), first, z, a, b, taps, KDAParams(*rule, bounded), norm, last)
+    return Delta(DeltaConfig(*both), first, z, a, b, taps, DeltaParams(*rule), norm, last)
+
+
+def projection(read: Reader, x: Any) -> Any:
+    """A projection of one factor or of two."""
+    whole = Linear(read.tensor(x.weight), read.tensor(x.bias))
+    return whole if x.down is None else LowRank(Linear(read.tensor(x.down)), whole)
 
 
 def bare(window: Any, params: Any) -> tuple[Any, tuple[str, ...]]:
@@ -76,6 +104,4 @@ def bare(window: Any, params: Any) -> tuple[Any, tuple[str, ...]]:
     return SimpleNamespace(kind="delta", params=params, **sizes), ("q", "k", "v")
 
 
-KIND = Given(
-    "delta", ("delta",), inputs, lambda gates: (gates.g, gates.beta), handing, layer, bare, raw=Gated, limits=BY_HEAD
-)
+KIND = Given("delta", ("delta", "kda"), inputs, lambda gates: (gates.g, gates.beta), handing, layer, bare, raw=Gated)

@@ -1,10 +1,9 @@
 """How the engine's adapters convert the suite's values of one recurrence."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ssmspec_ref.contract import Limits
 from ssmspec_ref.shapes import Array
 
 from ...layers.linear import Linear
@@ -32,20 +31,19 @@ class Reader(Protocol):
 class Given:
     """One kind.
 
-    `models` are the suite's names of the layer kinds that the engine supports; `limits` the sizes and options its operations
-    take. `inputs(given, exact, window, params)` builds the inputs of the recurrence, with activations as they are stored and
-    exact parameters. `passing(gates)` lists the arrays that bypass the convolution; `handing(mixer, tokens, exact, gated)` is
-    a layer that returns given values, `gated` if z gates y inside; `layer(read, record)` is a whole layer. `bare(window,
-    params)` returns the mixer of a recurrence alone, the inputs of its convolution, and their names. `raw` computes the
-    recurrence with gates as the contract defines them, where the engine's own applies functions to them first.
+    `models` are the suite's names of the layer kinds that the engine supports. `inputs(given, exact, window, params)` builds
+    the inputs of the recurrence, with activations as they are stored and exact parameters. `passing(gates)` lists the arrays
+    that bypass the convolution; `handing(mixer, tokens, exact, gates)` is a layer that returns given values, for gates as
+    these; `layer(read, record)` is a whole layer. `bare(window, params)` returns the mixer of a recurrence alone, the inputs
+    of its convolution, and their names. `raw` computes the recurrence with gates as the contract defines them, where the
+    engine's own applies functions to them first.
     """
 
     name: str
     models: tuple[str, ...]
     inputs: Callable[[Tensors, Tensors, Any, Any], tuple[Any, Any]]
     passing: Callable[[Any], tuple[Array | None, ...]]
-    handing: Callable[[Any, Tokens, Tensors, bool], Recurrent]
+    handing: Callable[[Any, Tokens, Tensors, Any], Recurrent]
     layer: Callable[[Reader, Any], Recurrent]
     bare: Callable[[Any, Any], tuple[Any, tuple[str, ...]]] | None = None
     raw: Callable[[Arithmetic], Recurrence] | None = None
-    limits: Limits = field(default_factory=Limits)

@@ -37,7 +37,7 @@ def config(mixer: Any) -> Mamba1Config:
     return Mamba1Config(inner, state, mixer.dt_proj.shape[1], mixer.conv.weight.shape[1])
 
 
-def handing(mixer: Any, tokens: Tokens, exact: Tensors, gated: bool) -> Between:
+def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     none, conv = Linear(torch.empty(0)), mixer.conv
     taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
     products = Linear(exact(mixer.x_proj)), Linear(exact(mixer.dt_proj))

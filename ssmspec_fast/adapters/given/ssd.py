@@ -36,11 +36,11 @@ def config(mixer: Any, **more: Any) -> Mamba2Config:
     return Mamba2Config(*sizes, mixer.x_groups, mixer.B_groups, **more)
 
 
-def handing(mixer: Any, tokens: Tokens, exact: Tensors, gated: bool) -> Between:
-    """If a norm follows, the recurrence does not gate."""
+def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
+    """Without z a norm follows, and the recurrence does not gate."""
     none, conv = Linear(torch.empty(0)), mixer.conv
     taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
-    norm = None if gated else torch.empty(0)
+    norm = torch.empty(0) if gates.z is None else None
     return Between(config(mixer), none, taps, parameters(exact, mixer.params), none, norm, tokens=tokens)
 
 
