@@ -60,20 +60,20 @@ class BetweenByChannel(Handing, KDA):
     kind: ClassVar[str] = Delta.kind
 
 
-def sizes(mixer: Any, eps: float) -> tuple[Any, ...]:
+def sizes(mixer: Any, eps: float) -> tuple[int, int, int, int, int, float]:
     """The fields that both configs have."""
-    heads = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
-    return *heads, mixer.conv.weight.shape[1], eps
+    taps = mixer.conv.weight.shape[1]
+    return mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels, taps, eps
 
 
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Delta:
     none, conv, p = Linear(torch.empty(0)), mixer.conv, mixer.params
     taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
     unread = torch.zeros(mixer.value_heads, device=tokens.device)
-    rest = none, none, none, none, taps, DeltaParams(unread, unread, p.l2_norm, p.scale, p.eps), unread, none, tokens
+    maps, rule, both = (none,) * 4, (unread, unread, p.l2_norm, p.scale, p.eps), sizes(mixer, p.eps)
     if gates.g.ndim == 4:
-        return BetweenByChannel(KDAConfig(*sizes(mixer, p.eps)), *rest)
-    return Between(DeltaConfig(*sizes(mixer, p.eps)), *rest)
+        return BetweenByChannel(KDAConfig(*both), *maps, taps, KDAParams(*rule), unread, none, tokens)
+    return Between(DeltaConfig(*both), *maps, taps, DeltaParams(*rule), unread, none, tokens)
 
 
 def layer(read: Reader, record: Any) -> Delta:
@@ -87,8 +87,9 @@ def layer(read: Reader, record: Any) -> Delta:
     z, a, b = (projection(read, x) for x in (record.z_proj, record.a_proj, record.b_proj))
     norm, taps, both = read.tensor(record.norm.weight), read.taps(m.conv), sizes(m, record.norm.eps)
     if by_channel:
-        ranks = (None if x.down is None else len(x.down) for x in (record.a_proj, record.z_proj))
-        return KDA(KDAConfig(*both, *ranks, bounded), first, z, a, b, taps, KDAParams(*rule, bounded), norm, last)
+        rank, gate_rank = (None if x.down is None else len(x.down) for x in (record.a_proj, record.z_proj))
+        c = KDAConfig(*both, rank, gate_rank, bounded)
+        return KDA(c, first, z, a, b, taps, KDAParams(*rule, bounded), norm, last)
     return Delta(DeltaConfig(*both), first, z, a, b, taps, DeltaParams(*rule), norm, last)
 
 
