@@ -70,8 +70,8 @@ def _check_kinds(f: Fields, g: Fields, layers: int) -> None:
     attended = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
     if attended:
         raise ConfigRefused(
-            f"{f.family}: layers {attended} (from 0) are multi-head latent attention, which is not supported; "
-            "a model of linear_attention only is"
+            f"{f.family}: full_attn_layers or layer_types has layers {attended} (from 0) of multi-head latent attention, "
+            "whose cache of kv_lora_rank numbers is not supported; all layers must be Kimi Delta Attention"
         )
 
 
@@ -86,8 +86,8 @@ def _check_dense(f: Fields, layers: int) -> None:
     if "sparse" in kinds:
         sparse = [i for i, kind in enumerate(kinds) if kind != "dense"]
         raise ConfigRefused(
-            f"{f.family}: the MLPs of layers {sparse} (from 0) are mixtures of experts, which are not supported; "
-            f"mlp_layer_types must be 'dense' for all {layers} layers, or num_experts absent"
+            f"{f.family}: num_experts or mlp_layer_types makes layers {sparse} (from 0) mixtures of experts, which are not "
+            "supported; all layers must have a dense MLP"
         )
 
 

@@ -32,8 +32,9 @@ QWEN: dict[str, Any] = {
 }  # fmt: skip
 KIMI: dict[str, Any] = {
     "linear_head_dim": 6, "linear_num_heads": 3, "num_hidden_layers": 3, "layer_types": ["linear_attention"] * 3,
-    "mlp_layer_types": ["dense"] * 3,
+    "mlp_layer_types": ["dense"] * 3, "use_cache": False,
 }  # fmt: skip
+"""Without attention: a cache of transformers 5.23 counts the tokens in a layer of attention, and raises if there is none."""
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -59,7 +60,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon_h1-norm": ("FalconH1", MLP | HEADS | SSM | {"num_hidden_layers": 2, "mamba_d_ssm": 48, "mamba_rms_norm": True}),
     "nemotron_h": ("NemotronH", MLP | HEADS | NEMOTRON),
     "qwen3_5": ("Qwen3_5", MLP | HEADS | QWEN),
-    "kimi_linear": ("KimiLinear", MLP | KIMI),
     "llama": ("Llama", MLP | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2}),
     "llama3": ("Llama", MLP | HEADS | {"num_hidden_layers": 2, "rope_parameters": LLAMA3, "attention_bias": True}),
     "mistral": ("Mistral", MLP | HEADS | {"num_hidden_layers": 2, "sliding_window": None, "head_dim": 10}),
@@ -72,6 +72,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         MLP | {"num_attention_heads": 2, "num_hidden_layers": 2, "use_parallel_residual": False, "attention_bias": False,
                "rope_parameters": PARTIAL | {"partial_rotary_factor": 1.0}},
     ),
+    "kimi_linear": ("KimiLinear", MLP | KIMI),
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from ssmspec_fast.adapters.engine import operations_of
 from ssmspec_fast.engine.decoder import Decoder
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.families import find
+from ssmspec_fast.families.source import Plan
 from ssmspec_fast.layers import kda
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
@@ -32,7 +34,7 @@ from ssmspec_fast.operations.torch_recurrences import KDA
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
 
 from .drafters import CHAINS, NODES, Skilled
-from .models import drawn, prompts
+from .models import config_of, drawn, prompts
 from .test_methods import BITWISE, held, windows
 
 LENGTHS, WINDOWS = (2, 7, 4), 12
@@ -240,6 +242,39 @@ def test_a_rollback_that_others_got_wrong_is_caught(make: Callable[[], Method]) 
 @pytest.mark.parametrize("make", [Snapshots, ActivationReplay])
 def test_the_right_rollback_passes_the_same_cases(make: Callable[[], Method]) -> None:
     assert verdicts(make) == {Verdict.PASS}
+
+
+PUBLISHED = {
+    "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "auto_map": {}, "hidden_size": 24,
+    "num_hidden_layers": 2, "intermediate_size": 40, "vocab_size": 61, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+    "head_dim": 72, "num_attention_heads": 32, "num_key_value_heads": 32, "kv_lora_rank": 512, "q_lora_rank": None,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "mla_use_nope": True, "rope_theta": 10000.0,
+    "rope_scaling": None, "moe_intermediate_size": 1024, "moe_renormalize": True, "moe_router_activation_func":
+    "sigmoid", "num_expert_group": 1, "num_experts": 256, "num_experts_per_token": 8, "num_nextn_predict_layers": 0,
+    "num_shared_experts": 1, "moe_layer_freq": 1, "routed_scaling_factor": 2.446, "first_k_dense_replace": 2,
+    "topk_group": 1, "use_grouped_topk": True, "model_max_length": 1048576, "tie_word_embeddings": False, "use_cache":
+    True, "dtype": "bfloat16", "eos_token_id": 7,
+}  # fmt: skip
+"""The fields of moonshotai/Kimi-Linear-48B-A3B-Instruct, with the sizes of a small model."""
+LINEAR = {"head_dim": 6, "num_heads": 3, "short_conv_kernel_size": 4, "kda_layers": [1, 2], "full_attn_layers": []}
+
+
+def test_the_published_config_and_the_one_of_transformers_are_the_same_layers() -> None:
+    (one,), (other,) = (
+        set(c.mixers) for c in (find(PUBLISHED | {"linear_attn_config": LINEAR})[1], config_of("kimi_linear"))
+    )
+    assert one == other == KDAConfig(3, 3, 6, 6, 4, 1e-5, 6, 6)
+
+
+def test_the_gate_of_later_models_is_read_from_the_config() -> None:
+    """Kimi K3's layers: a bounded decay, and an output gate of one matrix."""
+    later = LINEAR | {"gate_lower_bound": -5.0, "use_full_rank_gate": True}
+    family, config = find(PUBLISHED | {"linear_attn_config": later})
+    assert set(config.mixers) == {KDAConfig(3, 3, 6, 6, 4, 1e-5, 6, None, -5.0)}
+    plan = Plan(torch.float32)
+    made: Any = family.assemble(config, plan).mixers[0]
+    assert plan.shapes["model.layers.0.self_attn.g_proj.weight"] == (18, 24)
+    assert made.params.lower_bound == -5.0
 
 
 def test_a_ring_holds_a_log_decay_for_each_key_channel() -> None:

@@ -98,6 +98,7 @@ PLANTED = {
     "falcon_h1-norm": ("gate first", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, norm_first=False)))),
     "falcon_h1": ("multiplier of keys", lambda m: with_mixer(m, lambda c: replace(c, key_multiplier=1.0), place=1)),
     "qwen3_5": ("scale of the delta rule", lambda m: with_params(m, scale=1.0)),
+    "kimi_linear": ("lower bound of the decay", lambda m: with_params(m, lower_bound=-5.0)),
 }
 
 

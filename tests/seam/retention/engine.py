@@ -148,7 +148,7 @@ def given(make: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[Rete
     return RetentionInputs(*map(make, (window.q, window.k, window.v))), RetentionParams(exact(params.A))
 
 
-def handing(mixer: Any, tokens: Tokens, exact: Tensors, gated: bool) -> Between:
+def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     none, conv = Linear(torch.empty(0)), mixer.conv
     taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
     return Between(config(mixer), none, none, taps, RetentionParams(exact(mixer.params.A)), none, tokens)
