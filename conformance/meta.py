@@ -70,9 +70,10 @@ class Caught:
 
 
 def jobs(subject: Subject, operation: str, tier: str = "standard") -> list[Job]:
-    """The cases of one operation; for layers, those of one kind."""
+    """The cases of one operation; for layers, those of one kind, unless the fault is one of others."""
     found, _ = plan({"faults": Adapter("faults", "1", (subject,))}, Selection(tier=tier, operation=operation))
-    return [job for job in found if job.case.options.get("kind", KIND) == KIND]
+    kinds = subject.capabilities[operation].limits.options.get("kind", (KIND,))
+    return [job for job in found if job.case.options.get("kind", kinds[0]) in kinds]
 
 
 def tabled(found: Sequence[Job]) -> list[Job]:

@@ -13,6 +13,7 @@ from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
     bits,
+    channel_gates,
     edges,
     extremes,
     large_sizes,
@@ -27,7 +28,7 @@ from .recurrences import (
 from .rollback import checkpoints, commits, flushes, histories, interleaved, long_runs, positions, rings, speculation, windows
 from .sampled import acceptance, processors, sampling
 from .single import single
-from .whole_layers import attention, layers, prompts
+from .whole_layers import attention, gates, layers, prompts
 
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w-]+#\d+")
 
@@ -89,6 +90,8 @@ def _faults() -> Iterator[Fault]:
         unread,
         bits,
         long_runs,
+        channel_gates,
+        gates,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from conformance.faults.misbehaving import conduct
-from conformance.faults.recurrences import arithmetic, extremes, other_rules, packed, size_limits
+from conformance.faults.recurrences import arithmetic, channel_gates, extremes, other_rules, packed, size_limits
 from conformance.faults.rollback import positions, speculation, windows
 from conformance.faults.sampled import acceptance
 from conformance.faults.single import single
-from conformance.faults.whole_layers import attention, layers, prompts
+from conformance.faults.whole_layers import attention, gates, layers, prompts
 from conformance.judge.verdict import Judgement, judge
 from conformance.meta import tabled
 from conformance.report.stream import Result
 from conformance.run.known import read_known
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.runner import Outcome, Setting, run
-from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.contract import Adapter, Capability, Limits, Subject, Verdict
 from ssmspec_ref.shapes import Array
 
 
@@ -167,6 +167,21 @@ def test_trees_that_stand_elsewhere_lead_to_other_tokens(run: Any) -> None:
     job, *_ = plan({"faults": Adapter("faults", "1", (single("generate.greedy", run),))}, Selection())[0]
     judgement = judge(job.specification, job.capability, job.case)
     assert (judgement.verdict, judgement.kind) == (Verdict.FAIL, "bound")
+
+
+GATES = [(wrong, operation, given) for wrong, operation, _, *given in (*channel_gates.FAULTS, *gates.FAULTS)]
+
+
+@pytest.mark.parametrize(("wrong", "operation", "given"), GATES, ids=[f"{made[0].__name__}, {made[1]}" for made in GATES])
+def test_gates_by_channel_that_are_formed_or_read_wrongly_fail(wrong: Any, operation: str, given: list[Any]) -> None:
+    assert len(failing(single(operation, wrong, *given), operation, "kda", enough=2)) == 2
+
+
+def test_a_gate_by_head_is_not_touched_by_them() -> None:
+    by_head = Limits({"gate": ("head",)}, reason="no gate by channel")
+    for wrong, operation, _, contract, _ in channel_gates.FAULTS[:-1]:
+        jobs, _ = plan({"faults": Adapter("faults", "1", (single(operation, wrong, contract, by_head),))}, Selection())
+        assert {judge(job.specification, job.capability, job.case).verdict for job in jobs[:4]} == {Verdict.PASS}
 
 
 def test_differences_of_running_sums_without_a_guard_are_not_blamed() -> None:
