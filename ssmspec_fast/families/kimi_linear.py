@@ -1,13 +1,13 @@
-"""Kimi Linear, its dense parts: Kimi Delta Attention and an MLP in every block.
+"""Kimi Linear with dense MLPs: layers of Kimi Delta Attention, and of latent attention without positions.
 
-Layers of multi-head latent attention and mixtures of experts are refused by name. The config is the published one, with
-`linear_attn_config`, whose lists count layers from 1, or the one that transformers writes, with `layer_types` and `linear_*`.
+Mixtures of experts are refused by name. The config is the published one, with `linear_attn_config`, whose lists count layers
+from 1, or the one that transformers writes, with `layer_types` and `linear_*`.
 `gate_lower_bound` and `use_full_rank_gate` are those of Kimi K3's layers.
 Source: configuration_kimi.py of moonshotai/Kimi-Linear-48B-A3B-Instruct; configuration_kimi_linear.py of transformers 5.23.
 """
 
 from ..errors import ConfigRefused
-from ..models.config import BlockConfig, Branch, KDAConfig, MLPConfig, ModelConfig, NormConfig
+from ..models.config import BlockConfig, Branch, KDAConfig, LatentConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
 from ..models.model import Model
 from . import parts
 from .fields import LONGEST, Fields
@@ -30,17 +30,30 @@ def read(f: Fields) -> ModelConfig:
     f.must("hidden_act", "silu")
     f.must("num_nextn_predict_layers", 0)
     g = Fields(f"{f.family}: linear_attn_config", f.record("linear_attn_config"))
-    mixer = _mixer(f, g, eps)
-    _check_kinds(f, g, layers)
+    kinds = _kinds(f, g, layers)
+    mixers: dict[str, MixerConfig] = {"linear_attention": _delta(f, g, eps)}
+    if "full_attention" in kinds:
+        mixers["full_attention"] = _latent(f)
     _check_dense(f, layers)
     g.finish()
     f.ignore(*OF_LATENT_ATTENTION, *OF_EXPERTS)
-    block = BlockConfig((Branch(mixer),), MLPConfig(f.count("intermediate_size")))
-    length = f.count("model_max_length", 2**20, most=LONGEST)
-    return f.model(width, (block,) * layers, NormConfig(eps), length=length)
+    mlp, length = MLPConfig(f.count("intermediate_size")), f.count("model_max_length", 2**20, most=LONGEST)
+    blocks = tuple(BlockConfig((Branch(mixers[kind]),), mlp) for kind in kinds)
+    return f.model(width, blocks, NormConfig(eps), length=length)
 
 
-def _mixer(f: Fields, g: Fields, eps: float) -> KDAConfig:
+def _latent(f: Fields) -> LatentConfig:
+    """Its norm has transformers' default eps, not the config's."""
+    heads, rank = f.count("num_attention_heads"), f.count("kv_lora_rank")
+    own, shared, values = f.count("qk_nope_head_dim"), f.count("qk_rope_head_dim"), f.count("v_head_dim")
+    f.must("num_key_value_heads", heads)
+    f.must("mla_use_nope", True)
+    f.must("q_lora_rank", None)
+    f.must("attention_bias", False)
+    return LatentConfig(heads, 1, rank + shared, rank=rank, own=own, shared=shared, values=values)
+
+
+def _delta(f: Fields, g: Fields, eps: float) -> KDAConfig:
     """Keys and values have the same heads; the rank of the two projections is the channels of a head."""
     heads = g.count("num_heads", f.count("linear_num_heads", 32))
     channels = g.count("head_dim", f.count("linear_head_dim", 128))
@@ -52,8 +65,8 @@ def _mixer(f: Fields, g: Fields, eps: float) -> KDAConfig:
     return KDAConfig(heads, heads, channels, channels, taps, eps, channels, None if full else channels, bound)
 
 
-def _check_kinds(f: Fields, g: Fields, layers: int) -> None:
-    """Raises: ConfigRefused for layers of attention, and for two lists that do not agree."""
+def _kinds(f: Fields, g: Fields, layers: int) -> list[str]:
+    """Raises: ConfigRefused for two lists that do not agree."""
     usual = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
     kinds = f.names("layer_types", usual)
     if set(kinds) - set(KINDS) or len(kinds) != layers:
@@ -66,13 +79,8 @@ def _check_kinds(f: Fields, g: Fields, layers: int) -> None:
                 f"{f.family}: kda_layers and full_attn_layers of linear_attn_config must name each layer once, from 1 on, as "
                 "layer_types does if it is there"
             )
-        kinds = found
-    attended = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
-    if attended:
-        raise ConfigRefused(
-            f"{f.family}: full_attn_layers or layer_types has layers {attended} (from 0) of multi-head latent attention, "
-            "whose cache of kv_lora_rank numbers is not supported; all layers must be Kimi Delta Attention"
-        )
+        return found
+    return kinds
 
 
 def _check_dense(f: Fields, layers: int) -> None:

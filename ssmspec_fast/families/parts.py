@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ..layers import latent
 from ..layers.attention import Attention
 from ..layers.linear import joined
 from ..layers.mlp import MLP
 from ..layers.norm import Norm
 from ..layers.rotary import frequencies
-from ..models.config import AttentionConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
+from ..models.config import AttentionConfig, LatentConfig, MixerConfig, MLPConfig, ModelConfig, NormConfig
 from ..models.model import Block, Mixer, Model
 from ..recurrences import RECURRENCES
 from .source import Source
@@ -43,6 +44,8 @@ def attention(source: Source, prefix: str, width: int, c: AttentionConfig, offse
 
 def mixer(source: Source, prefix: str, width: int, c: MixerConfig, offset: float = 0.0) -> Mixer:
     """The mixer of a config; `offset` as in the norms of q and k."""
+    if isinstance(c, LatentConfig):
+        return latent.stored(source, prefix, width, c)
     if isinstance(c, AttentionConfig):
         return attention(source, prefix, width, c, offset)
     return RECURRENCES.owner("config", c).layer.stored(source, prefix, width, c)

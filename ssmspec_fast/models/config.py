@@ -220,6 +220,20 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
+class LatentConfig(AttentionConfig):
+    """Multi-head latent attention; `groups` and `channels` are those of its cache: one group of `rank` + `shared`.
+
+    A query has `own` channels for its head's key and `shared` ones for the key of all heads; `values` are a head's.
+    """
+
+    rank: int = 0
+    own: int = 0
+    shared: int = 0
+    values: int = 0
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
 class MLPConfig:
     """down(act(gate x) up x), or down(act(up x)) without a gate."""
 

@@ -31,10 +31,10 @@ QWEN: dict[str, Any] = {
     "partial_rotary_factor": 0.5,
 }  # fmt: skip
 KIMI: dict[str, Any] = {
-    "linear_head_dim": 6, "linear_num_heads": 3, "num_hidden_layers": 3, "layer_types": ["linear_attention"] * 3,
-    "mlp_layer_types": ["dense"] * 3, "use_cache": False,
+    "linear_head_dim": 6, "linear_num_heads": 3, "num_hidden_layers": 3, "mlp_layer_types": ["dense"] * 3,
+    "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
+    "v_head_dim": 7, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
-"""Without attention: a cache of transformers 5.23 counts the tokens in a layer of attention, and raises if there is none."""
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
