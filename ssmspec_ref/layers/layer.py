@@ -75,8 +75,9 @@ class DeltaLayer(RecurrentLayer):
 
     If `dt_bias` is per head and key channel, so is a, and g is the decay of Kimi Delta Attention. `beta_scale` is 2 if
     negative eigenvalues are allowed (OLMo-Hybrid). With `lower_bound` < 0, g = lower_bound sigmoid(-A (a + dt_bias)) instead
-    (the safe gate of Bailing and GLM). Layouts that interleave the projections by key head (Qwen3-Next's
-    in_proj_qkvz and in_proj_ba) are permutations of the rows of these weights.
+    (the safe gate of Kimi K3, Bailing and GLM; `naive_kda_lowerbound_gate` of flash-linear-attention). Layouts that
+    interleave the projections by key head (Qwen3-Next's in_proj_qkvz and in_proj_ba) are permutations of the rows of these
+    weights.
     Source: arXiv:2412.06464, section 3.4; Kimi Linear, section 4.
     """
 
