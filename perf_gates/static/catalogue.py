@@ -9,9 +9,24 @@ from typing import Any
 
 import torch
 
-from .entry import BF16, BOOL, FP16, FP32, I32, I64, SSD, Entry, delta_entry, entry, meta, selective_entry, ssd_entry
+from .entry import (
+    BF16,
+    BOOL,
+    FP16,
+    FP32,
+    I32,
+    I64,
+    SSD,
+    Entry,
+    delta_entry,
+    entry,
+    kda_entry,
+    meta,
+    selective_entry,
+    ssd_entry,
+)
 from .kernel_modules import kernel_module
-from .shapes import CONV, DELTA, SELECTIVE
+from .shapes import CONV, DELTA, KDA, SELECTIVE
 
 ROUNDED: dict[str, Any] = {"products": "bf16"}
 
@@ -22,6 +37,7 @@ def entries() -> Iterator[Entry]:
         yield from ssd(shape)
     for shape in DELTA:
         yield from delta(shape)
+    yield from kda()
     yield from rings()
     yield from batches()
     for shape in ("mamba2-2.7b", "qwen3.5-4b"):
@@ -112,6 +128,22 @@ def delta(shape: str) -> Iterator[Entry]:
     args = meta(64, h, k, v, dtype=FP32), *nodes, meta(64, 63, 63, dtype=BOOL)
     yield entry("delta_tree", "T=63, a gate per channel", shape, args, {"slots": meta(64, dtype=I32)}, stores="o", wide="S")
     yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o", quick=(90,))
+
+
+def kda() -> Iterator[Entry]:
+    """Kimi Delta Attention, the gates as projections, with and without a lower bound."""
+    low: dict[str, Any] = {"lower_bound": -5.0}
+    yield kda_entry("kda_scan", "T=1", 64, 1, stores="S o", quick=(90,), **low)
+    yield kda_entry("kda_scan", "T=5", 64, 5, stores="S o", **low)
+    yield kda_entry("kda_scan", "T=5 without a bound", 64, 5, stores="S o")
+    yield kda_entry("kda_scan", "T=5 verify", 64, 5, stores="o", write_state=False, **low)
+    yield kda_entry("kda_scan", "T=5 as written", 64, 5, stores="S o", fused=False, **low)
+    yield kda_entry("kda_snapshots", "T=5", 64, 5, meta(64, 5, dtype=I32), stores="S o", quick=(90,), **low)
+    for shape, (g, h, k, v) in KDA.items():
+        run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
+        given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
+        args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
+        yield entry("kda_commit", "T=5", shape, args, given, stores="S", wide="S", quick=(90,))
 
 
 def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:

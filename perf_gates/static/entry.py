@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import shapes
 from .kernel_modules import kernel_module
-from .shapes import DELTA, SELECTIVE
+from .shapes import DELTA, KDA, SELECTIVE
 
 FP32, BF16, FP16, I32, I64, BOOL = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 
@@ -119,6 +119,27 @@ def delta_entry(
     g, h, k, v = DELTA[shape]
     window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h), meta(b, t, h)
     given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
+    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
+
+
+def kda_entry(
+    kernel: str,
+    variant: str,
+    b: int,
+    t: int,
+    *more: Tensor,
+    stores: str,
+    between: tuple[Any, ...] = (),
+    quick: tuple[int, ...] = (),
+    width: int = 16,
+    on: tuple[int, ...] = ARCHITECTURES,
+    **options: Any,
+) -> Entry:
+    """An entry of Kimi Delta Attention: b rows of t tokens at the shape of Kimi-Linear, the gates as projections."""
+    ((shape, (g, h, k, v)),) = KDA.items()
+    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h, k), meta(b, t, h)
+    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, k, dtype=FP32), "slots": meta(b, dtype=I32)}
     args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
     return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
 

@@ -4,6 +4,8 @@ SSD = {"mamba2-2.7b": (80, 64, 128, 1), "nemotron-3-nano-4b": (96, 80, 128, 8)}
 """h, p, n, g: heads, channels a head, state, groups."""
 DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}
 """g, h, k, v: heads of keys, heads of values, channels of a key, channels of a value."""
+KDA = {"kimi-linear": (32, 32, 128, 128)}
+"""The same, of Kimi Delta Attention (Kimi-Linear-48B-A3B)."""
 CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
 SELECTIVE = {"mamba-2.8b": (5120, 16)}

@@ -26,6 +26,7 @@ from ssmspec_kernels.delta.delta_chunk_scan import delta_chunk_scan, tile
 from ssmspec_kernels.delta.delta_chunked import delta_chunked
 from ssmspec_kernels.delta.delta_scan import delta_scan
 from ssmspec_kernels.delta.delta_tree import delta_tree
+from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_kernels.selective.selective_scan import selective_scan
 from ssmspec_kernels.selective.selective_tree import selective_tree
 from ssmspec_kernels.ssd.ssd_chunk_scan import ssd_chunk_scan
@@ -233,8 +234,9 @@ def adapter(device: str = "cuda") -> Adapter:
             narrow = kernels.packed(partial(scan, products="bf16"), reads)
             run = may(narrow, of_products("bf16", chunked(tokens)))
             prompts.append(Subject(f"{rule}_chunk_scan in bf16", {f"{rule}.scan_packed": run}))
+        by_channel = kernel_windows.by_channel
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
-        stepped, solved = kernels.delta(delta_scan), kernels.delta(delta_chunked)
+        stepped, solved, walked = (kernels.delta(kernel) for kernel in (delta_scan, delta_chunked, kda_scan))
         subjects += [
             Subject("conv", {
                 "conv.step": may(kernels.conv_step), "conv.scan": may(kernels.conv_scan, longest=64),
@@ -259,6 +261,10 @@ def adapter(device: str = "cuda") -> Adapter:
             Subject("delta_chunked", {
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree, windows),
+            }),
+            Subject("kda_scan", {
+                "delta.step": by_channel(may(_step(walked))), "delta.scan": by_channel(may(walked)),
+                "delta.scan_masked": by_channel(may(walked)),
             }),
             *prompts,
             *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),

@@ -10,7 +10,7 @@ from torch import Tensor
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
-from ssmspec_ref.error_bounds.arithmetic import Approx, exact
+from ssmspec_ref.error_bounds.arithmetic import Approx, constant, exact
 from ssmspec_ref.shapes import Array
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,6 +33,8 @@ class Options:
     scale: float | None = None
     raw: bool = False
     bias: bool = False
+    lower: float | None = None
+    """The lower bound of raw log decays per channel."""
     live: bool = False
     gentle: bool = False
     """Weak decay and a large state: what a wrong state does then lasts."""
@@ -108,7 +110,9 @@ class Case:
         shape = (len(A), 1) if g.ndim == 4 else (len(A),)
         raw = exact(np.nan_to_num(g), c)
         raw = raw if bias is None else raw + exact(bias, c)
-        return exact(A.reshape(shape), c) * eb.softplus(raw), eb.sigmoid(exact(np.nan_to_num(beta), c))
+        low, rate = self.extra.get("lower_bound"), exact(A.reshape(shape), c)
+        decays = rate * eb.softplus(raw) if low is None else constant(low, c) * eb.sigmoid(-rate * raw)
+        return decays, eb.sigmoid(exact(np.nan_to_num(beta), c))
 
     def bound(self, **changes: Any) -> tuple[Approx, Approx]:
         """Outputs and state of the live rows with their bounds; call it before the kernel, which changes S."""
@@ -160,6 +164,7 @@ def draw(o: Options, padding: bool = True) -> Case:
         extra["A"] = torch.from_numpy(-rng.uniform(0.1, 2.0, o.h)).float()
         shape = gate[2:]
         extra["dt_bias"] = torch.from_numpy(rng.normal(size=shape)).float() if o.bias else None
+        extra |= {"lower_bound": o.lower} if o.lower is not None else {}
         strength, beta = -rng.normal(size=gate) * 3 + 0 * strength, rng.normal(size=beta.shape) + 0 * beta
     return Case(
         o,

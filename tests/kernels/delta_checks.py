@@ -1,10 +1,12 @@
 """What every kernel of the delta rule that advances a state is held to."""
 
 from dataclasses import replace
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from conformance.interpreter.memory import watch
@@ -70,14 +72,26 @@ def assert_one_product(S: torch.Tensor, alone: torch.Tensor) -> None:
     assert (apart <= 2.0**-18 * alone.double().abs()).all(), "the newest token's weight is not what it is alone"
 
 
+def assert_refused(kernel: Any, case: cases.Case, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    """With these arguments in place of the case's the kernel raises, and has written nothing."""
+    before = [cases.whole(x).clone() for x in (case.S, case.out)]
+    named = {"slots": case.slots, "out": case.out, "l2_norm": True, "scale": None, **case.extra}
+    named |= {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta")}
+    with pytest.raises(error, match=message):
+        kernel(**{**named, **changes})
+    for old, x in zip(before, (case.S, case.out), strict=True):
+        assert cases.untouched(old, cases.whole(x))
+
+
 def check_bytes(module: ModuleType, kernel: Any, o: Options, write: bool) -> None:
     case = cases.draw(o, padding=False)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, slots=case.slots) as seen:
         case.call(kernel, write_state=write)
-    sizes = {"state": case.S.element_size(), "io": case.q.element_size(), "gate": 4}
+    sizes: dict[str, Any] = {"state": case.S.element_size(), "io": case.q.element_size(), "gate": 4}
     states = o.b * o.h * o.k * o.v * sizes["state"]
-    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write, channel=o.channel)
+    sizes |= {"channel": o.channel} if "channel" in signature(module.traffic_bytes).parameters else {}
+    expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write)
     assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
     assert seen.loaded("S").requested == states
     assert seen.stored("S").requested == (states if write else 0)

@@ -1,0 +1,69 @@
+"""The arguments of the kernels of Kimi Delta Attention, and its gates.
+
+    g    = A softplus(a + dt_bias)                    one log decay per value head and key channel     (1)
+    g    = lower_bound sigmoid(-A (a + dt_bias))      instead, if a lower bound is given               (2)
+    beta = sigmoid(b)                                                                                  (3)
+
+if A is given; otherwise g (b, t, h, k) and beta (b, t, h) are taken as they are. A < 0 is one number per head, dt_bias one
+per head and key channel. (2) stays in lower_bound .. 0, whatever a is. All else is that of `delta.delta_inputs`.
+
+Source: for (1) Kimi Linear, section 4; for (2) the safe gate of Bailing and GLM (`ssmspec_ref.layers.layer.DeltaLayer`).
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ParameterError, ShapeMismatch
+
+from ..delta.delta_inputs import check_inputs
+from ..launch import Argument
+from ..shared.functions import sigmoid, softplus
+
+
+def check_kda(
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A: Tensor | None,
+    dt_bias: Tensor | None,
+    lower_bound: float | None,
+    slots: Tensor | None,
+    scale: float | None,
+    eps: float,
+    *more: Argument,
+) -> tuple[dict[str, int], float]:
+    """The sizes of the axes, and the scale of the queries: k^-1/2 if None is given.
+
+    Raises: ShapeMismatch (a gate per head, among others), PrecisionError, ParameterError.
+    """
+    if g.dim() != 4:
+        raise ShapeMismatch(
+            f"g has shape {tuple(g.shape)}, but its axes are (b t h k): a decay per key channel; "
+            "for a decay per head call the kernels of the delta rule"
+        )
+    check_bound(A, lower_bound)
+    return check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+
+
+def check_bound(A: Tensor | None, lower_bound: float | None) -> None:
+    """Raises: ParameterError for a lower bound that bounds no log decay, or without projections that it could bound."""
+    if lower_bound is not None and not -float("inf") < lower_bound < 0:
+        raise ParameterError(f"lower_bound is {lower_bound}; it bounds a log decay: give a finite number below 0, or None")
+    if lower_bound is not None and A is None:
+        raise ParameterError("lower_bound is given without A; give A for gates that come as projections, or leave both out")
+
+
+@triton.jit
+def kda_gates(g, beta, decay, bias, low, A, BOUNDED: tl.constexpr):
+    """The log decays and the strength of the write (1) to (3)."""
+    if A is not None:
+        if BOUNDED:  # noqa: SIM108 (a statement for each gate)
+            g = low * sigmoid(-decay * (g + bias))
+        else:
+            g = decay * softplus(g + bias)
+        beta = sigmoid(beta)
+    return g, beta

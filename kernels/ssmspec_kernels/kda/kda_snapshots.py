@@ -1,0 +1,72 @@
+"""Kimi Delta Attention over a window, with the state after every token: the baseline for all other methods.
+
+    S_0 = S[slots],  S_t and o_t as in `kda_scan`        S[places_t] = S_t
+
+A rejected token costs nothing afterwards: the next window starts from the place of the last accepted token. The cost is a
+write of the whole state for every token. The kernel is that of `kda_scan`, with a store after each token; the state is
+carried in fp32 and rounded only when it is stored.
+
+Layout: S (s, h, k, v), one pool for the states before and after; places (b, t). Nothing is stored for a negative place.
+Bound by the bytes of the states: one read, t writes.
+"""
+
+import torch
+import triton
+from torch import Tensor
+
+from ..delta.delta_inputs import window_strides
+from ..launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
+from ..shared.strides import TokenStrides
+from .kda_inputs import check_kda
+from .kda_scan import kda_scan_kernel, tile
+from .kda_scan import traffic_bytes as scan_bytes
+
+
+def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int = 4, io: int = 2, gate: int = 4) -> int:
+    """Bytes that must cross the memory bus for b live rows that keep every state.
+
+    Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
+    """
+    return scan_bytes(b, t, g, h, k, v, state=state, io=io, gate=gate, write_state=False) + b * t * h * k * v * state
+
+
+def kda_snapshots(
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    places: Tensor,
+    *,
+    A: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    l2_norm: bool = True,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    slots: Tensor | None = None,
+    live: Tensor | None = None,
+    out: Tensor | None = None,
+    tiles: tuple[int, int, int] | None = None,
+) -> Tensor:
+    """Scans a window from S[slots], stores the state after token t in S[places[b, t]], returns the outputs (b, t, h, v).
+
+    The other arguments are those of `kda_scan`. No place may be the slot or a place of another row; a row may overwrite its
+    own slot. A padding row stores nothing. The bits are those of a scan that is not `fused`.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
+    """
+    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS), ("places", places, "b t", INDICES)
+    axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
+    o = torch.empty_like(v) if out is None else out
+    lanes, block, warps = tiles or tile(axes["k"], axes["v"], axes["t"], fused=False)
+    kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](
+        S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
+        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)),
+        TokenStrides(*strides(places, 2)), *strides(dt_bias, 1), scale, eps, lower_bound or 0.0,
+        T=axes["t"], K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=axes["h"] // axes["g"],
+        BOUNDED=lower_bound is not None, L2_NORM=l2_norm, WRITE_STATE=False, LANES=lanes,
+        BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps, **AS_WRITTEN, **overlapped(S.device),
+    )  # fmt: skip
+    return o
