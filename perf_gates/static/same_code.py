@@ -15,7 +15,8 @@ with that of this tree, independent of folders. Of each launch these are compare
 
 (3) and (2) are compared first, because they take a twentieth of the time. Launches that they show to be equal count as proven
 by `ir`, because the rest of the compiler is a function of them. All others are compiled to (1), and so is one launch of each
-kernel whose source changed, to check that claim: the text of (3) leaves out the order of constants and of a value's uses.
+kernel whose source changed, to check that claim: the text of (3) leaves out the order of constants and of a value's uses. If
+no source changed, one launch is compiled.
 
 Kernels are compiled without line information, because with it ptxas chose other registers where only lines had moved.
 A tensor is identified by its shape, strides, type, and its place among those of the launches before it.
@@ -367,6 +368,7 @@ def main(argv: list[str] | None = None) -> int:
         before, after = (in_parts(options.keep, side, names, *how, told, "ir") for side, told in sides)
         proven = before.keys() | after.keys()
         few = unproven(before, after) | (set() if options.without_sample else sampled(before, after))
+        few = few or (set() if options.without_sample else {min(proven)})
         machine = proven if options.machine_code else few
         entries = sorted({entry_of(name, names) for name in machine})
         was, now = (in_parts(options.keep, side, entries, *how, told) for side, told in sides)

@@ -12,6 +12,7 @@ from ssmspec_kernels.attention import causal_attention, kv_compact, rotary, tree
 from ssmspec_kernels.conv import conv_commit, conv_packed, conv_step
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
+from ssmspec_kernels.kda import kda_snapshots
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.ssd import ssd_chunk_scan
@@ -144,9 +145,9 @@ def delta(t: int = 3, k: int = 4) -> Arguments:
     return {name: getattr(made, name) for name in ("S", "q", "k", "v", "g", "beta", "slots", "out")}
 
 
-def snapshots() -> Arguments:
+def snapshots(**changes: Any) -> Arguments:
     """A pool of nine states, of which six are free, and two kept of each row."""
-    given = delta()
+    given = delta() | changes
     places = torch.tensor([[3, -1, 4], [-1, 5, 6], [7, 8, -1]], dtype=torch.int32)
     return given | {"S": torch.cat([given["S"]] * 3), "places": places}
 
@@ -215,6 +216,7 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "delta, marked, in two launches": (delta_chunked, lambda: delta() | {"live": MARKS, "held": True}),
     "delta, marked, in registers": (delta_scan, lambda: delta() | {"live": MARKS}),
     "delta snapshots": (delta_snapshots, snapshots),
+    "delta by channel, snapshots": (kda_snapshots, lambda: snapshots(g=-numbered(3, 3, 3, 4) / 97)),
     "delta, due": (delta_buffered, lambda: delta_ring(3, 7)),
     "delta, open": (delta_buffered, lambda: delta_ring(3, 9)),
     "delta, due, short": (delta_buffered, lambda: delta_ring(3, 7, 128, short=True)),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ssmspec_kernels.conv import conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunked, delta_scan, delta_tree
+from ssmspec_kernels.kda import kda_scan
 from ssmspec_kernels.ssd import ssd_gated, ssd_gated_window, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.replay.ssd_replay_scan import Cache
@@ -95,8 +96,8 @@ def past(kernel: Any, io: str, entries: int = 6, **given: Any) -> Made:
     return axes | HISTORY, tensors, launch
 
 
-def delta(kernel: Any, t: int = 3, **given: Any) -> Made:
-    o = delta_cases.Options(t=t, g=3, h=3, k=6, v=9, io="bf16", state="bf16", spare=0, seed=1)
+def delta(kernel: Any, t: int = 3, channel: bool = False, **given: Any) -> Made:
+    o = delta_cases.Options(t=t, g=3, h=3, k=6, v=9, io="bf16", state="bf16", channel=channel, spare=0, seed=1)
     case = delta_cases.draw(o, padding=False)
     tensors = {name: getattr(case, name) for name in DELTA}
 
@@ -105,7 +106,7 @@ def delta(kernel: Any, t: int = 3, **given: Any) -> Made:
             setattr(case, name, x)
         return case.call(kernel, **given)
 
-    return DELTA, tensors, launch
+    return DELTA | ({"g": "bthk"} if channel else {}), tensors, launch
 
 
 def conv(kernel: Any, **given: Any) -> Made:
@@ -141,6 +142,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[Any], Made]]] = {
     "delta tree": (delta_tree, lambda m: delta(m.delta_tree, ancestors=tree())),
     "delta, large tree": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=False)),
     "delta, large tree, products": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=True)),
+    "delta by channel": (kda_scan, lambda m: delta(m.kda_scan, channel=True)),
     "convolution": (conv_window, lambda m: conv(m.conv_window)),
     "convolution, tree": (conv_tree, lambda m: conv(m.conv_tree, parents=torch.tensor([[-1, 0, 0]] * 4))),
 }
@@ -202,6 +204,8 @@ FAULTS = [
     ("delta in two launches", "b", "b = tl.program_id(1).to(tl.int64)", "_delta_solve_kernel"),
     ("delta, large tree", "t", "every = tl.arange(0, ALL).to(tl.int64)", "_delta_tree_kernel"),
     ("delta, large tree, products", "b", ROW, "delta_tree_products_kernel"),
+    ("delta by channel", "k", ".to(tl.int64) * ROW", "kda_scan_kernel"),
+    ("delta by channel", "h", "tl.program_id(1).to(tl.int64)", "kda_scan_kernel"),
     ("convolution", "c", "c = tl.program_id(0).to(tl.int64)", "_conv_window_kernel"),
     ("convolution, tree", "t", "t = i.to(tl.int64)", "_conv_tree_kernel"),
 ]

@@ -13,6 +13,7 @@ from ssmspec_kernels.attention import causal_attention, tree_attention
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
+from ssmspec_kernels.kda import kda_scan, kda_snapshots
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
@@ -44,9 +45,9 @@ def conv() -> Arguments:
     return {"M": made.M, "u": made.u, "weight": made.weight, **made.settings}
 
 
-def delta(t: int = T) -> Arguments:
-    """v is wider than k, and g has no channels: an output of another's shape has the wrong one."""
-    made = delta_cases.draw(delta_cases.Options(b=B, t=t, g=1, h=2, k=4, v=6, io="bf16"), padding=False)
+def delta(t: int = T, channel: bool = False) -> Arguments:
+    """v is wider than k, and g has no channels of v: an output of another's shape has the wrong one."""
+    made = delta_cases.draw(delta_cases.Options(b=B, t=t, g=1, h=2, k=4, v=6, io="bf16", channel=channel), padding=False)
     named = ("S", "q", "k", "v", "g", "beta", "slots", "out")
     return {name: getattr(made, name) for name in named} | made.extra
 
@@ -133,6 +134,8 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (delta_scan, delta),
     (delta_snapshots, lambda: delta() | PLACES),
     (delta_tree, lambda: delta() | {"ancestors": chains("ancestors")}),
+    (kda_scan, lambda: delta(channel=True)),
+    (kda_snapshots, lambda: delta(channel=True) | PLACES),
     (gated_norm, lambda: rows("y", "z")),
     (linear_added, added),
     (linear_rows, projection),
