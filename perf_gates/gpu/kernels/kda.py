@@ -34,9 +34,9 @@ def timings(model: str, batch: int, tiles: Sequence[tuple[int, int, int]] = ()) 
     A = -torch.rand(h, device="cuda")
     found: list[Timing] = []
 
-    def run(name: str, rule: str, t: int, **how: Any) -> None:
+    def run(name: str, t: int, by_channel: bool = True, **how: Any) -> None:
         q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
-        by_channel = rule == "kda_scan"
+        rule = "kda_scan" if by_channel else "delta_scan"
         gate, beta = bf16(batch, t, h, k) if by_channel else bf16(batch, t, h), bf16(batch, t, h)
         bias = torch.randn(h, k, device="cuda") if by_channel else torch.randn(h, device="cuda")
         launcher, given = kernel(rule), {"A": A, "dt_bias": bias} | ({"lower_bound": -5.0} if by_channel else {}) | how
@@ -45,13 +45,13 @@ def timings(model: str, batch: int, tiles: Sequence[tuple[int, int, int]] = ()) 
         bytes_ = int(kernel(rule, "traffic_bytes")(batch, t, g, h, k, v, **write))
         found.append(Timing(model, name, batch, timed(launch, batch, bytes_, value, pool), bytes_))
 
-    run(PLAIN, "delta_scan", 1)
-    run("step", "kda_scan", 1)
-    run(f"scan of {WINDOW}", "kda_scan", WINDOW)
-    run(f"window of {WINDOW}, not written", "kda_scan", WINDOW, write_state=False)
+    run(PLAIN, 1, by_channel=False)
+    run("step", 1)
+    run(f"scan of {WINDOW}", WINDOW)
+    run(f"window of {WINDOW}, not written", WINDOW, write_state=False)
     for tile in tiles:
-        run(f"step, tile {tile}", "kda_scan", 1, tiles=tile)
-        run(f"scan of {WINDOW}, tile {tile}", "kda_scan", WINDOW, tiles=tile)
+        run(f"step, tile {tile}", 1, tiles=tile)
+        run(f"scan of {WINDOW}, tile {tile}", WINDOW, tiles=tile)
     return found
 
 
