@@ -37,6 +37,7 @@ from .progress.folder import REPORT as REPORT_FILE
 from .progress.resume import Kept, read_kept
 from .refusal import BROKEN, FAILED, INTERRUPTED, Refusing, broke, refused
 from .report import artefacts
+from .report.activity import not_exercised
 from .report.matrix import show
 from .report.stream import Diagnosis, Header, Result, header, read_report
 from .run.again import path_of
@@ -209,7 +210,6 @@ def _judge(
         lists = {made.name: read_known(made.name if ours(given) else "", known) for given, made in adapters.items()}
         paths = {name: path_of(name) for name in opening.names}
         setting = Setting(lists, opening.device, drawn, paths=paths, shrinks=selection.case is None)
-        progress.print(f"seed of the randomised second inputs: --seed {setting.seed}", style="dim", highlight=False)
         head = _head(adapters, imported, selection, setting, kept)
         found = replace(opening, names=tuple(adapters))
         one = OnRay(crew, found, selection, setting, parts) if crew else Alone(setting)
@@ -221,6 +221,8 @@ def _judge(
             whole = selection.whole and selection.tier != TIERS[0]
             write = _watched(folder, len(jobs) - (len(kept.results) if kept else 0), bar)
             outcome = run_plan(jobs, left_out, setting, write, whole, judges, _earlier(kept, setting))
+        if selection.case is None and not head.shard:
+            outcome.results += not_exercised(outcome.results)
         folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
     where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
     show(Console(), head, outcome.results, outcome.diagnoses, where)

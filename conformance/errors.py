@@ -55,6 +55,10 @@ class Garbled(ConformanceError):
     """Bytes from an adapter's process that are not a message."""
 
 
+class WrongCounts(ConformanceError):
+    """An engine whose counts of drafts cannot be, or that speculates where it must not."""
+
+
 class OtherWeights(ConformanceError):
     """A layer that reports other weights than those given."""
 

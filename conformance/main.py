@@ -15,6 +15,8 @@ from ssmspec_ref.options.words import nearest, shown
 from .refusal import INTERRUPTED, REFUSED, broke, refused
 
 GROUP = "ssmspec.commands"
+TEXTS = ("--prompt", "--stop")
+"""Options whose values are texts, of which each command says whether they may be empty."""
 
 
 def _told(asked: bool) -> None:
@@ -54,7 +56,7 @@ def main() -> None:
     words = sys.argv[1:]
     try:
         command = typer.main.get_command(build())
-        told = swallowed(command, words)
+        told = swallowed(command, words) or blank(words)
         if told:
             print(shown(told), file=sys.stderr)
             sys.exit(REFUSED)
@@ -85,6 +87,17 @@ def swallowed(command: Any, words: list[str]) -> str:
             takes |= {name for one in options if not one.is_flag for name in one.opts}
         elif word in takes and after in every:
             return f"{word} needs a value, but the option {after} follows it ({path} --help)"
+    return ""
+
+
+def blank(words: list[str]) -> str:
+    """What is wrong if a value is empty, as that of a shell's variable which is not set; else "". A prompt may be."""
+    for before, word in pairwise(["ssmspec", *words]):
+        option, sign, value = word.partition("=")
+        if not word.strip() and before not in TEXTS:
+            return f"{f'{before} is empty' if before.startswith('-') else f'the word after {before} is empty'}; give a value"
+        if word.startswith("--") and sign and not value.strip() and option not in TEXTS:
+            return f"{option} is empty; give a value"
     return ""
 
 

@@ -99,7 +99,8 @@ _BEHIND = {
     "layer.rollback": "a prompt, rejected tokens undone by the layer's own means, then single tokens",
     "speculate.chain": "windows of drafts verified, accepted in part and committed",
     "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
-    "generate.greedy": "generate(prompts, count, speculate) -> tokens: an engine against itself without speculation",
+    "generate.greedy": "generate(prompts, count, speculate) -> tokens[, proposed, accepted]: an engine against itself "
+    "without speculation",
 }
 OPERATIONS = Derived(
     lambda: _BEFORE | {name: says for kind in RECURRENCES.values() for name, says in kind.operations.items()} | _BEHIND

@@ -23,6 +23,7 @@ from ..errors import ConformanceError
 from ..isolation.memory import allowed
 from ..progress.estimate import left
 from ..refusal import FAILED, refused
+from .errors import NotStarted
 
 if TYPE_CHECKING:
     from .judge import Engine, Found
@@ -76,6 +77,7 @@ def engine(
     holds every configuration (drafts, batches, chunks, caches) against the engine's own plain output.
     """
     try:
+        from . import judge
         from .known import PROGRAM, is_server, opener
         from .protocol import Dtype
         from .small import CONFIGS, STORED
@@ -118,7 +120,13 @@ def engine(
             watch = Watch(progress, sum(1 if is_server(engine) else len(chosen) for *_, chosen in of_each))
             for name, folder, chosen in of_each:
                 progress.print(f"judging {engine} on {name}", style="dim", highlight=False, markup=False)
-                one = judged(opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch)
+                try:
+                    one = judged(opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch)
+                except NotStarted as error:
+                    if not found:
+                        raise NotStarted(f"{engine} did not start (run its command by hand to see more): {error}") from error
+                    one = judge.Found()
+                    one.ended("plain", "repeated", error)
                 one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
                 where = ["--model" if model and name not in SMALL else "--family", name]
                 line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]

@@ -7,6 +7,10 @@ class EngineRefused(ConformanceError):
     """The engine reports that it does not support this configuration."""
 
 
+class NotStarted(ConformanceError):
+    """The engine ended, or said nothing readable, before its first answer."""
+
+
 class EngineFailed(ConformanceError):
     """The engine answered with an error and is still running."""
 

@@ -20,7 +20,7 @@ from ..draws import by_seed_alone
 from . import sampled
 from .checkpoint import NoOracle, read
 from .diagnosis import explained
-from .errors import EngineDied, EngineFailed, EngineRefused
+from .errors import EngineDied, EngineFailed, EngineRefused, NotStarted
 from .laws import Cell, Finding, Outcome, applied, cut, followed, lossless, probabilities, reported, same_model, zero
 from .oracle import Oracle
 from .protocol import Answer, Options, Request, Started
@@ -78,6 +78,15 @@ class Found:
 
     def count(self, configuration: str, law: str, outcome: Outcome, many: int = 1) -> None:
         self.cells.setdefault((configuration, law), Cell()).counts[outcome] += many
+
+    def ended(self, configuration: str, law: str, error: Exception) -> None:
+        """Record that a configuration was refused, or that its engine died."""
+        if isinstance(error, EngineRefused):
+            self.refusals[configuration] = str(error)
+            self.count(configuration, law, "refused")
+        else:
+            self.count(configuration, law, "died")
+            self.failures.append(Failure(configuration, law, f"{type(error).__name__}: {error}"))
 
     def outcome(self, configuration: str, law: str) -> Outcome:
         """Of one cell, with the floor of activity: where no draft was accepted, or none rejected, the law is not passed; nor
@@ -156,13 +165,18 @@ class Judge:
         self.known: dict[tuple[tuple[int, ...], float, int], tuple[int, ...]] = {}
 
     def run(self, configurations: dict[str, Options]) -> Found:
-        """Compare every configuration with the plain one, whether or not that is in the list."""
+        """Compare every configuration with the plain one, whether or not that is in the list.
+
+        Raises: NotStarted for an engine that ends before its first answer.
+        """
         try:
             try:
                 self.plain = self.open_plain()
                 started = self.plain.start(self.model, Options(dtype=next(iter(configurations.values())).dtype))
-            except (EngineRefused, EngineFailed, EngineDied) as error:
-                self.ended("plain", "repeated", error)
+            except EngineDied as error:
+                raise NotStarted(str(error)) from error
+            except (EngineRefused, EngineFailed) as error:
+                self.found.ended("plain", "repeated", error)
                 return self.found
             self.found.engine = f"{started.name} {started.version}"
             if self.weights is not None:
@@ -174,22 +188,13 @@ class Judge:
                 self.plain.close()
         return self.found
 
-    def ended(self, configuration: str, law: str, error: Exception) -> None:
-        """Record that a configuration was refused, or that its engine died."""
-        if isinstance(error, EngineRefused):
-            self.found.refusals[configuration] = str(error)
-            self.found.count(configuration, law, "refused")
-        else:
-            self.found.count(configuration, law, "died")
-            self.found.failures.append(Failure(configuration, law, f"{type(error).__name__}: {error}"))
-
     def configuration(self, name: str, options: Options) -> None:
         began = time.monotonic()
         run = Run(self, name, options)
         try:
             run.all()
         except (EngineRefused, EngineFailed, EngineDied) as error:
-            self.ended(name, purpose(name), error)
+            self.found.ended(name, purpose(name), error)
         finally:
             run.close()
         says = self.found.refusals.get(name) or "; ".join(

@@ -68,7 +68,8 @@ class Judgement:
     shape, dtype, nan, mutated, used, bound, stale (only if other inputs were in the same arrays before), again (only if the
     inputs are passed a second time), overwritten (only by the call after that). `seed` is that of the randomised second
     inputs, if these failed; `place` is where the implementation was observed to compute. `stricter` says of a passing case
-    which narrower contracts it would pass too, of those with much smaller bounds."""
+    which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an engine says it
+    proposed and accepted."""
 
     verdict: Verdict
     kind: str = ""
@@ -77,6 +78,7 @@ class Judgement:
     seed: int | None = None
     place: str = ""
     stricter: Mapping[str, bool] = field(default_factory=dict)
+    drafts: tuple[int, int] | None = None
 
     @property
     def worst(self) -> Measured | None:
@@ -109,7 +111,7 @@ class _Trial:
         found = self._compared(got, early, case, arguments, contract)
         if further and found.verdict is Verdict.PASS:
             found = replace(found, stricter=self.stricter(got, case, arguments))
-        return replace(found, place=got.place)
+        return replace(found, place=got.place, drafts=got.came.drafts)
 
     def stricter(self, got: Answer, case: Case, arguments: Arguments) -> dict[str, bool]:
         """Which narrower contracts the outputs of a case would pass, of those with much smaller bounds."""

@@ -60,8 +60,8 @@ class Kept:
         measured = tuple(Measured(**output.model_dump()) for output in result.outputs)
         seed = self.seed if result.rerun.endswith(rerun[rerun.index(" run ") :]) else None
         verdict = VERDICTS[result.verdict]
-        judged = Judgement(verdict, result.failing, result.message, measured, seed, result.place, result.stricter)
-        return judged, result.seconds
+        said = result.place, result.stricter, result.drafts
+        return Judgement(verdict, result.failing, result.message, measured, seed, *said), result.seconds
 
 
 def read_kept(folder: Path) -> Kept | None:

@@ -13,6 +13,7 @@ from ssmspec_ref.options.words import nearest
 
 from ..errors import ConformanceError, ReportError, UnknownCase
 from ..progress.folder import RunFolder
+from ..report.activity import not_exercised
 from ..report.artefacts import write
 from ..report.matrix import failures, left_out, matrix
 from ..report.stream import Diagnosis, Result, header
@@ -145,7 +146,7 @@ class Run:
             return
         self.plan()
         self.diagnoses = self.diagnosed()
-        if wrong := self.unused():
+        if wrong := self.unused() + ([] if self.partial else not_exercised(self.results)):
             self.results += wrong
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.given["report"]:

@@ -7,6 +7,7 @@ from math import inf, isnan
 
 from ..device.observed import CPU, INTERPRETER
 from ..judge.stricter import MATTERS
+from .activity import IDLE
 from .stream import Result
 
 FEW = 3
@@ -17,9 +18,10 @@ RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
 
 @dataclass(frozen=True)
 class Cell:
-    """The cases of one operation of one subject under one contract."""
+    """The cases of one operation of one subject under one contract; `idle` if speculation was not exercised in them."""
 
     results: tuple[Result, ...]
+    idle: bool = False
 
     @property
     def counts(self) -> dict[str, int]:
@@ -29,7 +31,8 @@ class Cell:
     @property
     def worst(self) -> str:
         """The worst verdict; inapplicable if there is no case."""
-        return max((r.verdict for r in self.results), key=RANK.index, default="inapplicable")
+        found = [r.verdict for r in self.results] + ["unknown"] * self.idle
+        return max(found, key=RANK.index, default="inapplicable")
 
     @property
     def utilisation(self) -> float:
@@ -76,15 +79,16 @@ def groups(results: Sequence[Result]) -> list[Group]:
     for result in results:
         if result.case and result.operation:
             of[result.operation.split(".")[0]].append(result)
-    return [_group(name, found) for name, found in of.items()]
+    idle = {(r.adapter, r.subject, r.contract, r.operation) for r in results if r.failing == IDLE}
+    return [_group(name, found, idle) for name, found in of.items()]
 
 
-def _group(name: str, results: list[Result]) -> Group:
+def _group(name: str, results: list[Result], idle: set[tuple[str, str, str, str]]) -> Group:
     operations = tuple(dict.fromkeys(r.operation for r in results))
     rows: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for r in results:
         rows[r.adapter, r.subject, r.contract][r.operation].append(r)
-    cells = {row: {o: Cell(tuple(found.get(o, ()))) for o in operations} for row, found in rows.items()}
+    cells = {row: {o: Cell(tuple(found.get(o, ())), (*row, o) in idle) for o in operations} for row, found in rows.items()}
     return Group(name, operations, tuple(Row(*row, found) for row, found in cells.items()))
 
 

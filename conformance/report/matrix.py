@@ -12,6 +12,8 @@ from rich.text import Text
 
 from ssmspec_ref.contract import OPERATIONS
 
+from .activity import IDLE
+from .activity import told as activity
 from .failure_groups import listed, ways
 from .grid import Cell, groups, places, totals, wider
 from .grid import Group as Grid
@@ -66,9 +68,10 @@ def _text(cell: Cell) -> Text:
         return Text("–", style="dim")
     counts = cell.counts
     text = Text(f"{counts['pass']}/{len(cell.results)}", style=STYLE[cell.worst])
-    bad = [word for word in ("fail", "unknown", "known-failure") if counts[word]]
+    bad = [f"{counts[w]} {w.removesuffix('-failure')}" for w in ("fail", "unknown", "known-failure") if counts[w]]
+    bad += [IDLE] if cell.idle else []
     if bad:
-        return text.append("\n" + ", ".join(f"{counts[word]} {word.removesuffix('-failure')}" for word in bad))
+        return text.append("\n" + ", ".join(bad))
     text.append(f"\n{cell.utilisation:.2g}" if cell.utilisation > 0 else "\nexact", style="dim")
     return text.append(f"\n{cell.void} void", style="yellow") if cell.void else text
 
@@ -150,7 +153,8 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
             text.append(f"{count} {word}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
         lines.append(text)
         lines += _not_run(own)
-    bad = sum(r.verdict in ("fail", "unknown") for r in results)
+    bad = sum(r.verdict in ("fail", "unknown") and r.failing != IDLE for r in results)
+    idle = any(r.failing == IDLE for r in results)
     known = sum(r.verdict == "known-failure" for r in results)
     said = (
         f"{_cases(bad)} failed or stayed unknown."
@@ -163,9 +167,11 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
     )
     if known:
         said += f" {_cases(known)} failed as known: see their reasons above."
+    if idle:
+        said += " Speculation was not exercised, so nothing is known about it."
     lines += [
         Text(said),
-        *(Text(line, style="yellow") for line in wider(results)),
+        *(Text(line, style="yellow") for line in [*activity(results), *wider(results)]),
         *_places(head, results),
         Text(
             "The number under a count is the worst error of a passing case, in units of its bound."
@@ -178,7 +184,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         ),
         Text(f"report: {where}"),
     ]
-    return Panel(Group(*lines), title="tested against the float64 reference", border_style="red" if bad else "green")
+    return Panel(Group(*lines), title="tested against the float64 reference", border_style="red" if bad or idle else "green")
 
 
 def _not_run(own: Sequence[Result]) -> Iterator[Text]:

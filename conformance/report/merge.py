@@ -13,6 +13,7 @@ from ..errors import ReportError
 from ..run.known import Known
 from ..run.runner import unmet
 from ..suite.specification import TIERS
+from .activity import not_exercised
 from .stream import SCHEMA, Diagnosis, Header, Report, Result
 
 ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine", "only")
@@ -51,7 +52,8 @@ def merge(reports: Sequence[Report], names: Sequence[str], known: Mapping[str, K
             "seeds": tuple(dict.fromkeys(seed for report in reports for seed in report.header.seeds)),
         }
     )
-    return Merged(head, (*results, *_unmet(head, results, known or {})), _diagnoses(reports, results))
+    found = (*results, *_unmet(head, results, known or {}), *not_exercised(results))
+    return Merged(head, found, _diagnoses(reports, results))
 
 
 def _unmet(head: Header, results: Sequence[Result], known: Mapping[str, Known]) -> list[Result]:

@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from .activity import IDLE
+from .activity import told as activity
 from .failure_groups import ways
 from .grid import RANK, Cell, Group, groups, places, totals, wider
 from .plot import plots
@@ -39,6 +41,7 @@ class Shown:
         bad = [
             f"{self.cell.counts[w]} {SHORT.get(w, w)}" for w in ("fail", "unknown", "known-failure") if self.cell.counts[w]
         ]
+        bad += [IDLE] if self.cell.idle else []
         bad += [f"{self.cell.void} void"] if self.cell.void else []
         return ", ".join(bad) or (f"{self.cell.utilisation:.2g}" if self.cell.utilisation > 0 else "exact")
 
@@ -67,7 +70,7 @@ def page(report: Report) -> str:
             idle=idle,
             rank=RANK,
             seconds=sum(r.seconds for r in report.results),
-            wider=wider(report.results),
+            wider=[*activity(report.results), *wider(report.results)],
             ways=ways(report.diagnoses),
             squares=squares,
             loose=[r for r in report.results if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation)],

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ..device import observed
 from ..errors import ReportError
 
-SCHEMA: Literal[4] = 4
-"""Schema 3 added `Result.place`, schema 4 `Result.stricter`; reports without them can still be read."""
-READ = (2, 3, 4)
+SCHEMA: Literal[5] = 5
+"""Schema 3 added `Result.place`, 4 `Result.stricter`, 5 `Result.drafts`; reports without them can still be read."""
+READ = (2, 3, 4, 5)
 
 
 class Model(BaseModel):
@@ -37,7 +37,7 @@ class Header(Model):
     """
 
     kind: Literal["header"] = "header"
-    schema_version: Literal[2, 3, 4] = SCHEMA
+    schema_version: Literal[2, 3, 4, 5] = SCHEMA
     tier: str
     adapters: dict[str, str]
     device: str
@@ -72,7 +72,8 @@ class Result(Model):
     """One case of one operation of one subject; inapplicable operations have no case. `place` is where the implementation was
     observed to compute: "cpu", "Triton interpreter", the names of GPUs. `outside` counts the cases of the tier that the
     declared limits exclude, for an operation that is offered in part. `stricter` says which narrower contracts a passing case
-    would pass too, of those under which a bound is much smaller."""
+    would pass too, of those under which a bound is much smaller. `drafts` are those that an engine says it proposed and
+    accepted."""
 
     kind: Literal["result"] = "result"
     adapter: str
@@ -92,6 +93,7 @@ class Result(Model):
     place: str = ""
     outside: int = 0
     stricter: dict[str, bool] = {}
+    drafts: tuple[int, int] | None = None
 
 
 class Diagnosis(Model):

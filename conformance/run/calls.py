@@ -108,7 +108,9 @@ class Here:
             return lambda: answer
         used = came.used if came.used is None or type(came.used).__module__.startswith("ssmspec_ref") else foreign(came.used)
         answer = Answer(
-            Came(tuple(map(foreign, came.outputs)), used), fingerprint(self.given) != before, place=seen(capability, watch)
+            Came(tuple(map(foreign, came.outputs)), used, came.drafts),
+            fingerprint(self.given) != before,
+            place=seen(capability, watch),
         )
         return lambda: answer
 

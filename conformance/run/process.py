@@ -257,7 +257,8 @@ def answer(said: Any, number: int) -> Answer:
         used = _output(used) if isinstance(used, dict) else used
         if said["failed"] not in FAILINGS or type(said["written"]) is not bool:
             raise Garbled("it sent an answer with a field of the wrong type")
-        return Answer(Came(outputs, used), said["written"], said["failed"], clean(said["said"]), name(said["place"]))
+        came = Came(outputs, used, _drafts(said["drafts"]))
+        return Answer(came, said["written"], said["failed"], clean(said["said"]), name(said["place"]))
     except (KeyError, TypeError) as error:
         raise Garbled(f"it sent an answer without a field: {clean(str(error), 100)}") from error
 
@@ -267,6 +268,15 @@ def _output(came: Any) -> Any:
     if isinstance(came, np.ndarray):
         return came
     return Foreign(name(came["kind"]), name(came["dtype"]), name(came["device"]))
+
+
+def _drafts(came: Any) -> tuple[int, int] | None:
+    """How many drafts were proposed and accepted. Raises: Garbled."""
+    if came is None:
+        return None
+    if not (isinstance(came, tuple) and [type(count) for count in came] == [int, int]):
+        raise Garbled("it sent counts of drafts that are not two whole numbers")
+    return came
 
 
 def _refusal(kind: str, said: str) -> ConformanceError:

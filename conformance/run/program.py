@@ -239,7 +239,10 @@ def adapter(command: str, device: str = "cpu") -> Adapter:
         raise AdapterUnavailable(f"a program chooses its own device, but --device is {device}; omit it")
     program = Program(command)
     try:
-        said = program.ask({"do": "declare", "protocol": PROTOCOL})
+        try:
+            said = program.ask({"do": "declare", "protocol": PROTOCOL})
+        except ProgramError as error:
+            raise AdapterUnavailable(f'{command} gave no answer to {{"do": "declare"}}: {error}') from error
         if (spoken := said.get("protocol", FIRST)) != PROTOCOL:
             raise ValueError(f"it speaks protocol {json.dumps(spoken)[:SHOWN]}, and this suite speaks {PROTOCOL}")
         subjects = tuple(_subject(program, _object(subject, "a subject")) for subject in said["subjects"])

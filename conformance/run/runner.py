@@ -225,6 +225,7 @@ def record(job: Job, judgement: Judgement, setting: Setting, seconds: float) -> 
         link=entry.link if entry else "",
         place=judgement.place,
         stricter=dict(judgement.stricter),
+        drafts=judgement.drafts,
     )
 
 

@@ -95,7 +95,13 @@ def serve(adapter: Adapter, end: Connection, printed: Printed) -> None:
 def answered(number: int, answer: Answer) -> dict[str, Any]:
     """An answer as plain data, for sending."""
     told = {name: getattr(answer, name) for name in ("written", "failed", "said", "place")}
-    return {"number": number, "outputs": tuple(map(sent, answer.came.outputs)), "used": sent(answer.came.used), **told}
+    return {
+        "number": number,
+        "outputs": tuple(map(sent, answer.came.outputs)),
+        "used": sent(answer.came.used),
+        "drafts": answer.came.drafts,
+        **told,
+    }
 
 
 def sent(came: Any) -> Any:

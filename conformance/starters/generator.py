@@ -24,21 +24,31 @@ def plain(prompt, count):
 
 
 def speculative(prompt, count, drafts=3):
-    """Drafts repeat the last token and are verified one by one: those that agree are accepted, and one token follows."""
-    tokens = list(prompt)
+    """Drafts repeat the last token and are verified one by one: those that agree are accepted, and one token follows. Returns
+    the tokens, and how many drafts were proposed and accepted."""
+    tokens, proposed, accepted = list(prompt), 0, 0
     while len(tokens) < len(prompt) + count:
+        proposed += drafts
         for draft in [tokens[-1]] * drafts:
             right = following(tokens)
             tokens.append(right)
             if draft != right:
                 break
-    return tokens[len(prompt) : len(prompt) + count]
+            accepted += 1
+    return tokens[len(prompt) : len(prompt) + count], proposed, accepted
 
 
 def generate(prompts, count, speculate):
-    """`count` greedy tokens (b, count), int64, after prompts (b, t); with speculation, or without."""
-    way = speculative if speculate else plain
-    return np.array([way(prompt.tolist(), count) for prompt in prompts])
+    """`count` greedy tokens (b, count), int64, after prompts (b, t); with speculation, or without.
+
+    With speculation also how many drafts were proposed and accepted, for each prompt or in all: if none was accepted, or none
+    rejected, the verdict is "not exercised". An engine that does not know them returns the tokens only.
+    """
+    if not speculate:
+        return np.array([plain(prompt.tolist(), count) for prompt in prompts])
+    answers = [speculative(prompt.tolist(), count) for prompt in prompts]
+    tokens, proposed, accepted = zip(*answers, strict=True)
+    return np.array(tokens), np.array(proposed), np.array(accepted)
 
 
 def adapter():

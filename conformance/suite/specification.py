@@ -55,10 +55,12 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Came:
-    """What an implementation returned: its outputs, and the weights that it really used, if it reports them."""
+    """What an implementation returned: its outputs; the weights that it really used, and how many drafts it proposed and
+    accepted, if it reports them."""
 
     outputs: tuple[Any, ...]
     used: Any = None
+    drafts: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

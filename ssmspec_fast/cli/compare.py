@@ -75,10 +75,8 @@ def _token(tokens: tuple[int, ...], at: int) -> str:
 
 
 def _coverage(progress: Console, done: Generation) -> None:
-    """Prints what the prompts exercised of speculation, with a warning if it says little about losslessness."""
+    """Prints a warning if what the prompts exercised of speculation says little about losslessness."""
     fast = done.statistics
-    progress.print(f"tokens per step: {fast.tau:.2f}")
-    progress.print(f"windows with drafts that accepted none: {fast.none}, some: {fast.some}, all: {fast.all}")
     lacking = [word for word, count in (("accepted", fast.some + fast.all), ("rejected", fast.none + fast.some)) if not count]
     for word in lacking:
         progress.print(

@@ -216,12 +216,15 @@ def _generate(
 def report(progress: Console, found: "Counts") -> None:
     """Prints the statistics, on two lines."""
     progress.print(
-        f"{found.emitted} tokens in {found.windows} calls of the target: {found.tau:.2f} tokens a call; "
-        f"{found.drafted} drafted; {found.seconds:.2f} s, {found.per_second:.1f} tokens a second"
+        f"{found.emitted} tokens in {found.windows} calls of the target: {found.tau:.2f} tokens per step; "
+        f"{found.seconds:.2f} s, {found.per_second:.1f} tokens/s"
     )
     if found.drafted:
-        accepted = ", ".join(f"{count} x {n}" for n, count in enumerate(found.histogram) if count)
-        progress.print(f"drafts accepted in a window: {accepted}")
+        accepted = sum(count * n for n, count in enumerate(found.histogram))
+        progress.print(
+            f"drafts: {accepted} of {found.drafted} accepted; windows that accepted none: {found.none}, some: {found.some}, "
+            f"all: {found.all}"
+        )
 
 
 def _complain(progress: Console, done: "Generation") -> None:

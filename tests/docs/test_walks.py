@@ -28,6 +28,10 @@ def clone(folder: Path) -> None:
         shutil.copy(ROOT / file, folder)
 
 
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
 def walk(name: str, folder: Path, path: Path | None = None) -> str:
     """Replay a walk in a folder; its output. Fails where a command fails, or where the walk takes longer than it says."""
     script = WALKS / f"{name}.sh"
@@ -47,7 +51,9 @@ def test_kernel_author_and_ci_owner_go_from_nothing_to_red_and_green(tmp_path: P
     clone(tmp_path / "ssmspec")
     yours = tmp_path / "yours"
     yours.mkdir()
+    cloned = files(tmp_path / "ssmspec")
     said = walk("kernel-author", yours)
+    assert files(tmp_path / "ssmspec") == cloned, "the installation leaves nothing in the clone"
     assert "4/4" in said
     assert "y is wrong by" in said
     torch = subprocess.run([str(yours / ".venv" / "bin" / "python"), "-c", "import torch"], capture_output=True, check=False)

@@ -52,8 +52,7 @@ def test_speculation_is_found_identical(trained: Path, more: tuple[str, ...]) ->
     done = compare(trained, *more)
     assert done.exit_code == 0, done.output
     assert "identical to plain decoding: 2 of 2 prompts\n" in done.output
-    assert "tokens per step: " in done.output
-    assert "windows with drafts that accepted none: " in done.output
+    assert done.output.count("tokens per step") == done.output.count("windows that accepted none: ") == 1
 
 
 @pytest.mark.parametrize("mode", ["bitwise", "fast"])

@@ -1,8 +1,11 @@
 """The judge over an engine of a few lines: what passes, what a fault shrinks to, what is never green."""
 
+import json
+import sys
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -169,6 +172,57 @@ def test_what_does_not_exist_is_refused_before_an_engine_starts(
     assert len(told.err.splitlines()) == 1
     assert told.out == ""
     assert not list(tmp_path.iterdir())
+
+
+STARTS_ONCE = """
+import json, os, sys
+for line in sys.stdin:
+    said = json.loads(line)
+    if "start" in said["do"] and os.path.exists("started"):
+        sys.exit("no memory left")
+    open("started", "w").close()
+    print(json.dumps({"refused": "nothing"}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sh -c 'echo no model >&2; exit 3'", "ended with exit code 3 | no model"),
+        ("sh -c 'kill -9 $$'", "ended by signal 9"),
+        ("echo hello", "said what is no answer: hello"),
+    ],
+)
+def test_an_engine_that_ends_before_its_first_answer_is_refused(
+    command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = engine_of(command, monkeypatch, tmp_path, capsys, 2)
+    assert told.err.splitlines()[-1].startswith(f"NotStarted: program:{command} did not start")
+    assert said in told.err
+    assert told.out == "", "no table that says died"
+    assert not list(tmp_path.iterdir()), "no report"
+
+
+def test_an_engine_that_started_once_and_then_does_not_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "engine.py").write_text(STARTS_ONCE)
+    told = engine_of(f"{sys.executable} engine.py", monkeypatch, tmp_path, capsys, 1)
+    assert "plain: repeated: NotStarted: ended with exit code 1 | no memory left" in told.out
+    assert json.loads((tmp_path / "engine-report.json").read_text())["checkpoints"].keys() == {"mamba2", "qwen3_5"}
+
+
+def engine_of(
+    command: str, monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> Any:
+    """What `conform engine` prints of a program on two small checkpoints."""
+    monkeypatch.chdir(folder)
+    words = ["--engine", f"program:{command}", "--family", "mamba2", "--family", "qwen3_5", "--tier", "smoke"]
+    monkeypatch.setattr("sys.argv", ["ssmspec", "conform", "engine", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    return capsys.readouterr()
 
 
 def test_an_engine_that_refuses_everything_is_not_green() -> None:

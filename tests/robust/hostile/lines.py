@@ -41,7 +41,16 @@ def message(head: Any, rest: bytes = b"") -> bytes:
 
 def said(number: int = 1, **parts: Any) -> Any:
     """An answer, whatever it says."""
-    whole = {"number": number, "outputs": ["t"], "used": None, "written": False, "failed": "", "said": "", "place": "cpu"}
+    whole = {
+        "number": number,
+        "outputs": ["t"],
+        "used": None,
+        "drafts": None,
+        "written": False,
+        "failed": "",
+        "said": "",
+        "place": "cpu",
+    }
     return ["d", whole | parts]
 
 
