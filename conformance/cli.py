@@ -49,7 +49,7 @@ from .run.pool import Pool
 from .run.process import TIMEOUT
 from .run.runner import Alone, Outcome, Setting, rerun
 from .run.runner import run as run_plan
-from .starting import ADAPTER, DEVICE, PROGRAMS
+from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
 from .suite import SPECIFICATIONS, find
 from .suite.specification import TIERS
 
@@ -95,7 +95,7 @@ def run(
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Parallel processes. Each starts a worker for each adapter.")] = 1,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Time limit of one call of the implementation, in seconds.")
+        float, typer.Option(min=0.1, max=DAY, help="Time limit of one call of the implementation, in seconds.")
     ] = TIMEOUT,
     memory: Annotated[float | None, typer.Option(min=0.1, help=MEMORY)] = None,
     in_process: Annotated[
@@ -171,8 +171,8 @@ def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None
 
 def _check_files(report: Path, resume: bool, known: Path | None, dump: Path | None) -> None:
     """Raises: OptionError for files that cannot be read or written, or a run to continue that is not there."""
-    if dump is not None:
-        files.folder("--dump", dump)
+    files.folder("--report", report)
+    files.folder("--dump", dump)
     if known is not None:
         files.readable("--known", known)
     if resume and not any((report / name).exists() for name in (REPORT_FILE, LOCK)):

@@ -108,7 +108,11 @@ def one_line(error: Any) -> str:
     said = wrong_value(error) or " ".join(error.format_message().split()).removesuffix(".")
     near = ""
     wrong = re.search(r"No such (command|option):? '?([^'\s]+)'?", said)
-    if wrong and context and wrong[1] == "command" and not context.command.list_commands(context):
+    extra = re.search(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", said)
+    if extra:
+        named = any(parameter.name == "adapter" for parameter in context.command.params) if context else False
+        said = f"{extra[1]!r} is not expected" + (f"; give --adapter {extra[1].split()[0]}" if named else "")
+    elif wrong and context and wrong[1] == "command" and not context.command.list_commands(context):
         said = f"{wrong[2]!r} is not expected; {command} takes options only"
     elif wrong and context and wrong[1] == "command" and "Did you mean" not in said:
         near = nearest(wrong[2].strip("."), context.command.list_commands(context))
@@ -134,6 +138,6 @@ def wrong_value(error: Any) -> str:
         return f"{name} is {given!r}{nearest(str(given), choices)}; it must be one of {', '.join(choices)}"
     unit = (error.param.help or "").partition(". ")[0].removesuffix(".")
     if "ge" in limits or "le" in limits:
-        limit = f"{limits['ge']:g} or more" if "ge" in limits else f"at most {limits['le']:g}"
+        limit = f"{limits['ge']:g} or more" if "ge" in limits else f"at most {limits['le']:.12g}"
         return f"{name} is {given}; it must be {limit}. {unit}"
     return f"{name} is {given!r}; it must be {KINDS[kind]}. {unit}" if kind in KINDS else ""

@@ -26,6 +26,8 @@ from .smoke import smoke as findings
 
 ADAPTER = "An adapter that ships with ssmspec, or package.module:factory."
 PROGRAMS = "The command of a program that speaks JSON lines."
+DAY = 86_400.0
+"""The longest time limit, in seconds."""
 DEVICE = "Device of the implementation: cpu, cuda, cuda:1, or interpreter (Triton's)."
 
 
@@ -117,7 +119,7 @@ def smoke(
     program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Time limit of one call of the implementation, in seconds.")
+        float, typer.Option(min=0.1, max=DAY, help="Time limit of one call of the implementation, in seconds.")
     ] = TIMEOUT,
 ) -> None:
     """Check an adapter before it is judged: how it is called, what it returns. Exits with 1 if something is wrong."""

@@ -1,6 +1,7 @@
 """`ssmspec fuzz`: tests an adapter's decoders against plain decoding, for as long as wanted."""
 
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +13,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from conformance.on_ray import options
 from conformance.refusal import FAILED, REFUSED, Refusing, refused
 from conformance.starting import find_here
+from ssmspec_ref.contract import OPERATIONS
 from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options import files
 from ssmspec_ref.options.extras import installing
 from ssmspec_ref.options.typed import Typed
-from ssmspec_ref.options.words import one_of
+from ssmspec_ref.options.words import nearest, one_of
 
 if TYPE_CHECKING:
     from .sessions.totals import Totals
@@ -92,6 +94,12 @@ def fuzz(
     files.folder("--folder", folder)
     typed = Typed(context)
     if operation is not None:
+        if not any(fnmatchcase(name, operation) for name in OPERATIONS):
+            raise OptionError(
+                f"--operation is {operation!r}{nearest(operation, OPERATIONS)}; `ssmspec conform list` shows the operations"
+            )
+        if "--adapter" not in typed.values:
+            raise OptionError("--operation needs an adapter that has it; give --adapter package.module:factory")
         typed.unused(["--ray", *options.NAMES, "--coverage"], "--operation runs in one process")
     elif ray is None:
         typed.unused(options.NAMES, "no cluster is named", "give --ray ADDRESS")

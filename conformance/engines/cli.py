@@ -67,7 +67,7 @@ def engine(
     tier: Annotated[Tier, typer.Option(help="smoke, standard or long.")] = Tier.standard,
     schedules: Annotated[int | None, typer.Option(min=1, help="Schedules of each configuration; else the tier's.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the schedules and of the small checkpoints.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one answer.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds for one answer.")] = 120.0,
     memory: Annotated[float | None, typer.Option(min=0.1, help="GiB for the engine; else 0.8 of the machine's.")] = None,
     report: Annotated[Path, typer.Option(help="The file to write.")] = REPORT,
 ) -> None:

@@ -9,6 +9,7 @@ because that says nothing about the task.
 
 import os
 import pickle
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from ssmspec_ref.options.extras import installing
 from .options import LOCAL, Share
 
 NODES = 20
-LOOK = 2.0
-"""Seconds between checks of the nodes."""
+LOOK, CONNECTING = 2.0, 10.0
+"""Seconds between checks of the nodes, and to wait for the head to answer."""
 
 
 @dataclass
@@ -156,7 +157,10 @@ def main(descriptor: int) -> None:
 
 
 def begin(ray: Any, share: Share) -> None:
-    """Join the cluster, and send it the modules that tasks need."""
+    """Join the cluster, and send it the modules that tasks need. Ray itself tries for minutes where nothing listens."""
+    host, _, port = share.address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
     ray.init(
         address=None if share.address == LOCAL else share.address,
         runtime_env={"py_modules": list(share.ship), "excludes": ["__pycache__", "*.pyc"]},

@@ -124,13 +124,22 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
 
 
 def _ngram(target: Model, drafting: Drafting, operations: Operations, bigram: bool) -> Drafter:
-    rows = drafting.rows if drafting.tree is None else _counts(drafting.tree, 1)[0]
+    rows = drafting.rows if drafting.tree is None else _chains(drafting.tree)
     table = None
     if bigram and target.device.type == "meta":  # counted only
         table = torch.empty((target.config.vocabulary, rows, drafting.drafts), dtype=torch.int64, device="meta")
     elif bigram:
         table = bigram_table(target, rows, drafting.drafts, operations)
     return NGram(drafting.drafts, rows, table, trees=drafting.tree is not None)
+
+
+def _chains(tree: str) -> int:
+    """Raises: ParameterError."""
+    if not tree.isdecimal():
+        raise ParameterError(
+            f"tree is {tree!r}; the drafter ngram branches at the root only: give its number of chains, as 4"
+        )
+    return int(tree)
 
 
 def _text_drafter(draft: Model, drafting: Drafting, operations: Operations) -> Drafter:

@@ -48,7 +48,7 @@ def traffic(
     capacity: Annotated[int, typer.Option(min=1, help="Clearing: start a batch when this many requests wait.")] = 8,
     wait: Annotated[float, typer.Option(min=0, help="Clearing: or when the oldest has waited this many seconds.")] = 0.1,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens generated per request.")] = 64,
-    length: Annotated[int, typer.Option(min=1, help="Random tokens per prompt.")] = 32,
+    length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Random tokens per prompt.")] = 32,
     slots: Annotated[int, typer.Option(min=1, help="Requests decoded at once.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and prompts.")] = 0,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",

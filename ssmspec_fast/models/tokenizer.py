@@ -28,7 +28,9 @@ class Tokenizer:
         if not file.parent.is_dir():
             raise BrokenFile(f"{folder} is not a folder; give one with config.json, safetensors and {FILE}")
         if not file.is_file():
-            raise BrokenFile(f"{file} is missing; give prompts as tokens, or a folder with a {FILE}")
+            raise BrokenFile(
+                f"{file} is missing; give a folder with config.json, safetensors and {FILE}; in Python, or tokens"
+            )
         self.folder, self.rules = Path(folder), read_json(file, TOKENIZER_LIMIT)
         with named(f"{file} is not a tokenizer"):
             self.inner: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))  # type: ignore[no-untyped-call]
