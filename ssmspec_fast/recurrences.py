@@ -57,6 +57,6 @@ RECURRENCES = Registry(
     "recurrence of the engine",
     Recurrence("ssd", Mamba2Config, Mamba2, _ssd, _kernels("SSD")),
     Recurrence("selective", Mamba1Config, Mamba1, lambda a, _: torch_recurrences.Selective(a), _kernels("Selective")),
-    Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a)),
+    Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a), _kernels("KDA")),
     Recurrence("delta", DeltaConfig, Delta, lambda a, _: torch_recurrences.Delta(a), _kernels("Delta")),
 )

@@ -19,6 +19,9 @@ from ssmspec_kernels.delta.delta_tree import delta_tree
 from ssmspec_kernels.delta.ring.delta_buffered import delta_buffered
 from ssmspec_kernels.delta.ring.delta_flush import delta_flush
 from ssmspec_kernels.delta.ring.delta_ring import Ring as DeltaRing
+from ssmspec_kernels.kda.kda_inputs import formed
+from ssmspec_kernels.kda.kda_scan import kda_scan
+from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
 from ssmspec_kernels.selective.selective_scan import selective_scan
 from ssmspec_kernels.selective.selective_tree import selective_tree
 from ssmspec_kernels.ssd.ring.ssd_buffered import ssd_buffered
@@ -33,7 +36,18 @@ from ssmspec_kernels.ssd.ssd_snapshots import ssd_snapshots
 from ssmspec_kernels.ssd.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd.ssd_window import ssd_window
 
-from . import DeltaInputs, DeltaParams, Gate, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams, Weighted
+from . import (
+    DeltaInputs,
+    DeltaParams,
+    Gate,
+    KDAParams,
+    Recurrence,
+    SelectiveInputs,
+    SelectiveParams,
+    SSDInputs,
+    SSDParams,
+    Weighted,
+)
 from .slots import each, expand, put, repack, take, unpack
 from .torch_recurrences import clear
 from .triton_rows import folds
@@ -237,6 +251,58 @@ class Delta(Launched):
         delta_flush(S, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
 
 
+class KDA(Launched):
+    """Kimi Delta Attention. Prompts, trees and rings are those of the delta rule, which takes a decay per key channel, but no
+    lower bound: the gates are formed before them."""
+
+    def walk(
+        self, S: Tensor, inputs: DeltaInputs, params: KDAParams, slots: Tensor, live: Tensor | None, write_state: bool
+    ) -> Tensor:
+        given = params._asdict() | {"slots": slots, "live": live, "write_state": write_state}
+        return kda_scan(S, *inputs, **given, fused=not self.bitwise)
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        run: DeltaInputs = inputs
+        return kda_snapshots(S, *run, places, **params._asdict(), slots=slots, live=live)
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        if self.bitwise:
+            return super().packed(S, inputs, params, bounds, slots=slots, fresh=fresh)
+        run: DeltaInputs = each(with_gates(inputs, params), first)
+        return delta_chunk_scan(S, *run, bounds, **ungated(params), slots=slots, fresh=fresh)[None]
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        if self.bitwise:
+            return super().tree(S, inputs, params, parents, ancestors, slots=slots)
+        return delta_tree(S, *with_gates(inputs, params), ancestors, **ungated(params), slots=slots)
+
+    def new_ring(self, room: DeltaInputs, origin: Tensor, held: Tensor) -> DeltaRing:
+        """A token's update is stored in fp32."""
+        return DeltaRing(room.v.float(), room.k, room.g.float(), origin, held)
+
+    def buffered(
+        self,
+        S: Tensor,
+        ring: DeltaRing,
+        inputs: DeltaInputs,
+        params: KDAParams,
+        *,
+        window: int,
+        slots: Tensor,
+        lengths: Tensor | None,
+    ) -> Tensor:
+        """A window after the ring's history, and the flush of the rows that are due."""
+        run = with_gates(inputs, params)
+        return delta_buffered(S, ring, *run, **ungated(params), window=window, slots=slots, lengths=lengths)
+
+    def flush(self, S: Tensor, ring: DeltaRing, params: KDAParams, *, slots: Tensor) -> None:
+        delta_flush(S, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
+
+
 class Selective(Launched):
     """Mamba-1."""
 
@@ -256,6 +322,17 @@ class Selective(Launched):
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
+
+
+def with_gates(inputs: DeltaInputs, params: KDAParams) -> DeltaInputs:
+    """The inputs of Kimi Delta Attention with g and beta after their gates."""
+    g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
+    return inputs._replace(g=g, beta=beta)
+
+
+def ungated(params: KDAParams) -> dict[str, Any]:
+    """The parameters of a kernel that takes gates as they are."""
+    return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ RELATIVE = 1e-4
 
 
 RUNS = (
-    ("--methods=", "mamba2", "qwen3_5"),
+    ("--methods=", "mamba2", "qwen3_5", "kimi_linear"),
     ("--methods=tree", "--budget=3", "llama"),
     ("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"),
     ("--methods=", "--plant", "mamba"),
@@ -40,7 +40,7 @@ def found() -> dict[str, Any]:
     return {f"{line['name']}, {line.get('method', 'logits')}": line for line in lines}
 
 
-@pytest.mark.parametrize("name", ["mamba2", "qwen3_5"])
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_5", "kimi_linear"])
 def test_logits_over_the_kernels_equal_those_of_float64(found: dict[str, Any], name: str) -> None:
     fast, bitwise = found[f"{name}, logits"]["float64"]
     assert fast <= RELATIVE

@@ -144,7 +144,7 @@ FAULTS = [
     ("((row < K) |", "((row <= K) |", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
-    ("h * stride.g.h + i", "h * stride.g.h", None),
+    ("h * stride.g.h + i", "h * stride.g.h + i // 2", None),
     ("(h // HEADS_PER_KEY) * stride.k.g", "(h % HEADS_PER_KEY) * stride.k.g", None),
     ("            tl.store(at_S, ", "            tl.store(at_S + 1, ", None),
     ("if WRITE_STATE:\n", "if not WRITE_STATE:\n", None),

@@ -10,6 +10,7 @@ per head and key channel. (2) stays in lower_bound .. 0, whatever a is. All else
 Source: for (1) Kimi Linear, section 4; for (2) the safe gate of Bailing and GLM (`ssmspec_ref.layers.layer.DeltaLayer`).
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -55,6 +56,18 @@ def check_bound(A: Tensor | None, lower_bound: float | None) -> None:
         raise ParameterError(f"lower_bound is {lower_bound}; it bounds a log decay: give a finite number below 0, or None")
     if lower_bound is not None and A is None:
         raise ParameterError("lower_bound is given without A; give A for gates that come as projections, or leave both out")
+
+
+def formed(
+    g: Tensor, beta: Tensor, A: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None
+) -> tuple[Tensor, Tensor]:
+    """The gates (1) to (3) in fp32 by PyTorch, for kernels that take them formed; as they are without A."""
+    if A is None:
+        return g, beta
+    biased, strength = g.float() if dt_bias is None else g.float() + dt_bias.float(), torch.sigmoid(beta.float())
+    if lower_bound is None:
+        return A[:, None] * (biased.clamp_min(0) + torch.log1p(torch.exp(-biased.abs()))), strength
+    return lower_bound * torch.sigmoid(-A[:, None] * biased), strength
 
 
 @triton.jit
