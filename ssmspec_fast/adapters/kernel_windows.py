@@ -19,7 +19,6 @@ from ssmspec_kernels.delta.ring import delta_ring
 from ssmspec_kernels.delta.ring.delta_buffered import delta_buffered
 from ssmspec_kernels.delta.ring.delta_buffered_step import delta_buffered_step
 from ssmspec_kernels.delta.ring.delta_flush import delta_flush
-from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
 from ssmspec_kernels.shared.cursors import commit_flush, commit_step, commit_window
 from ssmspec_kernels.shared.double_buffer import commit_halves
 from ssmspec_kernels.ssd.replay.ssd_replay_scan import Cache, ssd_replay_scan
@@ -253,12 +252,6 @@ class Replay(Decoding):
         return Cache(x, dt, B, torch.arange(slots, device=device).int() % 2)
 
 
-def by_channel(capability: Capability) -> Capability:
-    """The same with a decay per key channel only."""
-    limits = replace(capability.limits, options={"gate": ("channel",)}, reason="Kimi Delta Attention decays by key channel")
-    return replace(capability, limits=limits)
-
-
 def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
     """The kernels with one storage format of the state and of the activations."""
     at_once = replace(contract, order="output_only")
@@ -278,7 +271,4 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
     ssd = rules(kernels)["ssd"]
     replayed = {"ssd_replay_scan": Capability(partial(Replay, ssd), at_once, cached)}
     replayed |= {"ssd_commit": Capability(partial(Committed, ssd), at_once)}
-    made += [Subject(name, {"ssd.verify_replay": how}) for name, how in replayed.items()]
-    kda = replace(rules(kernels)["delta"], snapshots=kda_snapshots)
-    kept = by_channel(Capability(partial(Snapshots, kda), contract))
-    return [*made, Subject("kda_snapshots", {"delta.verify_snapshots": kept})]
+    return made + [Subject(name, {"ssd.verify_replay": how}) for name, how in replayed.items()]

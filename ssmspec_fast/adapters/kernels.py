@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_fast.adapters import kernel_acceptance, kernel_attention, kernel_windows
+from ssmspec_fast.adapters import kernel_acceptance, kernel_attention, kernel_kda, kernel_windows
 from ssmspec_fast.adapters.tensors import exact, mapped, nearest, pooled, wide
 from ssmspec_kernels.contract import CONTRACT, of_products
 from ssmspec_kernels.conv.conv_commit import conv_commit
@@ -234,7 +234,7 @@ def adapter(device: str = "cuda") -> Adapter:
             narrow = kernels.packed(partial(scan, products="bf16"), reads)
             run = may(narrow, of_products("bf16", chunked(tokens)))
             prompts.append(Subject(f"{rule}_chunk_scan in bf16", {f"{rule}.scan_packed": run}))
-        by_channel = kernel_windows.by_channel
+        by_channel = kernel_kda.by_channel
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
         stepped, solved, walked = (kernels.delta(kernel) for kernel in (delta_scan, delta_chunked, kda_scan))
         subjects += [
@@ -269,6 +269,7 @@ def adapter(device: str = "cuda") -> Adapter:
             *prompts,
             *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
             *kernel_windows.subjects(kernels, contract),
+            *kernel_kda.subjects(kernels, contract),
         ]  # fmt: skip
     subjects += kernel_acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

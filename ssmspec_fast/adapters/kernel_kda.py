@@ -1,0 +1,49 @@
+"""The kernels of Kimi Delta Attention that decode window after window, for the suite: cases with a decay per key channel."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ssmspec_kernels.attention.tree_mask import tree_mask
+from ssmspec_kernels.delta.delta_tree import delta_tree
+from ssmspec_kernels.kda.kda_commit import kda_commit
+from ssmspec_kernels.kda.kda_scan import kda_scan
+from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
+from ssmspec_ref.contract import Capability, NumericContract, Subject
+from ssmspec_ref.shapes import Array
+
+from .kernel_windows import Decoding, Snapshots, rules
+
+
+class Committed(Decoding):
+    """A window that only reads the state; the commit of all layers, here of one, enters the accepted tokens. The trees are
+    those of the delta rule."""
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        self.window, self.branching = window, parents is not None
+        if parents is None:
+            return self.run(kda_scan, window, write_state=False)
+        return self.run(delta_tree, window, ancestors=tree_mask(self.index(parents))[0])
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        (_, *inputs), rest = self.rule.reads(self.window, self.params)
+        how = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
+        given = {"l2_norm": rest["l2_norm"], "eps": rest["eps"], "slots": self.slots, **how}
+        kda_commit(self.pool[None], *(x[None] for x in inputs), **given)
+
+
+def by_channel(capability: Capability) -> Capability:
+    """The same with a decay per key channel only."""
+    limits = replace(capability.limits, options={"gate": ("channel",)}, reason="Kimi Delta Attention decays by key channel")
+    return replace(capability, limits=limits)
+
+
+def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
+    """The kernels with one storage format of the state and of the activations; `kernels` is `adapters.kernels.Kernels`."""
+    rule = replace(rules(kernels)["delta"], snapshots=kda_snapshots)
+    kept = Capability(partial(Snapshots, rule), contract)
+    replayed = Capability(partial(Committed, rule), replace(contract, order="output_only"))
+    return [
+        Subject("kda_snapshots", {"delta.verify_snapshots": by_channel(kept)}),
+        Subject("kda_commit", {"delta.verify_replay": by_channel(replayed)}),
+    ]
