@@ -21,6 +21,7 @@ from conformance.report.badge import GREEN, RED
 from conformance.report.stream import LINE, Result, read_report
 from tests.robust.command import ROOT, call, done, started, verdicts
 from tests.robust.hostile.marked import marked
+from tests.robust.on_ray import runs
 
 pytestmark = pytest.mark.timeout(900)
 SLOW = ("run", "--adapter", "tests.robust.slow:adapter", "--tier", "smoke", "--seed", 7)
@@ -164,6 +165,37 @@ def test_a_worker_that_is_killed_fails_its_case_and_the_run_ends(run: tuple[subp
     assert "the process was ended by SIGKILL" in ended[0].message
     assert "1 fail" in out
     assert marked(mark) == []
+
+
+@pytest.mark.parametrize("moments", [pytest.param(50, marks=pytest.mark.robust)])
+def test_workers_that_are_killed_at_any_moment_fail_their_cases_and_the_run_ends(tmp_path: Path, moments: int) -> None:
+    """Now the worker, now its warden, whose child it is: each time one case says that it died, and every other one passes."""
+    mark, report, draw = f"workers-{os.getpid()}", tmp_path / "report", random.Random(moments)
+    name = runs.adapter(tmp_path, "right", subjects=14)
+    words = ("run", "--adapter", name, "--tier", "smoke", "--seed", 7, "--report", report)
+    with runs.held(tmp_path):  # no call returns, so that none is over before it is killed
+        child = started(*words, folder=tmp_path, mark=mark)
+        assert waited(lambda: (report / "report.jsonl").exists(), 300)
+        for _ in range(moments):
+            assert waited(lambda: child.poll() is not None or len(alive(mark, child)) > 1, 300)
+            assert child.poll() is None, "there are too few cases"
+            time.sleep(draw.uniform(0, 0.6))
+            there = alive(mark, child)
+            os.kill(draw.choice(sorted(there)), signal.SIGKILL)
+            assert waited(lambda gone=there: not gone & alive(mark, child), GONE), "a worker ends with its warden"
+    out, err = child.communicate(timeout=300)
+    assert child.returncode == FAILED, err
+    ended = [r for r in read_report(report).results if r.case]
+    died = [r for r in ended if r.verdict != "pass"]
+    assert {(r.verdict, r.failing) for r in died} == {("fail", "crash")}
+    assert all("ended by SIGKILL" in r.message for r in died)
+    assert (len(died), len(ended) > moments) == (moments, True), out
+    assert marked(mark) == []
+
+
+def alive(mark: str, judge: "subprocess.Popen[str]") -> set[int]:
+    """The processes that a judge has started."""
+    return {*marked(mark)} - {judge.pid}
 
 
 def test_a_program_that_is_killed_fails_its_case_and_the_run_ends(tmp_path: Path) -> None:
