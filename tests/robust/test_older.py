@@ -9,7 +9,7 @@ import pytest
 from conformance.errors import AdapterUnavailable, ReportError
 from conformance.refusal import REFUSED
 from conformance.report import badge
-from conformance.report.stream import SCHEMA, read_report
+from conformance.report.stream import READ, SCHEMA, read_report
 from conformance.run.load import PROGRAM
 from conformance.run.process import Process
 from tests.robust.command import ROOT, call
@@ -18,10 +18,18 @@ OLDER = Path(__file__).parent / "older"
 EXAMPLE = ROOT / "docs" / "examples" / "program.py"
 
 
-def test_a_report_of_the_version_before_is_read() -> None:
-    read = read_report(OLDER / "report-2.jsonl")
-    assert read.header.schema_version == 2
-    assert read.footer.verdicts == {"inapplicable": 22, "pass": 5}
+@pytest.mark.parametrize(("version", "passed"), [(2, 5), (3, 5)])
+def test_a_report_of_an_older_version_is_read(version: int, passed: int) -> None:
+    read = read_report(OLDER / f"report-{version}.jsonl")
+    assert read.header.schema_version == version
+    assert read.footer.verdicts["pass"] == passed
+    assert read.footer.verdicts["pass"] + read.footer.verdicts["inapplicable"] == read.footer.results
+
+
+def test_every_older_version_that_is_read_has_a_committed_report() -> None:
+    assert {path.name for path in OLDER.glob("report-*.jsonl")} == {f"report-{version}.jsonl" for version in (1, *READ)} - {
+        f"report-{SCHEMA}.jsonl"
+    }
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_driver_that_is_killed_leaves_no_worker_and_nothing_green_and_is_resum
     with cluster(tmp_path / "cluster") as nodes:
         words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address)
         moments = Random(20)
-        for again in range(4):
+        for again in range(8):
             runs.forget(tmp_path)
             with runs.running(tmp_path, *words, *(["--resume"] if again else [])) as run:
                 runs.called(tmp_path, 1, "slow")
@@ -109,15 +109,17 @@ def test_a_poisoned_shard_is_unknown_and_the_others_are_judged(tmp_path: Path) -
 
 
 def test_nodes_that_die_one_after_the_other_end_no_run(tmp_path: Path) -> None:
-    """Spot nodes: each is lost while it works, the last one comes late."""
+    """Spot nodes: each is lost at a random moment of its work, the last one comes late."""
+    moments = Random(21)
     names = [runs.adapter(tmp_path, "slow", wait=0.4, subjects=2)]
     expected = alone(tmp_path, names)
     with (
         cluster(tmp_path / "cluster", nodes=1) as nodes,
         runs.running(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", nodes.address)) as run,
     ):
-        for node in range(2):
+        for node in range(6):
             runs.called(tmp_path, 1, "slow")
+            time.sleep(moments.uniform(0, 1.5))
             nodes.kill(node)
             runs.forget(tmp_path)
             time.sleep(1)

@@ -1,5 +1,6 @@
 """`--ray`: one run on a cluster that loses a node, and what is refused before any task. More in `test_losses`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ def test_a_run_that_loses_a_node_ends_with_the_report_of_one_process(tmp_path: P
                 nodes.kill(0)
                 runs.died(tmp_path, "right")  # with its node, while its call still waits
             assert run.wait(600) == FAILED, (tmp_path / "run.log").read_text()
-    assert "lost its worker" in (tmp_path / "run.log").read_text()
+    log = (tmp_path / "run.log").read_text()
+    assert "lost its worker" in log
+    assert re.search(r"[1-3]/3 shards, \d+/\d+ cases, about \d+ s left", log), log
     head, *found = runs.lines(tmp_path / "ray")
     before, *expected = runs.lines(tmp_path / "alone")
     assert found == expected
