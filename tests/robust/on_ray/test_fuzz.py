@@ -71,7 +71,8 @@ def test_a_campaign_that_loses_a_node_finds_what_one_process_finds(tmp_path: Pat
         assert run.wait(600) == code, (tmp_path / "run.log").read_text()
     log = (tmp_path / "run.log").read_text()
     assert "lost its worker" in log
-    assert re.search(r"batch \d ended; [1-6] done, \d running, about \d+ s left", log), log
+    if code == 0:  # else the first batch may end it
+        assert re.search(r"batch \d ended; [1-6] done, \d running, about \d+ s left", log), log
     assert parts(tmp_path / "ray") == parts(tmp_path / "alone")
     found, expected = (
         {kept.name: kept.path.read_bytes() for kept in failures.kept(tmp_path / name)} for name in ("ray", "alone")
