@@ -18,7 +18,7 @@ OLDER = Path(__file__).parent / "older"
 EXAMPLE = ROOT / "docs" / "examples" / "program.py"
 
 
-@pytest.mark.parametrize(("version", "passed"), [(2, 5), (3, 5)])
+@pytest.mark.parametrize(("version", "passed"), [(2, 5), (3, 5), (4, 5)])
 def test_a_report_of_an_older_version_is_read(version: int, passed: int) -> None:
     read = read_report(OLDER / f"report-{version}.jsonl")
     assert read.header.schema_version == version
