@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .protocol import Options
 
 ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or program:COMMAND."
-MODEL = "A checkpoint's folder; may be given several times. Else small random ones are made."
+MODEL = "Folder of a checkpoint. May be repeated. Default: small random checkpoints."
 REPORT = Path("engine-report.json")
 SMALL = ("mamba2", "bamba", "qwen3_5")
 
@@ -52,29 +52,31 @@ def engine(
     context: typer.Context,
     engine: Annotated[str, typer.Option(help=ENGINE)],
     model: Annotated[list[Path] | None, typer.Option(help=MODEL)] = None,
-    family: Annotated[list[str] | None, typer.Option(help="Of the small checkpoints: only these.")] = None,
-    control: Annotated[str | None, typer.Option(help="A family, such as llama, to judge first in the same way.")] = None,
-    drafter: Annotated[
-        Path | None, typer.Option(help="The drafter's folder; else MODEL-drafter, where there is one.")
+    family: Annotated[
+        list[str] | None, typer.Option(help="Only these families of small checkpoints. May be repeated.")
     ] = None,
-    python: Annotated[str | None, typer.Option(help="The Python of the engine's own environment.")] = None,
-    plain: Annotated[
-        str | None, typer.Option(help="Of http:URL: the same server without speculation, as another URL.")
+    control: Annotated[str | None, typer.Option(help="A family to judge first, for comparison, such as llama.")] = None,
+    drafter: Annotated[Path | None, typer.Option(help="The drafter's folder. Default: MODEL-drafter, if it exists.")] = None,
+    python: Annotated[str | None, typer.Option(help="The Python interpreter of the engine's environment.")] = None,
+    plain: Annotated[str | None, typer.Option(help="For http:URL: the URL of the same server without speculation.")] = None,
+    configuration: Annotated[
+        list[str] | None, typer.Option(help="Only these configurations, and plain. May be repeated.")
     ] = None,
-    configuration: Annotated[list[str] | None, typer.Option(help="Only these, beside plain.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64: what the engine is to compute in.")] = "float32",
-    stored: Annotated[str, typer.Option(help="float32 or bfloat16: what the small checkpoints are stored in.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="What the engine computes in: float32, bfloat16 or float64.")] = "float32",
+    stored: Annotated[str, typer.Option(help="How small checkpoints are stored: float32 or bfloat16.")] = "float32",
     tier: Annotated[Tier, typer.Option(help="smoke, standard or long.")] = Tier.standard,
-    schedules: Annotated[int | None, typer.Option(min=1, help="Schedules of each configuration; else the tier's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the schedules and of the small checkpoints.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds for one answer.")] = 120.0,
-    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB for the engine; else 0.8 of the machine's.")] = None,
+    schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per configuration. Default: by tier.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedules and of the small checkpoints.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Time limit of one answer, in seconds.")] = 120.0,
+    memory: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory limit of the engine in GiB. Default: 0.8 of the machine's memory.")
+    ] = None,
     report: Annotated[Path, typer.Option(help="The file to write.")] = REPORT,
 ) -> None:
-    """Judge a whole engine from outside. Exits with 1 if a law is broken, or if it is not known whether one is.
+    """Test a whole engine from outside. Exits with 1 if a law is broken or the result is unknown.
 
-    Two verdicts that are never mixed: *same model?* holds the plain output against the checkpoint in float64; *lossless?*
-    holds every configuration (drafts, batches, chunks, caches) against the engine's own plain output.
+    Two separate verdicts: *same model?* compares the plain output with the checkpoint in float64; *lossless?* compares every
+    configuration (drafts, batches, chunks, caches) with the engine's own plain output.
     """
     try:
         from . import judge

@@ -58,7 +58,7 @@ def serve(
         str | None,
         typer.Option(envvar="SSMSPEC_API_KEY", help="Key that clients must send; better set in the environment."),
     ] = None,
-    queue: Annotated[int, typer.Option(help="Completions that may wait; one more is answered by 429.")] = 256,
+    queue: Annotated[int, typer.Option(help="Most completions that wait; further ones are answered with 429.")] = 256,
     most_choices: Annotated[int, typer.Option(min=1, help="Most completions of one request: prompts times n.")] = 16,
     most_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of one request.")] = 1 << 20,
     drain: Annotated[int, typer.Option(min=0, help="Seconds that running requests may take after SIGTERM or Ctrl-C.")] = 30,
