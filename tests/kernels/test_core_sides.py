@@ -88,7 +88,12 @@ def test_a_side_that_computes_something_else_is_not_timed(
 def test_acceptance_walks_the_same_trees_in_every_run(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[list[int]] = []
     right = tokens.walked
-    monkeypatch.setattr(tokens, "walked", lambda *given: walked.append(right(*given)) or walked[-1])
+
+    def walk(*given: Any) -> list[int]:
+        walked.append(right(*given))
+        return walked[-1]
+
+    monkeypatch.setattr(tokens, "walked", walk)
     for delayed in (0.0, 0.08):
         core.side("tiny", "acceptance of 13", 32, delayed).check()
     assert walked[:32] == walked[32:]

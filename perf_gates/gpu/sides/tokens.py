@@ -46,7 +46,7 @@ def convolution(dims: str, t: int, batch: int, delayed: float) -> Side:
 def acceptance(dims: str, nodes: int, batch: int, delayed: float) -> Side:
     """The greedy walk of trees of STree's shape A, or of a chain.
 
-    The tokens are the same in every run and in the side with a delay, since the length of a walk is time: drawn anew, ten
+    The tokens are the same in every run and in the side with a delay, since the length of a walk is time: drawn again, ten
     runs on an H200 lay 17 % apart.
     """
     shape = TREE_A if nodes == len(TREE_A) else tuple(range(-1, nodes - 1))
