@@ -19,6 +19,10 @@ from .registry import Derived, Registry
 from .shapes import Array, Mask
 
 Storage: TypeAlias = Literal["fp64", "fp32", "fp16", "bf16"]
+StateStorage: TypeAlias = Literal["fp64", "fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int16"]
+StateScale: TypeAlias = Literal["row"] | int | None
+Rounding: TypeAlias = Literal["nearest", "stochastic"]
+Feedback: TypeAlias = Literal["int4", "int8", "bf16", "fp16", "fp32"] | None
 Dot: TypeAlias = Literal["ieee", "tf32x3", "tf32", "fp16", "bf16"]
 Order: TypeAlias = Literal["sequential", "chunked", "output_only"]
 
@@ -28,10 +32,19 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "tf32": 2.0**-11,
     "fp16": 2.0**-11,
     "bf16": 2.0**-8,
+    "fp8_e4m3": 2.0**-4,
+    "fp8_e5m2": 2.0**-3,
 }
 """The unit roundoff u of each format, round to nearest: half the distance from 1 to the next number."""
 
-SMALLEST_NORMAL: dict[str, float] = {"fp64": 2.0**-1022, "fp32": 2.0**-126, "fp16": 2.0**-14, "bf16": 2.0**-126}
+SMALLEST_NORMAL: dict[str, float] = {
+    "fp64": 2.0**-1022,
+    "fp32": 2.0**-126,
+    "fp16": 2.0**-14,
+    "bf16": 2.0**-126,
+    "fp8_e4m3": 2.0**-6,
+    "fp8_e5m2": 2.0**-14,
+}
 """The smallest normal number. Results below it are rounded on a fixed grid of 2 u SMALLEST_NORMAL, or flushed to zero."""
 
 LARGEST: dict[str, float] = {
@@ -39,8 +52,13 @@ LARGEST: dict[str, float] = {
     "fp32": (2 - 2.0**-23) * 2.0**127,
     "fp16": (2 - 2.0**-10) * 2.0**15,
     "bf16": (2 - 2.0**-7) * 2.0**127,
+    "fp8_e4m3": 448.0,
+    "fp8_e5m2": 57344.0,
 }
 """The largest finite number of each format."""
+
+LARGEST_CODE: dict[str, float] = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0, "int8": 127.0, "int16": 32767.0}
+"""The formats whose values may be codes times a scale, and the code of the largest value of a block."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +138,13 @@ class NumericContract:
     `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed
     (None: the whole window).
 
+    States that lose bits (`state_format`):
+    `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a number
+    for one per so many consecutive states of it. int8 and int16 need a scale; fp8 may have one. `state_rounding` is how the
+    state is rounded when it is stored: to the nearest number, or "stochastic": up with the probability that makes the mean
+    exact, by numbers that are drawn anew for every element in every call. `error_feedback` is the format in which the error
+    of rounding to int8 or int16 is kept and added when the state is read (None: it is lost).
+
     Functions:
     `function_ulp` is the largest error of exp, log1p, rsqrt, sqrt and division in ulp. 2.5 covers expf, rsqrtf and the
     approximate division of the CUDA C++ Programming Guide, appendix on mathematical functions (2 ulp from the correctly
@@ -138,10 +163,11 @@ class NumericContract:
     flushed to zero. `str` lists every field that widens the bound, so that no widening is hidden.
 
     Raises: ParameterError for an unknown format, dot, order or form of a function, for function_ulp < 0.5 (a correctly
-    rounded function), for a softplus_threshold that is not a number, and for chunk < 1.
+    rounded function), for a softplus_threshold that is not a number, for chunk < 1, and for a scale, a rounding or an error
+    feedback that the format of the state cannot have.
     """
 
-    state: Storage = "fp32"
+    state: StateStorage = "fp32"
     io: Storage = "fp32"
     accumulate: Storage = "fp32"
     dot: Dot = "ieee"
@@ -155,6 +181,9 @@ class NumericContract:
     softplus_threshold: float = 20.0
     truncates: bool = False
     ftz: bool = False
+    state_scale: StateScale = None
+    state_rounding: Rounding = "nearest"
+    error_feedback: Feedback = None
 
     def __post_init__(self) -> None:
         for name, allowed in _ALLOWED.items():
@@ -168,11 +197,16 @@ class NumericContract:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ParameterError(f"chunk is {self.chunk}; it must be the number of tokens in a chunk, at least 1, or None")
+        if told := _unfit_state(self):
+            raise ParameterError(told)
 
     def __str__(self) -> str:
         parts: list[str] = [self.accumulate]
         parts += [f"{name}={value}" for name, value in (("state", self.state), ("io", self.io)) if value != self.accumulate]
-        narrow = UNIT_ROUNDOFF[self.state] > UNIT_ROUNDOFF[self.accumulate]
+        narrow = rounds_state(self)
+        parts += [] if self.state_scale is None else [f"scale={self.state_scale}"]
+        parts += [] if self.state_rounding == "nearest" else [self.state_rounding]
+        parts += [] if self.error_feedback is None else [f"feedback={self.error_feedback}"]
         parts += ["every token"] if self.stored_every_token and narrow else []
         parts += [] if self.dot == "ieee" else [f"dot={self.dot}"]
         parts += [] if self.ring in (None, self.accumulate) else [f"ring={self.ring}"]
@@ -186,13 +220,42 @@ class NumericContract:
 
 
 _ALLOWED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("state", "io", "accumulate"), get_args(Storage)),
+    "state": get_args(StateStorage),
+    **dict.fromkeys(("io", "accumulate"), get_args(Storage)),
     "ring": (None, *get_args(Storage)),
     "dot": get_args(Dot),
     "order": get_args(Order),
     "exp": ("libm", "ex2"),
     "softplus": ("log1p", "log"),
+    "state_rounding": get_args(Rounding),
+    "error_feedback": ("int4", "int8", "bf16", "fp16", "fp32", None),
 }
+
+
+def rounds_state(contract: NumericContract) -> bool:
+    """Whether storing a state rounds it: its format is narrower than the arithmetic."""
+    if contract.state.startswith("int"):
+        return True
+    return UNIT_ROUNDOFF[contract.state] > UNIT_ROUNDOFF[contract.accumulate]
+
+
+def _unfit_state(contract: NumericContract) -> str:
+    """Why the state's scale, rounding or error feedback do not fit its format; "" if they do."""
+    state, scale = contract.state, contract.state_scale
+    if scale != "row" and scale is not None and (isinstance(scale, bool) or not isinstance(scale, int) or scale < 1):
+        return f"state_scale is {scale!r}; give 'row', the number of states that share a scale (at least 1), or None"
+    if scale is None and state.startswith("int"):
+        return f"state is {state}, which needs a scale; give state_scale='row' or the number of states that share one"
+    if scale is not None and state not in LARGEST_CODE:
+        return f"state_scale is {scale!r}, but a state in {state} has none; it is for {', '.join(LARGEST_CODE)}"
+    if contract.error_feedback is not None and not state.startswith("int"):
+        return f"error_feedback is {contract.error_feedback!r}, but the state is {state}; it is for int8 and int16"
+    if contract.state_rounding == "stochastic" and contract.error_feedback is not None:
+        return "state_rounding is 'stochastic' and the error is fed back; declare one of them, the other loses nothing"
+    if contract.state_rounding == "stochastic" and not rounds_state(contract):
+        return f"state_rounding is 'stochastic', but a state in {state} from {contract.accumulate} rounds nothing"
+    return ""
+
 
 FLOAT64 = NumericContract("fp64", "fp64", "fp64", softplus_threshold=float("inf"))
 """The contract of the reference itself; `dataclasses.replace(FLOAT64, order=...)` for its second derivations."""
@@ -240,7 +303,7 @@ class Capability:
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
     of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit.
 
-    Raises: ParameterError for an unknown law.
+    Raises: ParameterError for an unknown law, and for any law if the state is rounded at random.
     """
 
     run: Callable[..., Any]
@@ -251,6 +314,10 @@ class Capability:
     def __post_init__(self) -> None:
         if unknown := [law for law in self.bitwise if law not in BITWISE]:
             raise ParameterError(f"bitwise names {unknown[0]!r}; give a tuple of {', '.join(BITWISE)}")
+        if self.bitwise and self.contract.state_rounding == "stochastic":
+            raise ParameterError(
+                "bitwise is declared with state_rounding='stochastic', where two calls give other bits; declare one of them"
+            )
 
 
 @dataclass(frozen=True)

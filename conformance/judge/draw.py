@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ssmspec_ref.contract import NumericContract, Storage
+from ssmspec_ref import state_format
+from ssmspec_ref.contract import LARGEST_CODE, NumericContract, StateStorage
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
@@ -35,8 +36,11 @@ DEAD = {"dead": ("finite", "nan", "inf")}
 """The option of operations whose contract says that an entry is never read, so that a product with zero is a read."""
 
 
-def stored(a: Array, storage: Storage) -> Array:
-    """Round to a storage format, nearest, ties to even; the result is float64 and exact in that format."""
+def stored(a: Array, storage: StateStorage) -> Array:
+    """Round to a storage format, nearest, ties to even; the result is float64 and exact in that format. A state with scales
+    is stored by `stored_state`."""
+    if storage in LARGEST_CODE:
+        return state_format.nearest(np.asarray(a, dtype=np.float64), storage)
     if storage == "fp64":
         return np.asarray(a, dtype=np.float64)
     if storage == "bf16":
@@ -44,6 +48,21 @@ def stored(a: Array, storage: Storage) -> Array:
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
         return rounded.view(np.float32).astype(np.float64)
     return np.asarray(a).astype({"fp32": np.float32, "fp16": np.float16}[storage]).astype(np.float64)
+
+
+def stored_state(a: Array, axes: str, contract: NumericContract) -> Array:
+    """A state as it is read after an earlier call: rounded to the contract's format, with its scales and error feedback.
+
+    Scales are numbers of 8 bits, the largest value of a block is the largest code without a residual, and no residual is at
+    its limit: so all values are exact in fp32, and storing them again gives the same scales, codes and residuals.
+    """
+    if contract.state_scale is None:
+        return stored(a, contract.state)
+    top, axis = LARGEST_CODE[contract.state], state_format.axis_of(axes)
+    s = stored(state_format.scales(a, contract, axis), "bf16")
+    codes = state_format.nearest(a / state_format.scales(a, contract, axis), contract.state)
+    parts = np.where(np.abs(codes) == top, 0.0, np.clip(np.rint((a / s - codes) * 16), -7, 7))
+    return s * (codes + (parts / 16 if contract.error_feedback else 0.0)) + 0.0
 
 
 class Draw:
@@ -69,7 +88,7 @@ class Draw:
     def state(self, name: str, axes: str) -> Array:
         """A state, rounded to the format of the state as after an earlier call."""
         scale = STATE[self.case.family]
-        return stored(scale * self.rng(name).standard_normal(self.shape(axes)) + 0.0, self.contract.state)
+        return stored_state(scale * self.rng(name).standard_normal(self.shape(axes)) + 0.0, axes, self.contract)
 
     def rate(self, name: str, axes: str) -> Array:
         """A: negative, log-uniform over the family's range."""

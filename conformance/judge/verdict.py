@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Capability, NumericContract, Verdict
+from ssmspec_ref.contract import LARGEST_CODE, Capability, NumericContract, StateStorage, Verdict
 from ssmspec_ref.errors import SpecError
 from ssmspec_ref.shapes import Array
 
@@ -26,10 +26,10 @@ from ..diagnose.picture import drawn
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from ..suite.specification import Arguments, Expected, Specification, weights
-from . import bitwise, stricter
+from . import bitwise, rounding, stricter
 from .draw import stored
 from .figures import apart, ratio
-from .storage import narrower
+from .storage import coded, narrower
 
 NO_ANSWER = ("timeout", "memory")
 """Failures that are limits of the suite: nothing is known about the values."""
@@ -39,6 +39,7 @@ OTHER = 1009
 """The default seed of the randomised second inputs; no case of a table has it."""
 WIDER = {"fp64": ("float64",), "fp32": ("float32", "float64"), "fp16": ("float16", "float32", "float64")}
 WIDER["bf16"] = WIDER["fp32"]
+WIDER |= dict.fromkeys(LARGEST_CODE, WIDER["fp32"])
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class Measured:
 class Judgement:
     """The verdict on one case. `kind` names the kind of failure: error, crash, timeout, memory, garbled, printed, outputs,
     shape, dtype, nan, mutated, used, bound, stale (only if other inputs were in the same arrays before), again (only if the
-    inputs are passed a second time), overwritten (only by the call after that). `seed` is that of the randomised second
-    inputs, if these failed; `place` is where the implementation was observed to compute. `stricter` says of a passing case
-    which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an engine says it
-    proposed and accepted."""
+    inputs are passed a second time), overwritten (only by the call after that), bits, rounding. `seed` is that of the
+    randomised second inputs, if these failed; `place` is where the implementation was observed to compute. `stricter` says of
+    a passing case which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an
+    engine says it proposed and accepted."""
 
     verdict: Verdict
     kind: str = ""
@@ -150,18 +151,26 @@ class _Trial:
         if not self.capability.bitwise:
             return ""
 
-        def call(given: Arguments) -> tuple[Any, ...] | None:
-            answer = self.bench.start(self.specification, self.capability, given, False, False)()
-            return None if answer.failed else answer.came.outputs
-
         arguments = self.drawn(self.case.seed)
-        first, expected = call(arguments), self.expected(self.case, arguments, None)
+        first, expected = self.called(arguments), self.expected(self.case, arguments, None)
         if first is None:
             return "declared bitwise, but a second run gave no outputs"
         broken = (
-            bitwise.broken(law, self.case.operation, call, arguments, first, expected) for law in self.capability.bitwise
+            bitwise.broken(law, self.case.operation, self.called, arguments, first, expected)
+            for law in self.capability.bitwise
         )
         return next(filter(None, broken), "")
+
+    def other_rounding(self) -> str:
+        """Which law of rounding at random does not hold; "" if all do, or none is declared."""
+        if not rounding.asked(self.specification, self.case, self.capability.contract):
+            return ""
+        return rounding.broken(self.specification, self.case, self.capability.contract, self.called)
+
+    def called(self, given: Arguments) -> tuple[Any, ...] | None:
+        """The outputs of a further call, None without an answer."""
+        answer = self.bench.start(self.specification, self.capability, given, False, False)()
+        return None if answer.failed else answer.came.outputs
 
     def under(self, contract: NumericContract, case: Case, arguments: Arguments, used: Any) -> list[Expected]:
         """The expected outputs under a contract."""
@@ -177,6 +186,8 @@ def judge(specification: Specification, capability: Capability, case: Case, othe
     found = _within_bounds(trial, other)
     if found.verdict is Verdict.PASS and (told := trial.other_bits()):
         return replace(found, verdict=Verdict.FAIL, kind="bits", message=told)
+    if found.verdict is Verdict.PASS and (told := trial.other_rounding()):
+        return replace(found, verdict=Verdict.FAIL, kind="rounding", message=told)
     return found
 
 
@@ -308,7 +319,7 @@ def _where(want: Expected) -> Array:
 
 def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | None:
     """Why an output cannot be compared at all, or None."""
-    storage = contract.state if want.recurrent else contract.io
+    storage: StateStorage = contract.state if want.recurrent else contract.io
     allowed = WIDER[storage]
     came = foreign(came)
     if isinstance(came, Foreign) or str(came.dtype) not in allowed:
@@ -325,6 +336,12 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
         place = dict(zip(want.axes.split(), (int(i) for i in bad[0]), strict=True))
         message = f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place)}"
         return Judgement(Verdict.FAIL, "nan", message)
+    if want.recurrent and contract.state_scale is not None:
+        if not coded(np.where(judged, came, 0.0), want.axes, contract):
+            told = f"{want.name} is declared as {storage}, but its values are no codes times one scale for each block"
+            scale = f"of {contract.state_scale} (the largest of it / {LARGEST_CODE[storage]:g})"
+            return Judgement(Verdict.FAIL, "dtype", f"{told} {scale}")
+        return None
     if not np.array_equal(stored(came[judged], storage), came[judged].astype(np.float64)):
         return Judgement(
             Verdict.FAIL, "dtype", f"{want.name} is declared as {storage}, but its values do not fit that format"

@@ -26,7 +26,7 @@ from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ..cases import Case
-from ..judge.draw import DEAD, Draw, poisoned, stored
+from ..judge.draw import DEAD, Draw, poisoned, stored, stored_state
 from .kinds.weights import Kind
 from .production import HISTORY, SETTLED
 from .production import rows as production_rows
@@ -66,7 +66,8 @@ def draw_case(case: Case, contract: NumericContract) -> Arguments:
     zero = mixer.new_state(layer, draw.sizes["b"])
     M = stored(draw.rng("M").standard_normal(zero.M.shape), contract.io)
     scale = {"gentle": 10.0, "normal": 1.0}[case.family]
-    state = MixerState(M, stored(scale * draw.rng("S").standard_normal(zero.S.shape), contract.state))
+    S = scale * draw.rng("S").standard_normal(zero.S.shape)
+    state = MixerState(M, stored_state(S, RECURRENCES[layer.kind].state, contract))
     others = (MixerState(-state.M, -state.S),) if draw.options["beside"] == "another" else ()
     return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"])), *others
 

@@ -51,7 +51,11 @@ from .arithmetic import Approx, absolute, constant, gamma, operand_roundoff, sum
 from .functions import exp
 from .inputs import Inexact, appended, joined, lift
 from .norms import l2_norm
+from .stored_state import stored_state
 from .windows import Carried, chain, chunks, decays
+
+KEYS = -2
+"""The axis of a state that an output sums over, along which its blocks lie."""
 
 
 @checked
@@ -75,9 +79,10 @@ def scan(
     for cut in chunks(window.v.shape[1], contract):
         part = SimpleNamespace(**{f: getattr(i, f)[:, cut] for f in ("q", "k", "v", "g", "beta")}, S=S_next)
         o, S_next = _window(part, chain(window.v.shape[0], part.v.value.shape[1]))
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        S_next = stored_state(S_next, KEYS) if contract.stored_every_token else S_next
         outputs.append(o)
-    return _stored(appended(outputs), live), S_next.store(contract.state)
+    S_next = S_next if contract.stored_every_token else stored_state(S_next, KEYS)
+    return _stored(appended(outputs), live), S_next
 
 
 @checked
@@ -99,13 +104,13 @@ def states(
     for t in range(window.v.shape[1]):
         token = SimpleNamespace(**{f: getattr(i, f)[:, t] for f in ("q", "k", "v", "beta", "a")})
         stepped = _step(S_next, token)
-        stepped = stepped.store(contract.state) if contract.stored_every_token else stepped
+        stepped = stored_state(stepped, KEYS) if contract.stored_every_token else stepped
         M, passed = _transition(token, S_next.error)
         S_next = replace(stepped, error=carried.after(M, stepped.error - passed))  # (9)
         outputs.append(sum_of_products(("bhkv, bhk -> bhv", S_next, token.q), matmuls=1))
         after.append(S_next)
     kept = joined(after)
-    return _stored(joined(outputs), live), kept if contract.stored_every_token else kept.store(contract.state)
+    return _stored(joined(outputs), live), kept if contract.stored_every_token else stored_state(kept, KEYS)
 
 
 @checked

@@ -21,6 +21,7 @@ from ..shapes import Ancestors, ChannelState, Mask
 from .arithmetic import Approx, relative_error, sum_of_products, unit
 from .functions import exp, silu, softplus
 from .inputs import Inexact, appended, joined, lift
+from .stored_state import stored_state
 from .windows import chain, chunks, decays
 
 
@@ -47,8 +48,9 @@ def scan(
         mask = chain(window.x.shape[0], part.x.value.shape[1])
         outputs.append(_read(part, mask))
         S_next = _advance(part, mask)
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
-    return _gate(appended(outputs), i, live), S_next.store(contract.state)
+        S_next = stored_state(S_next) if contract.stored_every_token else S_next
+    S_next = S_next if contract.stored_every_token else stored_state(S_next)
+    return _gate(appended(outputs), i, live), S_next
 
 
 @checked
@@ -70,12 +72,12 @@ def states(
     for t in range(window.x.shape[1]):
         update = (i.dt[:, t] * i.x[:, t])[..., None] * i.B[:, t, None]
         S_next = a[:, t] * S_next + update  # (3)
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        S_next = stored_state(S_next) if contract.stored_every_token else S_next
         skip = [] if i.D is None else [("bd, d -> bd", i.x[:, t], i.D)]
         outputs.append(sum_of_products(("bdn, bn -> bd", S_next, i.C[:, t]), *skip, matmuls=1))  # (4)
         after.append(S_next)
     kept = joined(after)
-    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else kept.store(contract.state)
+    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else stored_state(kept)
 
 
 @checked

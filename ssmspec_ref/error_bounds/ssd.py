@@ -26,6 +26,7 @@ from ..ssd import SSDParams, SSDWindow
 from .arithmetic import Approx, sum_of_products
 from .functions import clip, exp, silu, softplus
 from .inputs import Inexact, appended, joined, lift
+from .stored_state import stored_state
 from .windows import chain, chunks, decays
 
 
@@ -53,8 +54,9 @@ def scan(
         mask = chain(window.x.shape[0], part.x.value.shape[1])
         outputs.append(_read(part, mask))
         S_next = _advance(part, mask)
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
-    return _gate(appended(outputs), i, live), S_next.store(contract.state)
+        S_next = stored_state(S_next) if contract.stored_every_token else S_next
+    S_next = S_next if contract.stored_every_token else stored_state(S_next)
+    return _gate(appended(outputs), i, live), S_next
 
 
 @checked
@@ -78,12 +80,12 @@ def states(
     for t in range(window.x.shape[1]):
         update = (i.dt[:, t, :, None] * i.x[:, t])[..., None] * i.B[:, t, :, None]
         S_next = a[:, t, :, None, None] * S_next + update  # (3)
-        S_next = S_next.store(contract.state) if contract.stored_every_token else S_next
+        S_next = stored_state(S_next) if contract.stored_every_token else S_next
         terms = [("bhpn, bhn -> bhp", S_next, i.C[:, t]), *_skip("bhp", i, i.x[:, t])]
         outputs.append(sum_of_products(*terms, matmuls=1))  # (4)
         after.append(S_next)
     kept = joined(after)
-    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else kept.store(contract.state)
+    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else stored_state(kept)
 
 
 @checked
