@@ -142,7 +142,7 @@ class NumericContract:
     `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a number
     for one per so many consecutive states of it. int8 and int16 need a scale; fp8 may have one. `state_rounding` is how the
     state is rounded when it is stored: to the nearest number, or "stochastic": up with the probability that makes the mean
-    exact, by numbers that are drawn anew for every element in every call. `error_feedback` is the format in which the error
+    exact, by numbers drawn again for every element in every call. `error_feedback` is the format in which the error
     of rounding to int8 or int16 is kept and added when the state is read (None: it is lost).
 
     Functions:

@@ -9,7 +9,7 @@ neighbours   no element lies beyond its two neighbours
 bias         sum r, sum r sign(x), sum r (2 f - 1): up, away from zero, or as if to the nearest number             (1)
 fresh        sum r_i r_j over disjoint pairs of elements at a distance of 1, 2, 4 .. along each axis, calls included   (2)
 
-If the numbers are drawn anew, the terms have the mean 0 given all draws before, and stay within 1. By Bernstein's inequality
+If the numbers are fresh, the terms have the mean 0 given all draws before, and stay within 1. By Bernstein's inequality
 for martingales (Freedman, Annals of Probability 3, 1975) a sum exceeds
 
 L / 3 + sqrt((L / 3)^2 + 2 V L),   V the sum of their variances, L = ln(2 SUMS / FALSE)                   (3)

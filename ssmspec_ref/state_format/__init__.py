@@ -13,7 +13,7 @@ q_i = the number of the format nearest to x_i, ties to even                (4)
 r_i = v_i - s_B q_i in the format of the error feedback, 0 without it       (7)
 S_i = s_B q_i + r_i is what is read                                        (8)
 
-c_i is uniform in [0, 1), drawn anew for every element in every call. A result beyond C is C (saturation).
+c_i is uniform in [0, 1), drawn again for every element in every call. A result beyond C is C (saturation).
 A residual in int4 or int8 is kept in steps of s_B / 16 or s_B / 256, clipped to -8 .. 7 or -128 .. 127.
 
 Source: FlashInfer's selective state update (flashinfer-ai/flashinfer#2645: int16 with one fp32 scale for each row of `dim`,

@@ -10,7 +10,7 @@ Source: as `state_format`. Nothing is shared with its arithmetic.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -18,23 +18,42 @@ from ..errors import ParameterError
 from ..shapes import Array
 
 
+def _codes(bits: int) -> tuple[Array, Array]:
+    whole = np.arange(1 - 2 ** (bits - 1), 2 ** (bits - 1))  # (3)
+    return whole.astype(np.float64), whole % 2 == 0
+
+
+def _floats(exponent: int, mantissa: int, bias: int, finite: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+    bits = np.arange(2 ** (exponent + mantissa))
+    e, m = bits >> mantissa, bits & (2**mantissa - 1)
+    part = m / 2.0**mantissa
+    value = np.where(e > 0, (1 + part) * 2.0 ** (e.astype(float) - bias), part * 2.0 ** (1.0 - bias))
+    kept = finite(e, m)
+    value, even = value[kept], (bits % 2 == 0)[kept]
+    return np.concatenate([-value[:0:-1], value]), np.concatenate([even[:0:-1], even])
+
+
+FORMATS: dict[str, Callable[[], tuple[Array, Array]]] = {
+    "fp8_e4m3": partial(_floats, 4, 3, 7, lambda e, m: (e < 15) | (m < 7)),  # (1)
+    "fp8_e5m2": partial(_floats, 5, 2, 15, lambda e, m: e < 31),  # (2)
+    "fp16": partial(_floats, 5, 10, 15, lambda e, m: e < 31),
+    "bf16": partial(_floats, 8, 7, 127, lambda e, m: e < 255),
+    "int8": partial(_codes, 8),
+    "int16": partial(_codes, 16),
+}
+
+
 @cache
 def numbers(form: str) -> tuple[Array, Array]:
-    """Every finite number of a format in ascending order, and whether its last bit is 0. Raises: ParameterError."""
-    match form:
-        case "fp8_e4m3":
-            return _floats(4, 3, 7, lambda e, m: (e < 15) | (m < 7))  # (1)
-        case "fp8_e5m2":
-            return _floats(5, 2, 15, lambda e, m: e < 31)  # (2)
-        case "fp16":
-            return _floats(5, 10, 15, lambda e, m: e < 31)
-        case "bf16":
-            return _floats(8, 7, 127, lambda e, m: e < 255)
-        case "int8" | "int16":
-            whole = np.arange(1 - 2 ** (int(form[3:]) - 1), 2 ** (int(form[3:]) - 1))  # (3)
-            return whole.astype(np.float64), whole % 2 == 0
-        case _:
-            raise ParameterError(f"the numbers of {form!r} cannot be listed; give a format of at most 16 bits")
+    """Every finite number of a format in ascending order, and whether its last bit is 0.
+
+    Raises: ParameterError for a format that has too many.
+    """
+    if form not in FORMATS:
+        raise ParameterError(
+            f"the numbers of {form!r} cannot be listed; give one of {', '.join(FORMATS)}, of at most 16 bits"
+        )
+    return FORMATS[form]()
 
 
 def nearest(x: Array, form: str) -> Array:
@@ -59,13 +78,3 @@ def _between(x: Array, form: str) -> tuple[Array, Array, Array]:
     at = np.searchsorted(every, x, side="right") - 1
     exact = every[at] == x
     return every[at], every[np.where(exact, at, np.minimum(at + 1, len(every) - 1))], even[at]
-
-
-def _floats(exponent: int, mantissa: int, bias: int, finite: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
-    bits = np.arange(2 ** (exponent + mantissa))
-    e, m = bits >> mantissa, bits & (2**mantissa - 1)
-    part = m / 2.0**mantissa
-    value = np.where(e > 0, (1 + part) * 2.0 ** (e.astype(float) - bias), part * 2.0 ** (1.0 - bias))
-    kept = finite(e, m)
-    value, even = value[kept], (bits % 2 == 0)[kept]
-    return np.concatenate([-value[:0:-1], value]), np.concatenate([even[:0:-1], even])

@@ -26,14 +26,20 @@ WIDER: dict[str, Any] = {
     "ftz": True,
 }
 """A value of each field that widens the bound."""
+OF_CODES = {"state_scale": 64, "state_rounding": "stochastic", "error_feedback": "int4"}
+"""The same of the fields that only a state of codes has."""
 
 
 def test_every_field_that_widens_the_bound_is_read_in_the_contract() -> None:
-    assert {field.name for field in fields(NumericContract)} == {*WIDER, "stored_every_token"}
+    assert {field.name for field in fields(NumericContract)} == {*WIDER, *OF_CODES, "stored_every_token"}
     plain = str(NumericContract())
     for name, value in WIDER.items():
         changed: Any = replace(NumericContract(), **{name: value})
         assert str(changed) != plain, name
+    for name, value in OF_CODES.items():
+        codes = NumericContract(state="int8", state_scale="row")
+        of_codes: Any = replace(codes, **{name: value})
+        assert str(of_codes) != str(codes), name
     low = NumericContract(state="bf16")
     assert str(replace(low, stored_every_token=True)) != str(low)
     everything: Any = replace(NumericContract(), **WIDER, stored_every_token=True)
