@@ -10,6 +10,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
+from .peer_kernels.formats import formats, named
 from .peer_kernels.pools import Pool, by_head
 from .peer_kernels.sources import Tensors, bare, module, version_of
 
@@ -31,26 +32,26 @@ ABSENT = {
 class Reference:
     """The update in torch: state, x and dt by row and channel, or by row, head and channel."""
 
-    def __init__(self, run: Any) -> None:
-        self.run, self.tensor = run, Tensors("cpu")
+    def __init__(self, run: Any, activations: str = "fp32", state: str = "fp32") -> None:
+        self.run, self.tensor = run, Tensors("cpu", activations, state)
 
     def step(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
         """Mamba-1, the form that the reference is written for."""
-        state, D, bias = map(self.tensor, (S, params.D, params.dt_bias))
-        x, dt, A, B, C, z = map(self.tensor, (token.x, token.dt, params.A, token.B, token.C, token.z))
+        state, A, D, bias = self.tensor.held(S), *map(self.tensor, (params.A, params.D, params.dt_bias))
+        x, dt, B, C, z = map(self.tensor.active, (token.x, token.dt, token.B, token.C, token.z))
         y = self.run(state, x, dt, A, B, C, D, z=z, dt_bias=bias, dt_softplus=params.dt_softplus)
         return self.tensor.back(y, state)
 
     def by_head(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
         """Mamba-2, in the update's form with heads."""
-        state = self.tensor(S)
+        state = self.tensor.held(S)
         y = self.run(state, **heads(self.tensor, token, params))
         return self.tensor.back(y.reshape(token.x.shape), state)
 
 
 def heads(tensor: Tensors, token: Any, params: Any) -> dict[str, Any]:
     """A token of Mamba-2 in the form of the update, expanded with strides of 0."""
-    x, dt, B, C, z = map(tensor, (token.x, token.dt, token.B, token.C, token.z))
+    x, dt, B, C, z = map(tensor.active, (token.x, token.dt, token.B, token.C, token.z))
     wide = by_head(tensor, params, x.shape[-1], B.shape[-1])
     return {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus} | wide
 
@@ -58,8 +59,8 @@ def heads(tensor: Tensors, token: Any, params: Any) -> dict[str, Any]:
 class Kernel:
     """The update on a GPU, with its rows in slots of a pool."""
 
-    def __init__(self, run: Any, device: str) -> None:
-        self.run, self.tensor = run, Tensors(device)
+    def __init__(self, run: Any, device: str, activations: str = "fp32", state: str = "fp32") -> None:
+        self.run, self.tensor = run, Tensors(device, activations, state)
 
     def by_head(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
         pool = Pool(self.tensor, S)
@@ -72,12 +73,19 @@ def adapter(device: str = "cpu") -> Adapter:
     homepage, name = "https://github.com/flashinfer-ai/flashinfer/issues", "flashinfer"
     if device == "cpu":
         bare("flashinfer")
-        run = Reference(module("flashinfer.trace.templates.mamba")._selective_state_update_reference)
-        found = {
-            "selective.step": Capability(run.step, NumericContract(), CHANNELS),
-            "ssd.step": Capability(run.by_head, NumericContract(), HEADS),
-        }
-        subject = Subject("selective_state_update, reference", found, ABSENT)
+        reference = module("flashinfer.trace.templates.mamba")._selective_state_update_reference
+        subjects = tuple(
+            Subject(
+                named("selective_state_update, reference", contract),
+                {
+                    "selective.step": Capability(run.step, contract, CHANNELS),
+                    "ssd.step": Capability(run.by_head, contract, HEADS),
+                },
+                ABSENT,
+            )
+            for contract in formats(NumericContract())
+            for run in (Reference(reference, contract.io, contract.state),)
+        )
     else:
         try:
             update = module("flashinfer.mamba").selective_state_update
@@ -86,7 +94,13 @@ def adapter(device: str = "cpu") -> Adapter:
                 f"its CUDA kernels cannot be imported here ({error}); install flashinfer-python with its dependencies and a "
                 "CUDA compiler, or omit --device to test its references in torch"
             ) from error
-        name, contract = "flashinfer, compiled", NumericContract(exp="ex2", softplus="log")
-        found = {"ssd.step": Capability(Kernel(update, device).by_head, contract, COMPILED)}
-        subject = Subject("selective_state_update", found, ABSENT)
-    return Adapter(name, version_of("flashinfer-python"), (subject,), homepage)
+        name = "flashinfer, compiled"
+        subjects = tuple(
+            Subject(
+                named("selective_state_update", contract),
+                {"ssd.step": Capability(Kernel(update, device, contract.io, contract.state).by_head, contract, COMPILED)},
+                ABSENT,
+            )
+            for contract in formats(NumericContract(exp="ex2", softplus="log"))
+        )
+    return Adapter(name, version_of("flashinfer-python"), subjects, homepage)

@@ -11,6 +11,7 @@ from typing import Any
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
+from .peer_kernels.formats import formats, named
 from .peer_kernels.pools import Pool, by_head
 from .peer_kernels.sources import Tensors, bare, module, placed, version_of
 
@@ -29,14 +30,14 @@ ABSENT = {
 class Kernels:
     """The two kernels on one device."""
 
-    def __init__(self, device: str) -> None:
-        self.tensor = Tensors(device)
+    def __init__(self, device: str, activations: str = "fp32", state: str = "fp32") -> None:
+        self.tensor = Tensors(device, activations, state)
         self.update = module("mamba_ssm.ops.triton.selective_state_update").selective_state_update
         self.combined = module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
 
     def step(self, S: Array, token: Any, params: Any) -> tuple[Array, ...]:
         pool = Pool(self.tensor, S)
-        x, dt, B, C, z = map(self.tensor, (token.x, token.dt, token.B, token.C, token.z))
+        x, dt, B, C, z = map(self.tensor.active, (token.x, token.dt, token.B, token.C, token.z))
         wide = by_head(self.tensor, params, x.shape[-1], B.shape[-1])
         given = {"dt": dt[:, :, None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
         y = self.update(pool.states, x, **given, **wide, state_batch_indices=pool.index)
@@ -64,7 +65,14 @@ def adapter(device: str = "cpu") -> Adapter:
     bare("mamba_ssm")
     kernels, compiled = Kernels(device), device != "cpu"
     one, many = (replace(c, exp="ex2" if compiled else c.exp) for c in (STEP, replace(SCAN, truncates=compiled)))
-    step = Subject("selective_state_update", {"ssd.step": Capability(kernels.step, one, NO_LIMIT)}, ABSENT)
+    steps = tuple(
+        Subject(
+            named("selective_state_update", contract),
+            {"ssd.step": Capability(Kernels(device, contract.io, contract.state).step, contract, NO_LIMIT)},
+            ABSENT,
+        )
+        for contract in formats(one)
+    )
     combined = Subject("mamba_chunk_scan_combined", {"ssd.scan": Capability(kernels.scan, many)}, ABSENT)
     homepage = "https://github.com/state-spaces/mamba/issues"
-    return Adapter("mamba_ssm", version_of("mamba-ssm"), (step, combined), homepage)
+    return Adapter("mamba_ssm", version_of("mamba-ssm"), (*steps, combined), homepage)

@@ -6,6 +6,7 @@ followed by those of a window's drafts. dt, A, D and the bias are expanded with 
 bias are required arguments, and a step has no dt limits.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -17,6 +18,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Array
 
 from .peer_kernels import stub_modules, vllm_windows
+from .peer_kernels.formats import formats, named
 from .peer_kernels.layers import Layers
 from .peer_kernels.pools import Pool, by_head, ends, flat, turned, with_oldest
 from .peer_kernels.sources import Tensors, importable, joined, module, one, placed, version_of
@@ -50,8 +52,8 @@ class Kernels(Layers):
 
     padding = PADDING
 
-    def __init__(self, device: str) -> None:
-        self.tensor = Tensors(device)
+    def __init__(self, device: str, activations: str = "fp32", state: str = "fp32") -> None:
+        self.tensor = Tensors(device, activations, state)
         ssm, conv = module(f"{OPS}.mamba_ssm"), module(f"{OPS}.causal_conv1d")
         self.update, self.conv_update, self.conv_fn = (
             ssm.selective_state_update,
@@ -75,7 +77,7 @@ class Kernels(Layers):
 
     def ssd(self, tokens: Any, params: Any) -> dict[str, Any]:
         """Packed tokens in the form that the step takes."""
-        x, dt, B, C, z = map(self.tensor, (tokens.x, tokens.dt, tokens.B, tokens.C, tokens.z))
+        x, dt, B, C, z = map(self.tensor.active, (tokens.x, tokens.dt, tokens.B, tokens.C, tokens.z))
         given = {"x": x, "dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
         return given | by_head(self.tensor, params, x.shape[-1], B.shape[-1])
 
@@ -98,7 +100,8 @@ class Kernels(Layers):
 
     def _rule(self, kernel: Any, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
         b, t = window.beta.shape[:2]
-        q, k, v, g, beta = (flat(self.tensor(a))[None] for a in (window.q, window.k, window.v, window.g, window.beta))
+        q, k, v, beta = (flat(self.tensor.active(a))[None] for a in (window.q, window.k, window.v, window.beta))
+        g = flat(self.tensor(window.g))[None]
         places = {"ssm_state_indices": pool.table, "cu_seqlens": ends(self.tensor, b, t)}
         how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
         o, _ = kernel(q, k, v, g, beta, initial_state=pool.states, **places, **how, **more)
@@ -164,6 +167,33 @@ class Kernels(Layers):
         return self.tensor.back(y.T.unflatten(0, (b, t)), M_next)
 
 
+def narrow(device: str, exp: Any) -> Iterator[Subject]:
+    """The recurrent kernels as an engine calls them: activations in bf16 or fp16, the log decay in fp32, the state in fp32 or
+    bf16."""
+    for contract in formats(NumericContract(exp=exp)):
+        if contract.io == "fp32":
+            continue
+        kernels = Kernels(device, contract.io, contract.state)
+        state, windows = replace(contract, exp="ex2", softplus="log"), partial(partial, vllm_windows.Snapshots, kernels)
+        yield Subject(
+            named("selective_state_update", contract),
+            {
+                "ssd.step": Capability(kernels.step, state, STEP),
+                "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+            },
+            ABSENT,
+        )
+        yield Subject(
+            named("fused_recurrent_gated_delta_rule", contract),
+            {
+                "delta.step": Capability(one(kernels.delta_scan), contract, GATE),
+                "delta.scan": Capability(kernels.delta_scan, contract, GATE),
+                "delta.verify_snapshots": Capability(windows("delta"), contract, GATE),
+            },
+            ABSENT,
+        )
+
+
 def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     exp = "ex2" if compiled else "libm"
     rule = NumericContract(exp=exp)  # type: ignore[arg-type]
@@ -215,7 +245,8 @@ def adapter(device: str = "cpu") -> Adapter:
     if device == "cpu":
         module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/vllm-project/vllm/issues"
-    return Adapter("vllm", version_of("vllm"), subjects(kernels, device != "cpu"), homepage)
+    found = (*subjects(kernels, device != "cpu"), *narrow(device, "ex2" if device != "cpu" else "libm"))
+    return Adapter("vllm", version_of("vllm"), found, homepage)
 
 
 def stand_in(device: str) -> None:

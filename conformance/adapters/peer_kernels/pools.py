@@ -18,8 +18,9 @@ class Pool:
         self.tensor = tensor
         used = torch.arange(first, first + 2 * count * room, 2, device=tensor.device)
         self.slots = used.view(count, room).flip(0)
-        self.states = torch.full((first + 2 * count * room, *rows.shape[1:]), float("nan"), device=tensor.device)
-        self.states[self.slots[:, 0]] = tensor(rows)
+        room_for = (first + 2 * count * room, *rows.shape[1:])
+        self.states = torch.full(room_for, float("nan"), device=tensor.device, dtype=tensor.state)
+        self.states[self.slots[:, 0]] = tensor.held(rows)
 
     @property
     def index(self) -> Any:

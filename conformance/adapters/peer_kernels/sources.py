@@ -78,12 +78,14 @@ def module(name: str) -> Any:
 
 
 class Tensors:
-    """Converts arrays to tensors on a device, and back."""
+    """Converts arrays to tensors on a device, and back. `activations` is the format of what an engine computes in its layers:
+    the inputs of a recurrence, which are bf16 or fp16 there; `state` is that of its state. Decays and weights stay fp32."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, activations: str = "fp32", state: str = "fp32") -> None:
         import torch
 
-        self.torch, self.device = torch, device
+        forms = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        self.torch, self.device, self.form, self.state = torch, device, forms[activations], forms[state]
 
     def __call__(self, array: Array | None) -> Any:
         """Floats become float32; other types are unchanged."""
@@ -91,6 +93,15 @@ class Tensors:
             return None
         tensor = self.torch.tensor(np.asarray(array), device=self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
+
+    def active(self, array: Array | None) -> Any:
+        """An activation. The suite draws it in the contract's format of inputs, so that nothing is rounded."""
+        tensor = self(array)
+        return None if tensor is None else tensor.to(self.form)
+
+    def held(self, array: Array) -> Any:
+        """A state."""
+        return self(array).to(self.state)
 
     def back(self, *tensors: Any) -> tuple[Array, ...]:
         return tuple(t.double().cpu().numpy() for t in tensors)
