@@ -106,10 +106,10 @@ def test_right_implementations_pass(operation: str, contract: NumericContract) -
 SAID: dict[str, tuple[str, str]] = {
     "toward_zero": ("bound", ""),
     "scale_of_the_neighbour": ("bound", ""),
-    "scale_is_not_updated": ("dtype", "scales"),
-    "one_scale_for_a_head": ("dtype", "scales"),
+    "scale_is_not_updated": ("dtype", "one scale for each block"),
+    "one_scale_for_a_head": ("dtype", "one scale for each block"),
     "zero_over_zero": ("nan", ""),
-    "values_share_a_scale": ("dtype", "scales"),
+    "values_share_a_scale": ("dtype", "one scale for each block"),
     "other_eight_bits": ("bound", ""),
     "leans_up": ("rounding", "lean up"),
     "four_random_bits": ("rounding", "lean up"),
