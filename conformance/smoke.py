@@ -32,6 +32,7 @@ ADVICE = {
 METHODS = {
     "layer": "a layer with forward(u, live=None) -> out, state() -> M, S, and rollback(tokens)",
     "speculate": "an object with verify(inputs, parents=None) -> y, commit(advanced, path), and state() -> M, S",
+    "life": "an object with begin, feed, fork, end, evict, export, take and state (`ssmspec_ref.contract.States`)",
     "windows": "an object with verify(window, parents=None) -> y, commit(advanced, path), and state() -> S",
 }
 

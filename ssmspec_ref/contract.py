@@ -10,7 +10,7 @@ casting them to these formats loses nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
@@ -106,9 +106,15 @@ _BEHIND = {
     "attention.verify_tree": "verify(K, V, length, q, k, v, ancestors, scale) -> y: attention of rotated queries",
     "attention.compact": "compact(K, V, length, path) -> K, V",
     "acceptance.greedy": "greedy(tokens, parents, choice, budget, eos) -> tokens, path, advanced, ended",
+    "attention.positions": "positions(length, parents) -> positions: the place in its sequence of every node of a tree",
+    "acceptance.greedy_logits": "greedy_logits(tokens, parents, logits, budget, eos) -> tokens, path, advanced, ended: "
+    "the choice is the first largest logit",
     "acceptance.sampled": "sampled(tokens, parents, p, q, coins, picks, budget, eos, law) -> tokens, path, advanced, ended",
     "acceptance.process": "process(logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, "
     "min_tokens, eos) -> p: the distribution that is sampled",
+    "acceptance.process_rows": "process_rows(logits, prompt, output, settings, eos) -> p: settings of each row, with min-p",
+    "draft.lookup": "lookup(history, tokens, longest, choice) -> drafts: what followed an earlier end of the text",
+    "draft.png": "png(history, drafts, tokens, table) -> drafts: the windows that most often followed the last token",
     "layer.prefill": "a prompt",
     "layer.step": "a prompt, then single tokens from the cache",
     "layer.continue": "a prompt, then several tokens at once from the cache",
@@ -117,6 +123,7 @@ _BEHIND = {
     "layer.rollback": "a prompt, rejected tokens undone by the layer's own means, then single tokens",
     "speculate.chain": "windows of drafts verified, accepted in part and committed",
     "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
+    "life.states": "sequences over a cache of prefixes: begun, fed, forked, evicted, exported and taken elsewhere",
     "generate.greedy": "generate(prompts, count, speculate) -> tokens[, proposed, accepted]: an engine against itself "
     "without speculation",
 }
@@ -284,6 +291,9 @@ class Limits:
     reason: str = "outside the limits that the adapter declares"
 
 
+ASKED: dict[str, str] = {"slots": "rows", "verify": "once"}
+"""Options that not every interface has: only this value is tested, unless a capability's limits name the option."""
+
 BITWISE: dict[str, str] = {
     "rerun": "the same inputs again",
     "rows": "each row alone, each packed sequence alone, and every row in a batch twice as large",
@@ -300,8 +310,10 @@ class Capability:
     A pure operation takes and returns what `OPERATIONS` says, in that order. A `layer.` operation is
     `run(layer, rows) -> Layer`: it takes a record of `ssmspec_ref.layers.layer` and returns a layer with these weights and an
     empty state. A `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.layers.mixer`.
+    `life.states` is `run(mixer, slots, block) -> States`.
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
-    of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit.
+    of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit. Options of `ASKED` are tested only if the
+    limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned.
 
     Raises: ParameterError for an unknown law, and for any law if the state is rounded at random.
     """
@@ -318,6 +330,8 @@ class Capability:
             raise ParameterError(
                 "bitwise is declared with state_rounding='stochastic', where two calls give other bits; declare one of them"
             )
+        plain: dict[str, tuple[str, ...]] = {name: (value,) for name, value in ASKED.items()}
+        object.__setattr__(self, "limits", replace(self.limits, options=plain | dict(self.limits.options)))
 
 
 @dataclass(frozen=True)
@@ -423,6 +437,46 @@ class Windows(Protocol):
 
     def state(self) -> Array:
         """S after the accepted tokens, as in plain decoding: pending tokens are replayed, buffered ones flushed."""
+        ...
+
+
+class States(Protocol):
+    """The states of one layer between its projections on one server: sequences in slots, over a cache of prefixes.
+
+    The state of every sequence is saved whenever its number of tokens is a multiple of `block`. What is saved or exported is
+    what the state was then, whatever is fed later. It may have a method `poison()`, as a `Speculation` may.
+    """
+
+    def begin(self, slot: int, tokens: Array) -> int:
+        """Put a prompt into a free slot, at the longest saved prefix of it that leaves a token; returns the tokens found."""
+        ...
+
+    def feed(self, slot: int, tokens: Array, inputs: Any) -> Array:
+        """Advance a sequence by tokens with these inputs (`MixerInputs` of one row), and return the outputs (1 t ..)."""
+        ...
+
+    def fork(self, slot: int, to: int) -> None:
+        """Copy a sequence into a free slot; the two go on separately."""
+        ...
+
+    def end(self, slot: int) -> None:
+        """Free a slot. What its sequence has saved stays."""
+        ...
+
+    def evict(self) -> None:
+        """Forget every saved prefix; sequences go on."""
+        ...
+
+    def export(self, slot: int) -> Any:
+        """The state of a sequence, for this server or another one of the same layer."""
+        ...
+
+    def take(self, slot: int, held: Any) -> None:
+        """Put an exported state into a free slot."""
+        ...
+
+    def state(self, slot: int) -> tuple[Array, Array]:
+        """Copies of M and S (1 ..) after all tokens of a sequence. Reading them changes nothing."""
         ...
 
 

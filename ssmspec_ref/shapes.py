@@ -117,3 +117,4 @@ BigramTable = Int64[Array, "i m t"]  # per token, the drafts that follow it
 Nodes = Int64[Array, "t"]  # per node of one tree: its token, or its parent
 NodeProbs = Float64[Array, "t i"]  # per node, the law from which its children were drawn
 Indices = Int64[Array, "b"]
+RowNumbers = Float64[Array, "b"]  # one number of each row, such as a temperature

@@ -6,16 +6,52 @@ is an array, or a record of arrays, with the slots as its first axis.
 Source: the padding is mamba-ssm's (a negative index); engines that reserve slot 0 for padding declare so.
 """
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from .checks import checked
 from .errors import PrecisionError, ShapeMismatch, SlotError
-from .records import arrays, each
+from .records import Record, arrays, each
 from .shapes import Array, Slots
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pool(Record):
+    """States in slots, and of each row of a batch the slot that it reads and the slot that it writes.
+
+    A row with negative slots is padding: it reads zeros and writes nothing. Several rows may read one slot; each writes its
+    own. A row may write another slot than it reads, but no slot that another row reads.
+
+    Raises: PrecisionError, ShapeMismatch, SlotError.
+    """
+
+    states: Array
+    read: Slots
+    write: Slots
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_slots(self.write, len(self.states))
+        check_slots(np.unique(self.read), len(self.states))
+        if np.any((self.read < 0) != (self.write < 0)):
+            raise SlotError("a row reads a slot and writes none, or the reverse; padding has a negative slot in both")
+        clash = (self.write[:, None] == self.read) & (self.write >= 0)[:, None]
+        if np.any(clash & (self.write != self.read)[:, None] & ~np.eye(len(self.read), dtype=bool)):
+            raise SlotError("a row writes a slot that another row reads; give it a slot that no other row reads")
+
+    @property
+    def rows(self) -> Array:
+        """The states that the rows read; zeros for padding."""
+        live = self.read.reshape(-1, *[1] * (self.states.ndim - 1)) >= 0
+        return np.where(live, self.states[self.read], 0.0)
+
+    def written(self, rows: Array) -> Array:
+        """The pool after the rows have written: all else is unchanged, bit for bit."""
+        return put(self.states, self.write, rows)
 
 
 def take(pool: T, slots: Slots) -> T:

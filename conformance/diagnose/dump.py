@@ -8,6 +8,7 @@ from ssmspec_ref.contract import Capability
 
 from ..cases import Case
 from ..errors import ReportError
+from ..judge.columns import as_kept
 from ..run.calls import bench_of
 from ..suite.specification import Specification
 from .leaves import leaves, named
@@ -38,7 +39,7 @@ def dump(folder: Path, specification: Specification, capability: Capability, cas
             name = ".".join([owners[leaf.path[0]], *(str(number if step == "*" else step) for step in leaf.path[1:])])
             if value is not None:
                 arrays[f"in.{name}"] = np.asarray(value)
-    expected = specification.expected(arguments, capability.contract, answer.came.used)
+    expected = as_kept(specification.expected(arguments, capability.contract, answer.came.used), answer.came.outputs)
     for number, want in enumerate(expected):
         arrays |= {f"expected.{want.name}": want.value, f"bound.{want.name}": want.bound}
         came = answer.came.outputs[number] if number < len(answer.came.outputs) else None

@@ -46,6 +46,8 @@ def named(operation: str, arguments: Arguments) -> tuple[str, ...]:
         names: tuple[str, ...] = ("layer", "script")
     elif group == "speculate":
         names = ("layer", "state", "rounds", "beside")
+    elif group == "life":
+        names = ("layer", "slots", "block", "steps")
     elif group == "generate":
         names = ("prompts", "count")
     else:

@@ -10,6 +10,7 @@ from ssmspec_ref.errors import SpecError
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
+from ..judge.columns import as_kept
 from ..judge.verdict import compare, expectation
 from ..run.calls import bench_of
 from ..suite.specification import Arguments, Expected, Specification
@@ -55,7 +56,8 @@ def observe(specification: Specification, capability: Capability, case: Case) ->
     found = compare(expected, answer.came.outputs, capability.contract)
     if found.kind not in ("", "bound") or found.verdict not in (Verdict.PASS, Verdict.FAIL):
         return None
-    return Observation(case, arguments, expected, answer.came.outputs, found.verdict is Verdict.PASS)
+    kept = as_kept(expected, answer.came.outputs)
+    return Observation(case, arguments, kept, answer.came.outputs, found.verdict is Verdict.PASS)
 
 
 def observed(

@@ -17,14 +17,18 @@ AXES = {
     "e": "channels of an attention head",
     "i": "tokens of the vocabulary",
     "r": "rank of the projection of dt",
+    "m": "drafts of a sequence",
 }
 AXES_OF = {
+    "draft": {"l": "tokens of the longest text", "t": "tokens of a draft"},
     "ssd.buffered_step": {"j": "single tokens, one after the other"},
     "delta.buffered_step": {"j": "single tokens, one after the other"},
     "layer": {"t": "tokens of the prompt", "j": "tokens after the prompt, in each part of the script"},
     "speculate": {"t": "tokens of each window: a root and its drafts"},
     "generate": {"t": "tokens of the prompt", "j": "tokens generated"},
+    "life": {"b": "slots of a server", "t": "tokens fed at once at most", "j": "steps of the script"},
     "acceptance.process": {"t": "tokens generated so far", "l": "tokens of the prompt"},
+    "acceptance.process_rows": {"t": "tokens generated so far", "l": "tokens of the prompt"},
 }
 """Meanings of an axis that differ by operation or by group of operations."""
 FAMILIES = {
@@ -85,6 +89,16 @@ OPTIONS = {
     "calls": "in how many calls the tokens come",
     "pads": "how many tokens of a row are padding",
     "dead": "what is never read holds: no-ops, padding, entries beyond a length, old states of new rows",
+    "script": "what happens to sequences",
+    "block": "the number of tokens after which a state is saved, and every multiple of it",
+    "slots": "states lie in a pool, and each row names the slot that it reads and the one that it writes",
+    "verify": "how often a window is verified before its commit",
+    "prompt": "in how many calls a padded prompt comes",
+    "ties": "whether several logits are the largest",
+    "choice": "which of several earlier occurrences is followed",
+    "longest": "the longest suffix that is looked up",
+    "min_p": "only tokens with a share of the largest probability are kept",
+    "combine": "how many settings of a row change something",
     "widened": "x and B have fewer heads than the recurrence, and are repeated",
 }
 VALUES = {
@@ -132,4 +146,19 @@ VALUES = {
     "pads=few": "less than a window of the convolution, and a few more",
     "pads=many": "from all but one token to none",
     "calls=three": "the prompt, and the rest in two parts",
+    "script=prefix": "prompts that share prefixes begin, go on, end; saved states are evicted",
+    "script=fork": "sequences are forked and go on separately",
+    "script=move": "states are exported, and taken in another slot or by another server, later",
+    "script=mixed": "all of these",
+    "slots=rows": "one state for each row, no pool",
+    "slots=shuffled": "in any order, with others between them",
+    "slots=padded": "of three rows one is padding, with negative slots",
+    "slots=apart": "a row writes another slot than it reads; two rows read the same",
+    "verify=twice": "twice, first with other tokens, which are dropped",
+    "prompt=parts": "two: a row may be padding in one of them",
+    "ties=some": "the lowest token is chosen",
+    "choice=last": "the most recent",
+    "choice=first": "the earliest",
+    "combine=one": "one, another in the next row",
+    "combine=several": "about half of them",
 }

@@ -19,6 +19,7 @@ from .recurrences import (
     large_sizes,
     other_rules,
     packed,
+    pools,
     size_limits,
     state_formats,
     strides,
@@ -26,8 +27,20 @@ from .recurrences import (
     unreached,
     unread,
 )
-from .rollback import checkpoints, commits, flushes, histories, interleaved, long_runs, positions, rings, speculation, windows
-from .sampled import acceptance, processors, sampling
+from .rollback import (
+    checkpoints,
+    commits,
+    flushes,
+    histories,
+    interleaved,
+    lives,
+    long_runs,
+    positions,
+    rings,
+    speculation,
+    windows,
+)
+from .sampled import acceptance, processors, sampling, tokens
 from .single import single
 from .whole_layers import attention, gates, layers, prompts
 
@@ -91,6 +104,9 @@ def _faults() -> Iterator[Fault]:
         unread,
         bits,
         state_formats,
+        pools,
+        tokens,
+        lives,
         long_runs,
         channel_gates,
         gates,
@@ -177,6 +193,8 @@ WINDOWS = {
     "DropsTheLast": "REPLAY",
     "RestingRowsAdvance": "PAD-SLOT",
     "ReplaysThePrefix": "TREE-COMMIT",
+    "KeepsTheFirstWindow": "SCHED",
+    "ReplaysWhenVerified": "REPLAY",
 }
 LAYERS = {
     "ForgetsState": "INIT-DROP",
@@ -189,6 +207,7 @@ LAYERS = {
     "MasksLastPads": "PAD-LEAK",
     "AssumesEps": "NUMERIC",
     "LosesStateAt64": "CHUNK",
+    "MasksTheFirstCall": "PAD-LEAK",
 }
 SPECULATION = {
     "KeepsConvWindow": "ROLLBACK",

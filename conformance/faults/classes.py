@@ -43,10 +43,8 @@ LEFT_OUT: dict[str, str] = {
     "grammar rows advanced by a trimmed draft length": "as GRAMMAR",
     "offsets past 2^31 elements": "no input of the suite is that large; the tests of our kernels place slots there",
     "rows of a captured graph beyond the batch": "operations get live rows; decoders get padding, in the fuzzing",
-    "checkpoints inside a prompt, and hits of a prefix cache": "no operation gives a state inside a prompt",
     "pages of a cache": "caches come as rows of slots",
     "shards of a layer on several devices": "every operation runs on one",
     "the cache of a draft model behind a rejection": "drafts are given; what a bad one costs is speed, not the law",
-    "settings that differ from row to row": "acceptance.process has one setting for all rows",
 }
 """Classes without a planted fault, and why."""

@@ -5,6 +5,9 @@
     slots   each row in the slot of the next one
     split   the first tokens in one call, the others in the next, from the state that the first left
 
+Cases whose states are in a pool have no rows to take out of it: they are run again only. A window of a convolution that comes
+without its oldest column cannot begin the second call of a split.
+
 No bound is used: elements are equal if their bytes are. Elements that are not compared with the reference are not compared
 here.
 """
@@ -18,8 +21,10 @@ import numpy as np
 from ssmspec_ref.records import each
 from ssmspec_ref.records import rows as rows_of
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.slots import Pool
 
 from ..suite.specification import Arguments, Expected, weights
+from .columns import as_kept
 
 Call = Callable[[Arguments], tuple[Any, ...] | None]
 """The outputs of one call, None if it gave none."""
@@ -35,6 +40,11 @@ def broken(
     law: str, operation: str, call: Call, arguments: Arguments, first: tuple[Any, ...], expected: list[Expected]
 ) -> str:
     """What differs in the first call that breaks a law; "" if none does."""
+    if law != "rerun" and isinstance(arguments[0], Pool):
+        return ""
+    expected = as_kept(expected, first)
+    if law == "split" and "w" in expected[-1].axes and expected[-1].value.shape != arguments[0].shape:
+        return ""
     masks = [np.broadcast_to(np.True_ if e.judged is None else e.judged, e.value.shape) for e in expected]
     first = tuple(np.where(mask, came, 0) for mask, came in zip(masks, first, strict=True))
     for said, number, came, held in LAWS[law](operation, call, arguments, first, masks):

@@ -193,7 +193,10 @@ def poisoned(window: T, live: Array, dead: float = POISON) -> T:
 
 
 def finite(value: Any) -> Any:
-    """Arguments with `POISON` for NaN and infinity, which only entries hold that are never read: what the reference gets."""
+    """Arguments with `POISON` for NaN and infinity, which only entries hold that are never read: what the reference gets.
+
+    -inf stays: it masks a token.
+    """
     if isinstance(value, tuple):
         return tuple(map(finite, value))
-    return each(lambda a: a if a.dtype.kind != "f" or np.isfinite(a).all() else np.where(np.isfinite(a), a, POISON), value)
+    return each(lambda a: a if a.dtype.kind != "f" else np.where(np.isnan(a) | np.isposinf(a), POISON, a), value)

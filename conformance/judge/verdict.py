@@ -27,6 +27,7 @@ from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from ..suite.specification import Arguments, Expected, Specification, weights
 from . import bitwise, rounding, stricter
+from .columns import as_kept
 from .draw import stored
 from .figures import apart, ratio
 from .storage import coded, narrower
@@ -260,6 +261,7 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
         one = len(got) == 1 and isinstance(got[0], Foreign)
         came = f"a {got[0].kind}" if one else f"{len(got)} output{'s' * (len(got) != 1)}"
         return Judgement(Verdict.FAIL, "outputs", f"it returned {came}; it must return a tuple of {len(expected)}: {names}")
+    expected = as_kept(expected, got)
     for want, came in zip(expected, got, strict=True):
         refusal = _unfit(want, came, contract)
         if refusal is not None:

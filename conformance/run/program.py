@@ -37,7 +37,13 @@ LINE = 1 << 20
 """Characters of an answer to show, and bytes of standard error to read."""
 LEAVING = 5.0
 """Seconds for a program to exit after it has closed its output."""
-OPENED: dict[str, tuple[str, ...]] = {"layer": ("layer", "rows"), "speculate": ("mixer", "state")}
+OPENED: dict[str, tuple[str, ...]] = {
+    "layer": ("layer", "rows"),
+    "speculate": ("mixer", "state"),
+    "life": ("mixer", "slots", "block"),
+}
+PYTHON_ONLY = ("life.states",)
+"""Operations for which the protocol has no messages."""
 WINDOWS = ("verify_snapshots", "verify_replay", "buffered_verify", "buffered_step")
 METHODS: dict[str, tuple[str, ...]] = {
     "verify": ("window", "parents"),
@@ -261,6 +267,8 @@ def _subject(program: Program, said: dict[str, Any]) -> Subject:
     unknown = [operation for operation in operations if operation not in OPERATIONS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not an operation; the operations are {', '.join(OPERATIONS)}")
+    if unheard := [operation for operation in operations if operation in PYTHON_ONLY]:
+        raise ValueError(f"{unheard[0]} cannot be tested over the protocol; leave it out, or write an adapter in Python")
     return Subject(name, found, _object(said.get("absent", {}), f"absent of {name}"))
 
 

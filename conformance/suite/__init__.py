@@ -11,10 +11,12 @@ from .attention import SPECIFICATIONS as ATTENTION
 from .conv import SPECIFICATIONS as CONV
 from .generate import SPECIFICATIONS as GENERATE
 from .layers import SPECIFICATIONS as LAYERS
+from .life import states
 from .processors import SPECIFICATIONS as PROCESSORS
 from .recurrences import RECURRENCES, packed, windows
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
+from .tokens import choices, drafts, row_settings
 
 
 def _recurrences() -> tuple[Specification, ...]:
@@ -23,8 +25,9 @@ def _recurrences() -> tuple[Specification, ...]:
     return (*alone, *packed.specifications(), *windows.specifications())
 
 
-PURE: Rows[Specification] = Rows(lambda: (*CONV, *_recurrences(), *ATTENTION, *ACCEPTANCE, *PROCESSORS))
-SPECIFICATIONS: Rows[Specification] = Rows(lambda: (*PURE, *LAYERS, *SPECULATE, *GENERATE))
+TOKENS = (*choices.SPECIFICATIONS, row_settings.SPECIFICATION, *drafts.SPECIFICATIONS)
+PURE: Rows[Specification] = Rows(lambda: (*CONV, *_recurrences(), *ATTENTION, *ACCEPTANCE, *PROCESSORS, *TOKENS))
+SPECIFICATIONS: Rows[Specification] = Rows(lambda: (*PURE, *LAYERS, *SPECULATE, *states.SPECIFICATIONS, *GENERATE))
 
 
 def find(identity: str) -> tuple[Specification, Case]:

@@ -187,7 +187,8 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     def number(a: Any) -> Any:
         return a.astype(np.float64) if isinstance(a, np.ndarray) and a.dtype.kind in "iub" else a
 
-    return Came(tuple(map(number, capability.run(*arguments))))
+    came = capability.run(*arguments)
+    return Came(tuple(map(number, came if isinstance(came, tuple) else (came,))))
 
 
 BASE = {"b": 6, "t": 7, "i": 11}

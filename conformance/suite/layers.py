@@ -76,7 +76,8 @@ def resume(draw: Draw) -> Script:
 
 def left_pad(draw: Draw) -> Script:
     """Rows lose none, one, five, six .. of their first tokens to padding: less and more than the window of the convolution.
-    With `pads=many` the first row has one token, the last all, those between in between."""
+    With `pads=many` the first row has one token, the last all, those between in between. With `prompt=parts` the
+    padded prompt comes in two calls, so that a row may have no token in one of them."""
     return _padded(draw, lambda real, t: np.arange(t) >= t - real[:, None])
 
 
@@ -101,7 +102,9 @@ def rollback(draw: Draw) -> Script:
 
 def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
     t, j = draw.sizes["t"], draw.sizes["j"]
-    script = _script(draw, (Window(0, t), *one_by_one(t, t + j)), t + j)
+    middle = t // 2 if draw.options["prompt"] == "parts" else 0
+    parts = (Window(0, middle), Window(middle, t)) if middle else (Window(0, t),)
+    script = _script(draw, (*parts, *one_by_one(t, t + j)), t + j)
     row = np.arange(draw.sizes["b"])
     few, many = t - row - 3 * (row > 1) - (len(row) == 1), 1 + (t - 1) * row // max(len(row) - 1, 1)
     lengths = np.maximum(1, many if draw.options["pads"] == "many" else few)
@@ -231,13 +234,18 @@ MANY: tuple[Further, ...] = (({"b": 1, "j": 40}, {}, "gentle"), ({}, {"beside": 
 """Forty single tokens; two layers in turn."""
 LONG: dict[str, tuple[Further, ...]] = {"step": (({"b": 1, "t": 2, "j": 270}, {}, "gentle"),)}
 """Past a cursor of a byte."""
-PADS: tuple[Further, ...] = (({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),)
+PADS: tuple[Further, ...] = (
+    ({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),
+    ({"b": 3, "t": 12}, {"prompt": "parts"}, "gentle"),
+    ({"b": 3, "t": 17}, {"pads": "many", "prompt": "parts"}, "gentle"),
+)
+PADDED: dict[str, tuple[str, ...]] = {"pads": ("few", "many"), "prompt": ("whole", "parts")}
 BESIDE: dict[str, tuple[str, ...]] = {"beside": ("none", "another")}
 BEHIND: dict[str, tuple[tuple[Further, ...], dict[str, tuple[str, ...]]]] = {
     "step": ((*PROMPTS, *MANY), BESIDE),
     "continue": ((*EVEN, *ON), {"calls": ("two", "three"), **BESIDE}),
-    "left_pad": (PADS, {"pads": ("few", "many")}),
-    "right_pad": (PADS, {"pads": ("few", "many")}),
+    "left_pad": (PADS, PADDED),
+    "right_pad": (PADS, PADDED),
 }
 """Cases after a script's table, and the options that only these have."""
 

@@ -14,11 +14,14 @@ magnitudes added in l'_i, an implementation in arithmetic of unit roundoff u has
 where the mean is over the distribution: the error of a sum is the mean of its terms' errors. Probabilities below the smallest
 normal number may be flushed. Narrow decisions are: two probabilities of rank k and k + 1 that differ by less than 2^-10 of
 the first, unless they are ties of the same logit and counts; a mass within 2^-14 of top_p, unless every number in it is
-exact; at temperature 0, two logits that differ by less than 2^-16 of the first.
+exact; at temperature 0, two logits that differ by less than 2^-16 of the first; with min-p, a probability within 2^-10 of
+min_p times the largest. Min-p divides once more: (3) has the mean of r and the sum's and the quotient's errors for each of
+three divisions, so half as much more covers a fourth.
 
 Sizes: b rows, i tokens of the vocabulary, l of the prompt, t of the output.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,18 +99,25 @@ def draw_rows(case: Case, contract: NumericContract) -> Arguments:
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
     logits, prompt, output, temperature, top_k, top_p, repetition, presence, frequency, least, eos = arguments
     settings = Sampling(temperature, top_k, top_p, repetition, presence, frequency, least, frozenset(eos))
+    return expect_rows(logits, prompt, output, [settings] * len(logits), contract)
+
+
+def expect_rows(
+    logits: Array, prompt: Array, output: Array, settings: Sequence[Sampling], contract: NumericContract
+) -> list[Expected]:
+    """The distribution of each row by its own settings."""
     p, clear, error = np.zeros_like(logits), np.zeros(len(logits), dtype=bool), np.zeros((2, *logits.shape))
     contracts = (contract, *oracles(contract))
-    for b, row in enumerate(logits):
+    for b, (row, own) in enumerate(zip(logits, settings, strict=True)):
         before, after = ([int(x) for x in tokens[b] if x >= 0] for tokens in (prompt, output))
-        p[b] = processors.process(row, before, after, settings)
-        seen = processors.penalised(row, before, after, settings)
-        if len(after) < settings.min_tokens:
-            seen[list(eos)] = -np.inf
-        size = magnitudes(row, before, after, settings)
-        clear[b] = decided(row, seen, p[b], settings, exact=np.array_equal(seen, row) and len(set(row[row > -np.inf])) == 1)
+        p[b] = processors.process(row, before, after, own)
+        seen = processors.penalised(row, before, after, own)
+        if len(after) < own.min_tokens:
+            seen[list(own.eos)] = -np.inf
+        size = magnitudes(row, before, after, own)
+        clear[b] = decided(row, seen, p[b], own, exact=np.array_equal(seen, row) and len(set(row[row > -np.inf])) == 1)
         for k, c in enumerate(contracts):
-            error[k, b] = bound(seen, size, p[b], settings.temperature, c)
+            error[k, b] = bound(seen, size, p[b], own.temperature, c) * (1.5 if own.min_p else 1.0)
     total = allowed(list(error[: len(contracts)]), contract)
     return [Expected("p", "b i", p, total, judged=np.broadcast_to(clear[:, None], p.shape))]
 
@@ -153,6 +163,8 @@ def decided(row: Array, seen: Array, p: Array, settings: Sampling, exact: bool) 
         first, second = law[settings.top_k - 1], law[settings.top_k]
         if not alike[settings.top_k - 1] and first - second < NARROW_RANK * first:
             return False
+    if settings.min_p and not exact and np.any(np.abs(law / law.max() - settings.min_p) < NARROW_RANK * settings.min_p):
+        return False
     if settings.top_p < 1 and not exact:
         left = law[: settings.top_k or len(law)]
         masses = np.cumsum(left) / left.sum()

@@ -7,7 +7,8 @@ end. Sizes: t tokens of a window including the root, or nodes of a tree; j windo
 With `read=last` the state is read only at the end, so work that reading would complete must be done without it. With
 `lengths=varied` every third window holds one token, a step without drafts. With `widened=on` x and B leave the convolution
 with fewer heads and groups than the recurrence uses. With `beside=another` a second subject, from another state, gets the
-windows in reverse order, in turn with the first. With `between=chains` every other window of a run of trees is a chain.
+windows in reverse order, in turn with the first. With `between=chains` every other window of a run of trees is a chain. With
+`verify=twice` every window is verified twice before its commit, first with other tokens; only the second counts.
 """
 
 from collections.abc import Mapping
@@ -50,13 +51,15 @@ from .specification import (
 
 @dataclass(frozen=True)
 class Round:
-    """One window, the tokens accepted of it, and whether the state is read after it."""
+    """One window, the tokens accepted of it, and whether the state is read after it; and a window with other tokens that is
+    verified before it and dropped, if there is one."""
 
     inputs: MixerInputs
     parents: Parents | None
     advanced: Lengths
     path: Path
     read: bool = True
+    dropped: MixerInputs | None = None
 
 
 def draw_case(case: Case, contract: NumericContract) -> Arguments:
@@ -84,7 +87,11 @@ def _round(draw: Draw, layer: Mixer, number: int) -> Round:
     inputs = MixerInputs(pre, KINDS[draw.options["kind"]].gates(draw, number))
     if parents is not None and draw.kills:
         inputs = poisoned(inputs, parents != tree.PADDING, draw.dead)
-    return Round(inputs, parents, advanced, path, read)
+    dropped = None
+    if draw.options["verify"] == "twice":
+        other = draw.array(f"dropped {number}", pre.shape)
+        dropped = MixerInputs(other, KINDS[draw.options["kind"]].gates(draw, -1 - number))
+    return Round(inputs, parents, advanced, path, read, dropped)
 
 
 def chain_between(draw: Draw, number: int) -> bool:
@@ -128,6 +135,8 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     beside = [capability.run(layer, other) for other in others]
     poison(subject)
     for each, turned in zip(rounds, rounds[::-1], strict=True):
+        if each.dropped is not None:
+            subject.verify(each.dropped, each.parents)
         came.append(copied(subject.verify(each.inputs, each.parents)))
         for other in beside:
             other.verify(turned.inputs, turned.parents)
@@ -243,6 +252,12 @@ BESIDE: Further = ({}, {"beside": "another", "lengths": "varied"}, "gentle")
 """Two subjects in turn."""
 BETWEEN: Further = ({"j": 5}, {"between": "chains", "accept": "all"}, "gentle")
 """Trees and chains in turn."""
+TWICE: tuple[Further, ...] = (
+    ({}, {"verify": "twice"}, "gentle"),
+    ({"j": 5}, {"verify": "twice", "accept": "all", "read": "last"}, "gentle"),
+)
+"""Every window is verified with other tokens first, which are dropped."""
+DROPPED = {"verify": ("once", "twice")}
 RARE = {"accept": ("stairs",), "beside": ("none", "another")}
 ALONE: Further = ({"b": 1, "j": 2, "t": 6}, {}, "gentle")
 """A batch of one row without a window."""
@@ -268,8 +283,10 @@ def _specification(kind: Kind, shape: str) -> Specification:
     production: tuple[Further, ...] = (
         *production_rows({"t": 2, "j": 2}, (4, 8, 16), {"accept": "all"}),
         (HISTORY, SETTLED, "gentle"),
+        *TWICE,
     )
     rare = {"between": ("trees", "chains"), "beside": RARE["beside"], **DEAD} if shape == "tree" else RARE
+    rare = rare | DROPPED
     production += unread(({"b": 6, "t": 6}, {}, "gentle")) if shape == "tree" else ()
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,

@@ -7,18 +7,21 @@ rules; and the methods, through the decoder (`adapters.decoder`). The kernels ha
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
+from operator import or_
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ssmspec_ref.contract import BITWISE, Adapter, Capability, NumericContract, Storage, Subject
+from ssmspec_ref.contract import BITWISE, Adapter, Capability, Limits, NumericContract, Storage, Subject
 from ssmspec_ref.shapes import Array
 
 from ..accept.greedy import Greedy
 from ..accept.multi_step import judge
 from ..accept.naive import choices
+from ..accept.processors import Rules as Asked
 from ..accept.processors import Sampling, past, process
 from ..accept.walk import cut, walk
 from ..device import check_device
@@ -27,8 +30,9 @@ from ..engine.window import Proposal, Verdict, Window
 from ..operations import Taps
 from ..operations.torch_ops import TorchOperations
 from . import decoder as adapter_decoder
+from . import drafts
 from .given import GIVEN
-from .tensors import apart, exact, nearest, pooled, wide
+from .tensors import POOLS, apart, exact, held, is_pool, nearest, pooled, wide
 
 FORMATS: tuple[tuple[Storage, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False))
 """How state and activations are stored, and whether the arithmetic is bitwise."""
@@ -56,9 +60,13 @@ class Plain:
         """Parameters, masks and indices unchanged; floats in fp32."""
         return exact(array, self.device)
 
-    def held(self, rows: Array) -> tuple[Tensor, Tensor]:
-        """A pool with these rows in descending slots, and the slot of each; slot 0 is in use."""
-        return pooled(rows, self.device, self.dtype)
+    def held(self, rows: Any) -> tuple[Tensor, Tensor]:
+        """The given pool and its slots; or one with these rows in descending slots down to 0, and the slot of each."""
+        return held(rows, self.device, self.dtype)
+
+    def after(self, rows: Any, pool: Tensor, slots: Tensor) -> Array:
+        """What a call leaves: the whole pool, if one was given."""
+        return self.back(pool if is_pool(rows) else pool[slots])
 
     def back(self, x: Tensor) -> Array:
         return x.double().cpu().numpy()
@@ -78,7 +86,7 @@ class Plain:
     def conv(self, M: Array, u: Array, params: Any, live: Array | None = None) -> tuple[Array, Array]:
         pool, slots = self.held(M)
         y = self.operations.conv_window(pool, self.given(u), self.taps(params), slots=slots, live=self.exact(live))
-        return self.back(y), self.back(pool[slots])
+        return self.back(y), self.after(M, pool, slots)
 
     def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Array:
         pool, slots = self.held(M)
@@ -87,12 +95,12 @@ class Plain:
     def conv_commit(self, M: Array, u: Array, advanced: Array) -> Array:
         pool, slots = self.held(M)
         self.operations.conv_commit(pool, self.given(u), advanced=self.exact(advanced), slots=slots)
-        return self.back(pool[slots])
+        return self.after(M, pool, slots)
 
     def conv_commit_path(self, M: Array, u: Array, path: Array) -> Array:
         pool, slots = self.held(M)
         self.operations.conv_commit(pool, self.given(u), path=self.exact(path), slots=slots)
-        return self.back(pool[slots])
+        return self.after(M, pool, slots)
 
     # --- recurrences ---
 
@@ -105,7 +113,7 @@ class Plain:
             pool, slots = self.held(S)
             recurrence = self.operations.recurrences[kind]
             y = recurrence.scan(pool, *self.inputs(kind, window, params), slots=slots, live=self.exact(live))
-            return self.back(y), self.back(pool[slots])
+            return self.back(y), self.after(S, pool, slots)
 
         return run
 
@@ -121,7 +129,7 @@ class Plain:
             pool, slots = self.held(S)
             given, more = self.inputs(kind, window, params), {"slots": slots, "fresh": self.exact(fresh)}
             y = self.operations.recurrences[kind].packed(pool, *given, self.exact(bounds), **more)
-            return self.back(y), self.back(pool[slots])
+            return self.back(y), self.after(S, pool, slots)
 
         return run
 
@@ -150,6 +158,12 @@ class Plain:
         self.operations.kv_compact(keys, values, self.exact(path), self.lengths(length), slots=slots)
         return self.back(keys[slots]), self.back(values[slots])
 
+    def positions(self, length: Array, parents: Array) -> Array:
+        """As a feed of a window has them."""
+        _, depths = self.operations.tree_mask(self.exact(parents))
+        made: Array = (self.exact(length)[:, None] + depths.clamp_min(0)).cpu().numpy()
+        return made
+
     def lengths(self, length: Array) -> Tensor:
         return pooled(length, self.device, torch.int64, 0)[0]
 
@@ -174,6 +188,14 @@ class Rules:
         window = Window(torch.tensor(tokens, device=self.device), slots, parents=torch.tensor(parents, device=self.device))
         return self.back(Greedy()(Proposal(window), logits, sequences, TorchOperations()))
 
+    def greedy_logits(
+        self, tokens: Array, parents: Array, logits: Array, budget: Array, eos: tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        sequences, slots = self.sequences(budget, eos)
+        window = Window(torch.tensor(tokens, device=self.device), slots, parents=torch.tensor(parents, device=self.device))
+        given = torch.tensor(logits, device=self.device).float()
+        return self.back(Greedy()(Proposal(window), given, sequences, TorchOperations()))
+
     def sampled(
         self, tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, budget: Array,
         eos: tuple[int, ...], law: str,
@@ -191,6 +213,20 @@ class Rules:
         self, logits: Array, prompt: Array, output: Array, temperature: float, top_k: int, top_p: float, repetition: float,
         presence: float, frequency: float, min_tokens: int, eos: tuple[int, ...],
     ) -> Array:  # fmt: skip
+        settings = Sampling(temperature, top_k, top_p, repetition, presence, frequency, min_tokens)
+        return self.distributions(logits, prompt, output, settings, eos)
+
+    def process_rows(self, logits: Array, prompt: Array, output: Array, settings: Any, eos: tuple[int, ...]) -> Array:
+        """Settings of every row, as the requests of a batch have them."""
+        fields = {name: a.tolist() for name, a in vars(settings).items() if name != "min_p"}
+        each = [Sampling(**dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+        rows = torch.tensor([one.row for one in each], dtype=torch.float64, device=self.device)
+        needs = reduce(or_, (one.needs for one in each))
+        return self.distributions(logits, prompt, output, Asked(rows, needs), eos)
+
+    def distributions(
+        self, logits: Array, prompt: Array, output: Array, settings: Sampling | Asked, eos: tuple[int, ...]
+    ) -> Array:
         """The distribution after one node: its sequence holds prompt and output, and the window is a root alone."""
         rows, lengths = len(logits), [(tokens >= 0).sum(axis=1) for tokens in (prompt, output)]
         sequences = new_sequences(rows, prompt.shape[1] + output.shape[1], eos, (), self.device)
@@ -200,7 +236,6 @@ class Rules:
             sequences.prompt[b], sequences.length[b] = int(before), len(written)
         root = torch.zeros((rows, 1), dtype=torch.int64, device=self.device)
         seen = past(sequences, torch.arange(rows, device=self.device), root, root[..., None] == 0, logits.shape[1])
-        settings = Sampling(temperature, top_k, top_p, repetition, presence, frequency, min_tokens)
         given = torch.tensor(logits, device=self.device).float()[:, None]
         made: Array = process(given, settings, seen)[:, 0].cpu().numpy()
         return made
@@ -217,12 +252,14 @@ def subject(plain: Plain, contract: NumericContract, name: str) -> Subject:
         "attention.verify_tree": plain.attention, "attention.compact": plain.compact,
     }  # fmt: skip
     laws = tuple(BITWISE) if plain.operations.bitwise else ()
-    capabilities = {operation: Capability(run, contract, bitwise=laws) for operation, run in runs.items()}
+    runs |= {"attention.positions": plain.positions} if contract.io == "fp32" else {}  # bf16 does not hold them
+    limited = {operation: Limits(POOLS if operation.startswith("conv.") else {}) for operation in runs}
+    capabilities = {operation: Capability(run, contract, limited[operation], laws) for operation, run in runs.items()}
     for kind in GIVEN.values():
         scan = plain.scan(kind.name)
         runs = {"step": plain.step(kind.name), "scan": scan, "scan_masked": scan, "verify_tree": plain.tree(kind.name)}
         runs |= {"scan_packed": plain.packed(kind.name)} if kind.bare else {}
-        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, bitwise=laws) for name, run in runs.items()}
+        capabilities |= {f"{kind.name}.{name}": Capability(run, contract, Limits(POOLS), laws) for name, run in runs.items()}
     return Subject(
         name, capabilities, absent={"acceptance": "tested as the subject acceptance", "": "tested through the methods"}
     )
@@ -240,9 +277,12 @@ def adapter(device: str = "cpu") -> Adapter:
     decisions = {
         "acceptance.greedy": Capability(rules.greedy, fp32),
         "acceptance.sampled": Capability(rules.sampled, fp32),
+        "acceptance.greedy_logits": Capability(rules.greedy_logits, fp32),
         "acceptance.process": Capability(rules.process, fp32),
+        "acceptance.process_rows": Capability(rules.process_rows, fp32, Limits({"min_p": ("off",)}, reason="no min-p")),
     }
     subjects.append(Subject("acceptance", decisions, absent={"": "another part of the engine"}))
+    subjects.append(drafts.subject(device, fp32))
     subjects += adapter_decoder.subjects(device, operations_of(bitwise=True), fp32)
     try:
         installed = version("ssmspec")

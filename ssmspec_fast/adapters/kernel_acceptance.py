@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ssmspec_fast.adapters.tensors import exact, pooled
 from ssmspec_kernels.tokens.accept_greedy import Emitted, accept_greedy
 from ssmspec_kernels.tokens.accept_sampled import accept_sampled
+from ssmspec_kernels.tokens.ngram_drafts import ngram_drafts
 from ssmspec_ref.contract import Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
@@ -37,6 +39,14 @@ class Acceptance:
         budgets, slots = self.pooled(budget)
         return self.back(rule(*trees, target, pick, budgets, law=law, **laws, **noise, eos=self.ends(eos), slots=slots))
 
+    def png(self, history: Array, drafts: int, tokens: int, table: Array) -> Array:
+        sequences, slots = pooled(np.maximum(history, 0), self.device, torch.int64, 0, 1)
+        length, _ = pooled((history >= 0).sum(axis=1), self.device, torch.int64, 0, 1)
+        given = torch.tensor(table, device=self.device)
+        y, lengths = ngram_drafts(sequences, length, tokens, drafts, table=given, slots=slots)
+        found: Array = torch.where((lengths > 1)[..., None], y[:, :, 1:], -1).cpu().numpy()
+        return found
+
     def back(self, run: Emitted) -> tuple[Array, ...]:
         return tuple(x.cpu().numpy() for x in run)
 
@@ -57,5 +67,6 @@ def subjects(device: str, contract: NumericContract) -> list[Subject]:
                 "acceptance.greedy": Capability(rules.greedy, contract),
                 "acceptance.sampled": Capability(rules.sampled, contract),
             },
-        )
+        ),
+        Subject("ngram_drafts", {"draft.png": Capability(rules.png, contract)}),
     ]

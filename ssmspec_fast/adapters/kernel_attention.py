@@ -9,6 +9,7 @@ from torch import Tensor
 from ssmspec_fast.adapters.tensors import pooled
 from ssmspec_kernels.attention.kv_compact import kv_compact
 from ssmspec_kernels.attention.tree_attention import tree_attention
+from ssmspec_kernels.attention.tree_mask import tree_mask
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
@@ -37,9 +38,15 @@ class Attention:
         kv_compact(keys, values, torch.tensor(path, device=self.device), lengths, slots=slots)
         return keys[slots].double().cpu().numpy(), values[slots].double().cpu().numpy()
 
+    def positions(self, length: Array, parents: Array) -> Array:
+        _, depths = tree_mask(torch.tensor(parents, device=self.device))
+        found: Array = (torch.tensor(length, device=self.device)[:, None] + depths.clamp_min(0)).cpu().numpy()
+        return found
+
 
 def subjects(device: str, io: torch.dtype, contract: NumericContract) -> list[Subject]:
     kernels = Attention(device, io)
     nodes = Limits(sizes={"t": (1, 128)}, reason="nodes of a tree")
     operations: dict[str, Any] = {"attention.verify_tree": kernels.verify_tree, "attention.compact": kernels.compact}
+    operations |= {"attention.positions": kernels.positions} if io == torch.float32 else {}  # bf16 does not hold them
     return [Subject("attention", {name: Capability(run, contract, nodes) for name, run in operations.items()})]

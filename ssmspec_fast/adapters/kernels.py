@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from ssmspec_fast.adapters import kernel_acceptance, kernel_attention, kernel_kda, kernel_windows
-from ssmspec_fast.adapters.tensors import exact, mapped, nearest, pooled, wide
+from ssmspec_fast.adapters.tensors import POOLS, exact, held, is_pool, mapped, nearest, wide
 from ssmspec_kernels.contract import CONTRACT, of_products
 from ssmspec_kernels.conv.conv_commit import conv_commit
 from ssmspec_kernels.conv.conv_step import conv_step
@@ -55,9 +55,12 @@ class Kernels:
     state: torch.dtype
     io: torch.dtype
 
-    def held(self, S: Array) -> tuple[Tensor, Tensor]:
-        """A pool with the rows of S in descending slots, and the slot of each row; slot 0 is in use, NaN lies between."""
-        pool, slots = pooled(S, self.device, self.state)
+    def held(self, S: Any) -> tuple[Tensor, Tensor]:
+        """The given pool and its slots; or one with the rows of S in descending slots, and the slot of each row.
+
+        Slot 0 is in use, and NaN lies between.
+        """
+        pool, slots = held(S, self.device, self.state)
         return pool, slots.int()
 
     def given(self, *arrays: Array | None) -> list[Tensor | None]:
@@ -67,15 +70,17 @@ class Kernels:
         """Parameters, masks and indices unchanged; floats in fp32."""
         return exact(array, self.device)
 
-    def back(self, y: Tensor, pool: Tensor, slots: Tensor) -> tuple[Array, Array]:
-        return y.double().cpu().numpy(), pool[slots.long()].double().cpu().numpy()
+    def back(self, y: Tensor, S: Any, pool: Tensor, slots: Tensor) -> tuple[Array, Array]:
+        """The outputs, and the new states; the whole pool, if S is one."""
+        left = pool if is_pool(S) else pool[slots.long()]
+        return y.double().cpu().numpy(), left.double().cpu().numpy()
 
     # --- convolution ---
 
     def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
         pool, slots = self.held(M)
         y = conv_step(pool, *self.given(u), slots=slots, **self._taps(params))  # type: ignore[arg-type]
-        return self.back(y, pool, slots)
+        return self.back(y, M, pool, slots)
 
     def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
         return self._conv(M, u, None, params)
@@ -86,22 +91,22 @@ class Kernels:
     def _conv(self, M: Array, u: Array, live: Array | None, params: Any) -> tuple[Array, Array]:
         pool, slots = self.held(M)
         y = conv_window(pool, *self.given(u), slots=slots, live=self.exact(live), **self._taps(params))  # type: ignore[arg-type]
-        return self.back(y, pool, slots)
+        return self.back(y, M, pool, slots)
 
     def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Array:
         pool, slots = self.held(M)
         y = conv_tree(pool, *self.given(u), self.exact(parents), slots=slots, **self._taps(params))  # type: ignore[arg-type, call-arg]
-        return self.back(y, pool, slots)[0]
+        return self.back(y, M, pool, slots)[0]
 
     def conv_commit(self, M: Array, u: Array, advanced: Array) -> Array:
         pool, slots = self.held(M)
         conv_commit(pool, *self.given(u), advanced=self.exact(advanced), slots=slots)  # type: ignore[arg-type]
-        return self.back(pool, pool, slots)[1]
+        return self.back(pool, M, pool, slots)[1]
 
     def conv_commit_path(self, M: Array, u: Array, path: Array) -> Array:
         pool, slots = self.held(M)
         conv_commit(pool, *self.given(u), path=self.exact(path), slots=slots)  # type: ignore[arg-type]
-        return self.back(pool, pool, slots)[1]
+        return self.back(pool, M, pool, slots)[1]
 
     def _taps(self, params: Any) -> dict[str, Any]:
         return {"weight": self.exact(params.weight), "bias": self.exact(params.bias), "activation": params.activation}
@@ -114,7 +119,7 @@ class Kernels:
             y = kernel(
                 pool, *self.ssd_inputs(window, params), slots=slots, live=self.exact(live), **self.ssd_rest(window, params)
             )
-            return self.back(y, pool, slots)
+            return self.back(y, S, pool, slots)
 
         return scan
 
@@ -122,7 +127,7 @@ class Kernels:
         pool, slots = self.held(S)
         inputs = (*self.ssd_inputs(window, params), self.exact(ancestors))
         y = ssd_tree_scan(pool, *inputs, slots=slots, **self.ssd_rest(window, params))
-        return self.back(y, pool, slots)[0]
+        return self.back(y, S, pool, slots)[0]
 
     def ssd_inputs(self, window: Any, params: Any) -> list[Any]:
         x, dt, B, C = self.given(window.x, window.dt, window.B, window.C)
@@ -153,7 +158,7 @@ class Kernels:
             tokens = mapped(lambda a: a[0], run)
             inputs, rest = reads(tokens, params)
             y = kernel(pool, *inputs, self.exact(bounds), fresh=self.exact(fresh), slots=slots, **rest)
-            return self.back(y[None], pool, slots)
+            return self.back(y[None], S, pool, slots)
 
         return scan
 
@@ -164,7 +169,7 @@ class Kernels:
             pool, x, dt, self.exact(params.A), B, C, D=self.exact(params.D), z=z,  # type: ignore[arg-type]
             dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots, live=self.exact(live),
         )  # fmt: skip
-        return self.back(y, pool, slots)
+        return self.back(y, S, pool, slots)
 
     def selective_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
@@ -173,19 +178,19 @@ class Kernels:
             pool, x, dt, self.exact(params.A), B, C, nearest(self.exact(ancestors)), D=self.exact(params.D), z=z,  # type: ignore[arg-type]
             dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots,
         )  # fmt: skip
-        return self.back(y, pool, slots)[0]
+        return self.back(y, S, pool, slots)[0]
 
     def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = self.held(S)
         inputs = (*self.delta_inputs(window), self.exact(ancestors))
         y = delta_tree(pool, *inputs, slots=slots, **self.delta_rest(params))
-        return self.back(y, pool, slots)[0]
+        return self.back(y, S, pool, slots)[0]
 
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
         def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
             pool, slots = self.held(S)
             inputs, how = self.delta_inputs(window), self.delta_rest(params)
-            return self.back(kernel(pool, *inputs, slots=slots, live=self.exact(live), **how), pool, slots)
+            return self.back(kernel(pool, *inputs, slots=slots, live=self.exact(live), **how), S, pool, slots)
 
         return scan
 
@@ -217,7 +222,7 @@ def adapter(device: str = "cuda") -> Adapter:
 
         def may(run: Callable[..., Any], how: NumericContract = contract, longest: int | None = None) -> Capability:
             sizes = {"w": (2, 8)} | ({"t": (1, longest)} if longest else {})
-            return Capability(run, how, Limits(sizes=sizes, reason="what one launch takes"))
+            return Capability(run, how, Limits(POOLS, sizes, reason="what one launch takes"))
 
         def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
             return replace(of, order="chunked", chunk=tokens)

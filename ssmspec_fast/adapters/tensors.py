@@ -9,6 +9,9 @@ from torch import Tensor
 
 from ssmspec_ref.shapes import Array
 
+POOLS: dict[str, tuple[str, ...]] = {"slots": ("rows", "shuffled", "padded")}
+"""Pools whose rows write where they read: other slots to write are not taken."""
+
 
 def exact(array: Array | None, device: str) -> Any:
     """Parameters, masks and indices unchanged; floats in fp32."""
@@ -31,6 +34,18 @@ def pooled(
     pool = torch.full((2 * len(rows), *rows.shape[1:]), between, dtype=dtype, device=device)
     pool[slots] = torch.tensor(rows, device=device).to(dtype)
     return pool, slots
+
+
+def is_pool(rows: Any) -> bool:
+    """Whether a case gives a pool (`states`, `read` and `write`) in place of the states of its rows."""
+    return hasattr(rows, "states")
+
+
+def held(rows: Any, device: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The pool and the slots that a case gives; of rows, a pool with them in slots `apart`."""
+    if not is_pool(rows):
+        return pooled(rows, device, dtype)
+    return torch.tensor(rows.states, device=device).to(dtype), torch.tensor(rows.read, device=device)
 
 
 def mapped(function: Callable[[Array], Array], record: Any) -> Any:

@@ -9,23 +9,26 @@ l_i <- -inf for an end of sequence, while output < min_tokens        minimum len
 p   <- softmax(l / T); T = 0: the point mass at the first maximum    temperature                      (4)
 p   <- norm(the k most probable), ties by index                      top-k                            (5)
 p   <- norm(the fewest most probable whose mass is >= top_p)         top-p, ties by index             (6)
+p   <- norm(those with p_i >= min_p max p)                           min-p                            (7)
 
 Masked tokens have probability exactly 0. (5) and (6) act on distributions, so they run on fractions too. Exactly k tokens
 survive (5), so top-k 1 is greedy, even with ties.
 
-Source: (1) arXiv:1909.05858, section 4.1; (6) arXiv:1904.09751, section 3.1; the order is that of transformers and vLLM.
+Source: (1) arXiv:1909.05858, section 4.1; (6) arXiv:1904.09751, section 3.1; (7) arXiv:2407.01082, section 3; the order is
+that of transformers, and of vLLM but for (7), which it applies before (5). That differs only where top-p cuts too.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from ..checks import checked
 from ..errors import ParameterError, ProbabilityError, ShapeMismatch
-from ..shapes import LogitRow, Probs, WindowLogits
+from ..records import Record
+from ..shapes import Lengths, LogitRow, Probs, RowNumbers, WindowLogits
 from .distribution import Distribution, Number, check_tokens, distribution, normalised
 from .draft_tree import DraftTree
 
@@ -45,6 +48,7 @@ class Sampling:
     frequency: float = 0.0
     min_tokens: int = 0
     eos: frozenset[int] = frozenset()
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         for name, (low, high, needed) in DOMAINS.items():
@@ -61,13 +65,32 @@ DOMAINS: dict[str, tuple[Number, Number, str]] = {
     "presence": (-LARGEST, LARGEST, "a finite number"),
     "frequency": (-LARGEST, LARGEST, "a finite number"),
     "min_tokens": (0, math.inf, "0 or more"),
+    "min_p": (0, 1, "a number in [0, 1]; 0 keeps every token"),
 }
 """The smallest and largest allowed value of each setting."""
 
 
+@dataclass(frozen=True)
+class RowSettings(Record):
+    """The sampling settings of every row of a batch, as `Sampling` has them for one."""
+
+    temperature: RowNumbers
+    top_k: Lengths
+    top_p: RowNumbers
+    min_p: RowNumbers
+    repetition: RowNumbers
+    presence: RowNumbers
+    frequency: RowNumbers
+    min_tokens: Lengths
+
+    def of(self, row: int, eos: frozenset[int]) -> Sampling:
+        """The settings of one row. Raises: ParameterError for a value outside its domain."""
+        return Sampling(eos=eos, **{field.name: getattr(self, field.name)[row].item() for field in fields(self)})
+
+
 @checked
 def process(logits: LogitRow, prompt: Sequence[int], output: Sequence[int], sampling: Sampling) -> Probs:
-    """The distribution of the next token: equations (1) to (6) of the module.
+    """The distribution of the next token: equations (1) to (7) of the module.
 
     Raises: ProbabilityError (NaN or +inf in the logits, every token masked), ParameterError (a token outside the vocabulary),
     ShapeMismatch, PrecisionError.
@@ -83,7 +106,7 @@ def process(logits: LogitRow, prompt: Sequence[int], output: Sequence[int], samp
     p: Sequence[Number] = softmax(seen, sampling.temperature).tolist()  # (4)
     if sampling.top_k:
         p = top_k(p, sampling.top_k)  # (5)
-    return np.array(top_p(p, sampling.top_p), dtype=np.float64)  # (6)
+    return np.array(min_p(top_p(p, sampling.top_p), sampling.min_p), dtype=np.float64)  # (6) (7)
 
 
 @checked
@@ -148,6 +171,16 @@ def top_p(p: Distribution, share: Number) -> list[Number]:
         kept.append(token)
         before = before + row[token]
     return _only(row, kept)
+
+
+def min_p(p: Distribution, share: Number) -> list[Number]:
+    """The tokens whose probability is at least `share` of the largest, renormalised (7); 0 keeps every token.
+
+    Raises: ProbabilityError, ParameterError.
+    """
+    _demand("min_p", share, 0 <= share <= 1, "a number in [0, 1]")
+    row = distribution("p", p)
+    return _only(row, [i for i, x in enumerate(row) if x >= share * max(row)]) if share else row
 
 
 def _ranked(row: list[Number]) -> list[int]:

@@ -68,13 +68,13 @@ def bigram_table(model: DraftModel[S], start: S, vocabulary: int, rows: int, tok
 
 
 @checked
-def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Sequence:
+def prompt_lookup(history: Sequence, tokens: int, longest: int = 3, first: bool = False) -> Sequence:
     """The tokens that followed the last earlier occurrence of the longest repeated suffix: at most `tokens` tokens, maybe
     none.
 
-    For n = longest .. 1: key = history[-n:]; find its most recent earlier occurrence; return what follows it.
+    For n = longest .. 1: key = history[-n:]; find its most recent earlier occurrence, or its `first`; return what follows.
 
-    Any choice of the occurrence is lossless, because the target verifies the draft.
+    Any choice of the occurrence is lossless, because the target verifies the draft. Engines take either.
 
     Raises: ParameterError (tokens or longest below 1, an empty history).
     Source: prompt lookup decoding (cited in Snakes and Ladders, footnote 3).
@@ -82,7 +82,8 @@ def prompt_lookup(history: Sequence, tokens: int, longest: int = 3) -> Sequence:
     _positive(tokens=tokens, longest=longest, history=len(history))
     for n in range(min(longest, len(history) - 1), 0, -1):
         key = history[-n:]
-        for start in range(len(history) - n - 1, -1, -1):
+        starts = range(len(history) - n)
+        for start in starts if first else reversed(starts):
             if np.array_equal(history[start : start + n], key):
                 return history[start + n : start + n + tokens].copy()
     return np.zeros(0, dtype=np.int64)

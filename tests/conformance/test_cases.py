@@ -121,8 +121,10 @@ def test_drawn_values_are_exact_in_the_declared_formats(specification: Specifica
     for case in list(specification.cases("smoke", Limits()))[:4]:
         drawn = [leaf for leaf in leaves(specification.draw(case, BF16)) if isinstance(leaf, np.ndarray)]
         floats = [a for a in drawn if a.dtype == np.float64]
-        assert floats or specification.operation in ("acceptance.greedy", "generate.greedy")  # tokens only
-        form = "fp32" if specification.operation == "acceptance.sampled" else "bf16"  # laws and noise have one format
+        tokens = ("acceptance.greedy", "generate.greedy", "attention.positions", "draft.lookup", "draft.png")
+        assert floats or specification.operation in tokens
+        settled = specification.operation in ("acceptance.sampled", "acceptance.process_rows")  # laws, noise and settings
+        form = "fp64" if specification.operation.endswith("_rows") else "fp32" if settled else "bf16"
         assert all(np.array_equal(stored(a, form), a) for a in floats)
 
 

@@ -273,3 +273,9 @@ def test_bad_trees_and_paths_are_refused() -> None:
         static_tree.draft_tree(MODEL, START, 5, (-1,) + (0,) * 8)
     with pytest.raises(ParameterError, match="vocabulary"):
         beam_tree.beam_tree(MODEL, START, 5, 8, 2)
+
+
+def test_prompt_lookup_may_take_the_first_occurrence() -> None:
+    text = history(1, 2, 3, 8, 1, 2, 4, 9, 1, 2)
+    assert ngram.prompt_lookup(text, 2).tolist() == [4, 9]
+    assert ngram.prompt_lookup(text, 2, first=True).tolist() == [3, 8]

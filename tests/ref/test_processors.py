@@ -293,3 +293,25 @@ def test_tokens_rows_and_types_outside_the_contract_are_refused():
 def test_what_the_filters_leave_is_a_distribution_again():
     p = [Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)]
     assert mass(processors.top_k(p, 2)) == mass(processors.top_p(p, Fraction(3, 5))) == 1
+
+
+def test_min_p_keeps_what_has_a_share_of_the_largest_and_divides_again() -> None:
+    p = [0.5, 0.3, 0.15, 0.05]
+    assert processors.min_p(p, 0) == p
+    assert processors.min_p(p, 0.3) == pytest.approx([0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0])
+    assert processors.min_p(p, 1) == [1, 0, 0, 0]
+    with pytest.raises(ParameterError, match=r"min_p is 1\.5"):
+        processors.Sampling(min_p=1.5)
+
+
+def test_min_p_after_top_p_acts_on_what_is_left() -> None:
+    logits = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
+    one = processors.process(logits, [], [], processors.Sampling(top_p=0.65, min_p=0.7))
+    assert one == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_each_row_has_its_own_settings() -> None:
+    ones, counts = np.ones(2), np.zeros(2, dtype=np.int64)
+    rows = processors.RowSettings(np.array([1.0, 0.0]), counts, ones, np.array([0.0, 0.5]), ones, 0 * ones, 0 * ones, counts)
+    assert rows.of(0, frozenset()) == processors.Sampling()
+    assert rows.of(1, frozenset((3,))) == processors.Sampling(temperature=0, min_p=0.5, eos=frozenset((3,)))

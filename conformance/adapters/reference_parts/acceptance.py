@@ -11,7 +11,7 @@ from ssmspec_ref.accept.sampled import sampled
 from ssmspec_ref.contract import FLOAT64, Capability, Subject
 from ssmspec_ref.shapes import Array
 
-from .processors import process
+from .processors import process, process_rows
 
 Runs = tuple[Array, Array, Array, Array]
 
@@ -20,6 +20,12 @@ def accept_greedy(tokens: Array, parents: Array, choice: Array, budget: Array, e
     swept = zip(*greedy.sweep(tokens, parents, choice), strict=True)
     runs = [Emitted(tuple(map(int, said[:n])), tuple(map(int, path[:n]))) for said, path, n in swept]
     return padded(runs, tokens.shape[1], budget, eos)
+
+
+def accept_logits(tokens: Array, parents: Array, logits: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+    """The choice is the first token that no other exceeds."""
+    above = logits[..., None, :] > logits[..., None]
+    return accept_greedy(tokens, parents, (~above.any(axis=3)).argmax(axis=2), budget, eos)
 
 
 def accept_sampled(
@@ -54,7 +60,13 @@ def padded(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...])
 
 
 def subject() -> Subject:
-    rules: dict[str, Any] = {"greedy": accept_greedy, "sampled": accept_sampled, "process": process}
+    rules: dict[str, Any] = {
+        "greedy": accept_greedy,
+        "greedy_logits": accept_logits,
+        "sampled": accept_sampled,
+        "process": process,
+        "process_rows": process_rows,
+    }
     return Subject(
         "acceptance",
         {f"acceptance.{name}": Capability(rule, FLOAT64) for name, rule in rules.items()},

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref import tree
 from ssmspec_ref.contract import FLOAT64, Capability, Subject
-from ssmspec_ref.shapes import Ancestors, Array, Lengths, Path
+from ssmspec_ref.shapes import Ancestors, Array, Lengths, Parents, Path
 
 
 def verify_tree(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any) -> Array:
@@ -25,6 +26,11 @@ def verify_tree(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Arra
     return np.einsum("bthl, blhe -> bthe", weight, values)
 
 
+def positions(length: Lengths, parents: Parents) -> Array:
+    """The length and the number of ancestors."""
+    return np.asarray(length[:, None] + tree.ancestors(parents).sum(axis=2) - 1)
+
+
 def compact(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
     """Computes the source of every slot, then gathers."""
     slots, t = K.shape[1], path.shape[1]
@@ -39,6 +45,7 @@ def compact(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Arr
 
 def subject() -> Subject:
     operations: dict[str, Any] = {"attention.verify_tree": verify_tree, "attention.compact": compact}
+    operations["attention.positions"] = positions
     return Subject(
         "dense attention",
         {name: Capability(run, FLOAT64) for name, run in operations.items()},

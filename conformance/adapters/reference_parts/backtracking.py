@@ -64,7 +64,8 @@ class Backtracking:
 
 SEQUENTIAL, AT_ONCE = FLOAT64, replace(FLOAT64, order="output_only")
 BUFFER = ReplayBuffer(capacity=15, window=7)
-LIMITS = {"replay buffer": Limits(sizes={"t": (1, BUFFER.window)}, reason="its rings are made for windows of 7 tokens")}
+AGAIN = {"verify": ("once", "twice")}
+LIMITS = {"replay buffer": Limits(AGAIN, {"t": (1, BUFFER.window)}, reason="its rings are made for windows of 7 tokens")}
 PATHS: dict[str, tuple[Any, NumericContract, bool]] = {
     "snapshots": (snapshots, SEQUENTIAL, True),
     "joint attainment": (joint, SEQUENTIAL, False),
@@ -79,7 +80,7 @@ def subjects() -> tuple[Subject, ...]:
     made = []
     for name, (path, contract, trees) in PATHS.items():
         run = partial(Backtracking, path)
-        capability = Capability(run, contract, LIMITS.get(name, Limits()))
+        capability = Capability(run, contract, LIMITS.get(name, Limits(AGAIN)))
         capabilities = {"speculate.chain": capability} | ({"speculate.tree": capability} if trees else {})
         made.append(
             Subject(name, capabilities, {"speculate": "it verifies chains only", "": "another part of the reference"})

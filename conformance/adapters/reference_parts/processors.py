@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ssmspec_ref.accept.processors import RowSettings
 from ssmspec_ref.shapes import Array
 
 
@@ -31,6 +32,17 @@ def process(
     if top_p < 1:
         p = only(p, (ahead(p) * p[:, None]).sum(axis=2) < top_p)
     return p
+
+
+def process_rows(logits: Array, prompt: Array, output: Array, settings: RowSettings, eos: tuple[int, ...]) -> Array:
+    """Each row by itself; what min-p keeps is at least a share of every probability."""
+    made = []
+    for b in range(len(logits)):
+        one, s = slice(b, b + 1), {name: a[b].item() for name, a in vars(settings).items()}
+        least = s.pop("min_p")
+        p = process(logits[one], prompt[one], output[one], **s, eos=eos)
+        made.append(only(p, (p[:, :, None] >= least * p[:, None]).all(axis=2)) if least else p)
+    return np.concatenate(made)
 
 
 def law(logits: Array, temperature: float) -> Array:

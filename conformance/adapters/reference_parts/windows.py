@@ -73,10 +73,11 @@ def alone(window: Any, params: Any) -> tuple[Mixer, MixerInputs]:
 
 def subjects() -> tuple[Subject, ...]:
     """Snapshots, activation replay and the ring, for each recurrence that is tested over several windows."""
-    short = Limits(sizes={"t": (1, RING.window)}, reason="its rings are made for windows of 17 tokens")
+    again = {"verify": ("once", "twice")}
+    short = Limits(again, {"t": (1, RING.window)}, reason="its rings are made for windows of 17 tokens")
     made: list[tuple[str, str, Callable[..., Any], Any, Limits]] = [
-        ("snapshots", "verify_snapshots", partial(Bare, snapshots), SEQUENTIAL, Limits()),
-        ("activation replay", "verify_replay", partial(Bare, activation_replay), AT_ONCE, Limits()),
+        ("snapshots", "verify_snapshots", partial(Bare, snapshots), SEQUENTIAL, Limits(again)),
+        ("activation replay", "verify_replay", partial(Bare, activation_replay), AT_ONCE, Limits(again)),
         ("replay buffer", "buffered_verify", partial(Bare, RING), AT_ONCE, short),
         ("buffered step, output only", "buffered_step", partial(Stepping, "step_output_only"), AT_ONCE, Limits()),
         ("buffered step, state", "buffered_step", partial(Stepping, "step_state_and_output"), AT_ONCE, Limits()),

@@ -1,6 +1,7 @@
 """Rings, snapshots and replay that lose or keep what they should not, over the reference's paths."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,38 @@ class ReplaysThePrefix(Bare):
         super().commit(*prefix(advanced, path))
 
 
+class KeepsTheFirstWindow(Bare):
+    """A window that is verified twice is committed with the tokens of the first time. Bug class SCHED."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+        self.first: Any = None
+
+    def verify(self, window: Any, parents: Parents | None = None) -> Array:
+        y = super().verify(window, parents)
+        assert self.inner is not None
+        self.first = self.first or self.inner.pending
+        return y
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert self.inner is not None
+        self.inner.pending, self.first = self.first, None
+        super().commit(advanced, path)
+
+
+class ReplaysWhenVerified(Bare):
+    """What was accepted is replayed by each verification, so that a second one replays it twice. Bug class REPLAY."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(activation_replay, S, params)
+
+    def verify(self, window: Any, parents: Parents | None = None) -> Array:
+        y = super().verify(window, parents)
+        assert self.inner is not None
+        self.inner.kept = replace(self.inner.kept, state=self.inner.pending.state)
+        return y
+
+
 def prefix(advanced: Lengths, path: Path) -> tuple[Lengths, Path]:
     """The first tokens of a window as what was accepted."""
     first = np.arange(path.shape[1])
@@ -100,9 +133,11 @@ WRONG: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("buffered_step", DropsTheLast),
     ("verify_snapshots", RestingRowsAdvance),
     ("verify_replay", ReplaysThePrefix),
+    ("verify_snapshots", KeepsTheFirstWindow),
+    ("verify_replay", ReplaysWhenVerified),
 )
 """The operation of each."""
-LIMITS = Limits(sizes={"t": (1, RING.window)}, reason="as the ring of the reference")
+LIMITS = Limits({"verify": ("once", "twice")}, sizes={"t": (1, RING.window)}, reason="as the ring of the reference")
 
 
 def subject(operation: str, build: Any, rule: str = "ssd") -> Subject:

@@ -113,6 +113,13 @@ class MasksLastPads(Right):
         return super().forward(u, live)
 
 
+class MasksTheFirstCall(Right):
+    """The mask of padding is read in the first call only; a padded prompt comes in two."""
+
+    def forward(self, u: Array, live: Any = None) -> Array:
+        return super().forward(u, None if self.past else live)
+
+
 class AssumesEps(Right):
     """The norm adds 1e-5, whatever the layer says."""
 
@@ -146,6 +153,7 @@ REACH: dict[Callable[..., Any], str] = {
     UndoesWholeCalls: "layer.rollback",
     UndoesOneCall: "layer.rollback",
     MasksLastPads: "layer.left_pad",
+    MasksTheFirstCall: "layer.right_pad",
     AssumesEps: "layer.prefill",
     LosesStateAt64: "layer.prefill",
 }

@@ -21,6 +21,7 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...judge.draw import DEAD, Draw
 from ..production import rows
+from ..slots import with_slots
 from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
 from . import RECURRENCES
 from .recurrence import Recurrence
@@ -68,26 +69,28 @@ class Packed:
 
     @cached_property
     def specification(self) -> Specification:
-        return Specification(
-            operation=f"{self.of.name}.scan_packed",
-            base={**self.of.base, "b": 5},
-            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
-            options={"fresh": ("some", "none"), **self.of.options},
-            rare={"lengths": ("turns", "gaps", "whole"), **DEAD},
-            families=("gentle", "normal", "strong"),
-            sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
-            draw=self.draw,
-            expect=self.expect,
-            run=pure,
-            ok=self.of.ok,
-            further=(*FURTHER, *self.of.largest),
-            production=(
-                *self.of.production,
-                *rows({**self.of.tiny, "t": 3}),
-                *whole(self.of.tiny, (63, 127, 128)),
-                *DEAD_STATES,
-            ),
-            deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
+        return with_slots(
+            Specification(
+                operation=f"{self.of.name}.scan_packed",
+                base={**self.of.base, "b": 5},
+                rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
+                options={"fresh": ("some", "none"), **self.of.options},
+                rare={"lengths": ("turns", "gaps", "whole"), **DEAD},
+                families=("gentle", "normal", "strong"),
+                sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
+                draw=self.draw,
+                expect=self.expect,
+                run=pure,
+                ok=self.of.ok,
+                further=(*FURTHER, *self.of.largest),
+                production=(
+                    *self.of.production,
+                    *rows({**self.of.tiny, "t": 3}),
+                    *whole(self.of.tiny, (63, 127, 128)),
+                    *DEAD_STATES,
+                ),
+                deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
+            )
         )
 
 

@@ -18,6 +18,7 @@ from ssmspec_ref.tree import paths as tree_paths
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
 from ..kinds.weights import Kind
+from ..slots import with_slots
 from ..specification import Arguments, Further, Specification, expecting, pure, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
 
@@ -130,7 +131,7 @@ class Recurrence:
             shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
-            return Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
+            return with_slots(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
 
         definition = self.definition
         return (

@@ -8,8 +8,8 @@
 
 Compared are the outputs at every token or node of every window, and the state after each commit, with plain decoding of the
 accepted tokens, as in `speculate` but without the convolution. Reading the state replays or flushes; with `read=last` nothing
-does so before the end. `beside` and `between` are as in `speculate`. Sizes: t tokens of a window, or nodes of a tree; j
-windows.
+does so before the end. `beside`, `between` and `verify` are as in `speculate`. Sizes: t tokens of a window, or nodes
+of a tree; j windows.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ from ..specification import (
     without_tokens,
     without_tokens_of,
 )
-from ..speculate import ACCEPT, ALONE, BESIDE, BETWEEN, RARE, RUN, STAIRS, accepted, chain_between
+from ..speculate import ACCEPT, ALONE, BESIDE, BETWEEN, DROPPED, RARE, RUN, STAIRS, TWICE, accepted, chain_between
 from . import RECURRENCES
 from .paths import LONGEST, back, behind, ends, paths
 from .recurrence import Recurrence
@@ -52,13 +52,15 @@ from .recurrence import Recurrence
 
 @dataclass(frozen=True)
 class Round:
-    """One window, the tokens accepted of it, and whether the state is read after it."""
+    """One window, the tokens accepted of it, and whether the state is read after it; and a window with other tokens that is
+    verified before it and dropped, if there is one."""
 
     window: Any
     parents: Parents | None
     advanced: Lengths
     path: Path
     read: bool = True
+    dropped: Any = None
 
 
 class Numbered(Draw):
@@ -94,7 +96,8 @@ class Windows:
         if parents is not None:
             window = poisoned(window, tree.live(tree.ancestors(parents)), draw.dead)
         read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
-        return Round(window, parents, advanced, path, read)
+        dropped = self.of.window(Numbered(draw, -1 - number)) if draw.options.get("verify") == "twice" else None
+        return Round(window, parents, advanced, path, read, dropped)
 
     def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         """Plain decoding from the first state: of the accepted tokens, and of each path after them."""
@@ -198,6 +201,7 @@ class Windows:
             *production_rows({**tiny, **few}, options={"accept": "all"}),
             ({**wide, **few, "b": 1}, {"accept": "all"}, "gentle"),
             ({**tiny, **HISTORY}, SETTLED, "gentle"),
+            *TWICE,
         )
         rests: Further = ({**tiny, "b": 2, "t": 4, "j": 18}, {"accept": "rests", "read": "last"}, "gentle")
         long: tuple[Further, ...] = (({**tiny, **HISTORY, "b": 3}, {"read": "last"}, "gentle"),)
@@ -208,19 +212,19 @@ class Windows:
         )
         steps: tuple[Further, ...] = tuple((without_tokens(sizes), {}, family) for sizes, _, family in tiles)
         return (
-            made("verify_snapshots", options=chain, further=(*FURTHER, *tiles, BESIDE), rare=beside),
+            made("verify_snapshots", options=chain, further=(*FURTHER, *tiles, BESIDE), rare=beside | DROPPED),
             made(
                 "verify_replay",
                 options={**TREE, **chain},
                 further=(*CHAINS, *FURTHER, *tiles, TALL, ALONE, BESIDE, BETWEEN),
                 production=(*production, ({**tiny, **HISTORY}, {**SETTLED, "tree": "none"}, "gentle"), *DEAD_NODES),
-                rare=beside | {"between": ("trees", "chains"), **DEAD},
+                rare=beside | {"between": ("trees", "chains"), **DROPPED, **DEAD},
             ),
             made(
                 "buffered_verify",
                 options=chain,
                 further=(*FURTHER, *tiles, LONG, STAIRS, RESTS, BESIDE),
-                rare=RESTING,
+                rare=RESTING | DROPPED,
                 production=(*production, rests),
             ),
             made(
@@ -258,6 +262,8 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     beside = [capability.run(other, params) for other in others]
     poison(subject)
     for each, turned in zip(rounds, rounds[::-1], strict=True):
+        if each.dropped is not None:
+            subject.verify(each.dropped, each.parents)
         came.append(copied(subject.verify(each.window, each.parents)))
         for other in beside:
             other.verify(turned.window, turned.parents)

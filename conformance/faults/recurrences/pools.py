@@ -1,0 +1,116 @@
+"""Pools of slots read or written in the wrong place: by the row, by padding, or where another sequence lies."""
+
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import conv, delta, selective, ssd
+from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.shapes import Array, Lengths, Mask
+from ssmspec_ref.slots import Pool
+
+from ...adapters.reference_parts.pools import WAYS, pooled
+from ..single import Wrong, adapter_of
+from .packed import right as right_packed
+
+
+def states(held: Any) -> tuple[Array, Array, Array] | None:
+    """The states, the slots that are read and those that are written, as arrays to change; None for rows."""
+    return (held.states.copy(), held.read, held.write) if isinstance(held, Pool) else None
+
+
+def padding_in_the_last_slot(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
+    """The slot of padding, -1, is an index from the end: padding advances the last slot. Bug class PAD-SLOT."""
+    if (given := states(S)) is None:
+        return ssd.step(S, token, params)
+    pool, read, write = given
+    y, pool_rows = ssd.step(pool[read], token, params)
+    pool[write] = pool_rows
+    return y, pool
+
+
+def padding_in_slot_zero(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
+    """Padding reads and writes slot 0, as if that slot was always free. Bug class PAD-SLOT."""
+    if (given := states(S)) is None:
+        return delta.scan(S, window, params)
+    pool, read, write = given
+    y, rows = delta.scan(pool[np.maximum(read, 0)], window, params)
+    pool[np.maximum(write, 0)] = rows
+    return y, pool
+
+
+def writes_where_it_reads(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
+    """The new state goes to the slot that was read, so that a shared prefix is advanced. Bug class PREFIX-CKPT."""
+    if (given := states(S)) is None:
+        return ssd.scan(S, window, params)
+    pool, read, _ = given
+    live = read >= 0
+    y, rows = ssd.scan(S.rows, window, params)
+    pool[read[live]] = rows[live]
+    return y, pool
+
+
+def row_is_slot(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Array]:
+    """Row r reads slot r. Bug class SLOT-SCOPE."""
+    if isinstance(S, Pool):
+        rows = np.arange(len(S.read))
+        S = Pool(S.states, np.where(S.read < 0, -1, rows), np.where(S.write < 0, -1, rows))
+    came: tuple[Array, Array] = pooled(selective.scan)(S, window, params, live)
+    return came
+
+
+def clears_the_free(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
+    """Slots that no row of the batch names are cleared, although sequences that wait lie there. Bug class SLOT-SCOPE."""
+    y, after = pooled(conv.scan)(M, u, params)
+    if isinstance(M, Pool):
+        after[np.setdiff1d(np.arange(len(after)), M.write)] = 0.0
+    return y, after
+
+
+class KeepsTheSlots:
+    """The slots of the first call are used in later ones, as in a graph that was captured once. Bug class SLOT-SCOPE."""
+
+    __name__ = "keeps_the_slots"
+
+    def __init__(self) -> None:
+        self.slots: dict[tuple[int, ...], Array] = {}
+
+    def __call__(self, M: Any, u: Array, advanced: Lengths) -> Array:
+        if not isinstance(M, Pool):
+            return conv.commit(M, u, advanced)
+        slots = self.slots.setdefault((len(M.states), *u.shape), M.write.copy())
+        pool = M.states.copy()
+        live = slots >= 0
+        pool[slots[live]] = conv.commit(pool[slots], u, advanced)[live]
+        return pool
+
+
+def counts_padding_in(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """The slots of a packed run are counted over its live sequences only. Bug class SLOT-SCOPE."""
+    if not isinstance(S, Pool):
+        return right_packed("ssd", S, run, bounds, fresh, params)
+    live = S.write[S.write >= 0]
+    slots = np.full_like(S.write, -1)
+    slots[: len(live)] = live
+    pool = S.states.copy()
+    y, rows = right_packed("ssd", np.where((slots >= 0)[:, None, None, None], pool[slots], 0.0), run, bounds, fresh, params)
+    pool[slots[slots >= 0]] = rows[slots >= 0]
+    return y, pool
+
+
+FAULTS: tuple[Wrong, ...] = tuple(
+    (run, operation, bug_class, FLOAT64, WAYS)
+    for run, operation, bug_class in (
+        (padding_in_the_last_slot, "ssd.step", "PAD-SLOT"),
+        (padding_in_slot_zero, "delta.scan", "PAD-SLOT"),
+        (writes_where_it_reads, "ssd.scan", "PREFIX-CKPT"),
+        (row_is_slot, "selective.scan_masked", "SLOT-SCOPE"),
+        (clears_the_free, "conv.scan", "SLOT-SCOPE"),
+        (KeepsTheSlots(), "conv.commit", "SLOT-SCOPE"),
+        (counts_padding_in, "ssd.scan_packed", "SLOT-SCOPE"),
+    )
+)
+
+
+def adapter() -> Adapter:
+    return adapter_of("pools", FAULTS)

@@ -1,0 +1,210 @@
+"""A layer's states over their life: what a server does with them between two requests.
+
+A script (`script`) begins prompts over a cache of prefixes, feeds tokens, forks, ends sequences, evicts, exports a state and
+takes it in another slot or server. Compared are the outputs of all that is fed and the states at the end, with plain decoding
+of each sequence from its first token; which prefix was found, as a number; and by bits, without a bound, that a fork and a
+state that was exported and taken equal the state that was there. What is saved or exported is a copy: it does not follow what
+is fed later. Sizes: b slots of a server, t tokens fed at once at most, j steps.
+"""
+
+from functools import cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from ssmspec_ref import error_bounds
+from ssmspec_ref.contract import Capability, NumericContract
+from ssmspec_ref.layers import mixer
+from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.records import concat
+from ssmspec_ref.registry import Rows
+from ssmspec_ref.shapes import Array
+
+from ...cases import Case
+from ...judge.draw import Draw
+from ..kinds.weights import Kind
+from ..recurrences import KINDS, RECURRENCES
+from ..specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders, poison
+from . import script
+from .script import Place, Step
+
+BLOCK = {"four": 4, "one": 1, "seven": 7}
+
+
+def drawing(others: dict[str, str]) -> Any:
+    """Draw a case; options of the layer's projections, which are not read, have their defaults."""
+
+    def draw_with(case: Case, contract: NumericContract) -> Arguments:
+        draw = Draw(Case(case.operation, case.sizes, {**others, **case.options}, case.family, case.seed), contract)
+        kind, block = KINDS[draw.options["kind"]], BLOCK[draw.options["block"]]
+        layer = kind.between(draw, kind.layer(draw).mixer)
+        (b, t, j), rng = draw.shape("b t j"), np.random.default_rng(of_case(case))
+        steps = list(script.drawn(rng, draw.options["script"], j, b, t, block))
+        return layer, b, block, script.with_inputs(steps, words(draw, layer))
+
+    return draw_with
+
+
+def words(draw: Draw, layer: Mixer) -> MixerInputs:
+    """The inputs of every word of the vocabulary, as one window."""
+    draw = Draw(draw.case, draw.contract, b=1, t=script.VOCABULARY)
+    pre = draw.array("pre", (1, script.VOCABULARY, layer.conv.weight.shape[0]))
+    return MixerInputs(pre, KINDS[draw.options["kind"]].gates(draw, 0))
+
+
+def of_case(case: Case) -> int:
+    """The seed of a script: the same for all inputs of a case, which are written to the same arrays."""
+    return crc32(f"{sorted(case.sizes.items())} {sorted(case.options.items())} {case.family}".encode())
+
+
+def run(capability: Capability, arguments: Arguments) -> Came:
+    """What begins, feeds, forks and moves give, in their order; then the states of all sequences that are left."""
+    layer, slots, block, steps = arguments
+    servers = {step.server: None for step in steps}
+    running = {server: capability.run(layer, slots, block) for server in servers}
+    came: list[Any] = []
+    exports: dict[int, tuple[Any, tuple[Array, ...]]] = {}
+    left: dict[Place, None] = {}
+    for step in steps:
+        server = running[step.server]
+        match step.do:
+            case "begin":
+                came.append(np.array([float(server.begin(step.slot, step.tokens))]))
+                left[step.server, step.slot] = None
+            case "feed":
+                came.append(copied(server.feed(step.slot, step.tokens, step.inputs)))
+            case "fork":
+                before = _state(server, step.slot)
+                server.fork(step.slot, step.to)
+                came.append(same(before, _state(server, step.to), _state(server, step.slot)))
+                left[step.server, step.to] = None
+            case "export":
+                exports[step.to] = server.export(step.slot), _state(server, step.slot)
+            case "take":
+                held, before = exports[step.to]
+                server.take(step.slot, held)
+                came.append(same(before, _state(server, step.slot)))
+                left[step.server, step.slot] = None
+            case "end":
+                server.end(step.slot)
+                del left[step.server, step.slot]
+            case "evict":
+                server.evict()
+        poison(server)
+    for server, slot in left:
+        came += _state(running[server], slot)
+    return Came(tuple(came))
+
+
+def _state(server: Any, slot: int) -> tuple[Array, ...]:
+    return tuple(map(copied, server.state(slot)))
+
+
+def same(first: tuple[Array, ...], *others: tuple[Array, ...]) -> Array:
+    """1 if all states have the bits of the first, otherwise 0."""
+    equal = all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for other in others
+        for a, b in zip(first, other, strict=True)
+    )
+    return np.array([float(equal)])
+
+
+def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    """Plain decoding of every sequence from its first token, in one run."""
+    layer, _, _, steps = arguments
+    found: list[Expected] = []
+    sequences: dict[Place, MixerInputs | None] = {}
+    exports: dict[int, MixerInputs | None] = {}
+    for number, step in enumerate(steps):
+        place = step.server, step.slot
+        match step.do:
+            case "begin":
+                sequences[place] = step.inputs
+                found.append(_number(f"tokens found by step {number}", step.found))
+            case "feed":
+                assert step.inputs is not None
+                before = sequences[place]
+                whole = step.inputs if before is None else concat(before, step.inputs)
+                sequences[place] = whole
+                found.append(_decoded(layer, whole, contract)[0](number, step))
+            case "fork":
+                sequences[step.server, step.to] = sequences[place]
+                found.append(_number(f"fork {number} equals its origin", 1))
+            case "export":
+                exports[step.to] = sequences[place]
+            case "take":
+                sequences[place] = exports[step.to]
+                found.append(_number(f"state taken by step {number} equals the exported one", 1))
+            case "end":
+                del sequences[place]
+    for (server, slot), whole in sequences.items():
+        assert whole is not None
+        found += _decoded(layer, whole, contract)[1](f"of slot {slot}, server {server}")
+    return found
+
+
+def _decoded(layer: Mixer, whole: MixerInputs, contract: NumericContract) -> Any:
+    """The outputs of the last tokens, and the states, of a sequence from its first token."""
+    zero: MixerState = mixer.new_state(layer, 1)
+    y, held = mixer.scan(zero, whole, layer)
+    bounds = [error_bounds.mixer.scan(zero, whole, layer, c) for c in (*orders(contract), *oracles(contract))]
+    error, _, left = (allowed([pair.error for pair in pairs], contract) for pairs in zip(*bounds, strict=True))
+    kind = RECURRENCES[layer.kind]
+
+    def outputs(number: int, step: Step) -> Expected:
+        assert step.tokens is not None
+        count = len(step.tokens)
+        return Expected(f"y of step {number}", kind.output[1], y[:, -count:], error[:, -count:])
+
+    def states(where: str) -> list[Expected]:
+        return [
+            Expected(f"M {where}", "b c w", held.M, np.zeros_like(held.M), state=True),
+            Expected(f"S {where}", kind.state, held.S, left, state=True, recurrent=True),
+        ]
+
+    return outputs, states
+
+
+def _number(name: str, value: float) -> Expected:
+    return Expected(name, "i", np.array([float(value)]), np.zeros(1))
+
+
+FURTHER: tuple[Further, ...] = (
+    ({"j": 40}, {"script": "mixed"}, "gentle"),
+    ({"b": 2, "j": 30}, {"script": "prefix", "block": "one"}, "gentle"),
+    ({"b": 5, "j": 30}, {"script": "fork"}, "gentle"),
+    ({"b": 2, "j": 30}, {"script": "move"}, "gentle"),
+    ({"b": 1, "j": 20}, {"script": "prefix"}, "gentle"),
+)
+"""Long scripts; slots that are used again and again; forks of forks; a single slot."""
+SOURCES = {
+    "": "bug classes PREFIX-CKPT, SLOT-REUSE, SLOT-SCOPE",
+    "block": "vllm-project/vllm#45238",
+    "script": "sgl-project/sglang#23773; ggml-org/llama.cpp#28120",
+}
+
+
+@cache
+def _specification(kind: Kind) -> Specification:
+    kept = {name: kind.options[name] for name in (*kind.read, "conv_bias", "conv_act")}
+    others = {name: values[0] for name, values in kind.options.items() if name not in kept}
+    return Specification(
+        operation="life.states",
+        base={**kind.base, "b": 3, "t": 4, "j": 9},
+        rows=({"t": 1}, {"t": 9}, {"j": 16}, {"w": 2}, {"b": 2}, *kind.rows),
+        options={"script": tuple(script.WAYS), "block": tuple(BLOCK), **kept, **kind.inside},
+        families=("gentle", "normal"),
+        sources=SOURCES,
+        draw=drawing(others),
+        expect=expect,
+        run=run,
+        ok=kind.ok,
+        fixed={"kind": kind.name},
+        further=FURTHER,
+        deep=(({"j": 150}, {"script": "mixed"}, "gentle"), ({"b": 17, "j": 100}, {"script": "mixed"}, "gentle")),
+    )
+
+
+SPECIFICATIONS = Rows(lambda: map(_specification, KINDS.values()))

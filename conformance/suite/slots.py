@@ -1,0 +1,100 @@
+"""Any operation with a state over a pool of slots, as engines call it: rows in any slots, padding, another slot to write.
+
+The first argument is a `ssmspec_ref.slots.Pool` instead of the states of the rows, and the pool is returned instead of their
+new states. Slots that no row writes must be unchanged, bit for bit; outputs of padding are not compared.
+
+    shuffled  rows in any order in a larger pool, each reads and writes one slot
+    padded    of three rows one is padding, in a batch of one row that row
+    apart     each row writes another slot than it reads, and the second reads what the first reads, as after a fork; in a
+              batch of three rows and more the last row writes where it reads
+
+In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.shapes import Array
+from ssmspec_ref.slots import Pool
+
+from ..cases import Case
+from ..judge.draw import Draw, stored
+from .specification import Arguments, Expected, Further, Specification
+
+SLOTS = {"slots": ("rows", "shuffled", "padded", "apart")}
+
+
+def with_slots(of: Specification) -> Specification:
+    """The specification of an operation with the option `slots`, which adapters must ask for (`contract.ASKED`)."""
+
+    def draw(case: Case, contract: NumericContract) -> Arguments:
+        S, *rest = of.draw(case, contract)
+        way = case.options.get("slots", "rows")
+        return S if way == "rows" else pool(Draw(case, contract), S, way), *rest
+
+    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        held, *rest = arguments
+        if not isinstance(held, Pool):
+            return of.expect(arguments, contract, used)
+        live = row_of_tokens(held.write >= 0, arguments) if of.operation.endswith("_packed") else held.write >= 0
+        found = of.expect((held.rows, *rest), contract, used)
+        return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in found]
+
+    return replace(
+        of, draw=draw, expect=expect, rare={**of.rare, **SLOTS}, production=(*of.production, *further(of)),
+        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, PREFIX-CKPT"},
+    )  # fmt: skip
+
+
+def further(of: Specification) -> tuple[Further, ...]:
+    """A batch of five rows in each way, one of a single row, and one that is called again with other slots."""
+    sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
+    return (
+        (sizes, {"slots": "shuffled"}, first),
+        (sizes, {"slots": "shuffled"}, last),
+        (sizes, {"slots": "padded"}, first),
+        ({"b": 1}, {"slots": "padded"}, first),
+        (sizes, {"slots": "apart"}, first),
+    )
+
+
+def pool(draw: Draw, S: Array, way: str) -> Pool:
+    """A pool of two slots for each row and three more. Slots that no row reads hold numbers of the same size."""
+    rows, count = len(S), 2 * len(S) + 3
+    rng = draw.rng("slots")
+    order = rng.permutation(count)
+    read, write = order[:rows].copy(), order[:rows].copy()
+    states = stored((np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:])), draw.contract.state)
+    states[read] = S
+    if way == "padded":
+        absent = (np.arange(rows) % 3 == 1) | (rows == 1)
+        read[absent] = write[absent] = -1
+    if way == "apart":
+        write = order[rows : 2 * rows].copy()
+        write[-1] = read[-1] if rows > 2 else write[-1]
+        read[1:2] = read[:1]
+    return Pool(states, read.astype(np.int64), write.astype(np.int64))
+
+
+def in_pool(want: Expected, held: Pool) -> Expected:
+    """The whole pool: the rows' new states within their bound, all other slots unchanged."""
+    live = held.write >= 0
+    bound = np.zeros_like(held.states)
+    bound[held.write[live]] = want.bound[live]
+    return replace(want, axes=f"s{want.axes[1:]}", value=held.written(want.value), bound=bound)
+
+
+def among(want: Expected, live: Array, operation: str) -> Expected:
+    """An output of which padding is not compared; `live` marks its rows, or the tokens of a packed run."""
+    packed = operation.endswith("_packed")
+    mask = live.reshape((1, -1) if packed else (-1,) + (1,) * (want.value.ndim - 1))
+    mask = mask.reshape(mask.shape + (1,) * (want.value.ndim - mask.ndim))
+    return replace(want, judged=np.broadcast_to(mask, want.value.shape) & (True if want.judged is None else want.judged))
+
+
+def row_of_tokens(live: Array, arguments: Arguments) -> Array:
+    """Which tokens of a packed run belong to live sequences."""
+    return np.repeat(live, np.diff(arguments[2]))

@@ -1,0 +1,1 @@
+"""The life of states under random calls."""

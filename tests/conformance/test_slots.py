@@ -1,0 +1,123 @@
+"""Pools of slots, windows verified twice, windows of a convolution without their oldest column: asked for, tested, caught."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.adapters.reference_parts.pools import WAYS, pooled
+from conformance.faults.recurrences import pools
+from conformance.faults.rollback import windows
+from conformance.faults.whole_layers.layers import Right
+from conformance.judge.verdict import judge
+from conformance.run.plan import Selection, plan
+from conformance.suite import SPECIFICATIONS, find
+from ssmspec_ref import conv, ssd
+from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject, Verdict
+from ssmspec_ref.errors import SlotError
+from ssmspec_ref.shapes import Array
+from ssmspec_ref.slots import Pool
+
+
+def cases_of(capability: Capability, operation: str, option: str) -> list[Any]:
+    jobs, _ = plan({"a": Adapter("a", "1", (Subject("a", {operation: capability}),))}, Selection("standard"))
+    return [job for job in jobs if option in job.case.options]
+
+
+def failed(capability: Capability, operation: str, option: str, plain: str) -> list[str]:
+    """The values of an option with which a capability fails."""
+    jobs = [job for job in cases_of(capability, operation, option) if job.case.options[option] != plain]
+    assert jobs
+    bad = [job for job in jobs if judge(job.specification, capability, job.case).verdict is Verdict.FAIL]
+    return sorted({job.case.options[option] for job in bad})
+
+
+@pytest.mark.parametrize("fault", pools.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_a_fault_of_a_pool_fails_with_pools_and_only_there(fault: Any) -> None:
+    run, operation, *_ = fault
+    assert failed(Capability(run, FLOAT64, WAYS), operation, "slots", "rows")
+    rows = next(job for job in cases_of(Capability(run, FLOAT64), operation, "slots"))
+    assert judge(rows.specification, rows.capability, rows.case).verdict is Verdict.PASS
+
+
+def test_what_is_right_over_rows_and_looks_up_slots_passes() -> None:
+    assert failed(Capability(pooled(ssd.scan), FLOAT64, WAYS), "ssd.scan", "slots", "rows") == []
+
+
+@pytest.mark.parametrize("build", [windows.KeepsTheFirstWindow, windows.ReplaysWhenVerified], ids=lambda b: b.__name__)
+def test_a_second_verification_shows_what_the_first_left(build: Any) -> None:
+    operation = next(f"ssd.{name}" for name, fault in windows.WRONG if fault is build)
+    assert failed(Capability(build, FLOAT64, windows.LIMITS), operation, "verify", "once") == ["twice"]
+    once = Capability(build, FLOAT64, Limits(sizes=windows.LIMITS.sizes))
+    assert {job.case.options["verify"] for job in cases_of(once, operation, "verify")} == {"once"}
+
+
+def test_pools_are_tested_only_where_limits_ask_for_them() -> None:
+    plain = Capability(ssd.scan, FLOAT64)
+    asking = replace(plain, limits=Limits({"slots": ("rows", "padded")}))
+    assert {job.case.options["slots"] for job in cases_of(plain, "ssd.scan", "slots")} == {"rows"}
+    assert {job.case.options["slots"] for job in cases_of(asking, "ssd.scan", "slots")} == {"rows", "padded"}
+
+
+@pytest.mark.parametrize("way", ["shuffled", "padded", "apart"])
+def test_a_pool_has_slots_that_no_row_names_and_rows_as_its_way_says(way: str) -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.step")
+    held = specification.draw(specification.case({"b": 5}, {"slots": way}, "gentle", 0), NumericContract())[0]
+    assert len(held.states) > 2 * len(held.read)
+    assert (held.read < 0).any() == (way == "padded")
+    assert (len(np.unique(held.read)) < 5) == (way in ("apart", "padded"))
+    assert np.any(held.read != held.write) == (way == "apart")
+    rest = specification.draw(specification.case({"b": 5}, {}, "gentle", 0), NumericContract())[1:]
+    expected = specification.expect((held, *rest), NumericContract(), None)
+    free = np.setdiff1d(np.arange(len(held.states)), held.write)
+    assert not expected[1].bound[free].any()
+    assert np.array_equal(expected[1].value[free], held.states[free])
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "said"),
+    [
+        ([0, 1], [2, 2], "both name slot 2"),
+        ([0, -1], [1, 2], "reads a slot and writes none"),
+        ([0, 1], [1, 2], "that another row reads"),
+        ([0, 4], [1, 2], "the pool has 4"),
+    ],
+)
+def test_a_pool_that_no_order_of_rows_can_serve_is_refused(read: list[int], write: list[int], said: str) -> None:
+    with pytest.raises(SlotError, match=said):
+        Pool(np.zeros((4, 2)), np.array(read), np.array(write))
+
+
+CONV = "conv.scan/b2,t7,c6,w4/plain/normal/s0"
+
+
+def narrow(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    y, after = conv.scan(M, u, params)
+    return y, after[:, :, 1:]
+
+
+def test_a_window_without_its_oldest_column_is_compared_as_it_is() -> None:
+    specification, case = find(CONV)
+    assert judge(specification, Capability(narrow, FLOAT64, bitwise=("rows", "split")), case).verdict is Verdict.PASS
+
+    def shifted(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+        y, after = conv.scan(M, u, params)
+        return y, after[:, :, :-1]
+
+    def shorter(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+        y, after = conv.scan(M, u, params)
+        return y, after[:, :, 2:]
+
+    assert judge(specification, Capability(shifted, FLOAT64), case).kind == "bound"
+    assert judge(specification, Capability(shorter, FLOAT64), case).kind == "shape"
+
+
+def test_a_layer_may_keep_w_minus_one_columns() -> None:
+    class Narrow(Right):
+        def state(self) -> tuple[Array, Array]:
+            M, S = super().state()
+            return M[:, :, 1:], S
+
+    specification, case = find("layer.step/b2,t5,j3,g2,h4,p4,n5,w4/kind=mamba2/gentle/s0")
+    assert judge(specification, Capability(Narrow, FLOAT64), case).verdict is Verdict.PASS
