@@ -64,10 +64,11 @@ def further(of: Specification) -> tuple[Further, ...]:
 def pool(draw: Draw, S: Array, way: str) -> Pool:
     """A pool of two slots for each row and three more. Slots that no row reads hold numbers of the same size."""
     rows, count = len(S), 2 * len(S) + 3
+    storage = draw.contract.io if draw.case.operation.startswith("conv.") else draw.contract.state
     rng = draw.rng("slots")
     order = rng.permutation(count)
     read, write = order[:rows].copy(), order[:rows].copy()
-    states = stored((np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:])), draw.contract.state)
+    states = stored((np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:])), storage)
     states[read] = S
     if way == "padded":
         absent = (np.arange(rows) % 3 == 1) | (rows == 1)
