@@ -268,7 +268,7 @@ def _subject(program: Program, said: dict[str, Any]) -> Subject:
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not an operation; the operations are {', '.join(OPERATIONS)}")
     if unheard := [operation for operation in operations if operation in PYTHON_ONLY]:
-        raise ValueError(f"{unheard[0]} cannot be tested over the protocol; leave it out, or write an adapter in Python")
+        raise ValueError(f"{unheard[0]} cannot be tested over the protocol; omit it, or write an adapter in Python")
     return Subject(name, found, _object(said.get("absent", {}), f"absent of {name}"))
 
 

@@ -129,7 +129,7 @@ class Written(States):
 
 
 class ForkShares(Written):
-    """A fork has the tokens of its own and the memory of its origin, where both are written. Bug class SLOT-SCOPE."""
+    """A fork has its own tokens and the memory of its origin, where both are written. Bug class SLOT-SCOPE."""
 
     def fork(self, slot: int, to: int) -> None:
         self.running[to] = self.running[slot]
