@@ -71,6 +71,7 @@ def engine(
     memory: Annotated[
         float | None, typer.Option(min=0.1, help="Memory limit of the engine in GiB. Default: 0.8 of the machine's memory.")
     ] = None,
+    shrink: Annotated[float | None, typer.Option(min=0, help="Seconds to reduce each failure. Default: 90.")] = None,
     report: Annotated[Path, typer.Option(help="The file to write.")] = REPORT,
 ) -> None:
     """Test a whole engine from outside. Exits with 1 if a law is broken or the result is unknown.
@@ -123,7 +124,9 @@ def engine(
             for name, folder, chosen in of_each:
                 progress.print(f"judging {engine} on {name}", style="dim", highlight=False, markup=False)
                 try:
-                    one = judged(opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch)
+                    one = judged(
+                        opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch, shrink
+                    )
                 except NotStarted as error:
                     if not found:
                         raise NotStarted(f"{engine} did not start (run its command by hand to see more): {error}") from error
@@ -133,6 +136,7 @@ def engine(
                 where = ["--model" if model and name not in SMALL else "--family", name]
                 line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]
                 line += ["--dtype", dtype] * (dtype != "float32") + ["--stored", stored] * (stored != "float32")
+                line += [] if shrink is None else ["--shrink", f"{shrink:g}"]
                 found[name] = rerunnable(one, [*line, *(["--python", python] if python and engine != "ssmspec" else [])])
     except ConformanceError as error:
         raise refused(error) from error
@@ -229,6 +233,7 @@ def judged(
     server: bool,
     many: tuple[int, int, int],
     watch: Callable[[str], None],
+    shrink: float | None = None,
 ) -> "Found":
     """All configurations on one checkpoint; for a server, the one that it was started with."""
     from .checkpoint import NoOracle, read
@@ -244,7 +249,7 @@ def judged(
         chosen = {"served": first} if plain else {"plain": first}
     size = 64 if weights is not None else vocabulary(folder)
     schedules, seed, samples = many
-    found = Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples).run(chosen)
+    found = Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples, shrink).run(chosen)
     found.notes = [*notes, *found.notes]
     return found
 

@@ -29,7 +29,7 @@ BACK = 6
 def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
     """The mistakes that give the engine's tokens; `others` are texts of other requests."""
     if isinstance(finding.came, float):
-        return probable(oracle, finding)
+        return probable(oracle, finding, others)
     if finding.came is None or not finding.answer:
         return ""
     said = finding.answer[finding.at : finding.at + TOKENS]
@@ -49,17 +49,15 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     return f"explained by {' or '.join(best[:3])} ({most} of {len(said)} tokens)"
 
 
-def probable(oracle: Oracle, finding: Finding) -> str:
-    """The rewritten models that give the log-probability that came, within half of the bound of a difference."""
-    said, ids = finding.answer, finding.request.ids
-    at = len(ids) - 1 + finding.at
-    found = [
+def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
+    """The mistakes that give the log-probability that came, within half of the bound of a difference."""
+    token, ids = finding.answer[finding.at], (*finding.request.ids, *finding.answer[: finding.at])
+    found = dict.fromkeys(
         name
-        for name, weights in models(oracle.weights)
-        if abs(Oracle(weights).forward((*ids, *said[:-1])).logprobs()[at, said[finding.at]] - finding.came)
-        <= finding.bound / 2
-    ]
-    return f"explained by {' or '.join(found[:3])}" if found else "no rewritten oracle explains it"
+        for name, logits in rewritten(oracle, ids, (token,), others)
+        if abs(logits[0, token] - np.logaddexp.reduce(logits[0]) - finding.came) <= finding.bound / 2
+    )
+    return f"explained by {' or '.join([*found][:3])}" if found else "no rewritten oracle explains it"
 
 
 def agreed(logits: Array, said: Sequence[int]) -> int:
@@ -190,10 +188,18 @@ def states(
 
         yield "keys and values without the last token", forgotten
     for other in others[:4]:
+        read = oracle.forward(other)
+
+        def there(now: list[Any], forward: Any, at: int, read: Any = read, most: int = len(other)) -> list[Any] | None:
+            if not 0 < at <= most:
+                return None
+            return [b if isinstance(a, MixerState) else a for a, b in zip(now, oracle.states(read, at), strict=True)]
+
+        yield "a state that has read as many tokens of another request", there
         for length in {len(other), len(other) - 1}:
             if not length:
                 continue
-            theirs = oracle.states(oracle.forward(other), length)
+            theirs = oracle.states(read, length)
 
             def swapped(now: list[Any], forward: Any, at: int, theirs: list[Any] = theirs) -> list[Any]:
                 return [b if isinstance(a, MixerState) else a for a, b in zip(now, theirs, strict=True)]

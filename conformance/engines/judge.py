@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,12 +25,14 @@ from .errors import EngineDied, EngineFailed, EngineRefused, NotStarted
 from .laws import Cell, Finding, Outcome, applied, cut, followed, lossless, probabilities, reported, same_model, zero
 from .oracle import Oracle
 from .protocol import Answer, Options, Request, Started
-from .schedules import LONGEST, Ask, Schedule, features, schedules, told
+from .schedules import LONGEST, Ask, Schedule, features, in_full, in_turn, reduced, schedules, told
 
 KEPT, DRAFTED = "log-probabilities kept", "log-probabilities of drafted tokens"
 IDLE = ("not exercised", "not observable")
 SHRINKING = 90.0
-"""Seconds to spend on shrinking a failure."""
+"""Seconds to spend on shrinking a failure, unless the user says otherwise."""
+MOST = 1000
+"""Schedules to draw, at most, when a failure is sought in simpler traffic."""
 
 
 class Engine(Protocol):
@@ -147,8 +150,10 @@ class Judge:
         vocabulary: int = 64,
         open_plain: Callable[[], Engine] | None = None,
         samples: int = 0,
+        shrinking: float | None = None,
     ) -> None:
         self.samples = samples
+        self.shrinking = SHRINKING if shrinking is None else shrinking
         self.open_plain = open_engine if open_plain is None else open_plain
         self.open, self.model, self.weights, self.many, self.seed, self.watch = (
             open_engine,
@@ -256,7 +261,10 @@ class Run:
         self.engine: Engine | None = None
         self.started: Started | None = None
         self.drafter: Oracle | None = None
-        self.done, self.shrinking = 0, 0.0
+        self.done, self.shrinking, self.once, self.reducible = 0, 0.0, False, False
+        self.past: list[Schedule] = []
+        self.law = ""
+        """The law that the first break was of; its smallest case may show in another."""
         self.smallest: tuple[Schedule, Finding, str] | None = None
         self.zero: Finding | None = None
         """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
@@ -306,6 +314,8 @@ class Run:
             if self.smallest is None:
                 self.judge.found.notes.append(f"{self.name}: {error}")
         if self.smallest is not None:
+            if self.reducible:
+                self.reduce(self.smallest[0])
             self.told(*self.smallest)
         elif self.judge.samples and self.judge.oracle is not None and "sample" in self.started.can:
             self.sampled(self.judge.oracle)
@@ -353,13 +363,8 @@ class Run:
     def alone(self, schedule: Schedule) -> None:
         """Each request of a schedule by itself: what hypothesis, which keeps the order of what was drawn, does not reach in
         time. First the whole prompts, the longest first, of one that breaks then its last tokens; of none, those of all."""
-        until = time.monotonic() + SHRINKING
-        asked, whole = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        for ask in (ask for asks in schedule for ask in asks):
-            request, plain, _ = self.resolved(ask, asked, whole)
-            asked.append(request.ids)
-            whole.append((*request.ids, *plain))
-        pairs = list(zip((ask for asks in schedule for ask in asks), asked, strict=True))
+        until = time.monotonic() + self.judge.shrinking / (1 if self.once else 3)
+        pairs = self.prompts(schedule)
         self.close()
         longest = sorted(pairs, key=lambda one: -len(one[1]))
         first = self.breaking((ends(ask, ids, len(ids))[0] for ask, ids in longest), until)
@@ -374,6 +379,15 @@ class Run:
         )
         self.breaking(every, until)
 
+    def prompts(self, schedule: Schedule) -> list[tuple[Ask, tuple[int, ...]]]:
+        """The requests of a schedule in order, each with its whole prompt."""
+        asked, whole = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for ask in (ask for asks in schedule for ask in asks):
+            request, plain, _ = self.resolved(ask, asked, whole)
+            asked.append(request.ids)
+            whole.append((*request.ids, *plain))
+        return list(zip((ask for asks in schedule for ask in asks), asked, strict=True))
+
     def breaking(self, candidates: Iterator[Ask], until: float) -> Ask | None:
         """The first request that breaks alone: one after another in one process, and again in a new one where it breaks."""
         for ask in candidates:
@@ -384,7 +398,7 @@ class Run:
                 continue
             broken = self.tried(alone, fresh=True)
             self.close()
-            if broken is not None:
+            if broken is not None and self.smallest is not None and broken[0].kind == self.smallest[1].kind:
                 self.smallest = alone, *broken
                 return ask
         return None
@@ -403,15 +417,74 @@ class Run:
         self.done += 1
         self.judge.found.schedules += 1
         if broken is None:
+            self.past.append(schedule)
             return False
+        self.law = broken[0].law
         again = self.tried(schedule, fresh=True)
-        self.shrinking = time.monotonic() + (0 if getattr(self.engine, "once", False) else SHRINKING)
+        self.once = getattr(self.engine, "once", False)
         if again is None:
             self.smallest = schedule, broken[0], f"only after the {self.done - 1} schedules before it; {broken[1]}"
         else:
             self.smallest = schedule, *again
             self.alone(schedule)
+        single = size(self.smallest[0])[0] == 1 and again is not None
+        self.reducible = not (single or self.once)
+        self.shrinking = time.monotonic() + (0 if self.once else self.judge.shrinking / (1 if single else 3))
         return True
+
+    def reduce(self, schedule: Schedule) -> None:
+        """Leave out what the break does not need: first that requests run together, and all slots but one. If nothing that
+        was run breaks so, other requests are drawn that run one after another."""
+        until = time.monotonic() + self.judge.shrinking
+        assert self.smallest is not None
+        kind = self.smallest[1].kind
+
+        def breaks(other: Schedule) -> bool:
+            broken = self.tried(other, fresh=True)
+            if broken is None or broken[0].kind != kind:
+                return False
+            self.smallest = other, *broken
+            return True
+
+        options, history = self.options, self.full(*self.past, schedule)
+        self.options = options.model_copy(update={"slots": 1})
+        runs = [in_turn(self.full(schedule)), in_turn(history), *self.searched(kind, until - self.judge.shrinking / 2)]
+        found = next(filter(breaks, runs), None)
+        if found is None:
+            self.options = options
+            found = next(filter(breaks, (self.full(schedule), history)), None)
+        if found is not None:
+            reduced(found, breaks, lambda: time.monotonic() < until)
+
+    def full(self, *schedules: Schedule) -> Schedule:
+        """Schedules as one, each request with its whole prompt."""
+        return tuple(chain(*(in_full(one, [ids for _, ids in self.prompts(one)]) for one in schedules)))
+
+    def searched(self, kind: str, until: float) -> Iterator[Schedule]:
+        """Requests one after another, up to one that breaks an engine with one slot in this way; nothing where none does in
+        time."""
+        assert self.started is not None
+        can = [one for one in self.started.can if one not in ("batch", "join", "cancel")]
+        run: list[Schedule] = []
+        broken: list[Schedule] = []
+
+        @seeded(self.judge.seed)
+        @settings(
+            max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+        )
+        @given(schedule=schedules(self.judge.vocabulary, can, 1))
+        def every(schedule: Schedule) -> None:
+            if not broken and time.monotonic() < until:
+                run.append(schedule)
+                found = self.tried(schedule, fresh=len(run) == 1, count=False)
+                if found is not None and found[0].kind == kind:
+                    broken.append(schedule)
+
+        with by_seed_alone():
+            every()
+        if broken:
+            yield self.full(broken[0])
+            yield self.full(*run)
 
     def smaller(self, schedule: Schedule) -> bool:
         """Whether a smaller schedule breaks a new engine too."""
@@ -530,7 +603,7 @@ class Run:
                 found.count(self.name, DRAFTED, "passed" if nothing is None else "differs")
                 self.zero = self.zero or nothing
             if wrong is not None and not any(f.law == "log-probabilities" for f in found.failures):
-                yield wrong, ""
+                yield wrong, "" if count else explained(oracle, wrong, [ids for ids in whole if ids != request.ids])
 
     def told(self, schedule: Schedule, finding: Finding, says: str) -> None:
         """Report the failure, under the law that its smallest schedule violates."""
@@ -540,18 +613,19 @@ class Run:
             for name in features(schedule, self.started)
             if name != "stop" or finding.expected is None or finding.came is None
         ]
-        law = finding.law if finding.law in (KEPT, "drafter followed") else purpose(self.name)
-        if law == "repeated" or (left and not self.options.speculation):
-            law = left[0] if left else "repeated"
+        law = finding.law if finding.law in (KEPT, "drafter followed") and self.law == finding.law else purpose(self.name)
+        if left and (law == "repeated" or self.judge.found.outcome("plain", left[0]) == "differs"):
+            law = left[0]
         if finding.expected is None or finding.came is None:
             law = "stop" if finding.law != "died" else purpose(self.name)
+        lines = (*(["slots 1"] if self.options.slots == 1 else []), *told(schedule))
         if finding.law == "died":
-            self.judge.found.failures.append(Failure(self.name, law, f"died: {finding.why}", tuple(told(schedule)), says))
+            self.judge.found.failures.append(Failure(self.name, law, f"died: {finding.why}", lines, says))
             self.judge.found.count(self.name, law, "died")
             return
         beside = f"needs: {', '.join(left)}; " if left and law not in left[:1] else ""
         self.judge.found.count(self.name, law, "differs")
-        self.judge.found.failures.append(Failure(self.name, law, f"{beside}{finding}", tuple(told(schedule)), says))
+        self.judge.found.failures.append(Failure(self.name, law, f"{beside}{finding}", lines, says))
 
 
 def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:

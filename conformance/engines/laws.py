@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ssmspec_ref.near_ties import first_difference
+from ssmspec_ref.shapes import Array
 
 from .oracle import Oracle
 from .protocol import Answer, Options, Request
@@ -75,6 +76,11 @@ class Finding:
     why: str = ""
     answer: tuple[int, ...] = ()
     plain: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind."""
+        return self.law if self.law in ("died", "drafter followed") else "wrong"
 
     def __str__(self) -> str:
         if self.law == "sampled law":
@@ -168,8 +174,9 @@ def followed(drafter: Oracle, request: Request, answer: Answer, drafts: int) -> 
 
     Windows hold `drafts` drafts and one token of the target. If a window begins later, or a draft fails, no window ends
     earlier because of it. The count is therefore smallest if the first token has no draft, every near tie of the drafter is
-    a failure, and the last window has no draft for its last token. An engine that drafts less for another reason breaks the
-    law.
+    a failure, and the last window has no draft for its last token. An engine may read the accepted tokens again after a
+    rejection (llama.cpp does, from a copy of the state), which gives it one more token without a draft. An engine that drafts
+    less for another reason breaks the law.
     """
     if answer.accepted is None or len(answer.ids) < 2:
         return "not judged", None
@@ -177,15 +184,22 @@ def followed(drafter: Oracle, request: Request, answer: Answer, drafts: int) -> 
     ranked = np.sort(forward.logits[first:], axis=-1)
     sure = ranked[:, -1] - ranked[:, -2] > 2 * forward.bound[first:]
     right = sure & (forward.logits[first:].argmax(axis=-1) == np.array(answer.ids))
-    least, at = 0, 1
-    while at < len(right):
-        run = 0
-        while run < drafts and at + run < len(right) - 1 and right[at + run]:
-            run += 1
-        least, at = least + run, at + run + 1
+    least = fewest(right[:-1], drafts)
     if answer.accepted < least:
         return "differs", Finding("drafter followed", request, 0, least, answer.accepted, answer=answer.ids)
     return ("passed" if least else "not exercised"), None
+
+
+def fewest(right: Array, drafts: int) -> int:
+    """The fewest drafts that are accepted if those that are `right` are: by the first token of a window, from the last."""
+    count = [0] * (len(right) + drafts + 3)
+    for at in range(len(right) - 1, 0, -1):
+        run = 0
+        while run < drafts and at + run < len(right) and right[at + run]:
+            run += 1
+        rejected = run < drafts and at + run < len(right)
+        count[at] = run + min(count[at + run + 1], count[at + run + 1 + rejected])
+    return count[1]
 
 
 def lossless(oracle: Oracle | None, request: Request, plain: Sequence[int], answer: Answer) -> tuple[Outcome, Finding | None]:

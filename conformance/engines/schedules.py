@@ -5,9 +5,9 @@ token that will occur) are named by their source, and filled in when the plain o
 therefore keeps its meaning when it shrinks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import Any
 
 from hypothesis import strategies as st
@@ -79,16 +79,16 @@ def schedules(draw: Any, vocabulary: int, can: Sequence[str], slots: int) -> Sch
     rounds: list[tuple[Ask, ...]] = []
     earlier = 0
     for _ in range(draw(st.integers(1, 3))):
-        count = draw(st.integers(1, slots + 1)) if "batch" in can else 1
+        many = draw(st.integers(1, slots + 1)) if "batch" in can else 1
         made: list[Ask] = []
-        for n in range(count):
+        for n in range(many):
             ask = draw(asks(vocabulary, can, earlier))
             if n and "join" in can and draw(st.booleans()):
                 ask = replace(ask, after=draw(st.integers(1, 6)))
             if "cancel" in can and draw(st.integers(0, 3)) == 3 and ask.most > 1:
                 ask = replace(ask, cancel=draw(st.integers(1, ask.most - 1)), stop_at=None)
             made.append(ask)
-        earlier += count
+        earlier += many
         rounds.append(tuple(made))
     return tuple(rounds)
 
@@ -125,3 +125,78 @@ def features(schedule: Schedule, started: Started) -> list[str]:
         "repeated": len(schedule) > 1,
     }
     return [name for name, there in found.items() if there]
+
+
+USUAL: tuple[dict[str, Any], ...] = (
+    {"stop_at": None}, {"temperature": 0.0, "seed": 0}, {"cancel": None}, {"after": 0}, {"drafts": None}, {"most": 1},
+)  # fmt: skip
+
+
+def in_full(schedule: Schedule, prompts: Sequence[tuple[int, ...]]) -> Schedule:
+    """The same schedule, with each prompt in full; `prompts` are those of all requests in order."""
+    left = iter(prompts)
+    return tuple(tuple(prompted(ask, next(left)) for ask in asks) for asks in schedule)
+
+
+def in_turn(schedule: Schedule) -> Schedule:
+    """The same requests one after another, none cancelled."""
+    return tuple((replace(ask, after=0, cancel=None),) for asks in schedule for ask in asks)
+
+
+def prompted(ask: Ask, ids: tuple[int, ...]) -> Ask:
+    """The same request with another prompt."""
+    return replace(ask, pattern=ids, length=len(ids), tail=(), of=None, continues=False, kept=0)
+
+
+def without(schedule: Schedule, gone: range) -> Schedule:
+    """A schedule without some of its requests, which are numbered over all rounds."""
+    numbers = count()
+    kept = (tuple(ask for ask in asks if next(numbers) not in gone) for asks in schedule)
+    return tuple(asks for asks in kept if asks)
+
+
+def candidates(schedule: Schedule) -> Iterator[Schedule]:
+    """Schedules with one part less, the largest part first."""
+    places = [(n, k) for n, asks in enumerate(schedule) for k in range(len(asks))]
+    size = len(places) // 2
+    while size:
+        yield from (without(schedule, range(at, at + size)) for at in range(0, len(places), size))
+        size //= 2
+    for n, asks in enumerate(schedule):
+        if len(asks) > 1:
+            yield (*schedule[:n], *((ask,) for ask in asks), *schedule[n + 1 :])
+    for n, k in places:
+        for other in simpler(schedule[n][k]):
+            yield (*schedule[:n], (*schedule[n][:k], other, *schedule[n][k + 1 :]), *schedule[n + 1 :])
+    prompts = [ask.own for asks in schedule for ask in asks]
+    if min(map(len, prompts)) > 1:
+        yield in_full(schedule, [ids[1:] for ids in prompts])
+
+
+def simpler(ask: Ask) -> Iterator[Ask]:
+    """The request with one setting less, or with a shorter prompt."""
+    for usual in USUAL:
+        other = replace(ask, **usual)
+        if other != ask:
+            yield other
+    ids = ask.own
+    half = len(ids) // 2
+    shorter = (ids[:half], ids[half:], ids[:-1], ids[1:], (1,) * len(ids))
+    yield from (prompted(ask, one) for one in dict.fromkeys(shorter) if one and one != ids)
+
+
+def reduced(schedule: Schedule, breaks: Callable[[Schedule], bool], more: Callable[[], bool]) -> Schedule:
+    """The smallest schedule that still `breaks`, until no part can be removed; `more` says whether there is time.
+
+    It finds what Hypothesis, which keeps the order of what was drawn, does not reach in time.
+    """
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in candidates(schedule):
+            if not more():
+                return schedule
+            if breaks(candidate):
+                schedule, smaller = candidate, True
+                break
+    return schedule

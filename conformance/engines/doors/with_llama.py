@@ -1,6 +1,8 @@
 """llama.cpp as an engine: llama-server, started once for each configuration, asked over HTTP with token ids.
 
-python with_llama.py [HOME]        HOME: what `build_llama` made; else `llama` in the environment of this Python
+python with_llama.py [HOME] [--slots-by-id]        HOME: what `build_llama` made; else `llama` in this Python's environment
+
+With `--slots-by-id` requests that run together say which slot they want (`id_slot`), so that some wait for a busy one.
 
 Checkpoints are converted to GGUF in float32 and kept, by the hash of their files, in the folder for temporary files. A
 request that others join, or that is cancelled, is streamed: it is cancelled by closing its connection. The server sees that
@@ -25,7 +27,9 @@ from typing import Any
 
 from lines import Refuse, serve
 
-HOME = Path(sys.argv[1] if len(sys.argv) > 1 else Path(sys.prefix) / "llama").resolve()
+BY_ID = "--slots-by-id"
+GIVEN = [word for word in sys.argv[1:] if word != BY_ID]
+HOME = Path(GIVEN[0] if GIVEN else Path(sys.prefix) / "llama").resolve()
 LENGTH = 512
 """Tokens of one slot."""
 MORE = 128
@@ -125,7 +129,7 @@ class Door:
             "return_tokens": True, "n_probs": 1, "post_sampling_probs": False,
             "cache_prompt": bool(self.options.get("cache")), "stop": [f"<{token}>" for token in request.get("stop", ())],
         }  # fmt: skip
-        if len(requests) > 1:
+        if len(requests) > 1 and BY_ID in sys.argv:
             body["id_slot"] = n % self.options["slots"]
         with contextlib.closing(Line(self.address)) as line:
             line.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})

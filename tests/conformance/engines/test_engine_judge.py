@@ -96,7 +96,16 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
         assert failure.schedule[0].count(",") == 4  # three tokens
 
 
-def test_a_fault_that_needs_what_came_before_is_told_so() -> None:
+def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
+    """It shows in the sixth request of an engine: six requests are left, one after another."""
+    (failure,) = judged("later").failures
+    assert failure.schedule[0] == "slots 1"
+    assert [line.partition(":")[0] for line in failure.schedule[1:]] == [f"round {n}, request {n}" for n in range(6)]
+    assert all("prompt [1], most 1" in line for line in failure.schedule[1:-1])
+
+
+def test_an_engine_that_starts_once_is_told_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Few, "once", True, raising=False)
     (failure,) = judged("later").failures
     assert "schedules before it" in failure.explained
 

@@ -1,0 +1,117 @@
+"""Faults planted in other engines by patching their Python, each caught and named by the judge; nothing is rebuilt.
+
+python -m tests.conformance.engines.peers --engine mlx|transformers --python ENGINE [--fault NAME]
+
+The plain output comes from the engine without the fault, except for a fault that makes it another model. Exits with 1 if a
+fault is missed, or is named otherwise.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.engines import cli, judge
+from conformance.engines.known import ENGINES, opener
+from conformance.engines.laws import SAME
+from conformance.engines.small import pair
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault: where it shows, which laws may name it, and a word of its explanation."""
+
+    family: str
+    configuration: str
+    laws: tuple[str, ...]
+    explained: str = ""
+    schedules: int = 40
+
+    @property
+    def another_model(self) -> bool:
+        return self.laws[0] in SAME
+
+
+KEPT = "log-probabilities kept"
+"""The name of a wrong state that shows in a log-probability before it shows in a token."""
+BATCH, AGAIN, DRAFTS = ("batch", "join", "cancel"), ("cache", "continuation", "fork", KEPT), ("speculation", KEPT)
+FAULTS = {
+    "mlx": {
+        "a_joining_request_loses_its_state": Planted("mamba2", "plain", BATCH),
+        "chunks_begin_from_nothing": Planted("mamba2", "chunk-8", ("chunk", KEPT), "a state that was not kept"),
+        "window_of_the_convolution_lost": Planted("mamba2", "cache", AGAIN, "a window of the convolution that was not kept"),
+        "one_rejected_draft_stays": Planted("llama", "model-3", DRAFTS),
+        "a_decay_that_was_dropped": Planted(
+            "qwen3_5", "plain", ("tokens", "log-probabilities"), "a decay that was dropped", 2
+        ),
+    },
+    "transformers": {
+        "padding_enters_the_state": Planted("mamba2", "plain", ("batch",)),
+        "rejected_drafts_stay": Planted("llama", "model-3", DRAFTS),
+        "the_drafter_keeps_rejected_drafts": Planted("llama", "model-3", ("drafter followed",)),
+        "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch")),
+        "a_decay_that_was_dropped": Planted("bamba", "plain", ("tokens", "log-probabilities"), "a decay that was dropped", 2),
+    },
+}
+
+
+def judged(engine: str, python: str, fault: str, folder: Path) -> judge.Found:
+    """The configuration in which a fault shows."""
+    planted = FAULTS[engine][fault]
+    door = ENGINES[engine].words[0]
+    right = opener(engine, python)
+    wrong = opener(f"program:{python} {HERE / f'planted_{engine}.py'} {door} {fault}", None)
+    target, drafter = pair(planted.family, folder)
+    options = {planted.configuration: cli.configurations(drafter, cli.Tier.smoke, "float32")[planted.configuration]}
+    plain = wrong if planted.another_model else right
+    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None)
+
+
+def missed(planted: Planted, found: judge.Found) -> str:
+    """Why a fault counts as missed; empty if it was caught and named."""
+    if not found.red:
+        return f"nothing was found in {found.schedules} schedules"
+    laws = {law for failure in found.failures for law in (failure.law, *needed(failure.finding))}
+    if not laws & set(planted.laws) or any(found.outcome(c, law) == "died" for c, law in found.cells):
+        return f"named otherwise: {[f'{failure.law}: {failure.finding}' for failure in found.failures]}"
+    if not any(planted.explained in failure.explained for failure in found.failures):
+        return f"explained otherwise: {[failure.explained for failure in found.failures]}"
+    return ""
+
+
+def needed(finding: str) -> list[str]:
+    """The features that a failure needs, of `needs: batch, fork; ..`."""
+    start, _, rest = finding.partition("needs: ")
+    return [] if start or not rest else rest.partition(";")[0].split(", ")
+
+
+def lines(engine: str, python: str, faults: list[str]) -> Iterator[tuple[bool, str]]:
+    """Whether each fault was caught, and a line about it."""
+    for fault in faults:
+        with tempfile.TemporaryDirectory() as made:
+            found = judged(engine, python, fault, Path(made))
+        why = missed(FAULTS[engine][fault], found)
+        said = [f"{f.law}: {f.finding}{f'; {f.explained}' if f.explained else ''}" for f in found.failures]
+        yield not why, f"{found.engine}: {fault}: {'MISSED: ' + why if why else 'caught: ' + ' | '.join(said)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=FAULTS, required=True)
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--fault", action="append")
+    given = parser.parse_args()
+    caught = []
+    for well, line in lines(given.engine, given.python, given.fault or list(FAULTS[given.engine])):
+        caught.append(well)
+        print(line, flush=True)
+    print(f"{sum(caught)} of {len(caught)} planted faults caught")
+    sys.exit(0 if all(caught) else 1)
+
+
+if __name__ == "__main__":
+    main()
