@@ -15,7 +15,7 @@ from ..progress.shards import Gathered, Judged, Shard, found, shards
 from ..report.stream import Diagnosis
 from ..run.open_adapters import Opening
 from ..run.plan import Job, Selection
-from ..run.runner import BROKE, Setting, Way
+from ..run.runner import BROKE, FailedCases, Setting
 from ..run.runner import diagnose as diagnose_here
 from .crew import Broke, Crew, Lost
 
@@ -72,27 +72,27 @@ class OnRay:
             if shard.holds(job):
                 yield Judged(key(job), Judgement(Verdict.UNKNOWN, kind, f"no worker finished its shard: {said.why}"), 0.0)
 
-    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+    def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
         """Those of one kind go to one node, in order. If its workers died, a failing case is reported as the smallest."""
         kinds: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for number, way in enumerate(ways):
-            kinds[way.kind].append(number)
+        for number, one in enumerate(failures):
+            kinds[one.kind].append(number)
         groups = list(kinds.values())
         made: dict[int, Diagnosis] = {}
-        for group, said in self.crew.answers({n: self._asked([ways[i] for i in g]) for n, g in enumerate(groups)}):
+        for group, said in self.crew.answers({n: self._asked([failures[i] for i in g]) for n, g in enumerate(groups)}):
             numbers = groups[group]
             if isinstance(said, Lost | Broke):
-                made |= {n: self._unshrunk(ways[n], said.why) for n in numbers}
+                made |= {n: self._unshrunk(failures[n], said.why) for n in numbers}
             else:
                 made |= {n: Diagnosis.model_validate(plain) for n, plain in zip(numbers, said, strict=True)}
-        return [made[number] for number in range(len(ways))]
+        return [made[number] for number in range(len(failures))]
 
-    def _asked(self, ways: list[Way]) -> tuple[Any, ...]:
-        names = tuple(dict.fromkeys(job.given for way in ways for job, *_ in way.found))
-        return f"{TASKS}:diagnose", self.opening, self.selection, self.setting, names, [found(way) for way in ways]
+    def _asked(self, failures: list[FailedCases]) -> tuple[Any, ...]:
+        names = tuple(dict.fromkeys(job.given for one in failures for job, *_ in one.found))
+        return f"{TASKS}:diagnose", self.opening, self.selection, self.setting, names, [found(one) for one in failures]
 
-    def _unshrunk(self, way: Way, why: str) -> Diagnosis:
+    def _unshrunk(self, one: FailedCases, why: str) -> Diagnosis:
         """A diagnosis without a call; for an unknown judgement no smaller case is searched."""
-        plain = [(job, replace(judgement, verdict=Verdict.UNKNOWN), result) for job, judgement, result in way.found]
-        diagnosis, _ = diagnose_here(Way(plain, cases=way.cases), [], self.setting)
+        plain = [(job, replace(judgement, verdict=Verdict.UNKNOWN), result) for job, judgement, result in one.found]
+        diagnosis, _ = diagnose_here(FailedCases(plain, cases=one.cases), [], self.setting)
         return diagnosis.model_copy(update={"message": f"{diagnosis.message} (not the smallest case: {why})"})

@@ -19,7 +19,7 @@ from ..judge.verdict import Judgement
 from ..report.stream import Diagnosis, Result
 from ..run.open_adapters import Opening
 from ..run.plan import Job, Selection, plan
-from ..run.runner import Alone, Setting, Way
+from ..run.runner import Alone, FailedCases, Setting
 from .resume import Key, key
 
 _JUDGEMENT = TypeAdapter(Judgement)
@@ -77,32 +77,32 @@ Found = tuple[Sequence[tuple[Judged, Result]], Sequence[Key], Sequence[Key], int
 number of cases in its cell of the matrix."""
 
 
-def found(way: Way) -> Found:
+def found(one: FailedCases) -> Found:
     """A kind of failure as plain data."""
-    cases = [(Judged(key(job), judgement, 0.0), result) for job, judgement, result in way.found]
-    return cases, [*map(key, way.passed)], [*map(key, way.before)], way.cases
+    cases = [(Judged(key(job), judgement, 0.0), result) for job, judgement, result in one.found]
+    return cases, [*map(key, one.passed)], [*map(key, one.before)], one.cases
 
 
-def diagnose_ways(
-    opening: Opening, selection: Selection, setting: Setting, given: str, ways: Iterable[Found]
+def diagnose_failures(
+    opening: Opening, selection: Selection, setting: Setting, given: str, failures: Iterable[Found]
 ) -> list[Diagnosis]:
     """The smallest case of each kind of failure of one adapter, given by its name on the command line."""
     with replace(opening, names=(given,)).open() as adapters:
-        return diagnosed(plan(adapters, selection)[0], Alone(setting), ways)
+        return diagnosed(plan(adapters, selection)[0], Alone(setting), failures)
 
 
-def diagnosed(jobs: Iterable[Job], alone: Alone, ways: Iterable[Found]) -> list[Diagnosis]:
+def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> list[Diagnosis]:
     """The same for a given plan."""
     by_key = {key(job): job for job in jobs}
     return alone.diagnose(
         [
-            Way(
+            FailedCases(
                 [(by_key[j.key], j.judgement, r) for j, r in cases],
                 [by_key[k] for k in passed],
                 [by_key[k] for k in before],
                 count,
             )
-            for cases, passed, before, count in ways
+            for cases, passed, before, count in failures
         ]
     )
 
@@ -112,7 +112,7 @@ class Gathered:
     """Results of a plan whose shards were run elsewhere, or are run as they are read."""
 
     judgements: Iterable[Judged]
-    smallest: Callable[[list[Way]], list[Diagnosis]]
+    smallest: Callable[[list[FailedCases]], list[Diagnosis]]
     seen: set[Key] = field(default_factory=set)
 
     def judged(self, jobs: Mapping[int, Job]) -> Iterator[tuple[int, Judgement, float]]:
@@ -126,5 +126,5 @@ class Gathered:
             first = " ".join(sorted(lost)[0])
             raise RunBroken(f"{len(lost)} cases were not run by any shard, the first is {first}; --resume runs them")
 
-    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
-        return self.smallest(ways)
+    def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
+        return self.smallest(failures)

@@ -15,7 +15,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Way:
+class FailureGroup:
     """One kind of failure, with the diagnoses that share its smallest case."""
 
     diagnoses: tuple[Diagnosis, ...]
@@ -37,11 +37,11 @@ class Way:
         return sum(d.cases for d in self.diagnoses)
 
 
-def ways(diagnoses: Iterable[Diagnosis]) -> list[Way]:
+def grouped(diagnoses: Iterable[Diagnosis]) -> list[FailureGroup]:
     """The kinds of failure, the worst first, then by adapter and operation."""
     found: dict[tuple[object, ...], list[Diagnosis]] = defaultdict(list)
     for d in diagnoses:
         said = (d.message, d.diverges, d.looks_like, *d.facts.items())
         found[d.verdict, d.adapter, d.operation, d.contract, d.failing, d.smallest, said].append(d)
     ordered = sorted(found.values(), key=lambda same: (-RANK.index(same[0].verdict), same[0].adapter, same[0].operation))
-    return [Way(tuple(same)) for same in ordered]
+    return [FailureGroup(tuple(same)) for same in ordered]

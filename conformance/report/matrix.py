@@ -14,7 +14,7 @@ from ssmspec_ref.contract import OPERATIONS
 
 from .activity import IDLE
 from .activity import told as activity
-from .failure_groups import listed, ways
+from .failure_groups import grouped, listed
 from .grid import Cell, groups, places, totals, wider
 from .grid import Group as Grid
 from .stream import Diagnosis, Header, Result
@@ -79,17 +79,17 @@ def _text(cell: Cell) -> Text:
 def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
     """Each kind of failure once: the subjects that share it, its smallest case and the command that runs it again."""
     lines: list[RenderableType] = []
-    for way in ways(diagnoses):
-        d = way.first
+    for group in grouped(diagnoses):
+        d = group.first
         head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
         head.append(f"{d.adapter}: {d.operation}  {d.contract}", style="bold")
-        head.append(f"  {way.failures} of {_cases(way.cases)} of {way.subjects}: {d.failing}")
+        head.append(f"  {group.failures} of {_cases(group.cases)} of {group.subjects}: {d.failing}")
         why = f"known     {d.reason}  {d.link}" if d.reason else f"source    {d.source}"
         told = [f"smallest case: {d.smallest}", d.message, d.diverges and f"diverges  {d.diverges}"]
         told += [f"{name:<9} {said}" for name, said in d.facts.items()]
         told += [d.looks_like and f"looks     {d.looks_like}", why]
         lines += [Text(), head, *(Text(f"    {part}") for part in told if part)]
-        lines += [Text(f"    {one.rerun}", style="cyan") for one in way.diagnoses]
+        lines += [Text(f"    {one.rerun}", style="cyan") for one in group.diagnoses]
     for r in results:
         if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation):
             lines.append(Text(f"{r.verdict}  {r.adapter}: {r.subject}  {r.case}  {r.message}", style=STYLE[r.verdict]))

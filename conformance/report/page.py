@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from .activity import IDLE
 from .activity import told as activity
-from .failure_groups import ways
+from .failure_groups import grouped
 from .grid import RANK, Cell, Group, groups, places, totals, wider
 from .plot import plots
 from .stream import Output, Report, Result
@@ -71,7 +71,7 @@ def page(report: Report) -> str:
             rank=RANK,
             seconds=sum(r.seconds for r in report.results),
             wider=[*activity(report.results), *wider(report.results)],
-            ways=ways(report.diagnoses),
+            failure_groups=grouped(report.diagnoses),
             squares=squares,
             loose=[r for r in report.results if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation)],
             left_out=left_out(report.results),

@@ -23,7 +23,7 @@ from ..progress.shards import Judged, diagnosed, found
 from ..report.stream import Diagnosis
 from .open_adapters import Opening
 from .plan import Job, Selection, plan
-from .runner import Alone, Setting, Way
+from .runner import Alone, FailedCases, Setting
 from .worker import environment
 
 START = (
@@ -106,14 +106,16 @@ class Pool:
             for one in map(Judged.of, future.result()):
                 yield numbers[one.key], one.judgement, one.seconds
 
-    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+    def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
         """Those of one kind go to one process, in order: each smallest case is a hint for the next."""
         kinds: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for number, way in enumerate(ways):
-            kinds[way.kind].append(number)
-        asked = {kind: self._ask("diagnose", [found(ways[number]) for number in numbers]) for kind, numbers in kinds.items()}
+        for number, one in enumerate(failures):
+            kinds[one.kind].append(number)
+        asked = {
+            kind: self._ask("diagnose", [found(failures[number]) for number in numbers]) for kind, numbers in kinds.items()
+        }
         made = {n: d for kind, numbers in kinds.items() for n, d in zip(numbers, asked[kind].result(), strict=True)}
-        return [Diagnosis.model_validate(made[number]) for number in range(len(ways))]
+        return [Diagnosis.model_validate(made[number]) for number in range(len(failures))]
 
     def __enter__(self) -> "Pool":
         return self
@@ -146,7 +148,7 @@ def serve(jobs: list[Job], alone: Alone, end: Connection) -> None:
     by_key = {key(job): job for job in jobs}
     tasks: dict[str, Callable[..., Any]] = {
         "judge": lambda keys: [Judged(k, *alone.judge(by_key[k])).plain() for k in keys],
-        "diagnose": lambda ways: [d.model_dump(mode="json") for d in diagnosed(jobs, alone, ways)],
+        "diagnose": lambda failures: [d.model_dump(mode="json") for d in diagnosed(jobs, alone, failures)],
     }
     while question := end.recv_bytes():
         what, arguments = pickle.loads(question)

@@ -40,7 +40,7 @@ WORD = {
 
 
 @dataclass
-class Way:
+class FailedCases:
     """One kind of failure in one cell of the matrix: its cases, the passing cases, the subject's cases that ran before the
     first of them, and the number of cases run there."""
 
@@ -78,7 +78,7 @@ class Judges(Protocol):
         """The index of a case, its judgement and the seconds that it took, in any order."""
         ...
 
-    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+    def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
         """The smallest case of each kind of failure."""
         ...
 
@@ -104,16 +104,16 @@ class Alone:
         for number, job in jobs.items():
             yield number, *self.judge(job)
 
-    def diagnose(self, ways: list[Way]) -> list[Diagnosis]:
+    def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
         smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
         searched = Counter[tuple[str, str]]()
         made = []
-        for way in ways:
-            searched[way.kind] += 1
-            number = searched[way.kind]
-            diagnosis, case = diagnose(way, smallest[way.kind], self.setting, number <= SEARCHED, number <= REPLAYED)
-            if case not in smallest[way.kind]:
-                smallest[way.kind].append(case)
+        for one in failures:
+            searched[one.kind] += 1
+            number = searched[one.kind]
+            diagnosis, case = diagnose(one, smallest[one.kind], self.setting, number <= SEARCHED, number <= REPLAYED)
+            if case not in smallest[one.kind]:
+                smallest[one.kind].append(case)
             made.append(diagnosis)
         return made
 
@@ -170,7 +170,7 @@ def run(
     for new in judges.judged({number: job for number, job in numbered.items() if number not in found}):
         write(judged(*new))
     outcome.results += [found[number][1] for number in numbered]
-    for diagnosis in judges.diagnose(ways(numbered, found)):
+    for diagnosis in judges.diagnose(failed_cases(numbered, found)):
         outcome.diagnoses.append(diagnosis)
         write(diagnosis)
     if whole:
@@ -180,9 +180,9 @@ def run(
     return outcome
 
 
-def ways(jobs: Mapping[int, Job], found: Mapping[int, tuple[Judgement, Result]]) -> list[Way]:
+def failed_cases(jobs: Mapping[int, Job], found: Mapping[int, tuple[Judgement, Result]]) -> list[FailedCases]:
     """The kinds of failure of a run, in the order of the plan."""
-    failed: dict[tuple[tuple[str, str, str, str], str, str, str], Way] = defaultdict(Way)
+    failed: dict[tuple[tuple[str, str, str, str], str, str, str], FailedCases] = defaultdict(FailedCases)
     for number, job in jobs.items():
         judgement, result = found[number]
         if result.verdict in ("fail", "known-failure"):
@@ -192,9 +192,9 @@ def ways(jobs: Mapping[int, Job], found: Mapping[int, tuple[Judgement, Result]])
     for number, job in jobs.items():
         if found[number][1].verdict == "pass":
             passed[job.group].append(job)
-    for (group, *_), way in failed.items():
-        way.cases, way.passed = counts[group], passed[group]
-        way.before = earlier(jobs, way.found[0][0])
+    for (group, *_), one in failed.items():
+        one.cases, one.passed = counts[group], passed[group]
+        one.before = earlier(jobs, one.found[0][0])
     return list(failed.values())
 
 
@@ -230,12 +230,12 @@ def record(job: Job, judgement: Judgement, setting: Setting, seconds: float) -> 
 
 
 def diagnose(
-    way: Way, hints: list[Case], setting: Setting, search: bool = True, again: bool = True
+    one: FailedCases, hints: list[Case], setting: Setting, search: bool = True, again: bool = True
 ) -> tuple[Diagnosis, Case]:
     """The smallest case of one kind of failure in a cell of the matrix. `search` enables the search for its cause, `again`
     running it again in a new process.
     """
-    job, judgement, result = min(way.found, key=lambda f: f[0].case.size())
+    job, judgement, result = min(one.found, key=lambda f: f[0].case.size())
     _, subject, contract, _ = job.group
 
     def alike(case: Case) -> bool:
@@ -250,14 +250,14 @@ def diagnose(
                 job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
             )
         if result.verdict == "fail" and judgement.kind == "bound":
-            like = likeness(way, job, case)
-            failing = [found.case for found, *_ in way.found if found.specification is job.specification]
-            passing = [other.case for other in way.passed if other.specification is job.specification]
+            like = likeness(one, job, case)
+            failing = [found.case for found, *_ in one.found if found.specification is job.specification]
+            passing = [other.case for other in one.passed if other.specification is job.specification]
             told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
         if like.nearest:
             told["nearest"] = like.nearest
         if result.verdict == "fail" and again:
-            case, judgement, before, says = _replayed(way, job, case, judgement, setting)
+            case, judgement, before, says = _replayed(one, job, case, judgement, setting)
             told |= {"replay": says} if says else {}
     identity = job.specification.identify(case)
     worst = judgement.worst
@@ -268,8 +268,8 @@ def diagnose(
         contract=contract,
         operation=operation,
         verdict=result.verdict,  # type: ignore[arg-type]
-        failures=len(way.found),
-        cases=way.cases,
+        failures=len(one.found),
+        cases=one.cases,
         smallest=identity,
         failing=judgement.kind or result.failing,
         message=judgement.message or result.message,
@@ -286,28 +286,28 @@ def diagnose(
 
 
 def _replayed(
-    way: Way, job: Job, smallest: Case, judgement: Judgement, setting: Setting
+    one: FailedCases, job: Job, smallest: Case, judgement: Judgement, setting: Setting
 ) -> tuple[Case, Judgement, list[str], str]:
     """The case to run again, its judgement, the cases to run before it, and a sentence about it.
 
     If the smallest case passes in a new process, the first failing case of its operation is used: alone, or after those
     before it.
     """
-    first, found, _ = next(f for f in way.found if f[0].specification is job.specification)
+    first, found, _ = next(f for f in one.found if f[0].specification is job.specification)
     alone = replay((job.specification, job.capability, smallest), (), setting.seed)
     if alone is None or alone.alone:
         return smallest, judgement, [], ""
-    earlier = [(other.specification, other.capability, other.case) for other in way.before]
+    earlier = [(other.specification, other.capability, other.case) for other in one.before]
     again = replay((first.specification, first.capability, first.case), earlier, setting.seed)
     assert again is not None
-    return first.case, found, [way.before[number].identity for number in again.before], again.says
+    return first.case, found, [one.before[number].identity for number in again.before], again.says
 
 
-def likeness(way: Way, job: Job, smallest: Case) -> Likeness:
+def likeness(one: FailedCases, job: Job, smallest: Case) -> Likeness:
     """The planted faults with the same outputs as a failure, or with similar ones."""
     from ..faults.catalogue import FAULTS
 
-    failed = [found.case for found, *_ in way.found if found.specification is job.specification]
+    failed = [found.case for found, *_ in one.found if found.specification is job.specification]
     failing = [smallest, failed[0], failed[len(failed) // 2], failed[-1]]
     passing = (case for case in job.specification.cases("standard", job.capability.limits) if case not in failed)
     return looks_like(job.specification, job.capability, failing, passing, FAULTS)

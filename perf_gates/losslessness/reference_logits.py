@@ -22,7 +22,7 @@ HIDDEN = ("fla", "mamba_ssm", "causal_conv1d")
 """Kernels that transformers' layers would use instead of PyTorch, if installed."""
 
 
-class Foretold(NamedTuple):
+class ReferenceLogits(NamedTuple):
     """By prompt: tokens, and the logits (n, i) that each was chosen from; and the program's name and version."""
 
     tokens: list[tuple[int, ...]]
@@ -30,7 +30,7 @@ class Foretold(NamedTuple):
     name: str = ""
 
 
-def foretold(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]], device: str) -> Foretold:
+def reference_logits(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[int]], device: str) -> ReferenceLogits:
     """(1) for each prompt and its output."""
     for name in HIDDEN:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def foretold(folder: Path, prompts: Sequence[str], outputs: Sequence[Sequence[in
     with torch.no_grad():
         rows = [row for batch in batches(given) for row in forward(model, batch, device)]
     logits = [row[len(row) - len(output) :] for row, output in zip(rows, outputs, strict=True)]
-    return Foretold([tuple(row.argmax(1).tolist()) for row in logits], logits, f"transformers {peer.__version__}")
+    return ReferenceLogits([tuple(row.argmax(1).tolist()) for row in logits], logits, f"transformers {peer.__version__}")
 
 
 def batches(given: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:

@@ -18,7 +18,7 @@ from ssmspec_ref.errors import SpecError
 
 from ..machine import kernels_hash
 from .cells import DRAFTERS, FORETOLD, PLAIN, Cell, Key, compare, joined, judge
-from .reference_logits import foretold
+from .reference_logits import reference_logits
 from .workers import Failed, failed
 
 Group: TypeAlias = tuple[Key, ...]
@@ -64,7 +64,7 @@ class Bench:
         if not key[2]:
             self.decode(key[0], key[3])
             return [None]
-        return [self.foretold(key)] if key[2] == FORETOLD else self.cells(group)
+        return [self.reference_logits(key)] if key[2] == FORETOLD else self.cells(group)
 
     def given(self, model: str, mode: str, **more: Any) -> Any:
         """A run that has not started."""
@@ -88,11 +88,11 @@ class Bench:
         with np.load(self.file(model, mode)) as held:
             return Run([tuple(row) for row in held["tokens"].tolist()], held["logits"])
 
-    def foretold(self, key: Key) -> Cell:
+    def reference_logits(self, key: Key) -> Cell:
         """Plain decoding compared with transformers."""
         model, mode = key[0], key[3]
         plain = self.plain(model, mode)
-        theirs = foretold(self.checkpoints / model, self.prompts, plain.tokens, self.device)
+        theirs = reference_logits(self.checkpoints / model, self.prompts, plain.tokens, self.device)
         found = compare(plain, theirs, functools.partial(self.exact, model, mode), fast=True)
         outcome = judge(*found, None, self.dtype == "float32")
         return self.stamped(Cell(*key, *outcome, compared=found[2], ties=found[3], beside=theirs.name))

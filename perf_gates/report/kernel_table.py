@@ -17,12 +17,12 @@ from ..static.shapes import BATCHES
 from ..verdicts import missed
 from ..verdicts.measured import LOOKED_AT, PARTS, Missing, Results, ruled, stands
 from ..verdicts.targets import SHAPES, Cell, accurate_prompts, cells, peer_of, steps
-from .page_section import Marked
+from .page_section import PageSection
 from .paper_table import figure
 
 README = Path(__file__).parent.parent / "README.md"
 NOT_RUN = "not run: no time left"
-MADE = Marked("table")
+MADE = PageSection("table")
 
 
 def faults(results: Results, kernels: str) -> Iterator[str]:

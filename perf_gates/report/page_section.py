@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Marked:
+class PageSection:
     """The part with this name."""
 
     name: str
@@ -17,7 +17,7 @@ class Marked:
     def end(self) -> str:
         return f"<!-- end of {self.name} -->"
 
-    def around(self, page: str) -> tuple[str, str, str]:
+    def split(self, page: str) -> tuple[str, str, str]:
         """The text before the markers, between them, and after them.
 
         Raises: ValueError for a page that does not contain each marker once.
@@ -29,6 +29,6 @@ class Marked:
         return before, held.strip(), behind
 
     def put(self, page: str, text: str) -> str:
-        """The page with the text between its markers. Raises: ValueError, as `around`."""
-        before, _, behind = self.around(page)
+        """The page with the text between its markers. Raises: ValueError, as `split`."""
+        before, _, behind = self.split(page)
         return f"{before}{self.begin}\n\n{text}\n\n{self.end}{behind}"

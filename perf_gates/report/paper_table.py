@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ..verdicts.gates import Gates
 from ..verdicts.verdict import Judged, Verdict
-from .page_section import Marked
+from .page_section import PageSection
 
-MADE = Marked("papers")
+MADE = PageSection("papers")
 KINDS = {"derived": "derived", "another": "another's", "ours": "ours"}
 WINDOW = re.compile(r"window of (\d+)")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ..gpu.paired_timing import Pair, TimeGate
-from ..report.page_section import Marked
+from ..report.page_section import PageSection
 from .gates import Core, Limits, load
 
 FILE = "core.json"
-MADE = Marked("core")
+MADE = PageSection("core")
 
 
 def gathered(files: Sequence[Path]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
 from ..engine.decoder import Decoder
-from ..engine.handover import Held
+from ..engine.handover import SequenceState
 from ..engine.sequences import new_sequences
 from ..engine.state import Pools, tensors
 from ..engine.window import Verdict, Window
@@ -66,7 +66,7 @@ class Decoding:
         self.sequences = new_sequences(2 * self.rows, LONGEST + t, (), (), self.device)
         for row, slot in enumerate(self.slots.tolist()):
             pair = (torch.tensor(x[row], device=self.device).float() for x in (self.begin.M, self.begin.S))
-            decoder.restore(slot, Held((tuple(pair),), 0))  # type: ignore[arg-type]
+            decoder.restore(slot, SequenceState((tuple(pair),), 0))  # type: ignore[arg-type]
             self.sequences.add(slot, [0], LONGEST, row)
         return decoder
 

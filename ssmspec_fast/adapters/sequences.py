@@ -18,7 +18,7 @@ from ssmspec_ref.shapes import Array
 
 from ..device import check_device
 from ..engine.decoder import Decoder
-from ..engine.handover import Held, take_out
+from ..engine.handover import SequenceState, take_out
 from ..engine.sequences import new_sequences
 from ..engine.window import Verdict, Window
 from ..models.model import Model
@@ -29,7 +29,7 @@ from .methods import Make
 from .model import model_of
 from .poison import by_slot, poison
 
-Taken = tuple[Held, tuple[int, ...]]
+Taken = tuple[SequenceState, tuple[int, ...]]
 
 
 class SlotDecoder:

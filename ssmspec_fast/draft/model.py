@@ -68,7 +68,7 @@ INDEPENDENT = ("top", "iid")
 """Choices whose children are independent of each other."""
 
 
-class Held(NamedTuple):
+class LevelTensors(NamedTuple):
     """A level of a shape on the device; `moved` says that its rows continue rows other than those at the same place above.
 
     `ranks`: for the first children, the second ones and so on: the nodes, and the rows that have them (None: all rows).
@@ -86,7 +86,7 @@ class Constants(NamedTuple):
     """Constant tensors of a shape's proposals, on the device."""
 
     parents: Tensor
-    levels: tuple[Held, ...]
+    levels: tuple[LevelTensors, ...]
 
 
 def constants(shape: Shape, device: torch.device) -> Constants:
@@ -97,7 +97,7 @@ def constants(shape: Shape, device: torch.device) -> Constants:
         nodes, above = torch.tensor(level.nodes), torch.tensor(level.above)
         moved = level.above != tuple(range(len(level.nodes)))
         ranks = tuple(ranked(level, rank, device) for rank in range(max(map(len, level.children))))
-        levels.append(Held(depth, moved, nodes.to(device), above.to(device), ancestors[nodes].to(device), ranks))
+        levels.append(LevelTensors(depth, moved, nodes.to(device), above.to(device), ancestors[nodes].to(device), ranks))
     return Constants(torch.tensor(shape.parents).to(device), tuple(levels))
 
 
@@ -202,7 +202,7 @@ class ModelDrafter(Drafter):
         parents = self.constants[shape].parents.expand(b, -1) if self.trees else None
         return Proposal(Window(tokens, slots, None, parents), q, self.law)
 
-    def forward(self, level: Held, tokens: Tensor, sequences: Sequences, slots: Tensor, beside: Tensor) -> Tensor:
+    def forward(self, level: LevelTensors, tokens: Tensor, sequences: Sequences, slots: Tensor, beside: Tensor) -> Tensor:
         """The logits after the nodes of a level (b, w, i); `beside` are the scratch rows of each slot."""
         if level.depth == 0:
             return self.rows.catch_up(sequences, slots)[:, None]  # (1)
@@ -213,7 +213,7 @@ class ModelDrafter(Drafter):
             self.rows.copy(beside.index_select(1, level.above), rows)
         return self.rows.step(tokens.index_select(1, level.nodes), rows)  # (2)
 
-    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: Held) -> Past:
+    def past(self, sequences: Sequences, slots: Tensor, tokens: Tensor, level: LevelTensors) -> Past:
         """What penalties read for the nodes of a level."""
         ancestors = level.ancestors.expand(len(slots), -1, -1)
         return past(sequences, slots, tokens, ancestors, self.model.config.vocabulary)
@@ -230,7 +230,7 @@ class ModelDrafter(Drafter):
                 left = self.after(left, drawn) if self.after else left
 
 
-def most_probable(tokens: Tensor, law: Tensor, level: Held) -> None:
+def most_probable(tokens: Tensor, law: Tensor, level: LevelTensors) -> None:
     """(3) by rank, in place; a chosen token is removed from the distribution, which is not read afterwards."""
     best = law
     for rank, (nodes, rows) in enumerate(level.ranks):

@@ -11,7 +11,7 @@ from ..models.model import Model
 from . import Drafter
 
 
-class Around(Drafter):
+class Wrapper(Drafter):
     """Proposes what the inner drafter proposes."""
 
     def __init__(self, inner: Drafter) -> None:

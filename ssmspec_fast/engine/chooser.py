@@ -21,7 +21,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ..draft import Drafter
-from ..draft.wrapper import Around
+from ..draft.wrapper import Wrapper
 from .sequences import Sequences
 from .window import Proposal, Window
 
@@ -128,7 +128,7 @@ class Chooser:
                 self.accepted[place] = (1 - self.fade) * self.accepted[place] + (place + 1 < count)
 
 
-class Budgeted(Around):
+class Budgeted(Wrapper):
     """Chains of a drafter, cut to the chosen length; nothing is drafted if that is 0.
 
     Raises: ParameterError for a drafter of trees or of several rows, or one that must see every window (a model).

@@ -13,7 +13,7 @@ from ..layers.rotary import Positions
 from ..methods import Method
 from ..models.model import Mixer, Model, head, through
 from ..operations import Operations, Rows
-from .handover import Held, put_in, take_out
+from .handover import SequenceState, put_in, take_out
 from .prefill import CHUNK, prefill
 from .sequences import Sequences
 from .state import Pools, check_memory
@@ -135,7 +135,7 @@ class Decoder:
         self.judged = None
         self.method.commit(self.pools, feed, verdict, self.operations)
 
-    def snapshot(self, slot: int, sequences: Sequences) -> Held:
+    def snapshot(self, slot: int, sequences: Sequences) -> SequenceState:
         """All that a sequence needs to continue, here or under another method.
 
         Raises: SlotError between a window of the sequence and its verdict, when its state is not settled.
@@ -144,7 +144,7 @@ class Decoder:
             raise SlotError(f"slot {slot} has a window that is verified but not committed; commit it first")
         return take_out(self, slot, sequences)
 
-    def restore(self, slot: int, held: Held) -> None:
+    def restore(self, slot: int, held: SequenceState) -> None:
         """Writes a sequence into a free slot. Raises: SlotError, LengthError."""
         self.check_slots([slot])
         put_in(self, slot, held)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Held:
+class SequenceState:
     """One sequence: for each layer M and S, or the committed K and V; and the number of committed tokens."""
 
     layers: tuple[tuple[Tensor, Tensor], ...]
     length: int
 
 
-def take_out(decoder: "Decoder", slot: int, sequences: Sequences) -> Held:
+def take_out(decoder: "Decoder", slot: int, sequences: Sequences) -> SequenceState:
     """A copy of a slot's state, brought up to date with all its committed tokens."""
     pools, slots = decoder.pools, torch.tensor([slot], device=decoder.model.device)
     decoder.method.settle(pools, slots, decoder.model, sequences, decoder.operations)
@@ -35,10 +35,10 @@ def take_out(decoder: "Decoder", slot: int, sequences: Sequences) -> Held:
         (state.K[slot, :length], state.V[slot, :length]) if isinstance(state, Cache) else (state.M[slot], state.S[place])
         for state in pools.layers
     )
-    return Held(tuple((a.clone(), b.clone()) for a, b in pairs), length)
+    return SequenceState(tuple((a.clone(), b.clone()) for a, b in pairs), length)
 
 
-def put_in(decoder: "Decoder", slot: int, held: Held) -> None:
+def put_in(decoder: "Decoder", slot: int, held: SequenceState) -> None:
     """Writes a sequence into a free slot of a decoder of the same model, which may use any method.
 
     Raises: LengthError for a sequence longer than the cache, before anything is written.

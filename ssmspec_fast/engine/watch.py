@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..draft import Drafter
-from ..draft.wrapper import Around
+from ..draft.wrapper import Wrapper
 from .loop import Engine
 from .requests import Request
 from .sequences import Sequences
@@ -69,7 +69,7 @@ def count(seen: Iterable[Seen], seconds: float = 0.0) -> Counts:
     return Counts(len(windows), emitted, drafted, tuple(histogram), none, len(drafts) - none - every, every, seconds)
 
 
-class Last(Around):
+class Last(Wrapper):
     """Wraps a drafter and keeps its last proposal and verdict."""
 
     def __init__(self, inner: Drafter) -> None:

@@ -26,7 +26,7 @@ from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import TREE_A, branches, chain
 from ssmspec_fast.draft.text import TextDrafter
-from ssmspec_fast.draft.wrapper import Around
+from ssmspec_fast.draft.wrapper import Wrapper
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.sequences import Sequences
@@ -101,7 +101,7 @@ CELLS = [
 ]
 
 
-class Watched(Around):
+class Watched(Wrapper):
     """A drafter whose windows are told apart by how much of them was accepted; windows without drafts are none of them."""
 
     def __init__(self, drafter: Drafter) -> None:

@@ -16,7 +16,7 @@ from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter, largest
 from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
-from ssmspec_fast.draft.wrapper import Around
+from ssmspec_fast.draft.wrapper import Wrapper
 from ssmspec_fast.engine.decoder import Decoder
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
@@ -42,7 +42,7 @@ LENGTHS, BUDGET = (1, 5, 3), 9
 FAMILIES = ("bamba", "mamba_in_llama")
 
 
-class Recorded(Around):
+class Recorded(Wrapper):
     """A drafter that writes down what it proposed, and after which tokens."""
 
     def __init__(self, drafter: Drafter) -> None:

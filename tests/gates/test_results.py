@@ -28,14 +28,14 @@ def judged() -> list[Judged]:
 
 def test_the_table_of_the_kernels_is_that_of_the_results_and_names_what_they_lack() -> None:
     """A cell without its measurement, or a part of other kernels than those that stand, changes the text and fails."""
-    _, said, _ = kernel_table.MADE.around(kernel_table.README.read_text())
+    _, said, _ = kernel_table.MADE.split(kernel_table.README.read_text())
     assert said == kernel_table.text(RESULTS).strip(), (
         "run `python -m perf_gates.report.kernel_table perf_gates/results --write`"
     )
 
 
 def test_the_papers_tables_are_those_of_the_results() -> None:
-    _, said, _ = paper_table.MADE.around((ROOT / "docs" / "performance.md").read_text())
+    _, said, _ = paper_table.MADE.split((ROOT / "docs" / "performance.md").read_text())
     assert said == paper_table.text(gates.load(), judged()).strip(), "run `ssmspec gates table --write`"
 
 
@@ -78,7 +78,7 @@ def test_runs_of_the_core_set_say_the_same_and_each_catches_the_delay() -> None:
     assert not set(held["pairs"]) & lacking
     assert list(stable.faults(held, RUNS)) == []
     assert same(held["machine"]["kernels"], kernels_hash())
-    _, said, _ = stable.MADE.around((ROOT / "docs" / "performance.md").read_text())
+    _, said, _ = stable.MADE.split((ROOT / "docs" / "performance.md").read_text())
     assert said == "\n".join(stable.table(held)), (
         "run `python -m perf_gates.verdicts.stable FILE .. --out perf_gates/results`"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import RunBroken
-from conformance.progress.shards import Gathered, Judged, diagnose_ways, found, judge_shard, shards
+from conformance.progress.shards import Gathered, Judged, diagnose_failures, found, judge_shard, shards
 from conformance.refusal import BROKEN
 from conformance.run.known import Known
 from conformance.run.load import load
@@ -36,7 +36,7 @@ def test_shards_give_the_report_of_one_process_to_the_last_byte() -> None:
     judged = [Judged.of(one.plain()) for one in judged]
 
     def smallest(ways: list) -> list:
-        return diagnose_ways(opening, SELECTION, setting, NAME, map(found, ways))
+        return diagnose_failures(opening, SELECTION, setting, NAME, map(found, ways))
 
     together = run(jobs, left_out, setting, judges=Gathered([*judged, *judged], smallest))
     assert lines(together) == lines(run(jobs, left_out, setting))
