@@ -6,7 +6,8 @@ A step states for some launchers that the code of hash `old` and that of hash `n
     same code    `static.same_code` compared every launch of `before` with `after`, on each Triton that is named, and none
                  differed; a run holds the closure hashes of both packages, and a hash of the names of all launches; those
                  under `machine_code` were compiled, some in one of the runs at least, and of the others
-                 (`ir`, as many) the Triton IR was the same
+                 (`ir`, as many) the Triton IR was the same. With `compared` the runs are of those two revisions, where
+                 each launcher that changed had the same two hashes
 
 Steps apply in their order. `renamed` maps launchers of older results to their present names.
 """

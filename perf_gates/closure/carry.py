@@ -4,6 +4,10 @@
 
 A and B are what `perf_gates.static.same_code REVISION --out` wrote on two versions of Triton, of the kernels as they are
 committed. Every launcher whose hash changed is carried, the whole, and the parts of a run; `--renamed new=old` as there.
+
+    python -m perf_gates.closure.carry REVISION --runs A.json B.json --compared BEFORE AFTER
+
+carries what the runs show of two other revisions to launchers with the same hashes: where others were added meanwhile.
 """
 
 import argparse
@@ -24,13 +28,22 @@ from .package import Definition, Package
 ROOT = Path(__file__).parents[2]
 
 
-def step(before: Closures, after: Closures, runs: list[dict[str, Any]], renamed: dict[str, str]) -> dict[str, Any]:
-    """A step without its revisions. `renamed`: new names by old ones.
+def step(
+    before: Closures,
+    after: Closures,
+    runs: list[dict[str, Any]],
+    renamed: dict[str, str],
+    compared: tuple[Closures, Closures] | None = None,
+) -> dict[str, Any]:
+    """A step without its revisions. `renamed`: new names by old ones; `compared`: what the runs compared, if not these two.
 
-    Raises: ValueError for runs of other kernels.
+    Raises: ValueError for runs of other kernels, or for a changed launcher that they did not compare.
     """
     wholes = before.whole(), after.whole()
-    if any((run["before"], run["after"]) != wholes for run in runs):
+    shown = None
+    if compared:
+        shown = {(code["old"], code["new"]) for code in step(*compared, runs, renamed)["codes"]}
+    elif any((run["before"], run["after"]) != wholes for run in runs):
         raise ValueError(f"the runs compared other kernels than {wholes[0]} and {wholes[1]}; run same_code again")
     old_names = {new: old for old, new in renamed.items()}
     codes = [{"of": [_told(d) for d in after.launchers], "old": wholes[0], "new": wholes[1]}]
@@ -41,7 +54,10 @@ def step(before: Closures, after: Closures, runs: list[dict[str, Any]], renamed:
     for d in sorted(after.launchers):
         same = [b for b in before.launchers if b.name == old_names.get(d.name, d.name)]
         same = same if len(same) == 1 else [b for b in same if b.module.rpartition(".")[2] == d.module.rpartition(".")[2]]
-        codes += [{"of": [_told(d)], "old": before.hash(b), "new": after.hash(d)} for b in same]
+        pairs = [(before.hash(b), after.hash(d)) for b in same]
+        if shown is not None and not (pairs and all(old == new or (old, new) in shown for old, new in pairs)):
+            raise ValueError(f"the runs did not compare {_told(d)} as it is now; run same_code again")
+        codes += [{"of": [_told(d)], "old": old, "new": new} for old, new in pairs]
     unique = {" ".join(code["of"]): code for code in codes if code["old"] != code["new"]}
     return {"renamed": renamed, "proof": {"kind": "same code", "runs": runs}, "codes": list(unique.values())}
 
@@ -77,16 +93,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.closure.carry", description=__doc__)
     parser.add_argument("revision", help="before the change")
     parser.add_argument("--runs", nargs="+", type=Path, required=True)
+    parser.add_argument(
+        "--compared", nargs=2, default=[], metavar=("BEFORE", "AFTER"), help="the revisions of the runs, if not these"
+    )
     parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD")
     a = parser.parse_args(argv)
     renamed = {old: new for new, old in (pair.split("=", 1) for pair in a.renamed)}
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        (was, before), (now, after) = at(a.revision, Path(one)), at("HEAD", Path(other))
-        closures = [Closures(Package(package)) for package in (before, after, folder_of("ssmspec_kernels"))]
-    if closures[1].whole() != closures[2].whole():
+    with tempfile.TemporaryDirectory() as folder:
+        (was, before), (now, after), *sides = (
+            at(revision, Path(folder) / str(number)) for number, revision in enumerate((a.revision, "HEAD", *a.compared))
+        )
+        packages = before, after, *(package for _, package in sides), folder_of("ssmspec_kernels")
+        old, new, *shown, own = (Closures(Package(package)) for package in packages)
+    if new.whole() != own.whole():
         parser.error("the kernels differ from HEAD; commit them first")
-    made = step(closures[0], closures[1], [json.loads(file.read_text()) for file in a.runs], renamed)
-    made["proof"] |= {"before": was, "after": now}
+    runs = [json.loads(file.read_text()) for file in a.runs]
+    made = step(old, new, runs, renamed, (shown[0], shown[1]) if shown else None)
+    made["proof"] |= {"before": was, "after": now} | ({"compared": [name for name, _ in sides]} if sides else {})
     record = json.loads(FILE.read_text())
     record["steps"].append(made)
     if wrong := list(faults(record)):

@@ -150,3 +150,33 @@ def test_a_step_carries_what_changed_from_runs_of_these_kernels(tmp_path: Path, 
     assert json.loads((tmp_path / "carried.json").read_text()) == {"steps": [*STEPS, made]}
     with pytest.raises(ValueError, match="other kernels"):
         carry.step(after, before, runs, {})
+
+
+def test_runs_of_two_packages_carry_launchers_to_which_others_were_added_and_no_launcher_that_changed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = ("deep/launchers.py", '"no count"', '"count"')
+    added = ("deep/launchers.py", "def other(", "def added(S):\n    return other(S)\n\n\ndef other(")
+    more = ("deep/launchers.py", "WIDTH=STAGES", "WIDTH=1 + STAGES")
+    packages = {
+        "was": (),
+        "now": (change,),
+        "was, more": (added,),
+        "now, more": (change, added),
+        "other": (change, added, more),
+    }
+    made = {name: Closures(Package(written(tmp_path / name, *edits), {})) for name, edits in packages.items()}
+    monkeypatch.setattr(carry, "RUNS", {})
+    shown = made["was"], made["now"]
+    run = RUN | {"before": shown[0].whole(), "after": shown[1].whole()}
+    runs = [run, run | {"triton": "3.6.0"}]
+    both = made["was, more"], made["now, more"]
+    codes = carry.step(*both, runs, {}, shown)["codes"]
+    assert {"old": both[0].whole(), "new": both[1].whole()}.items() <= codes[0].items()
+    assert any(code["of"] == ["deep.launchers.scan"] for code in codes)
+    with pytest.raises(ValueError, match=r"did not compare deep\.launchers\.(added|other)"):
+        carry.step(made["was, more"], made["other"], runs, {}, shown)
+    with pytest.raises(ValueError, match=r"did not compare deep\.launchers\.added"):
+        carry.step(made["was"], made["now, more"], runs, {}, shown)
+    with pytest.raises(ValueError, match="other kernels"):
+        carry.step(*both, runs, {}, both)
