@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,18 @@ from ..families.source import Plan
 from ..methods import Method
 from ..operations import Operations
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
-from .memory import LARGE, Memory, bound_of, counting_operations, gpu_bytes, run_bytes, size, step_bytes, token_room
+from .memory import (
+    LARGE,
+    Memory,
+    bound_of,
+    counting_operations,
+    gpu_bytes,
+    gpu_reading,
+    run_bytes,
+    size,
+    step_bytes,
+    token_room,
+)
 from .model import Model
 from .tokenizer import FILE, Bare, Tokenizer, check_size, same
 
@@ -122,7 +134,7 @@ class Parts:
         models = [found.family.assemble(found.config, plan) for found, plan in zip(folders, plans, strict=True)]
         engine = self.build(models[0], models[1] if len(models) > 1 else None)
         weights = sum(plan.bytes for plan in plans)
-        reading = max(found.peak_bytes(self.type) - plan.bytes for found, plan in zip(folders, plans, strict=True))
+        reading = max(self.reading(found, plan.bytes) for found, plan in zip(folders, plans, strict=True))
         states, sequences = engine.target.pools.bytes + engine.drafter.held, token_room(engine)
         tokens = sequences.tokens.numel() * sequences.tokens.element_size()
         least = Memory(weights, reading, states, tokens)
@@ -141,6 +153,13 @@ class Parts:
         operations = counting_operations(self.operations.bitwise)
         work = max(run_bytes(decoder, operations, longest) for decoder in decoders)
         return replace(least, work=max(work, step_bytes(engine, operations, sequences)))
+
+    def reading(self, checkpoint: Checkpoint, weights: int) -> int:
+        """The bytes that reading it takes at its peak, beside its weights."""
+        if not self.device.startswith("cuda"):
+            return checkpoint.peak_bytes(self.type) - weights
+        assemble = partial(checkpoint.family.assemble, checkpoint.config, Plan(self.type))
+        return gpu_reading(assemble, weights, torch.device(self.device))
 
     def load(self) -> "Generator":
         """Reads the weights. Raises: BrokenFile."""

@@ -7,7 +7,7 @@ the outputs of all tokens; a step is counted for all blocks, because methods kee
 until the verdict. On a GPU the kernels' own launchers run, without their launches, and the work is what the allocator
 reserves (`counting`):
 
-    work = a run of prompts, then a step; with graphs a step once more in their own pool, and a workspace of cuBLAS
+    work = a run of prompts, then a step; with graphs as `gpu_bytes` says
 """
 
 from collections.abc import Callable
@@ -181,17 +181,27 @@ def step(engine: Engine, sequences: Sequences, slots: Tensor) -> None:
 
 
 def gpu_bytes(engine: Engine, decoders: list[Decoder], tokens: int, device: torch.device) -> int:
-    """What a GPU's allocator reserves for a run of prompts of each decoder, and a step. Graphs have a pool, which nothing
-    else uses, and warm up on another stream, with a workspace."""
-    work = gpu_work(engine, decoders, tokens, device)
-    return work.reserved + (gpu_work(engine, [], 0, device).reserved + WORKSPACE if engine.recorder else 0)
+    """What a GPU's allocator reserves for a run of prompts of each decoder, and a step.
+
+    Graphs share a pool, which nothing else uses. Steps are recorded for 1, 2, 4, .. rows and for all (`Engine.prepare`). Each
+    runs first beside the pool, on a stream with a workspace of cuBLAS; recording it gives back what no tensor holds:
+
+        peak = max(prompts + pool(all rows), step(all rows) + workspace + pool(the largest number recorded before))
+    """
+    if not engine.recorder:
+        return gpu_work(engine, decoders, tokens, device).reserved
+    fewer = max((engine.padded(n) for n in range(1, engine.slots) if engine.padded(n) < engine.slots), default=0)
+    step = gpu_work(engine, [], 0, device).reserved
+    prompts = gpu_work(engine, decoders, tokens, device, rows=0).reserved
+    return max(prompts + step, step + WORKSPACE + gpu_work(engine, [], 0, device, rows=fewer).reserved)
 
 
-def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch.device) -> Counting:
-    """Runs of prompts that end at the last token of a slot, then a window of every slot, as on this GPU."""
+def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch.device, rows: int | None = None) -> Counting:
+    """Runs of prompts that end at the last token of a slot, then a window of the first `rows` slots (None: of all), as on
+    this GPU."""
     sequences = new_sequences(engine.slots, engine.cache + engine.target.window, (), (), "meta")
     sequences.ask([Settings(1)])
-    slots, runs = torch.arange(engine.slots), []
+    slots, runs = torch.arange(engine.slots if rows is None else rows), []
     for decoder in decoders:
         model, room = one_of_each(decoder.model), max(decoder.cache, tokens)
         pools = decoder.method.new_pools(model, 1, room, decoder.window, decoder.operations, device="meta")
@@ -209,8 +219,18 @@ def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch
     with counted(*given, device=device) as counting:
         for one in runs:
             feed(*one)
-        step(engine, sequences, slots)
+        if len(slots):
+            step(engine, sequences, slots)
     return counting
+
+
+def gpu_reading(assemble: Callable[[], Model], weights: int, device: torch.device) -> int:
+    """What reading takes beside the weights on a GPU: projections that are joined from several tensors. Tensors are converted
+    on the host."""
+    with counted(device=device) as counting:
+        model = assemble()
+    del model
+    return max(0, counting.peak - weights)
 
 
 def of_gpu(operations: Operations) -> Operations:

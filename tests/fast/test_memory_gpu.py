@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from perf_gates.gpu import memory as gpu_memory
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.families.source import Plan
@@ -83,15 +84,46 @@ DRAFTER = str(SHIPPED / "mamba2-drafter")
         ("mamba2", {"drafter": DRAFTER, "mode": "fast"}),
     ],
 )
-def test_graphs_take_a_step_more(folder: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_take_a_pool_beside_prompts_and_beside_the_steps_that_are_recorded_after(
+    folder: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, engine = engine_of(SHIPPED / folder, monkeypatch, **options, **SMALL)
     inner = engine.last.inner
     decoders = [engine.target, *([inner.decoder] if hasattr(inner, "decoder") else [])]
-    without = memory.gpu_bytes(engine, decoders, 50, H200)
+    prompts = memory.gpu_work(engine, decoders, 50, H200, rows=0).reserved
+    one, two = (memory.gpu_work(engine, [], 0, H200, rows=rows).reserved for rows in (1, 2))
+    assert memory.gpu_work(engine, [], 0, H200).reserved == two >= one > 0
     engine.recorder = object()
-    step = memory.gpu_work(engine, [], 0, H200)
-    assert memory.gpu_bytes(engine, decoders, 50, H200) == without + step.reserved + WORKSPACE
-    assert step.reserved >= step.peak > 0
+    assert memory.gpu_bytes(engine, decoders, 50, H200) == max(prompts + two, two + WORKSPACE + one)
+
+
+def test_reading_on_a_gpu_takes_what_joins_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = memory.gpu_reading(lambda: torch.cat([torch.empty(MIB, device="meta") for _ in range(2)]), 8 * MIB, H200)  # type: ignore[arg-type, return-value]
+    assert joined == 8 * MIB
+    parts, _ = engine_of(SHIPPED / "llama", monkeypatch, **SMALL)
+    monkeypatch.setattr(build, "check_device", lambda device: None)
+    weights = parts.memory.weights
+    on_gpu = Parts(SHIPPED / "llama", device="cuda:90", limit=2**40, mode="fast", **SMALL).memory
+    assert on_gpu.weights == weights
+    assert 0 <= on_gpu.reading < parts.memory.reading
+
+
+MEASURED = json.loads((Path(__file__).parents[2] / "perf_gates" / "results" / "memory.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize(
+    "taken", MEASURED, ids=lambda taken: f"{taken['case']}-{'graphs' if taken['graphs'] else 'launches'}"
+)
+def test_what_is_stated_is_within_a_tenth_of_what_an_h200_reserved(
+    taken: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "check_device", lambda device: None)
+    recorder = object() if taken["graphs"] else None
+    case = gpu_memory.CASES[taken["case"]]
+    stated = case.parts(case.folder(tmp_path / "m"), "cuda:90", recorder, limit=2**40).memory.peak
+    reserved = max(taken["reserved"], taken["every_shape"])
+    assert reserved >= 500e6
+    assert stated == pytest.approx(reserved, rel=0.1)
 
 
 def test_a_planted_kernel_that_keeps_what_it_made_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
