@@ -9,20 +9,17 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
+from .memory import bits, pools, state_formats, strides
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
-    bits,
     channel_gates,
     edges,
     extremes,
     large_sizes,
     other_rules,
     packed,
-    pools,
     size_limits,
-    state_formats,
-    strides,
     tiles,
     unreached,
     unread,

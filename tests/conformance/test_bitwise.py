@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.faults.recurrences import bits
+from conformance.faults.memory import bits
 from conformance.isolation.declared import bare
 from conformance.judge.bitwise import LAWS
 from conformance.judge.verdict import Judgement, judge

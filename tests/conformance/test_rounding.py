@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.faults.recurrences import state_formats
+from conformance.faults.memory import state_formats
 from conformance.judge import rounding
 from conformance.judge.verdict import judge
 from conformance.suite import PURE

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.adapters.reference_parts.pools import WAYS, pooled
-from conformance.faults.recurrences import pools
+from conformance.faults.memory import pools
 from conformance.faults.rollback import windows
 from conformance.faults.whole_layers.layers import Right
 from conformance.judge.verdict import judge

@@ -11,8 +11,8 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ...adapters.reference_parts.acceptance import Runs, accept_greedy, accept_sampled
 from ...adapters.reference_parts.attention import verify_tree
+from ..recurrences.arithmetic import right, rounded
 from ..single import Wrong, adapter_of
-from .arithmetic import right, rounded
 
 FP32 = NumericContract()
 

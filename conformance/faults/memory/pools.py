@@ -10,8 +10,8 @@ from ssmspec_ref.shapes import Array, Lengths, Mask
 from ssmspec_ref.slots import Pool
 
 from ...adapters.reference_parts.pools import WAYS, pooled
+from ..recurrences.packed import right as right_packed
 from ..single import Wrong, adapter_of
-from .packed import right as right_packed
 
 
 def states(held: Any) -> tuple[Array, Array, Array] | None:
