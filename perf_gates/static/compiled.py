@@ -104,12 +104,17 @@ def _undeclared(entry: Entry, accesses: list[ptx.Access]) -> Iterator[str]:
     stores = [a for a in accesses if a.kind != "load"]
     if unknown := sum(not a.owners for a in stores):
         yield f"writes through {unknown} addresses of unknown origin"
-    written = {name for a in stores for name in a.owners}
+    written = arguments(stores)
     if entry.stores is not None and written != entry.stores:
         yield f"writes {sorted(written)}, but declares {sorted(entry.stores)}"
-    read = {name for a in accesses if a.kind == "load" for name in a.owners}
+    read = arguments([a for a in accesses if a.kind == "load"])
     if entry.wide - read:
         yield f"does not read {sorted(entry.wide - read)}, declared wide"
+
+
+def arguments(accesses: list[ptx.Access]) -> set[str]:
+    """The names of the arguments that are accessed, as an entry writes them: `ring_B`, also where a kernel takes `ring.B`."""
+    return {name.replace(".", "_") for a in accesses for name in a.owners}
 
 
 def _compiled(launch: Launch, capability: int) -> tuple[Built, str]:

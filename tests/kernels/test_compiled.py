@@ -204,3 +204,8 @@ def test_a_store_of_unknown_origin_is_a_fault() -> None:
         "writes through 1 addresses of unknown origin",
         "does not read ['S'], declared wide",
     ]
+
+
+def test_an_argument_of_a_tuple_is_named_as_one_that_is_alone() -> None:
+    stores = [ptx.Access("store", 4, frozenset({"ring.B"})), ptx.Access("store", 16, frozenset({"S"}))]
+    assert compiled.arguments(stores) == {"ring_B", "S"}
