@@ -67,7 +67,7 @@ def test_a_run_on_a_gpu_ends_with_what_is_skipped_and_why() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/test_core_sides.py"]
     said = subprocess.run(command, cwd=ROOT, env=beside, capture_output=True, text=True, check=False, timeout=250)
     assert "skipped on a GPU" in said.stdout, said.stdout[-800:] + said.stderr[-400:]
-    assert re.search(r"^18: needs no GPU", said.stdout, re.MULTILINE)
+    assert re.search(r"^19: needs no GPU", said.stdout, re.MULTILINE)
 
 
 def test_the_example_of_a_users_gate_runs() -> None:
