@@ -330,8 +330,9 @@ class Capability:
             raise ParameterError(
                 "bitwise is declared with state_rounding='stochastic', where two calls give other bits; declare one of them"
             )
-        plain: dict[str, tuple[str, ...]] = {name: (value,) for name, value in ASKED.items()}
-        object.__setattr__(self, "limits", replace(self.limits, options=plain | dict(self.limits.options)))
+        if isinstance(self.limits, Limits):  # anything else is refused where the adapter is read
+            plain: dict[str, tuple[str, ...]] = {name: (value,) for name, value in ASKED.items()}
+            object.__setattr__(self, "limits", replace(self.limits, options=plain | dict(self.limits.options)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A contract that is wider than what is computed is told, and no failure; one that says what is computed is not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,13 @@ def narrow_every_token(S: Any, window: Any, params: Any) -> Any:
 OFTEN = replace(FP32, state="bf16", stored_every_token=True)
 
 
+def unexpected(results: Sequence[Result]) -> list[Result]:
+    """What does not pass, but for options that an adapter must ask for."""
+    return [
+        one for one in results if one.verdict != "pass" and not (one.verdict == "inapplicable" and "slots=" in one.reason)
+    ]
+
+
 @pytest.mark.parametrize(
     ("function", "contract", "tier", "said"),
     [
@@ -63,7 +71,7 @@ def test_a_field_that_is_declared_wider_than_what_is_computed_is_told(
     function: Any, contract: NumericContract, tier: str, said: str
 ) -> None:
     found = outcome(function, contract, tier=tier)
-    assert [one for one in found.results if one.verdict != "pass"] == []
+    assert unexpected(found.results) == []
     (line,) = wider(found.results)
     assert line.startswith(f"it: one, declared {contract}, would also hold under {said}: ssd.scan (")
 
@@ -77,7 +85,7 @@ def test_what_computes_as_it_declares_is_not_told() -> None:
     assert done.green
     assert wider(done.results) == []
     done = outcome(narrow_every_token, OFTEN, tier="standard")
-    assert [one for one in done.results if one.verdict != "pass"] == []
+    assert unexpected(done.results) == []
     assert wider(done.results) == []
 
 

@@ -27,7 +27,8 @@ def named(module: ModuleType) -> Any:
 
     def traffic_bytes(*given: int, channel: bool, **more: int) -> int:
         assert channel
-        return int(module.traffic_bytes(*given, **more))
+        found: int = module.traffic_bytes(*given, **more)
+        return found
 
     return SimpleNamespace(delta_snapshots=module.kda_snapshots, traffic_bytes=traffic_bytes)
 

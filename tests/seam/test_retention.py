@@ -95,7 +95,7 @@ def test_its_operations_and_cases_are_there_and_leave_the_others_as_they_are() -
         s.operation for s in SPECIFICATIONS if s.operation.startswith(NAME)
     }
     own = [s for s in SPECIFICATIONS if s.fixed.get("kind") == NAME]
-    assert len(own) == 8
+    assert len(own) == 9
     assert all(any(s.cases("smoke", Limits())) for s in own)
 
 
