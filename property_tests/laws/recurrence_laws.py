@@ -216,7 +216,9 @@ class Law:
         return tuple(kind.name for kind in RECURRENCES.values() if self.of(kind))
 
     def takes(self, kind: str, subject: Subject) -> bool:
-        return kind in self.kinds and all(f"{kind}.{name}" in subject.capabilities for name in ("scan", *self.needs))
+        """Whether a subject has the operations, for the gates that `given_of` draws: one decay per head."""
+        needed = [subject.capabilities.get(f"{kind}.{name}") for name in ("scan", *self.needs)]
+        return kind in self.kinds and all(one and "head" in one.limits.options.get("gate", ("head",)) for one in needed)
 
 
 def every(kind: Kind) -> bool:

@@ -137,7 +137,7 @@ def steps_over_a_neighbour(S: Array, token: Any, params: Any) -> tuple[Array, Ar
 
 
 def same_numbers_in_every_call(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The seed is a constant, as in a captured graph that is replayed. NVIDIA/TensorRT-LLM#14509."""
+    """The seed is a constant, as in a captured graph that is replayed."""
     coins = np.random.default_rng(7).random(S.shape)
     return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, coins=coins)))
 
