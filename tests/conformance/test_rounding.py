@@ -1,5 +1,6 @@
 """Rounding at random: what is right is never blamed, each law has its power, each planted fault is told by its law."""
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,9 @@ SAID: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("fault", state_formats.FAULTS, ids=lambda fault: fault[0].__name__)
-def test_planted_faults_are_told_by_their_own_law(fault: Any) -> None:
+def test_planted_faults_are_told_by_their_own_law(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run, operation, _, contract = fault
+    monkeypatch.setattr(state_formats, "SEEDS", count())
     specification = SPECIFICATIONS[operation]
     found = next(
         told
