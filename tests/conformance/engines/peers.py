@@ -20,7 +20,7 @@ from conformance.engines.laws import SAME
 from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
-SHRINKING = 15.0
+SHRINKING = 30.0
 """Seconds to spend on shrinking a failure."""
 
 
