@@ -5,5 +5,5 @@ unchanged?
     checkpoint                                                       -> float64 oracle (`oracle`)
 
 `protocol` defines the messages, `program` and `http` transport them, `schedules` draws traffic, `laws` judges an answer,
-`judge` runs an engine through its configurations, `diagnosis` explains failures, `table` prints the results.
+`judge/` runs an engine through its configurations, `diagnosis` explains failures, `table` prints the results.
 """

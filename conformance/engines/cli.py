@@ -26,8 +26,8 @@ from ..refusal import FAILED, refused
 from .errors import NotStarted
 
 if TYPE_CHECKING:
-    from .judge import Engine, Found
-    from .protocol import Options
+    from .judge import Found
+    from .protocol import Engine, Options
 
 ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or program:COMMAND."
 MODEL = "Folder of a checkpoint. May be repeated. Default: small random checkpoints."
@@ -80,7 +80,7 @@ def engine(
     configuration (drafts, batches, chunks, caches) with the engine's own plain output.
     """
     try:
-        from . import judge
+        from .judge import Found
         from .known import PROGRAM, is_server, opener
         from .protocol import Dtype
         from .small import CONFIGS, STORED
@@ -130,7 +130,7 @@ def engine(
                 except NotStarted as error:
                     if not found:
                         raise NotStarted(f"{engine} did not start (run its command by hand to see more): {error}") from error
-                    one = judge.Found()
+                    one = Found()
                     one.ended("plain", "repeated", error)
                 one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
                 where = ["--model" if model and name not in SMALL else "--family", name]

@@ -11,9 +11,8 @@ from ..errors import AdapterUnavailable
 from ..run.program import words_of
 from .errors import EngineDied, EngineFailed
 from .http import Server
-from .judge import Engine
 from .program import ANSWERING, Program
-from .protocol import Options
+from .protocol import Engine, Options
 
 HERE = Path(__file__).parent
 PROGRAM, HTTP = "program:", "http:"

@@ -9,7 +9,7 @@
 `start` may be sent again: the engine must then be created from scratch. Documentation: docs/reference/engine-protocol.md.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -130,3 +130,13 @@ class Failed(Line):
 
 class Stop(Line):
     do: Literal["stop"] = "stop"
+
+
+class Engine(Protocol):
+    """An object that transports these messages: `program.Program`, `http.Server`."""
+
+    def start(self, model: str, options: Options) -> Started: ...
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]: ...
+
+    def close(self) -> None: ...

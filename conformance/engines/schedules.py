@@ -1,8 +1,8 @@
 """User traffic, drawn and shrunk by hypothesis: rounds of requests that share an engine.
 
 A request says how its prompt is made and what ends it. Tokens that depend on the engine's own text (a continuation, a stop
-token that will occur) are named by their source, and filled in when the plain output is known (`judge.resolved`). A schedule
-therefore keeps its meaning when it shrinks.
+token that will occur) are named by their source, and filled in when the plain output is known (`judge/attempts.py`). A
+schedule therefore keeps its meaning when it shrinks.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -15,6 +15,7 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.adapters.program import Recorded
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.engine.decoder import Decoder
+from ssmspec_fast.engine.scheduler import Scheduler
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.state import RecurrentState
 
@@ -415,6 +416,25 @@ def a_window_lost_at_a_fork(mp: pytest.MonkeyPatch) -> None:
             layer.M[slot] = 0
 
     shared(mp, change)
+
+
+@planted("plain")
+def a_waiting_request_replaces_a_running_state(mp: pytest.MonkeyPatch) -> None:
+    """A request that finds every slot busy is read into one of them before it is told to wait."""
+
+    def change(old: Any, self: Any) -> Any:
+        done = old(self)
+        read = self.__dict__.setdefault("read", set[int]())
+        for one in (waits.request for waits in self.waiting):
+            if len(self.running) == self.engine.slots and one.number not in read:
+                read.add(one.number)
+                decoder, slot = self.engine.target, max(self.running)
+                length = decoder.pools.length[slot].clone()
+                decoder.prefill([one.prompt], [slot])
+                decoder.pools.length[slot] = length
+        return done
+
+    wrap(mp, Scheduler, "admit", change)
 
 
 Convert = Callable[[dict[str, Any], dict[str, Any]], None]

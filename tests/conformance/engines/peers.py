@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.engines import cli, judge
+from conformance.engines import cli
+from conformance.engines.judge import Found
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.laws import SAME
 from conformance.engines.small import pair
@@ -59,7 +60,7 @@ FAULTS = {
 }
 
 
-def judged(engine: str, python: str, fault: str, folder: Path) -> judge.Found:
+def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
     """The configuration in which a fault shows."""
     planted = FAULTS[engine][fault]
     door = ENGINES[engine].words[0]
@@ -71,7 +72,7 @@ def judged(engine: str, python: str, fault: str, folder: Path) -> judge.Found:
     return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None)
 
 
-def missed(planted: Planted, found: judge.Found) -> str:
+def missed(planted: Planted, found: Found) -> str:
     """Why a fault counts as missed; empty if it was caught and named."""
     if not found.red:
         return f"nothing was found in {found.schedules} schedules"

@@ -44,7 +44,7 @@ def servers(folder: Path) -> Iterator[list[str]]:
 def over_http(folder: Path, schedules: int) -> judge.Found:
     with servers(folder) as (served, plain):
         opened, other = (opener(f"http:{url}", None) for url in (served, plain))
-        return cli.judged(opened, other, folder, {"plain": Options()}, True, (schedules, 0, 0), lambda line: None)
+        return cli.judged(opened, other, folder, {"plain": Options()}, True, (schedules, 0, 0), lambda line: None, 0.5)
 
 
 def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
@@ -57,7 +57,6 @@ def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
 
 @pytest.mark.robust
 def test_a_fault_in_our_server_is_caught_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "SHRINKING", 0.5)
     FAULTS["drafts_all_counted_and_slot_0_overwritten"][2](monkeypatch)
     found = over_http(pair("mamba2", tmp_path)[0], 25)
     assert found.outcome("served", "speculation") == "differs"
@@ -66,22 +65,24 @@ def test_a_fault_in_our_server_is_caught_over_http(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.robust
 @pytest.mark.parametrize(
-    ("name", "law", "outcome"),
+    ("name", "law", "outcome", "needs"),
     [
-        ("recurrent_drafter_aborts", "speculation", "died"),
-        ("recurrent_drafter_not_rewound", "drafter followed", "differs"),
+        ("recurrent_drafter_aborts", "speculation", "died", 1),
+        ("recurrent_drafter_not_rewound", "drafter followed", "differs", 1),
+        ("a_waiting_request_replaces_a_running_state", "batch", "differs", 3),
     ],
 )
 def test_a_fault_in_our_program_is_caught_through_its_lines(
-    name: str, law: str, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, law: str, outcome: str, needs: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(judge, "SHRINKING", 5.0)
     family, configuration, _ = FAULTS[name]
     path = tmp_path / "engine.py"
     path.write_text(PROGRAM.format(root=str(ROOT), name=name))
     target, drafter = pair(family, tmp_path)
     chosen = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
     opened = opener(f"program:{sys.executable} {path}", None)
-    found = cli.judged(opened, None, target, {configuration: chosen[configuration]}, False, (150, 0, 0), lambda line: None)
+    one = {configuration: chosen[configuration]}
+    found = cli.judged(opened, None, target, one, False, (150, 0, 0), lambda line: None, 5.0)
     assert not found.green
     assert found.outcome(configuration, law) == outcome, found.failures
+    assert sum(line.startswith("round") for line in found.failures[0].schedule) == needs, found.failures

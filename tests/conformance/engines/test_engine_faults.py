@@ -23,7 +23,7 @@ QUICK = (
     "drafts_all_counted_and_slot_0_overwritten", "a_reused_slot_keeps_its_state", "no_end_at_a_bonus_token",
     "state_of_the_drafter_stale", "fewer_drafts_than_were_accepted_before",
 )  # fmt: skip
-SCHEDULES = 25
+SCHEDULES, SHRINKING = 25, 0.5
 MORE = {"recurrent_drafter_not_rewound": 150}
 """Schedules of a fault that costs drafts, and not often."""
 Answers = dict[str, dict[tuple[tuple[int, ...], float, int], tuple[int, ...]]]
@@ -47,7 +47,7 @@ def judged(pair: tuple[Path, Path], configuration: str, schedules: int, model: b
     recurrent = target.with_name(f"{target.name}-recurrent")
     chosen = {configuration: configurations(drafter, Tier.smoke, "float32", recurrent)[configuration]}
     weights = read(target) if model else None
-    one = judge.Judge(Direct, str(target), weights, schedules, open_plain=lambda: Direct(right=True))
+    one = judge.Judge(Direct, str(target), weights, schedules, open_plain=lambda: Direct(right=True), shrinking=SHRINKING)
     if known is not None:
         one.known = known.setdefault(target.name, {})
     return one.run(chosen)
@@ -60,7 +60,6 @@ def test_a_planted_fault_is_caught(
     name: str, pairs: dict[str, tuple[Path, Path]], known: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, configuration, plant = FAULTS[name]
-    monkeypatch.setattr(judge, "SHRINKING", 0.5)
     plant(monkeypatch)
     log = name.startswith("log_")
     found = judged(pairs[family], configuration, 3 if log else MORE.get(name, SCHEDULES), log, None if log else known)
@@ -72,15 +71,16 @@ def test_a_planted_fault_is_caught(
         assert len(found.failures[0].schedule) == 1, "the smallest case: one prompt"
     assert found.red
     assert found.failures[0].configuration == configuration
-    assert found.failures[0].law == LAW.get(name, found.failures[0].law)
+    assert found.failures[0].law in LAW.get(name, (found.failures[0].law,))
 
 
 LAW = {
-    "log_probabilities_0_of_accepted_drafts": "log-probabilities of drafted tokens",
-    "state_of_the_drafter_stale": "drafter followed",
-    "recurrent_drafter_not_rewound": "drafter followed",
-    "no_end_at_a_bonus_token": "stop",
-    "log_probabilities_of_the_token_before": "log-probabilities kept",
+    "log_probabilities_0_of_accepted_drafts": ("log-probabilities of drafted tokens",),
+    "state_of_the_drafter_stale": ("drafter followed",),
+    "recurrent_drafter_not_rewound": ("drafter followed",),
+    "no_end_at_a_bonus_token": ("stop",),
+    "log_probabilities_of_the_token_before": ("log-probabilities kept",),
+    "a_waiting_request_replaces_a_running_state": ("batch", "join", "cancel"),
 }
 
 

@@ -30,13 +30,12 @@ def judged(
     every = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
     command = f"program:{sys.executable} {door} {home(tmp_path / 'home', fault)}"
     options = {name: every[name] for name in chosen}
-    return cli.judged(opener(command, None), None, target, options, False, (schedules, 0, 0), lambda line: None)
+    return cli.judged(opener(command, None), None, target, options, False, (schedules, 0, 0), lambda line: None, 0.5)
 
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Little time to shrink; sockets and converted checkpoints in a folder of the test, with a short name."""
-    monkeypatch.setattr(judge, "SHRINKING", 0.5)
+    """Sockets and converted checkpoints in a folder of the test, with a short name."""
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("TMPDIR", folder)
         yield Path(folder)

@@ -1,0 +1,173 @@
+"""One configuration of an engine, and a schedule sent to it: the requests resolved, the answers judged."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ..diagnosis import explained
+from ..errors import EngineDied, EngineFailed, EngineRefused
+from ..laws import Finding, applied, cut, followed, lossless, probabilities, reported, zero
+from ..oracle import Oracle
+from ..protocol import Answer, Engine, Options, Request, Started
+from ..schedules import Ask, Schedule, in_full
+from .found import DRAFTED, KEPT, purpose
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+Break = tuple[Finding, str]
+"""What is wrong with an answer, and what explains it."""
+
+
+class Attempts:
+    """Schedules in one configuration of an engine, in the process that runs or in a new one."""
+
+    def __init__(self, judge: "Judge", name: str, options: Options) -> None:
+        self.judge, self.name, self.options = judge, name, options
+        self.engine: Engine | None = None
+        self.started: Started | None = None
+        self.drafter: Oracle | None = None
+        self.zero: Finding | None = None
+        """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    def begin(self) -> None:
+        """Start a new engine, in the existing process if it is alive. Raises: as `Engine.start`."""
+        if self.started is not None and getattr(self.engine, "once", False):
+            self.close()
+        if self.engine is None:
+            self.engine = self.judge.open()
+        try:
+            self.started = self.engine.start(self.judge.model, self.options)
+        except EngineDied:
+            self.close()
+            raise
+
+    def tried(self, schedule: Schedule, fresh: bool = False, count: bool = True) -> Break | None:
+        """The first break of a schedule; an engine that dies breaks it too. A new engine that does not start breaks nothing
+        of a schedule, and is noted."""
+        count = count and not fresh
+        try:
+            if fresh or self.engine is None:
+                self.begin()
+        except (EngineRefused, EngineDied, EngineFailed) as error:
+            if not fresh:
+                raise
+            self.judge.found.notes.append(f"{self.name}: the engine did not start again: {type(error).__name__}: {error}")
+            self.close()
+            return None
+        try:
+            return next(self.broken(schedule, count=count), None)
+        except (EngineDied, EngineFailed) as error:
+            if isinstance(error, EngineDied):
+                self.close()
+            if count:
+                self.judge.found.count(self.name, purpose(self.name), "died")
+            request = Request(ids=(0,), most=1)
+            return Finding("died", request, 0, None, None, why=f"{type(error).__name__}: {error}"), ""
+
+    def broken(self, schedule: Schedule, count: bool) -> Iterator[Break]:
+        """Every violation, with the states that could explain it."""
+        assert self.engine is not None
+        asked: list[tuple[int, ...]] = []
+        whole: list[tuple[int, ...]] = []
+        for asks in schedule:
+            requests, plains, made = [], [], []
+            for ask in asks:
+                request, plain, how = self.resolved(ask, asked, whole)
+                requests.append(request)
+                plains.append(plain)
+                made.append(how)
+            asked += [request.ids for request in requests]
+            whole += [(*request.ids, *plain) for request, plain in zip(requests, plains, strict=True)]
+            try:
+                answers = self.engine.generate(tuple(requests))
+            except EngineRefused:
+                if count:
+                    self.judge.found.count(self.name, "batch" if len(requests) > 1 else "repeated", "refused")
+                continue
+            for request, plain, answer, how in zip(requests, plains, answers, made, strict=True):
+                yield from self.judged(request, requests, plain, answer, how, count, whole)
+
+    def resolved(
+        self, ask: Ask, asked: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]]
+    ) -> tuple[Request, tuple[int, ...], list[str]]:
+        """A request with the tokens of the plain run, its expected output, and how its prompt was made."""
+        how: list[str] = []
+        ids = ask.own
+        if ask.of is not None and ask.of < len(asked):
+            how = ["continuation"] if ask.continues else ["fork"]
+            ids = (*(whole[ask.of] if ask.continues else asked[ask.of][: ask.kept]), *ids)
+        plain = self.judge.expect(ids, ask.temperature, ask.seed)
+        stop = () if ask.stop_at is None or ask.stop_at >= len(plain) else (plain[ask.stop_at],)
+        named: dict[str, Any] = {
+            "temperature": ask.temperature,
+            "seed": ask.seed,
+            "drafts": ask.drafts,
+            "after": ask.after,
+            "cancel": ask.cancel,
+        }
+        request = Request(ids=ids, most=ask.most, stop=stop, **named)
+        return request, cut(plain, ask.most, stop), how
+
+    def judged(
+        self, request: Request, beside: Sequence[Request], plain: tuple[int, ...], answer: Answer, how: list[str],
+        count: bool, whole: Sequence[tuple[int, ...]],
+    ) -> Iterator[Break]:  # fmt: skip
+        """The violation in one answer, if there is one."""
+        found, oracle = self.judge.found, self.judge.oracle
+        outcome, finding = lossless(oracle, request, plain, answer)
+        speculates = bool(self.options.speculation)
+        if count:
+            found.requests += 1
+            found.tokens += len(answer.ids)
+            sums = found.counts[self.name]
+            sums[0] += answer.drafted or 0
+            sums[1] += answer.accepted or 0
+            if answer.drafted is not None and answer.accepted is not None:
+                found.told.add(self.name)
+            for law in applied(request, beside, self.options, answer, how):
+                if outcome != "differs":
+                    found.count(self.name, law, outcome)
+        if outcome == "differs" and finding is not None:
+            others = [ids for ids in whole if ids[: len(request.ids)] != request.ids]
+            yield finding, explained(oracle, finding, others) if oracle is not None and not count else ""
+        if (
+            self.drafter is not None
+            and outcome == "passed"
+            and len(beside) == 1
+            and request.drafts is None
+            and not request.temperature
+        ):
+            state, wrong = followed(self.drafter, request, answer, self.options.drafts)
+            if wrong is not None:
+                yield wrong, ""
+            elif count:
+                found.count(self.name, "drafter followed", state)
+        if oracle is not None and outcome == "passed":
+            wrong = probabilities(oracle, request, answer, KEPT, speculates)
+            if count and answer.logprobs is not None and None not in answer.logprobs and wrong is None:
+                found.count(self.name, KEPT, "passed" if reported(answer, speculates) else "not judged")
+            if count and speculates and answer.logprobs is not None:
+                nothing = zero(oracle, request, answer)
+                found.count(self.name, DRAFTED, "passed" if nothing is None else "differs")
+                self.zero = self.zero or nothing
+            if wrong is not None and not any(f.law == "log-probabilities" for f in found.failures):
+                yield wrong, "" if count else explained(oracle, wrong, [ids for ids in whole if ids != request.ids])
+
+    def prompts(self, schedule: Schedule) -> list[tuple[Ask, tuple[int, ...]]]:
+        """The requests of a schedule in order, each with its whole prompt."""
+        asked, whole = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for ask in (ask for asks in schedule for ask in asks):
+            request, plain, _ = self.resolved(ask, asked, whole)
+            asked.append(request.ids)
+            whole.append((*request.ids, *plain))
+        return list(zip((ask for asks in schedule for ask in asks), asked, strict=True))
+
+    def full(self, *schedules: Schedule) -> Schedule:
+        """Schedules as one, each request with its whole prompt."""
+        return tuple(chain(*(in_full(one, [ids for _, ids in self.prompts(one)]) for one in schedules)))

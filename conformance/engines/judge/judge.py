@@ -1,0 +1,140 @@
+"""Run one engine on one checkpoint: every configuration through random schedules, check each answer, shrink each failure.
+
+Plain output comes from a separate process that answers one request at a time. A configuration is another process, which runs
+many schedules. A failing schedule is run again in a new engine and shrunk, each attempt in an engine that has just started.
+If it only fails after earlier schedules, these are reported with it. A configuration ends at its first failure.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ..diagnosis import explained
+from ..errors import EngineDied, EngineFailed, EngineRefused, NotStarted
+from ..laws import Finding, reported, same_model
+from ..oracle import Oracle
+from ..protocol import Answer, Engine, Options, Request
+from ..schedules import LONGEST
+from .found import Failure, Found, purpose
+from .run import Run
+
+SHRINKING = 90.0
+"""Seconds to spend on shrinking a failure, unless the user says otherwise."""
+
+
+class Judge:
+    """Tests an engine on a checkpoint. `open_engine` starts a process; without an `oracle`, *same model?* is not tested."""
+
+    def __init__(
+        self,
+        open_engine: Callable[[], Engine],
+        model: str,
+        weights: Any,
+        schedules: int,
+        seed: int = 0,
+        watch: Callable[[str], None] = lambda line: None,
+        vocabulary: int = 64,
+        open_plain: Callable[[], Engine] | None = None,
+        samples: int = 0,
+        shrinking: float | None = None,
+    ) -> None:
+        self.samples = samples
+        self.shrinking = SHRINKING if shrinking is None else shrinking
+        self.open_plain = open_engine if open_plain is None else open_plain
+        self.open, self.model, self.weights, self.many, self.seed, self.watch = (
+            open_engine,
+            model,
+            weights,
+            schedules,
+            seed,
+            watch,
+        )
+        self.vocabulary = weights.vocabulary if weights is not None else vocabulary
+        self.oracle: Oracle | None = None
+        self.found = Found()
+        self.plain: Engine | None = None
+        self.known: dict[tuple[tuple[int, ...], float, int], tuple[int, ...]] = {}
+
+    def run(self, configurations: dict[str, Options]) -> Found:
+        """Compare every configuration with the plain one, whether or not that is in the list.
+
+        Raises: NotStarted for an engine that ends before its first answer.
+        """
+        try:
+            try:
+                self.plain = self.open_plain()
+                started = self.plain.start(self.model, Options(dtype=next(iter(configurations.values())).dtype))
+            except EngineDied as error:
+                raise NotStarted(str(error)) from error
+            except (EngineRefused, EngineFailed) as error:
+                self.found.ended("plain", "repeated", error)
+                return self.found
+            self.found.engine = f"{started.name} {started.version}"
+            if self.weights is not None:
+                self.oracle = Oracle(self.weights, started.dtype, started.state)
+            for configuration, chosen in configurations.items():
+                self.configuration(configuration, chosen)
+        finally:
+            if self.plain is not None:
+                self.plain.close()
+        return self.found
+
+    def configuration(self, name: str, options: Options) -> None:
+        began = time.monotonic()
+        run = Run(self, name, options)
+        try:
+            run.all()
+        except (EngineRefused, EngineFailed, EngineDied) as error:
+            self.found.ended(name, purpose(name), error)
+        finally:
+            run.close()
+        says = self.found.refusals.get(name) or "; ".join(
+            f"{f.law}: {f.finding}" for f in self.found.failures if f.configuration == name
+        )
+        self.watch(f"{name}: {run.done} schedules, {time.monotonic() - began:.0f} s{f': {says}' if says else ''}")
+
+    def expect(self, ids: tuple[int, ...], temperature: float = 0.0, seed: int = 0) -> tuple[int, ...]:
+        """The plain output of a prompt, alone and without stop tokens; compared with the oracle at first use.
+
+        Raises: EngineDied, EngineFailed, EngineRefused.
+        """
+        key = ids, temperature, seed if temperature else 0
+        if key not in self.known:
+            assert self.plain is not None
+            request = Request(ids=ids, most=LONGEST, temperature=temperature, seed=seed)
+            answer = self.plain.generate((request,))[0]
+            self.known[key] = answer.ids
+            self.model_of(request, answer)
+        return self.known[key]
+
+    def model_of(self, request: Request, answer: Answer) -> None:
+        """*Same model?* for one plain answer; the first finding of each kind is kept."""
+        if self.oracle is None:
+            self.found.count("plain", "tokens", "not judged")
+            return
+        wrong = {finding.law: finding for finding in same_model(self.oracle, request, answer)}
+        laws = [] if request.temperature else ["tokens"]
+        laws += ["log-probabilities"] if reported(answer, False) else []
+        for law in laws:
+            self.found.count("plain", law, "differs" if law in wrong else "passed")
+            if law in wrong and not any(f.law == law for f in self.found.failures):
+                finding = self.smaller(wrong[law])
+                says = explained(self.oracle, finding, [])
+                self.found.failures.append(
+                    Failure("plain", law, str(finding), (f"prompt {list(finding.request.ids)}",), says)
+                )
+
+    def smaller(self, finding: Finding) -> Finding:
+        """The same violation with a shorter prompt: suffixes of the prompt, from one token on."""
+        assert self.plain is not None
+        assert self.oracle is not None
+        ids = finding.request.ids
+        for length in range(1, len(ids)):
+            request = Request(ids=ids[-length:], most=LONGEST)
+            with suppress(EngineFailed):
+                answer = self.plain.generate((request,))[0]
+                for other in same_model(self.oracle, request, answer):
+                    if other.law == finding.law:
+                        return other
+        return finding

@@ -1,0 +1,156 @@
+"""The smallest schedule that breaks an engine in one way: each request alone, then fewer requests, then other ones."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeGuard
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+from ...draws import by_seed_alone
+from ..schedules import Ask, Schedule, in_turn, reduced, schedules
+from .attempts import Attempts, Break
+
+MOST = 1000
+"""Schedules to draw, at most, when a failure is sought in simpler traffic."""
+
+
+class Smallest:
+    """The smallest schedule known to break: it, its finding and what explains that. `past` ran before it."""
+
+    def __init__(self, attempts: Attempts, schedule: Schedule, broken: Break, past: Sequence[Schedule]) -> None:
+        self.attempts, self.past = attempts, tuple(past)
+        self.schedule, (self.finding, self.says) = schedule, broken
+        self.seconds = attempts.judge.shrinking
+        self.once, self.reducible, self.until = False, False, 0.0
+
+    def repeat(self) -> None:
+        """Run the schedule again in a new engine, and each of its requests alone; then there is time for smaller ones."""
+        again = self.attempts.tried(self.schedule, fresh=True)
+        self.once = getattr(self.attempts.engine, "once", False)
+        if again is None:
+            self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
+        else:
+            self.keep(self.schedule, again)
+            self.alone(self.schedule)
+        single = size(self.schedule)[0] == 1 and again is not None
+        self.reducible = not (single or self.once)
+        self.until = time.monotonic() + (0 if self.once else self.seconds / (1 if single else 3))
+
+    def keep(self, schedule: Schedule, broken: Break) -> None:
+        self.schedule, (self.finding, self.says) = schedule, broken
+
+    def same(self, broken: Break | None) -> TypeGuard[Break]:
+        """Whether a schedule broke in this way too."""
+        return broken is not None and broken[0].kind == self.finding.kind
+
+    def alone(self, schedule: Schedule) -> None:
+        """Each request of a schedule by itself: what hypothesis, which keeps the order of what was drawn, does not reach in
+        time. First the whole prompts, the longest first, of one that breaks then its last tokens; of none, those of all."""
+        until = time.monotonic() + self.seconds / (1 if self.once else 3)
+        pairs = self.attempts.prompts(schedule)
+        self.attempts.close()
+        longest = sorted(pairs, key=lambda one: -len(one[1]))
+        first = self.breaking((ends(ask, ids, len(ids))[0] for ask, ids in longest), until)
+        if first is not None:
+            pairs = [(first, first.own)]
+        every = (
+            one
+            for k in range(1, max(len(ids) for _, ids in pairs) + 1)
+            for ask, ids in pairs
+            if k <= len(ids)
+            for one in ends(ask, ids, k)
+        )
+        self.breaking(every, until)
+
+    def breaking(self, candidates: Iterator[Ask], until: float) -> Ask | None:
+        """The first request that breaks alone: one after another in one process, and again in a new one where it breaks."""
+        for ask in candidates:
+            if time.monotonic() > until:
+                return None
+            alone = ((ask,),)
+            if self.attempts.tried(alone, fresh=self.attempts.engine is None, count=False) is None:
+                continue
+            broken = self.attempts.tried(alone, fresh=True)
+            self.attempts.close()
+            if self.same(broken):
+                self.keep(alone, broken)
+                return ask
+        return None
+
+    def smaller(self, schedule: Schedule) -> bool:
+        """Whether another schedule breaks a new engine too; false where there is no more time."""
+        if time.monotonic() > self.until:
+            return False
+        broken = self.attempts.tried(schedule, fresh=True)
+        if broken is not None and size(schedule) <= size(self.schedule):
+            self.keep(schedule, broken)
+        return broken is not None
+
+    def reduce(self) -> None:
+        """Leave out what the break does not need: first that requests run together, and all slots but one. If nothing that
+        was run breaks so, other requests are drawn that run one after another."""
+        if not self.reducible:
+            return
+        until = time.monotonic() + self.seconds
+        schedule, attempts = self.schedule, self.attempts
+        options, history = attempts.options, attempts.full(*self.past, self.schedule)
+        attempts.options = options.model_copy(update={"slots": 1})
+        drawn = self.searched(until - self.seconds / 2)
+        found = next(filter(self.breaks, chain(map(in_turn, (attempts.full(schedule), history)), drawn)), None)
+        if found is None:
+            attempts.options = options
+            found = next(filter(self.breaks, (attempts.full(schedule), history)), None)
+        if found is not None:
+            reduced(found, self.breaks, lambda: time.monotonic() < until)
+
+    def breaks(self, schedule: Schedule) -> bool:
+        """Whether a schedule breaks a new engine in this way; then it is kept."""
+        broken = self.attempts.tried(schedule, fresh=True)
+        if self.same(broken):
+            self.keep(schedule, broken)
+            return True
+        return False
+
+    def searched(self, until: float) -> Iterator[Schedule]:
+        """Requests one after another, up to one that breaks an engine with one slot in this way; nothing where none does in
+        time."""
+        attempts = self.attempts
+        assert attempts.started is not None
+        can = [one for one in attempts.started.can if one not in ("batch", "join", "cancel")]
+        run: list[Schedule] = []
+        broken: list[Schedule] = []
+
+        @seeded(attempts.judge.seed)
+        @settings(
+            max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
+        )
+        @given(schedule=schedules(attempts.judge.vocabulary, can, 1))
+        def every(schedule: Schedule) -> None:
+            if not broken and time.monotonic() < until:
+                run.append(schedule)
+                if self.same(attempts.tried(schedule, fresh=len(run) == 1, count=False)):
+                    broken.append(schedule)
+
+        with by_seed_alone():
+            every()
+        if broken:
+            yield attempts.full(broken[0])
+            yield attempts.full(*run)
+
+
+def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:
+    """A request of the last tokens of a prompt, by itself and greedy; and as it was asked for, where that differs."""
+    usual: dict[str, Any] = {"tail": (), "of": None, "continues": False, "after": 0, "cancel": None}
+    alone = replace(ask, pattern=ids[-length:], length=length, **usual)
+    greedy = replace(alone, stop_at=None, temperature=0.0, drafts=None)
+    found = (greedy, replace(greedy, stop_at=ask.stop_at), replace(alone, stop_at=None), alone)
+    return tuple(dict.fromkeys(found))
+
+
+def size(schedule: Schedule) -> tuple[int, int]:
+    """The size of a schedule for shrinking: requests, then tokens and settings."""
+    every = [ask for asks in schedule for ask in asks]
+    return len(every), sum(len(ask.own) + ask.most + ask.after for ask in every)
