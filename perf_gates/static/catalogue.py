@@ -139,6 +139,10 @@ def kda() -> Iterator[Entry]:
     yield kda_entry("kda_scan", "T=5 verify", 64, 5, stores="o", write_state=False, **low)
     yield kda_entry("kda_scan", "T=5 as written", 64, 5, stores="S o", fused=False, **low)
     yield kda_entry("kda_snapshots", "T=5", 64, 5, meta(64, 5, dtype=I32), stores="S o", quick=(90,), **low)
+    for b in (1, 64):
+        quick = (90,) if b == 64 else ()
+        nodes = meta(b, 13, 13, dtype=BOOL)
+        yield kda_entry("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o", quick=quick, width=8 if b == 1 else 16, **low)
     for shape, (g, h, k, v) in KDA.items():
         run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
         given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}

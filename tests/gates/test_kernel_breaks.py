@@ -243,8 +243,8 @@ def broken(old: str, new: str) -> Break:
 def test_a_planted_break_is_killed_and_one_that_changes_nothing_survives() -> None:
     seconds = {"test_cursors.py": 10.0}
     made = [
-        broken("past + 2 * WINDOW > CAPACITY", "past + 2 * WINDOW >= CAPACITY"),
-        broken("past + 2 * WINDOW > CAPACITY", "past + WINDOW + WINDOW > CAPACITY"),
+        broken("held + 2 * WINDOW > CAPACITY", "held + 2 * WINDOW >= CAPACITY"),
+        broken("held + 2 * WINDOW > CAPACITY", "held + WINDOW + WINDOW > CAPACITY"),
     ]
     found = dict(run.each(made, lambda tester, one: run.judge(tester, one, seconds), 1))
     row, other = (found[one] for one in made)

@@ -1,4 +1,4 @@
-"""Where the loads of `delta_held` stand in its machine code for sm_90, with every tile that its launcher gives, as JSON.
+"""Where the loads of `delta_apply` stand in its machine code for sm_90, with every tile that its launcher gives, as JSON.
 
 Run by `test_delta_asked` in a process without the interpreter, over the kernel as it stands and with a fault.
 """
@@ -16,8 +16,8 @@ from perf_gates.static.capture import build, launches_of
 from perf_gates.static.compiled import disassembled
 from perf_gates.static.entry import BF16, BOOL, FP32, I32, meta
 from perf_gates.static.shapes import DELTA
-from ssmspec_kernels.delta import delta_held
-from ssmspec_kernels.delta.delta_solved import scratch
+from ssmspec_kernels.delta import delta_apply
+from ssmspec_kernels.delta.delta_solve import scratch
 from tests.kernels.mutants import mutated
 
 G, H, K, V = DELTA["qwen3.5-4b"]
@@ -44,7 +44,7 @@ def held(module: ModuleType, b: int, t: int, write_state: bool, live: bool) -> d
     given = meta(b, H, K, V, dtype=FP32), meta(b, t, G, K), meta(b, t, G, K), meta(b, t, H, V)
     which = meta(b, dtype=I32), meta(b, t, dtype=BOOL) if live else None
     solved = scratch(b, H, given[0].device)
-    (launched,) = launches_of(lambda: module.launch_held(*given, *which, write_state, solved, meta(b, t, H, V, dtype=BF16)))
+    (launched,) = launches_of(lambda: module.launch_apply(*given, *which, write_state, solved, meta(b, t, H, V, dtype=BF16)))
     built = build(launched, 90)
     ops = operations(disassembled(built.compiled.asm["cubin"]))
     waits = next(i for i, op in enumerate(ops) if op.startswith(("BAR", "STS")))
@@ -83,11 +83,11 @@ def on_sm_90(module: ModuleType) -> ModuleType:
 
 if __name__ == "__main__":
     setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))  # noqa: B010
-    on_sm_90(delta_held)
-    sound = [held(delta_held, b, t, write, False) for b, t in SIZES for write in (True, False)]
-    sound += [held(delta_held, 16, 13, False, True)]
+    on_sm_90(delta_apply)
+    sound = [held(delta_apply, b, t, write, False) for b, t in SIZES for write in (True, False)]
+    sound += [held(delta_apply, 16, 13, False, True)]
     faults = HOISTED, UNORDERED, CRAMPED, REVERSED
-    hoisted, unordered, cramped, reversed_ = (on_sm_90(mutated(delta_held, *fault)) for fault in faults)
+    hoisted, unordered, cramped, reversed_ = (on_sm_90(mutated(delta_apply, *fault)) for fault in faults)
     planted = {
         "hoisted": [held(hoisted, 64, 5, write, False) for write in (True, False)],
         "unordered": [held(unordered, 4, 10, True, False)],

@@ -170,16 +170,16 @@ def check_short(module: ModuleType) -> None:
     check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=16, apart=True, short=True)
     check_windows(module, replace(o, t=3, D="head"), 8, windows=4, program_p=48, short=True)
     check_windows(module, WINDOWS[0][0], 8, windows=2, short=True)
-    check_windows(module, replace(o, b=4, t=3), 8, windows=4, short=True, due_first=True)
+    check_windows(module, replace(o, b=4, t=3), 8, windows=4, short=True, flushed_first=True)
     check_shared(module)
 
 
 def check_shared(module: ModuleType) -> None:
     """One or two programs a launch: runs that end within heads, groups and rows, and several of them for a program."""
     short: Any = import_module(f"{module.__package__}.ssd_buffered_short")
-    resident = short.DUE, short.OPEN
-    short.DUE, short.OPEN = 1, 2
+    resident = short.FLUSHED_PROGRAMS, short.OPEN_PROGRAMS
+    short.FLUSHED_PROGRAMS, short.OPEN_PROGRAMS = 1, 2
     try:
         check_windows(module, replace(WINDOWS[2][0], b=3, h=4, g=2, p=18, n=35), 5, windows=4, apart=True, short=True)
     finally:
-        short.DUE, short.OPEN = resident
+        short.FLUSHED_PROGRAMS, short.OPEN_PROGRAMS = resident

@@ -191,8 +191,8 @@ MUTANTS = {
     ),
     "q keeps its norm without the drawn tokens": (
         "without_replacement",
-        "W = W_next if LAW",
-        "W = W if LAW",
+        "W = W_next if SHRINKING",
+        "W = W if SHRINKING",
     ),
     "q keeps the drawn tokens": (
         "without_replacement",

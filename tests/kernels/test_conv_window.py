@@ -163,8 +163,8 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
 
 MUTANTS = [
     ("_conv_window_kernel", "if slot >= 0:", "if slot > 0:"),
-    ("_conv_window_kernel", 'if KEEP == "committed":', 'if KEEP == "none":'),
-    ("_conv_window_kernel", 'if KEEP == "final":', 'if KEEP != "none":'),
+    ("_conv_window_kernel", "if COMMIT:", "if not COMMIT and not FINAL:"),
+    ("_conv_window_kernel", "if FINAL:", "if COMMIT or FINAL:"),
     ("_conv_window_kernel", "after += (tl.where(real, window[k + 1], window[k]),)", "after += (window[k + 1],)"),
     ("_conv_window_kernel", "after += (tl.where(real, u_t, window[W - 1]),)", "after += (u_t,)"),
     ("_conv_window_kernel", "ACTIVATION), 0.0)", "ACTIVATION), 1.0)"),
@@ -173,7 +173,7 @@ MUTANTS = [
     ("_conv_window_kernel", "inside & (moved > 0)", "inside & (moved > 1)"),
     ("_conv_window_kernel", "at * stride_u_t", "at * stride_y_t"),
     ("_conv_window_kernel", "at * stride_live_t", "stride_live_t"),
-    ("_conv_window_kernel", 'W, 1 if KEEP == "none" else 0,', "W, 0,"),
+    ("_conv_window_kernel", "W, 0 if COMMIT or FINAL else 1,", "W, 0,"),
     ("_conv_window_kernel", "if live is None or previous is not None:", "if live is None:"),
     ("_conv_window_kernel", "b * stride_previous_b", "slot * stride_previous_b"),
     ("load_columns", "i = first + k", "i = first + k - 1"),

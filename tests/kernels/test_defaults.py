@@ -11,7 +11,7 @@ from ssmspec_kernels.attention import causal_attention, tree_attention
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
-from ssmspec_kernels.kda import kda_commit, kda_scan, kda_snapshots
+from ssmspec_kernels.kda import kda_commit, kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.ssd import (
@@ -39,7 +39,7 @@ RECORDS: dict[type, tuple[ModuleType, ...]] = {
     ConvParams: (conv_packed, conv_step, conv_tree, conv_window),
     DeltaParams: (
         delta_buffered, delta_buffered_step, delta_chunk_scan, delta_chunked, delta_flush, delta_scan, delta_snapshots,
-        delta_tree, kda_commit, kda_scan, kda_snapshots,
+        delta_tree, kda_commit, kda_scan, kda_snapshots, kda_tree,
     ),
     GatedNorm: (gated_norm,),
     Norm: (linear_added, linear_rows, norm),

@@ -15,8 +15,7 @@ from conformance.interpreter.memory import watch
 from ssmspec_kernels.delta.ring import delta_buffered as verify
 from ssmspec_kernels.delta.ring import delta_flush
 from ssmspec_kernels.delta.ring.delta_ring import Ring
-from ssmspec_kernels.shared import cursors
-from ssmspec_kernels.shared import flush_order as due_first
+from ssmspec_kernels.shared import cursors, flush_order
 from ssmspec_kernels.shared.flush_order import row_in_turn
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.error_bounds.arithmetic import Approx
@@ -154,7 +153,7 @@ def check_turns(module: ModuleType) -> None:
         case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.5), 12, torch.bfloat16)
         ring.held.copy_(torch.arange(len(ring.held)) * 3 % 10)
         lengths = torch.tensor([3, 0, 2, 3, 1], dtype=torch.int32)
-        case.call(module.delta_buffered, ring=ring, lengths=lengths, short=True, due_first=in_turn)
+        case.call(module.delta_buffered, ring=ring, lengths=lengths, short=True, flushed_first=in_turn)
         found.append([case.out[case.rows], case.S, *kept(ring)])
     assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(*found, strict=True))
 
@@ -178,7 +177,7 @@ def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
         gates = [torch.empty(b, 6, 32) for _ in range(2)]
         S, u, k, g = (torch.empty(b, *axes) for axes in ((32, 128, 128), (32, 32, 128), (32, 16, 128), (32, 32)))
         ring = Ring(u, k.bfloat16(), g, *(torch.empty(b, dtype=torch.int32) for _ in range(2)))
-        verify.delta_buffered(S, ring, *window, *gates, tiles=4, short=True, due_first=asked)
+        verify.delta_buffered(S, ring, *window, *gates, tiles=4, short=True, flushed_first=asked)
     assert given["BLOCK_B"] == expected
 
 
@@ -220,7 +219,7 @@ def test_rows_that_are_due_come_first_both_kinds_in_order() -> None:
     ],
 )
 def test_a_planted_fault_of_the_order_of_rows_is_caught(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "row_in_turn", mutated(due_first, old, new).row_in_turn)
+    monkeypatch.setitem(globals(), "row_in_turn", mutated(flush_order, old, new).row_in_turn)
     with pytest.raises(AssertionError):
         check_order()
 
@@ -465,7 +464,7 @@ def test_a_planted_refusal_of_the_flush_is_caught(wrong: str) -> None:
 
 
 WINDOW_FAULTS = [
-    ("if (count + 2 * WINDOW > CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),
+    ("if is_due(count, WINDOW, CAPACITY) &", "if (count + WINDOW > CAPACITY) &", None),
     (" & (length > 0):", ":", None),
     ("G_x = total + tl.sum(", "G_x = tl.sum(", None),
     ("place(first + count + t, CAPACITY)", "place(first + t, CAPACITY)", None),
@@ -488,8 +487,8 @@ WINDOW_FAULTS = [
 
 
 SHORT_FAULTS = [
-    ("if (length > 0) & (count + 2 * WINDOW > CAPACITY):", "if (length > 0) & (count + WINDOW > CAPACITY):"),
-    ("if (length > 0) & (count + 2 * WINDOW > CAPACITY):", "if count + 2 * WINDOW > CAPACITY:"),
+    ("if (length > 0) & is_due(count, WINDOW, CAPACITY):", "if (length > 0) & (count + WINDOW > CAPACITY):"),
+    ("if (length > 0) & is_due(count, WINDOW, CAPACITY):", "if is_due(count, WINDOW, CAPACITY):"),
     ("real, past = t < length, l < count", "real, past = t < T, l < count"),
     ("real, past = t < length, l < count", "real, past = t < length, l < count - 1"),
     ("load_left(start, real, 3)", "load_left(start, real, 0)"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ssmspec_kernels.conv import conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunked, delta_scan, delta_tree
-from ssmspec_kernels.kda import kda_scan
+from ssmspec_kernels.kda import kda_scan, kda_tree
 from ssmspec_kernels.ssd import ssd_gated, ssd_gated_window, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.replay.ssd_replay_scan import Cache
@@ -143,6 +143,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[Any], Made]]] = {
     "delta, large tree": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=False)),
     "delta, large tree, products": (delta_tree, lambda m: delta(m.delta_tree, 33, ancestors=tree(33), inverse=True)),
     "delta by channel": (kda_scan, lambda m: delta(m.kda_scan, channel=True)),
+    "delta by channel, tree": (kda_tree, lambda m: delta(m.kda_tree, channel=True, ancestors=tree())),
     "convolution": (conv_window, lambda m: conv(m.conv_window)),
     "convolution, tree": (conv_tree, lambda m: conv(m.conv_tree, parents=torch.tensor([[-1, 0, 0]] * 4))),
 }
@@ -200,12 +201,13 @@ FAULTS = [
     ("delta scan", "k", ".to(tl.int64) * ROW", "delta_scan_kernel"),
     ("delta scan", "t", "t = tl.cast(t, tl.int64)", "load_token"),
     ("delta window", "s", SLOT, "delta_window_kernel"),
-    ("delta in two launches", "h", HEAD, "_delta_held_kernel"),
+    ("delta in two launches", "h", HEAD, "_delta_apply_kernel"),
     ("delta in two launches", "b", "b = tl.program_id(1).to(tl.int64)", "_delta_solve_kernel"),
     ("delta, large tree", "t", "every = tl.arange(0, ALL).to(tl.int64)", "_delta_tree_kernel"),
     ("delta, large tree, products", "b", ROW, "delta_tree_products_kernel"),
     ("delta by channel", "k", ".to(tl.int64) * ROW", "kda_scan_kernel"),
     ("delta by channel", "h", "tl.program_id(1).to(tl.int64)", "kda_scan_kernel"),
+    ("delta by channel, tree", "t", "n, t = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_T).to(tl.int64)", "kda_tree_kernel"),
     ("convolution", "c", "c = tl.program_id(0).to(tl.int64)", "_conv_window_kernel"),
     ("convolution, tree", "t", "t = i.to(tl.int64)", "_conv_tree_kernel"),
 ]

@@ -45,7 +45,7 @@ KERNELS = {
         "delta_scan_kernel",
         "delta_window_kernel",
         "_delta_solve_kernel",
-        "_delta_held_kernel",
+        "_delta_apply_kernel",
         "delta_tree_products_kernel",
     },
     "buffered": {"ssd_scan_kernel", "ssd_buffered_short_kernel", "_ssd_buffered_step_kernel", "_commit_kernel"},

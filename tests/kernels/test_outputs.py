@@ -13,7 +13,7 @@ from ssmspec_kernels.attention import causal_attention, tree_attention
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
-from ssmspec_kernels.kda import kda_scan, kda_snapshots
+from ssmspec_kernels.kda import kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
@@ -136,6 +136,7 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (delta_tree, lambda: delta() | {"ancestors": chains("ancestors")}),
     (kda_scan, lambda: delta(channel=True)),
     (kda_snapshots, lambda: delta(channel=True) | PLACES),
+    (kda_tree, lambda: delta(channel=True) | {"ancestors": chains("ancestors")}),
     (gated_norm, lambda: rows("y", "z")),
     (linear_added, added),
     (linear_rows, projection),

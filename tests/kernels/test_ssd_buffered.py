@@ -172,9 +172,9 @@ def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
 
 
 FAULTS = [
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", None),
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", None),
-    ("(due == (ROWS == \"due\"))", "(ROWS == \"open\")", None),
+    ("(length > 0) & is_due(count, WINDOW, CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)", None),
+    ("(length > 0) & is_due(count, WINDOW, CAPACITY)", "is_due(count, WINDOW, CAPACITY)", None),
+    ("(due == FLUSHED)", "OPEN", None),
     ("if due:", "if due or not AGAIN:", None),
     ("G_q[:, None] - pick(G_e, here)[None, :]", "G_q[:, None]", None),
     ("tl.exp(G_q)[:, None] *", "1.0 *", None),
@@ -231,10 +231,10 @@ def test_a_planted_entry_of_the_block_before_is_caught_by_a_history_of_two_block
 
 
 SHORT_FAULTS = [
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)",
+    ("(length > 0) & is_due(count, WINDOW, CAPACITY)", "(length > 0) & (count + WINDOW > CAPACITY)",
      "ssd_buffered_short_kernel"),
-    ("(length > 0) & (count + 2 * WINDOW > CAPACITY)", "count + 2 * WINDOW > CAPACITY", "ssd_buffered_short_kernel"),
-    ("(count + 2 * WINDOW > CAPACITY)", "(count + WINDOW > CAPACITY)", "rows_in_order"),
+    ("(length > 0) & is_due(count, WINDOW, CAPACITY)", "is_due(count, WINDOW, CAPACITY)", "ssd_buffered_short_kernel"),
+    ("is_due(count, WINDOW, CAPACITY)", "(count + WINDOW > CAPACITY)", "rows_in_order"),
     ("live & (length > 0) &", "live & (length >= 0) &", "rows_in_order"),
     ("mine = live & (due == DUE)", "mine = live", "ranks"),
     ("rank == begin // (GROUPS * of_group) + 1", "rank == 1", "ssd_buffered_short_kernel"),
@@ -255,7 +255,7 @@ SHORT_FAULTS = [
     ("tl.where(real, behind + t, 0)", "tl.where(real, t, 0)", "append"),
     ("mask=real[:, None] & in_n[None, :]", "mask=in_n[None, :]", "append"),
     ("if begin == 0:", "if begin >= 0:", "verify_open"),
-    ("tl.where(new, x + tok * at_x[1],", "tl.where(new, ring_x + at * at_ring_x[1],", "verify_open"),
+    ("tl.where(new, x + tok * stride.x.t,", "tl.where(new, ring_x + at * stride_ring.x.l,", "verify_open"),
     ("rows_h.to(tl.int64), p, live, in_p)", "rows_h.to(tl.int64), p, new, in_p)", "verify_open"),
     ("scores += dot_inputs(", "scores = dot_inputs(", "verify_open"),
     ("step, mask=new & (p_0 == 0))", "step, mask=new)", "verify_open"),
@@ -285,7 +285,7 @@ SHORT_FAULTS = [
     ("ahead, more = h + 1,", "ahead, more = h,", "verify_flush"),
     ("weighted, B_right)", "weighted, B_left)", "verify_flush"),
     ("scale * to_mma(right,", "to_mma(right,", "verify_flush"),
-    ("state, p_0, HALF_N, at_S[2]", "state, p_0, 0, at_S[2]", "verify_flush"),
+    ("state, p_0, HALF_N, stride.S.p", "state, p_0, 0, stride.S.p", "verify_flush"),
     ("growth[None, :] *", "1.0 *", "verify_flush"),
     ("weights_by_entry(G_s, G_t, own_step,", "weights_by_entry(G_s, G_t, own_step * own_step,", "_own_weights"),
     ("if begin == 0:", "if begin >= 0:", "verify_flush"),
@@ -318,7 +318,7 @@ def test_bits_of_short_windows_do_not_depend_on_which_row_starts_first() -> None
         case, ring = cases.draw(o), rings.ring_of(replace(o, poison=0.5), 12)
         ring.held.copy_(torch.arange(len(ring.held)) * 3 % 10)
         lengths = torch.tensor([3, 0, 2, 3, 1], dtype=torch.int32)
-        case.call(kernel.ssd_buffered, ring=ring, lengths=lengths, short=True, due_first=in_turn)
+        case.call(kernel.ssd_buffered, ring=ring, lengths=lengths, short=True, flushed_first=in_turn)
         found.append([case.out[case.rows], case.S, ring.x, ring.dt, ring.B])
     assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(*found, strict=True))
 
@@ -343,7 +343,7 @@ def test_rows_that_are_due_start_first_where_programs_come_in_rounds(
         S, dt, A = torch.empty(b, 96, 80, 128), torch.empty(b, 6, 96), torch.empty(96)
         ring_x, ring_dt, ring_B = (torch.empty(b, 32, *axes) for axes in ((96, 80), (96,), (8, 128)))
         ring = Ring(ring_x.bfloat16(), ring_dt, ring_B.bfloat16(), *(torch.empty(b, dtype=torch.int32) for _ in range(2)))
-        kernel.ssd_buffered(S, ring, x, dt, A, B, C, apart=False, due_first=asked)
+        kernel.ssd_buffered(S, ring, x, dt, A, B, C, apart=False, flushed_first=asked)
     assert given["BLOCK_B"] == expected
 
 

@@ -33,6 +33,7 @@ from ..launch import FLOATS, INDICES, check_pool, divides, overlaps, sizes, stri
 from ..shared.dots import dot_inputs, dot_onto
 from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments
 from ..shared.strides import PackedHeadStrides, PoolStrides
+from ..shared.tuning import H200
 
 
 def traffic_bytes(tokens: int, slots: int, h: int, g: int, e: int, *, io: int = 2) -> int:
@@ -55,9 +56,9 @@ def causal_attention(
     out: Tensor | None = None,
     products: Products = "fp32",
     descriptors: bool | None = None,
-    block_t: int = 64,
-    block_l: int = 64,
-    num_warps: int = 4,
+    block_t: int = H200["causal_attention"]["block_t"],
+    block_l: int = H200["causal_attention"]["block_l"],
+    num_warps: int = H200["causal_attention"]["warps"],
     num_stages: int | None = None,
 ) -> Tensor:
     """The outputs (t, h, e) of a packed run of queries: equations (1) to (4).
@@ -91,16 +92,17 @@ def causal_attention(
     if not scale > 0:
         raise ParameterError(f"scale is {scale}; give scale > 0, or None for e^-1/2")
     y = torch.empty_like(q) if out is None else out
-    num_stages = num_stages or (3 if rounded else 2)  # as measured on an H200
+    row = H200["causal_attention"]
+    num_stages = num_stages or row["stages_rounded" if rounded else "stages"]
     block_e = max(16, triton.next_power_of_2(e))
     near = rounded and (overlaps(q.device) if descriptors is None else descriptors) and _aligned(K) and _aligned(V)
     blocks = [TensorDescriptor.from_tensor(pool, [1, block_l, 1, block_e]) if near else None for pool in (K, V)]
     _causal_attention_kernel[(h, most(t, sequences, block_t))](
         q, K, V, *blocks, bounds, length, slots, y, PackedHeadStrides(*strides(q, 2)), PoolStrides(*strides(K, 3)),
         PoolStrides(*strides(V, 3)), PackedHeadStrides(*strides(y, 2)), t, sequences, scale * math.log2(math.e),
-        E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t, BLOCK_L=block_l, EDGE=min(block_l, 32),
-        BLOCK_E=block_e, BLOCK_B=triton.next_power_of_2(sequences), STAGES=num_stages, num_warps=num_warps,
-        num_stages=num_stages,
+        E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t, BLOCK_L=block_l,
+        EDGE=min(block_l, row["edge"]), BLOCK_E=block_e, BLOCK_B=triton.next_power_of_2(sequences),
+        STAGES=num_stages, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return y
 

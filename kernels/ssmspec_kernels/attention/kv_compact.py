@@ -21,6 +21,7 @@ from torch import Tensor
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
 from ..launch import FLOATS, INDICES, check_pool, sizes
+from ..shared.tuning import H200
 from .tree_mask import check_nodes
 
 
@@ -41,7 +42,7 @@ def kv_compact(
     slots: Tensor | None = None,
     advanced_length: Tensor | None = None,
     block_e: int | None = None,
-    num_warps: int = 4,
+    num_warps: int = H200["kv_compact"]["warps"],
 ) -> None:
     """Moves the paths (b, t), padded with -1, after the `length[slot]` committed slots of each row: (1) of the module.
 
@@ -75,8 +76,8 @@ def kv_compact(
 
 
 def _tile(rows: int, e: int) -> int:
-    """Channels of a program: at most 4096 elements each of keys and of values."""
-    return min(triton.next_power_of_2(e), max(16, 4096 // rows))
+    """Channels of a program: bounded elements of each of keys and of values."""
+    return min(triton.next_power_of_2(e), max(16, H200["kv_compact"]["elements"] // rows))
 
 
 @triton.jit

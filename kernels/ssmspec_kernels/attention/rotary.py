@@ -17,6 +17,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ..launch import AS_WRITTEN, FLOATS, sizes, strides
+from ..shared.tuning import H200
 
 
 def traffic_bytes(tokens: int, h: int, g: int, e: int, f: int, *, io: int = 2) -> int:
@@ -60,13 +61,13 @@ def rotary(
     made_q = torch.empty(q.shape, dtype=q.dtype, device=q.device) if made_q is None else made_q
     made_k = torch.empty(k.shape, dtype=k.dtype, device=k.device) if made_k is None else made_k
     block_f = triton.next_power_of_2(f)
-    block = block_h or max(1, min(triton.next_power_of_2(max(h, g)), 512 // block_f))
+    block = block_h or max(1, min(triton.next_power_of_2(max(h, g)), H200["rotary"]["frequencies"] // block_f))
     parts = triton.cdiv(h, block)
     _rotary_kernel[(b * t, parts + triton.cdiv(g, block))](
         q, k, cos, sin, made_q, made_k, t, parts,
         *strides(q, 3), *strides(k, 3), *strides(cos, 2), *strides(sin, 2), *strides(made_q, 3), *strides(made_k, 3),
         H=h, G=g, E=e, F=f, BLOCK_H=block, BLOCK_F=block_f, BLOCK_REST=triton.next_power_of_2(max(1, e - 2 * f)),
-        num_warps=num_warps or 2, **AS_WRITTEN,
+        num_warps=num_warps or H200["rotary"]["warps"], **AS_WRITTEN,
     )  # fmt: skip
     return made_q, made_k
 

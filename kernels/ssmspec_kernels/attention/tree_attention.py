@@ -31,6 +31,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ..launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from ..shared.dots import dot_inputs, dot_left
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides, PoolStrides
+from ..shared.tuning import H200
 from .tree_mask import check_nodes
 
 
@@ -76,9 +77,9 @@ def tree_attention(
     parts: Parts | None = None,
     split: int | None = None,
     block_m: int | None = None,
-    block_l: int = 32,
-    num_warps: int = 4,
-    num_stages: int = 3,
+    block_l: int = H200["tree_attention"]["block_l"],
+    num_warps: int = H200["tree_attention"]["warps"],
+    num_stages: int = H200["tree_attention"]["stages"],
 ) -> Tensor:
     """The outputs (b, t, h, e) of windows of up to 128 nodes: equations (1) to (3) of the module.
 
@@ -120,7 +121,8 @@ def tree_attention(
     _check_parts(of, (count + 1, b, h, t, e))
     y = torch.empty_like(q) if out is None else out
     each, block_e = h // g, max(16, triton.next_power_of_2(e))
-    block_m = block_m or min(32, max(16, triton.next_power_of_2(t * each)))
+    row = H200["tree_attention"]
+    block_m = block_m or min(row["block_m"], max(16, triton.next_power_of_2(t * each)))
     _attend_kernel[(triton.cdiv(t * each, block_m) * (count + 1), g, b)](
         q, k, v, K, V, length, ancestors, slots, *of,
         HeadStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)), GroupStrides(*strides(v, 3)),
@@ -128,16 +130,17 @@ def tree_attention(
         scale, count, split, b, T=t, H=h, E=e, L=cache, EACH=each, APPEND=append,
         BLOCK_M=block_m, BLOCK_L=block_l, BLOCK_E=block_e, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
-    _merge_kernel[(triton.cdiv(t, 16), h, b)](
+    _merge_kernel[(triton.cdiv(t, row["merged_nodes"]), h, b)](
         *of, length, ancestors, slots, y, HeadStrides(*strides(y, 3)), MaskStrides(*strides(ancestors, 3)), count, split, b,
-        T=t, H=h, E=e, L=cache, BLOCK_T=16, BLOCK_E=block_e, num_warps=num_warps,
+        T=t, H=h, E=e, L=cache, BLOCK_T=row["merged_nodes"], BLOCK_E=block_e, num_warps=num_warps,
     )  # fmt: skip
     return y
 
 
 def _split(cache: int, block_l: int) -> int:
-    """Slots of a part: at most 16 parts, of 256 slots or more."""
-    return block_l * triton.cdiv(max(256, triton.cdiv(cache, 16)), block_l)
+    """Slots of a part: few parts, each of many slots."""
+    row = H200["tree_attention"]
+    return block_l * triton.cdiv(max(row["part_slots"], triton.cdiv(cache, row["parts"])), block_l)
 
 
 def _check_parts(parts: Parts, shape: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ShapeMismatch, Unsupported
 
 from ..launch import INDICES, sizes
+from ..shared.tuning import H200
 
 MOST_NODES = 128
 PADDING = -2
@@ -41,8 +42,8 @@ def tree_mask(
     *,
     ancestors: Tensor | None = None,
     depths: Tensor | None = None,
-    block_i: int = 16,
-    num_warps: int = 4,
+    block_i: int = H200["tree_mask"]["block_i"],
+    num_warps: int = H200["tree_mask"]["warps"],
 ) -> tuple[Tensor, Tensor]:
     """The mask (b, t, t) and the depths (b, t) of a batch of trees of up to 128 nodes.
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import FLOATS, INDICES, check_pool, sizes, strides
+from ..shared.tuning import H200
 from .conv_taps import accepted_count, check_replay, check_width, load_columns, store_columns, tile
 
 
@@ -73,7 +74,8 @@ def commit_packed(M: Tensor, u: Tensor, bounds: Tensor, slots: Tensor | None, fr
     c, w = M.shape[1:]
     conv_commit_kernel[(triton.cdiv(c, block), bounds.shape[0] - 1)](
         M, u, None, None, slots, bounds, fresh, *strides(M, 2), 0, u.stride(0), 0, 0,
-        u.shape[0], C=c, W=w, LONGEST=1, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=1, num_warps=4,
+        u.shape[0], C=c, W=w, LONGEST=1, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=1,
+        num_warps=H200["conv_packed"]["commit_warps"],
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from ssmspec_ref.errors import ShapeMismatch
 
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 from ..shared.functions import silu
+from ..shared.tuning import H200
 from .conv_commit import commit_packed
 from .conv_taps import check_width
 
@@ -45,9 +46,9 @@ def conv_packed(
     fresh: Tensor | None = None,
     write_state: bool = True,
     out: Tensor | None = None,
-    block_t: int = 32,
-    block_c: int = 64,
-    num_warps: int = 8,
+    block_t: int = H200["conv_packed"]["block_t"],
+    block_c: int = H200["conv_packed"]["block_c"],
+    num_warps: int = H200["conv_packed"]["warps"],
 ) -> Tensor:
     """The outputs (t, c) of a packed run u (t, c), and in M[slots] the window after each sequence: equations (1) to (3).
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ..shared.functions import silu
+from ..shared.tuning import H200
 
 WIDEST = 8
 
@@ -36,7 +37,10 @@ def check_replay(previous: Tensor | None, advanced: Tensor | None, path: Tensor 
 
 def tile(c: int, b: int) -> tuple[int, int]:
     """Channels and warps of a program that loops over a window."""
-    return min(triton.next_power_of_2(c), 256 if b >= 16 else 128), 4 if b >= 16 else 2
+    row = H200["conv_taps"]
+    many = b >= row["many_rows"]
+    channels = row["channels" if many else "channels_few_rows"]
+    return min(triton.next_power_of_2(c), channels), row["warps" if many else "warps_few_rows"]
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, overlapped, sizes, strides
 from ..shared.functions import silu
+from ..shared.tuning import H200
 from .conv_taps import accepted_count, check_replay, check_width, load_columns, load_filters, store_columns
 
 MOST = 128
@@ -115,7 +116,13 @@ def _tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
     """Channels and warps of a program, chosen by the size of the tree on an H200 for one row to 32: few rows need more, and
     smaller, programs.
     """
-    block, warps = (128, 4) if block_t <= 4 else (16, 4) if block_t > 16 else (32, 2) if b <= 8 else (64, 2)
+    row = H200["conv_tree"]
+    if block_t <= row["small_nodes"]:
+        block, warps = row["small_channels"], row["small_warps"]
+    elif block_t > row["large_nodes"]:
+        block, warps = row["large_channels"], row["large_warps"]
+    else:
+        block, warps = row["few_channels" if b <= row["few_rows"] else "channels"], row["warps"]
     return min(triton.next_power_of_2(c), block), warps if w <= 4 else 2 * warps
 
 

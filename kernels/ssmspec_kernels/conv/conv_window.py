@@ -113,9 +113,9 @@ def conv_window(
         M, u, weight, bias, slots, live, previous, advanced, path, y,
         *strides(M, 2), *strides(u, 2), *strides(weight, 2), *strides(live, 2), *strides(previous, 2), *strides(path, 2),
         *strides(y, 2),
-        T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation, KEEP=keep,
-        BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest), num_warps=warps,
-        **AS_WRITTEN, **overlapped(u.device),
+        T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation,
+        COMMIT=keep == "committed", FINAL=keep == "final", BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w),
+        BLOCK_L=triton.next_power_of_2(longest), num_warps=warps, **AS_WRITTEN, **overlapped(u.device),
     )  # fmt: skip
     return y
 
@@ -126,9 +126,10 @@ def _conv_window_kernel(
     stride_M_s, stride_M_c, stride_u_b, stride_u_t, stride_weight_c, stride_weight_w, stride_live_b, stride_live_t,
     stride_previous_b, stride_previous_t, stride_path_b, stride_path_l, stride_y_b, stride_y_t,
     T: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PREVIOUS: tl.constexpr, LONGEST: tl.constexpr,
-    ACTIVATION: tl.constexpr, KEEP: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_L: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    ACTIVATION: tl.constexpr, COMMIT: tl.constexpr, FINAL: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_L: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """COMMIT: the window after the replay is stored; FINAL: the one after the tokens is."""
     if OVERLAP:  # the next launch may start once the last of these programs runs
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -149,9 +150,9 @@ def _conv_window_kernel(
             first = accepted_count(advanced, nodes, b, PREVIOUS, stride_path_l, LONGEST, BLOCK_L)
             window = load_columns(
                 state, previous + b * stride_previous_b, nodes, first, PREVIOUS, True, c, inside,
-                stride_M_c, stride_previous_t, stride_path_l, W, 1 if KEEP == "none" else 0,
+                stride_M_c, stride_previous_t, stride_path_l, W, 0 if COMMIT or FINAL else 1,
             )  # (2)  # fmt: skip
-        if KEEP == "committed":
+        if COMMIT:
             store_columns(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)
         moved = 0
         for t in tl.static_range(T):
@@ -173,7 +174,7 @@ def _conv_window_kernel(
                 window = after  # (3)
                 y_t = tl.where(real, filtered(window, taps, shift, W, ACTIVATION), 0.0)  # (4)
             tl.store(y_at, y_t.to(y.dtype.element_ty), mask=inside)
-        if KEEP == "final":
+        if FINAL:
             if live is None or previous is not None:
                 store_columns(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)
             else:  # all are no-ops: nothing moves, and the oldest column was not read

@@ -30,6 +30,7 @@ from ..shared.dots import dot_both
 from ..shared.functions import sigmoid, softplus
 from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
 from ..shared.strides import ChunkStrides, KeyStrides, PackedGroupStrides, PackedHeadStrides
+from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
 from .delta_inputs import load_gate_params
 from .delta_window import carried, check_one_type, from_state, last, norms, scores, substituted
@@ -86,8 +87,8 @@ def delta_chunk_scan(
     chunk: int | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
-    num_stages: int = 3,
-    join_warps: int = 1,
+    num_stages: int = H200["delta_chunk_scan"]["stages"],
+    join_warps: int = H200["delta_chunk_scan"]["join_warps"],
 ) -> Tensor:
     """The outputs (t, h, v) of a packed run, and in S[slots] the state after each sequence: equations (1) to (5).
 
@@ -166,7 +167,10 @@ def delta_chunk_scan(
 def tile(products: Products, device: torch.device) -> tuple[int, int, int]:
     """Tokens of a chunk, channels and warps of a program of the third launch: the fastest without spills
     (docs/explanation/tuning.md)."""
-    return (32, 8, 2) if products == "fp32" or _halves_only(device) else (64, 32, 4)
+    row = H200["delta_chunk_scan"]
+    if products == "fp32" or _halves_only(device):
+        return row["chunk"], row["block_v"], row["warps"]
+    return row["rounded_chunk"], row["rounded_block_v"], row["rounded_warps"]
 
 
 def _halves_only(device: torch.device) -> bool:

@@ -15,7 +15,7 @@ A program is one warp and owns some tiles of v channels of one value head of one
 the state once and writes it at most once, for any number of tokens. Layout: S (s, h, k, v), as in `delta_scan`; a lane
 loads the state as the left operand of the products (`delta_operand`). Bound by the bytes of the state for few tokens, and by
 the latency of (1) to (3), which a program computes before it needs a state. So for many rows, in bf16 and
-with a gate per head, (1) to (3) have their own launch (`delta_solved`), and (4) to (6) another (`delta_held`).
+with a gate per head, (1) to (3) have their own launch (`delta_solve`), and (4) to (6) another (`delta_apply`).
 """
 
 import torch
@@ -28,11 +28,12 @@ from ssmspec_ref.errors import ParameterError
 from ..launch import FLOATS, overlapped, strides
 from ..shared.dots import dot_both, dot_inputs, dot_left
 from ..shared.strides import MaskStrides, TokenStrides
-from .delta_held import launch_held
+from ..shared.tuning import H200
+from .delta_apply import launch_apply
 from .delta_inputs import check_inputs, gates, load_gate_params, window_strides
 from .delta_operand import add_dots, load_state, rows, store_state, unrows
 from .delta_scan import traffic_bytes
-from .delta_solved import Solved, launch_solve, scratch, takes
+from .delta_solve import Solved, launch_solve, scratch, takes
 from .delta_window import check_one_type, last, scores, substituted
 
 __all__ = ["delta_chunked", "traffic_bytes"]
@@ -117,7 +118,7 @@ def launch_window(
         solved = solved or scratch(b, h, q.device)
         live = live if ancestors is None else ancestors.diagonal(dim1=1, dim2=2)
         launch_solve(q, k, g, beta, A, dt_bias, slots, live, ancestors, l2_norm, scale, eps, solved)
-        launch_held(S, q, k, v, slots, live, write_state, solved, o)
+        launch_apply(S, q, k, v, slots, live, write_state, solved, o)
         return
     wide, program, stages = tiles or tile(b * h, write_state)
     each = triton.cdiv(min(program, triton.next_power_of_2(channels)), 8 * wide)
@@ -136,7 +137,7 @@ def launch_window(
 def two_launches(S: Tensor, programs: int) -> bool:
     """Whether two launches are faster: for many heads of rows on sm_90, as measured on an H200."""
     other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
-    return not other and programs >= 128
+    return not other and programs >= H200["delta_chunked"]["two_launches_from"]
 
 
 def tile(programs: int, write_state: bool) -> tuple[int, int, int]:
@@ -144,9 +145,12 @@ def tile(programs: int, write_state: bool) -> tuple[int, int, int]:
 
     With few rows a program has one tile; a state to be written stays in registers, so its tiles are small.
     """
-    if programs <= 256:
-        return 2, 16, 1
-    return (2, 64, 2) if write_state or programs <= 1024 else (4, 128, 2)
+    row = H200["delta_chunked"]
+    if programs <= row["few_programs"]:
+        return row["wide"], row["few_channels"], 1
+    if write_state or programs <= row["programs"]:
+        return row["wide"], row["channels"], row["stages"]
+    return row["many_wide"], row["many_channels"], row["stages"]
 
 
 @triton.jit

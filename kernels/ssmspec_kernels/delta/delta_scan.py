@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..launch import FLOATS, overlapped, strides
 from ..shared.strides import TokenStrides
+from ..shared.tuning import H200
 from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows, window_strides
 
 
@@ -102,7 +103,13 @@ def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int
 
     The number of rows does not matter, nor that of tokens unless `fused`: other warps would sum norms in another order.
     """
-    lanes, block, warps = ((8, 64, 4) if tokens == 1 else (8, 16, 1)) if fused else (4, 32, 1)
+    row = H200["delta_scan"]
+    if not fused:
+        lanes, block, warps = row["unfused_lanes"], row["unfused_block_v"], 1
+    elif tokens == 1:
+        lanes, block, warps = row["lanes"], row["step_block_v"], row["step_warps"]
+    else:
+        lanes, block, warps = row["lanes"], row["block_v"], 1
     return min(lanes, triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
 
 
@@ -110,7 +117,7 @@ def registers(S: Tensor, k: int, tokens: int) -> int | None:
     """The most registers of a lane: on sm_90 128 for a window, so that four warps share a scheduler
     (docs/explanation/tuning.md)."""
     hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
-    return 128 if hopper and tokens > 1 and k <= 128 else None
+    return H200["delta_scan"]["registers"] if hopper and tokens > 1 and k <= 128 else None
 
 
 @triton.jit

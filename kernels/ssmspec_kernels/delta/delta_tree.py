@@ -28,10 +28,11 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ..launch import FLOATS, strides
 from ..shared.dots import dot_both
 from ..shared.strides import MaskStrides
+from ..shared.tuning import H200
 from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params, window_strides
 from .delta_scan import traffic_bytes as scan_bytes
-from .delta_solved import Solved
+from .delta_solve import Solved
 from .delta_tree_products import launch_products
 from .delta_window import check_one_type, from_state, load_window, norms, scores, substituted
 
@@ -120,7 +121,8 @@ def is_trap(device: torch.device) -> bool:
 
 def tile(v: int, nodes: int) -> tuple[int, int]:
     """Value channels and warps of a program."""
-    return max(16, min(triton.next_power_of_2(v), 32)), 4
+    row = H200["delta_tree"]
+    return max(16, min(triton.next_power_of_2(v), row["block_v"])), row["warps"]
 
 
 @triton.jit

@@ -22,11 +22,12 @@ from torch import Tensor
 from ..launch import strides
 from ..shared.dots import dot_both, dot_inputs, split3
 from ..shared.strides import MaskStrides
+from ..shared.tuning import H200
 from .delta_inputs import gates, load_gate_params, window_strides
 from .delta_inverse import inverted
 from .delta_window import norms
 
-BLOCK_V = 64
+BLOCK_V = H200["delta_tree_products"]["block_v"]
 
 
 def launch_products(
@@ -61,7 +62,9 @@ def launch_products(
 
 def _tile(programs: int, t: int, channels: int) -> tuple[int, int]:
     """Tiles of a program, and its warps: chosen on an H200, where few rows are split."""
-    return 1 if programs <= 64 else triton.cdiv(channels, BLOCK_V), 4 if t <= 64 else 8
+    row = H200["delta_tree_products"]
+    tiles = 1 if programs <= row["few_programs"] else triton.cdiv(channels, BLOCK_V)
+    return tiles, row["warps" if t <= 64 else "many_nodes_warps"]
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..launch import AS_WRITTEN, FLOATS, divides, overlapped, sizes, strides
 from ..shared.functions import sigmoid, silu
+from ..shared.tuning import H200
 
 WIDEST = 65536
 
@@ -74,11 +75,13 @@ def gated_norm(
         raise Unsupported(f"a group has {v} channels, and a program of this kernel holds at most {WIDEST}")
     result = torch.empty_like(y) if out is None else out
     block_v = triton.next_power_of_2(v)
-    block = block_h or max(1, min(triton.next_power_of_2(h), 1024 // block_v))
+    row = H200["gated_norm"]
+    block = block_h or max(1, min(triton.next_power_of_2(h), row["channels"] // block_v))
     _gated_norm_kernel[(axes["b"] * axes["t"], triton.cdiv(h, block))](
         y, z, weight, result, *_strides(y, v), *_strides(z, v), *_strides(result, v), axes["t"], 0 if heads else v, eps,
         H=h, V=v, NORM_FIRST=norm_first, SILU=gate == "silu", BLOCK_H=block, BLOCK_V=block_v,
-        num_warps=num_warps or max(1, min(16, block * block_v // 512)), **AS_WRITTEN, **overlapped(y.device),
+        num_warps=num_warps or max(1, min(row["most_warps"], block * block_v // row["channels_a_warp"])),
+        **AS_WRITTEN, **overlapped(y.device),
     )  # fmt: skip
     return result
 

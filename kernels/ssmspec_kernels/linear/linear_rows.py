@@ -31,6 +31,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, PrecisionError, Unsupported
 
 from ..launch import AS_WRITTEN, FLOATS, check_dense, overlapped, sizes, strides
+from ..shared.tuning import H200
 
 MOST_ROWS = 128
 PART = 16
@@ -128,11 +129,17 @@ def _tile(o: int, m: int, size: int, early: bool) -> tuple[int, int, int, int]:
     some have more work than others: 80 KB of the first projection of Mamba2-2.7B fit next to 144 KB of the second. Above 16
     rows four blocks leave no such room. The measurements are in docs/explanation/tuning.md.
     """
+    row = H200["linear_rows"]
+    outputs, wide = row["block_o"], o >= row["wide_outputs"]
     if size > 2:  # twice the bytes: fewer inputs fit
-        return (16 if m <= 16 and o < 8192 else 32), 256, (3 if o >= 8192 else 4), 4
-    if o >= 8192:  # above 64 rows the programs read more of the rows than of the weights
-        return (64 if early or m > 64 else 32), 256, 3, 4
-    return 32, 512, (4 if early and m <= 16 and o <= 4096 else 3), 8
+        narrow = m <= 16 and not wide
+        stages = row["stages" if wide else "fp32_stages"]
+        return row["fp32_block_o"] if narrow else outputs, row["block_k"], stages, row["slices"]
+    if wide:  # above this number of rows the programs read more of the rows than of the weights
+        outputs = row["block_o_early"] if early or m > row["many_rows"] else outputs
+        return outputs, row["block_k"], row["stages"], row["slices"]
+    ahead = early and m <= 16 and o <= row["early_outputs"]
+    return outputs, row["narrow_block_k"], row["early_stages" if ahead else "stages"], row["narrow_slices"]
 
 
 @triton.jit

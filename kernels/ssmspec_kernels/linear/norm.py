@@ -16,6 +16,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..launch import AS_WRITTEN, FLOATS, sizes, strides
+from ..shared.tuning import H200
 
 WIDEST = 65536
 
@@ -72,7 +73,8 @@ def _strides(tensor: Tensor | None) -> tuple[int, ...]:
 
 def _warps(block: int) -> int:
     """Warps of a program: up to 16 channels a thread."""
-    return max(1, min(16, block // 512))
+    row = H200["norm"]
+    return max(1, min(row["most_warps"], block // row["channels_a_warp"]))
 
 
 @triton.jit

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 from ..shared.functions import silu, softplus
+from ..shared.tuning import H200
 
-UNROLLED = 32
+UNROLLED = H200["selective_scan"]["unrolled"]
 
 
 def traffic_bytes(
@@ -99,8 +100,9 @@ def _tile(d: int, n: int, t: int) -> tuple[int, int]:
     """
     wide = triton.next_power_of_2(n)
     channels = triton.next_power_of_2(d)
-    warps = 2 if t == 1 and wide <= 32 and channels * wide >= 1024 else 1
-    return min(channels, max(1, 512 * warps // wide)), warps
+    row = H200["selective_scan"]
+    warps = 2 if t == 1 and wide <= row["two_warps_states"] and channels * wide >= row["two_warps_from"] else 1
+    return min(channels, max(1, row["states_a_warp"] * warps // wide)), warps
 
 
 @triton.jit

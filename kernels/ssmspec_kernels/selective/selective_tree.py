@@ -25,6 +25,7 @@ from ssmspec_ref.errors import Unsupported
 
 from ..launch import FLOATS, INDICES, check_pool, sizes, strides
 from ..shared.functions import silu, softplus
+from ..shared.tuning import H200
 
 MOST = 128
 
@@ -100,8 +101,10 @@ def selective_tree(
 
 
 def _tile(d: int, maps: int) -> tuple[int, int]:
-    """Channels and warps of a program: about 4096 maps (a, U), sized by the tree."""
-    return min(triton.next_power_of_2(d), max(1, 4096 // maps)), 8 if maps >= 512 else 4
+    """Channels and warps of a program: a number of maps (a, U), sized by the tree."""
+    row = H200["selective_tree"]
+    warps = row["many_maps_warps" if maps >= row["many_maps"] else "warps"]
+    return min(triton.next_power_of_2(d), max(1, row["maps"] // maps)), warps
 
 
 @triton.jit

@@ -16,6 +16,8 @@ A row of length 0 keeps its cursors, as do all other slots. Layout: origin and h
 Bound by the launch. Source: ReplaySSM, algorithms 4 and 8.
 """
 
+from collections.abc import Iterable
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -34,6 +36,17 @@ def check_window(capacity: int, window: int, tokens: int) -> None:
             f"a ring of {capacity} cannot hold the windows of {window} tokens: after one is accepted no other would fit "
             f"beside it; give a capacity of at least {2 * window}"
         )
+
+
+@triton.jit
+def is_due(held, WINDOW: tl.constexpr, CAPACITY: tl.constexpr):
+    """Whether a window flushes a row with `held` entries (1), for one row or a block of rows."""
+    return held + 2 * WINDOW > CAPACITY
+
+
+def flushes(held: Iterable[int], *, window: int, capacity: int) -> int:
+    """How many of the rows with `held` entries each a window flushes (1)."""
+    return sum(bool(is_due.fn(count, window, capacity)) for count in held)
 
 
 def commit_window(
@@ -111,7 +124,7 @@ def _commit_kernel(
     start = tl.load(origin + slot, mask=took, other=0)
     past = tl.load(held + slot, mask=took, other=0)
     if WINDOW > 0:
-        due = past + 2 * WINDOW > CAPACITY  # (1)
+        due = is_due(past, WINDOW, CAPACITY)
         new = tl.zeros_like(past)
         if advanced is not None:
             new = tl.load(advanced + b, mask=took, other=0).to(past.dtype)

@@ -12,6 +12,8 @@ kernel of the delta rule lacks the registers to keep the result, and loads its r
 import triton
 import triton.language as tl
 
+from .cursors import is_due
+
 MOST = 1024
 """Most rows that a program searches."""
 
@@ -42,7 +44,7 @@ def rows_in_order(
         length = tl.minimum(tl.load(lengths + row, mask=row < rows, other=0).to(tl.int32), T)
     live = (row < rows) & (slot >= 0)
     count = tl.load(held + slot, mask=live, other=0).to(tl.int32)
-    return slot, length, count, live, live & (length > 0) & (count + 2 * WINDOW > CAPACITY)
+    return slot, length, count, live, live & (length > 0) & is_due(count, WINDOW, CAPACITY)
 
 
 @triton.jit

@@ -208,15 +208,7 @@ class DeltaRingStrides(NamedTuple):
 
 
 class RingStrides(NamedTuple):
-    """Of x, dt and B of a ring of SSD."""
-
-    x: EntryStrides
-    dt: EntryStrides
-    B: EntryGroupStrides
-
-
-class CacheStrides(NamedTuple):
-    """Of x, dt and B of a cache of two windows of SSD."""
+    """Of x, dt and B of a ring of SSD, or of a cache of two windows."""
 
     x: EntryStrides
     dt: EntryStrides

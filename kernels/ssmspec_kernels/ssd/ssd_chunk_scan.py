@@ -29,6 +29,7 @@ from ..launch import FLOATS, INDICES, check_pool, d_strides, divides, sizes, str
 from ..shared.dots import dot_inputs, dot_left, dot_right
 from ..shared.functions import silu
 from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
+from ..shared.tuning import H200
 from .ssd_inputs import check_limit, check_one_type, load_rows, step_size, weights_by_token
 
 
@@ -41,7 +42,7 @@ def traffic_bytes(
     n: int,
     g: int,
     *,
-    chunk: int = 64,
+    chunk: int = H200["ssd_chunk_scan"]["chunk"],
     state: int = 4,
     io: int = 2,
     z: bool = False,
@@ -58,7 +59,14 @@ def traffic_bytes(
 
 
 def scratch_shape(
-    tokens: int, sequences: int, h: int, p: int, n: int, *, chunk: int = 64, products: Products = "fp32"
+    tokens: int,
+    sequences: int,
+    h: int,
+    p: int,
+    n: int,
+    *,
+    chunk: int = H200["ssd_chunk_scan"]["chunk"],
+    products: Products = "fp32",
 ) -> tuple[int, int, int]:
     """The shape of the scratch (fp32) that a run needs; two bf16 states share a number."""
     return most(tokens, sequences, chunk), h, 2 * chunk + (p * n if products == "fp32" else triton.cdiv(p * n, 2))
@@ -84,15 +92,15 @@ def ssd_chunk_scan(
     out: Tensor | None = None,
     scratch: Tensor | None = None,
     products: Products = "fp32",
-    chunk: int = 64,
+    chunk: int = H200["ssd_chunk_scan"]["chunk"],
     block_p: int | None = None,
-    block_n: int = 64,
-    heads: int = 4,
-    num_warps: int = 4,
-    num_stages: int = 2,
-    walk_p: int = 16,
+    block_n: int = H200["ssd_chunk_scan"]["block_n"],
+    heads: int = H200["ssd_chunk_scan"]["heads"],
+    num_warps: int = H200["ssd_chunk_scan"]["warps"],
+    num_stages: int = H200["ssd_chunk_scan"]["stages"],
+    walk_p: int = H200["ssd_chunk_scan"]["walk_p"],
     walk_warps: int | None = None,
-    walk_stages: int = 2,
+    walk_stages: int = H200["ssd_chunk_scan"]["walk_stages"],
 ) -> Tensor:
     """The outputs (t, h, p) of a packed run, and in S[slots] the state after each sequence: equations (1) to (4).
 
@@ -143,15 +151,17 @@ def ssd_chunk_scan(
         raise ShapeMismatch(f"scratch has shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
     y = torch.empty_like(x) if out is None else out
     # Products in bf16 leave registers for wider tiles.
-    most_p, warps = (64, 4) if rounded else (32, 2)
+    row = H200["ssd_chunk_scan"]
+    most_p = row["rounded_block_p" if rounded else "block_p"]
+    warps = row["rounded_walk_warps" if rounded else "walk_warps"]
     wide, block = max(16, triton.next_power_of_2(n)), block_p or min(max(16, triton.next_power_of_2(p)), most_p)
     shared = next(k for k in range(min(heads, h // g), 0, -1) if h // g % k == 0)
     states = scratch.view(torch.bfloat16) if rounded else scratch
     packed = {"CHUNK": chunk, "BLOCK_B": triton.next_power_of_2(sequences)}
     common = {"P": p, "N": n, "HEADS_PER_GROUP": h // g, "ROUND": rounded, **packed}
-    _chunk_steps_kernel[(triton.cdiv(h, 16), shape[0])](
+    _chunk_steps_kernel[(triton.cdiv(h, row["steps_heads"]), shape[0])](
         dt, A, dt_bias, bounds, slots, scratch, *strides(dt, 2), *strides(scratch, 2), t, sequences, *dt_limit,
-        H=h, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_H=16, **packed,
+        H=h, SOFTPLUS=dt_softplus, LIMIT=dt_limit != (0.0, float("inf")), BLOCK_H=row["steps_heads"], **packed,
     )  # fmt: skip
     _chunk_starts_kernel[(triton.cdiv(p, walk_p), h, sequences)](
         S, x, B, bounds, slots, fresh, places, scratch, states, *strides(S, 3), *strides(x, 2), *strides(B, 2),

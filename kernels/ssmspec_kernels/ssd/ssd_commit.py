@@ -31,6 +31,7 @@ from ..shared.strides import (
     LayerStrides,
     PathStrides,
 )
+from ..shared.tuning import H200
 from .ssd_inputs import check_limit, step_size
 from .ssd_scan import element, state_rows
 
@@ -108,7 +109,8 @@ def ssd_commit(
 
 def tile(p: int) -> tuple[int, int]:
     """Channels and warps of a program."""
-    return min(triton.next_power_of_2(p), 8), 1
+    row = H200["ssd_commit"]
+    return min(triton.next_power_of_2(p), row["block_p"]), row["warps"]
 
 
 @triton.jit

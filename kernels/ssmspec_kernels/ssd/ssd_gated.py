@@ -20,11 +20,12 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
 from ..launch import FLOATS, Argument, overlapped, strides
 from ..shared.strides import StateStrides, TokenStrides
+from ..shared.tuning import H200
 from .ssd_inputs import check_inputs, skip_strides, window_strides
 from .ssd_scan import ssd_scan_kernel
 from .ssd_scan import traffic_bytes as scan_bytes
 
-CHANNELS, WARPS = 16, 4
+CHANNELS, WARPS = H200["ssd_gated"]["block_p"], H200["ssd_gated"]["warps"]
 """Channels of a program."""
 
 

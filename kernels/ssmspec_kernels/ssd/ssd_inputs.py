@@ -19,6 +19,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError
 from ..launch import FLOATS, INDICES, Argument, check_pool, d_strides, divides, sizes, strides
 from ..shared.functions import softplus
 from ..shared.strides import GroupStrides, HeadStrides, SkipStrides, StateStrides, WindowStrides
+from ..shared.tuning import H200
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,6 @@ class Inputs:
     def tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors in the order in which the kernels take them, first of all their arguments."""
         return self.S, self.x, self.dt, self.A, self.B, self.C, self.D, self.z, self.dt_bias, self.slots
-
-    def strides(self, y: Tensor) -> tuple[int, ...]:
-        """The strides of S, x, dt, B, C, z and the outputs, three each."""
-        return tuple(step for a in (self.S, self.x, self.dt, self.B, self.C, self.z, y) for step in strides(a, 3))
-
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """The strides of D, and the limits of dt."""
-        return *d_strides(self.D), *self.dt_limit
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -138,13 +130,14 @@ def check_one_type(**tensors: Tensor) -> None:
         raise PrecisionError(f"one type is needed, but these are given: {came}; convert them first")
 
 
-def window_tile(p: int, rows: int, most: int = 32, warps: int = 2) -> tuple[int, int, int, int]:
+def window_tile(p: int, rows: int, most: int | None = None, warps: int | None = None) -> tuple[int, int, int, int]:
     """Channels of a tile, of a program, warps and pipeline stages. `rows` counts heads of rows; few of them are split."""
-    block = min(max(16, triton.next_power_of_2(p)), most)
+    row = H200["ssd_window_tile"]
+    block = min(max(16, triton.next_power_of_2(p)), most or row["channels"])
     tiles = triton.cdiv(p, block)
-    while tiles > 1 and rows * triton.cdiv(p, tiles * block) < 512:
+    while tiles > 1 and rows * triton.cdiv(p, tiles * block) < row["programs"]:
         tiles = triton.cdiv(tiles, 2)
-    return block, tiles * block, warps, 3
+    return block, tiles * block, warps or row["warps"], row["stages"]
 
 
 @triton.jit

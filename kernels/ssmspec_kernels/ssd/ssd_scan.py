@@ -30,6 +30,7 @@ from torch import Tensor
 from ..launch import overlapped, strides
 from ..shared.functions import silu
 from ..shared.strides import StateStrides, TokenStrides
+from ..shared.tuning import H200
 from .ssd_inputs import check_inputs, skip_strides, step_size, window_strides
 
 
@@ -92,7 +93,7 @@ def ssd_scan(
     return y
 
 
-FEW = 32 * 132
+FEW = H200["ssd_scan"]["early_programs"]
 """Up to this number of programs, with one token, the next launch fits beside them."""
 
 
@@ -104,7 +105,7 @@ def tile(p: int, t: int, n: int, size: int) -> tuple[int, int]:
     compilation, which may fuse another product of (4) into its sum, so that the bits of a row would depend on the batch.
     """
     narrow = t == 1 and 4 * triton.next_power_of_2(n) * size >= 32 * 16
-    return min(triton.next_power_of_2(p), 4 if narrow else 16), 1
+    return min(triton.next_power_of_2(p), H200["ssd_scan"]["step_block_p" if narrow else "block_p"]), 1
 
 
 @triton.jit

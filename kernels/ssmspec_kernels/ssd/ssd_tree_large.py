@@ -34,10 +34,11 @@ from ssmspec_ref.errors import ParameterError
 
 from ..launch import overlapped, strides
 from ..shared.dots import cut, dot_right, split3
-from ..shared.load_fence import unmoved
+from ..shared.load_fence import hold_layout
 from ..shared.mma_tile import permuted
 from ..shared.mma_tile64 import chosen, from_pairs, load_pairs, places, row_channels, store_pairs, to_mma, to_pairs
 from ..shared.strides import MaskStrides, constant
+from ..shared.tuning import H200
 from .ring.ssd_state_tile import heads_per_program
 from .ssd_inputs import Inputs, check_heads, load_rows, skip_strides, step_size, window_strides
 
@@ -60,7 +61,8 @@ def launch_large(given: Inputs, ancestors: Tensor, y: Tensor, heads: int | None)
     """Raises: ParameterError for heads that do not divide those of a group, before anything is written."""
     b, t, h, p, _, g = given.sizes
     rest = p - 64
-    run = heads or heads_per_program(b * h, h // g, 2, REST_HEADS if rest else 20)
+    row = H200["ssd_tree_large"]
+    run = heads or heads_per_program(b * h, h // g, row["each"], REST_HEADS if rest else row["heads"])
     check_heads(run, h // g)
     if rest and run > REST_HEADS:
         raise ParameterError(f"a program is given {run} heads; of heads of {p} channels it takes up to {REST_HEADS} heads")
@@ -71,7 +73,7 @@ def launch_large(given: Inputs, ancestors: Tensor, y: Tensor, heads: int | None)
         S, x, dt, A, B, C, D, dt_bias, slots, ancestors, y, stride,
         MaskStrides(*strides(ancestors, 3)), skip_strides(given).h, *given.dt_limit, h, T=t, **given.constants, REST=rest,
         HEADS=run, BLOCK_H=max(8, triton.next_power_of_2(run)), MILD=MILD, EARLY=not rest or run == 1,
-        COLUMNS=128 if rest else 64, num_warps=4, **overlapped(y.device),
+        COLUMNS=128 if rest else 64, num_warps=row["warps"], **overlapped(y.device),
     )  # fmt: skip
 
 
@@ -119,8 +121,8 @@ def _rows(start, rows, real, COLUMNS: tl.constexpr):
 @triton.jit
 def _operands(rows, slot, COLUMNS: tl.constexpr):
     """The rows with their columns in the order of the state's."""
-    left = permuted(unmoved(rows[0], slot), 64, COLUMNS)
-    return (left,) if COLUMNS == 128 else (left, permuted(unmoved(rows[1], slot), 64, COLUMNS))
+    left = permuted(hold_layout(rows[0], slot), 64, COLUMNS)
+    return (left,) if COLUMNS == 128 else (left, permuted(hold_layout(rows[1], slot), 64, COLUMNS))
 
 
 @triton.jit

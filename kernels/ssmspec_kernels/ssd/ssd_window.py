@@ -38,9 +38,10 @@ from ssmspec_ref.errors import Unsupported
 from ..launch import overlapped, strides
 from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ..shared.functions import silu
-from ..shared.load_fence import unmoved
+from ..shared.load_fence import hold_layout
 from ..shared.strides import MaskStrides, TokenStrides, constant
-from .ring.ssd_state_tile import CHANNELS, SMS, has_many_tiles, heads_per_program, tiles_per_program
+from ..shared.tuning import H200
+from .ring.ssd_state_tile import CHANNELS, has_many_tiles, heads_per_program, tiles_per_program
 from .ring.ssd_state_tile import MOST_TOKENS as SHORT
 from .ssd_inputs import (
     Inputs,
@@ -150,13 +151,13 @@ def _launch_chain(given: Inputs, live: Tensor | None, y: Tensor, tiles: tuple[in
     check_heads(heads or 1, h // g)
     head = triton.cdiv(p, CHANNELS)
     run = triton.cdiv(program or p, CHANNELS) * (heads or 1) if program or heads else tiles_per_program(b, h, h // g, p)
-    crowded = has_many_tiles(b, h, p)
+    crowded, row = has_many_tiles(b, h, p), H200["ssd_window"]
     ssd_window_chain_kernel[(triton.cdiv(h // g * head, run), g, b)](
         *given.tensors, live, y, constant(window_strides(given, y), "s", "b"), TokenStrides(*strides(live, 2)),
         constant(skip_strides(given)), *given.dt_limit, run, T=t, P=p, N=n, **given.constants,
         D_HEAD=given.skip_per_head, BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2),
-        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or (3 if crowded else 2), MANY=crowded, num_warps=1,
-        **overlapped(y.device),
+        BLOCK_P=CHANNELS, TILES=head, STAGES=stages or row["chain_many_stages" if crowded else "chain_stages"],
+        MANY=crowded, num_warps=1, **overlapped(y.device),
     )  # fmt: skip
 
 
@@ -166,18 +167,23 @@ def window_tiles(rows: int, t: int, heads: int, p: int, products: bool) -> tuple
     Chosen for heads of 64 and 80 channels. Without tensor cores, with a state to write, and for wide or narrow states: one
     head, narrow tiles.
     """
+    row = H200["ssd_window"]
     if not products or (t > 16 and p < 64):
-        block, program, warps, stages = window_tile(p, rows, 16)
+        block, program, warps, stages = window_tile(p, rows, row["exact_block_p"])
         return block, program, 1, warps, stages
-    if rows < 2 * SMS:
-        block = 64 if t > 16 or p % 64 == 0 else 32
-        return block, block, 1, 4, 1
+    if rows < row["few_heads"]:
+        block = row["few_block_p" if t > 16 or p % 64 == 0 else "few_ragged_block_p"]
+        return block, block, 1, row["few_warps"], 1
     if t <= 16 and p % 64:
-        if rows < 4 * SMS:
-            return 32, triton.cdiv(p, 32) * 32, 1, 1, 3
-        return 16, triton.cdiv(p, 16) * 16, heads_per_program(rows, heads, 8, 8), 1, 3
-    most = (20 if t > 8 or rows < 8192 else 8) if t <= 16 else 16 if p % 64 == 0 else 8
-    return 64, triton.cdiv(p, 64) * 64, heads_per_program(rows, heads, 2, most), 4, 3 if t <= 16 else 2
+        few = rows < row["ragged_few_heads"]
+        block = row["ragged_few_block_p" if few else "ragged_block_p"]
+        run = 1 if few else heads_per_program(rows, heads, row["ragged_each"], row["ragged_heads"])
+        return block, triton.cdiv(p, block) * block, run, 1, row["stages"]
+    most = row["long_heads" if p % 64 == 0 else "long_ragged_heads"]
+    if t <= 16:
+        most = row["heads" if t > 8 or rows < row["many_heads"] else "many_heads_of_8"]
+    block, run = row["block_p"], heads_per_program(rows, heads, row["each"], most)
+    return block, triton.cdiv(p, block) * block, run, row["warps"], row["stages" if t <= 16 else "long_stages"]
 
 
 @triton.jit
@@ -231,11 +237,11 @@ def _load_parts(start, rows, real, columns, N: tl.constexpr):
 
 
 @triton.jit
-def _unmoved_parts(blocks, slot):
-    """`unmoved` for each block."""
+def _hold_parts(blocks, slot):
+    """`hold_layout` for each block."""
     held = ()
     for part in tl.static_range(len(blocks)):
-        held += (unmoved(blocks[part], slot),)  # type: ignore[assignment]
+        held += (hold_layout(blocks[part], slot),)  # type: ignore[assignment]
     return held
 
 
@@ -251,12 +257,12 @@ def _load_shared(B, C, b, g, t, n, real, in_n, columns, stride, N: tl.constexpr,
 
 
 @triton.jit
-def _unmoved_shared(B_t, C_t, skips, Cs, slot, D_HEAD: tl.constexpr, P_FIRST: tl.constexpr):
+def _hold_shared(B_t, C_t, skips, Cs, slot, D_HEAD: tl.constexpr, P_FIRST: tl.constexpr):
     """B, C and D of the heads after the loads: as they are used."""
-    B_t, C_t = unmoved(B_t, slot), unmoved(C_t, slot)
+    B_t, C_t = hold_layout(B_t, slot), hold_layout(C_t, slot)
     if D_HEAD:
         skips = skips.to(tl.float32)
-    Cs = _unmoved_parts(Cs, slot) if P_FIRST else (C_t,)
+    Cs = _hold_parts(Cs, slot) if P_FIRST else (C_t,)
     return B_t, C_t, skips, Cs
 
 
@@ -365,9 +371,9 @@ def ssd_window_kernel(
         if ONE:
             early_x = load_rows(x + b * stride.x.b + first * stride.x.h, t * stride.x.t, p, real, p < P)
         tl.debug_barrier()  # all loads are issued before anything waits for one of them
-        B_t, C_t, skips, Cs = _unmoved_shared(B_t, C_t, skips, Cs, slot, D_HEAD, P_FIRST)
+        B_t, C_t, skips, Cs = _hold_shared(B_t, C_t, skips, Cs, slot, D_HEAD, P_FIRST)
         if ONE:
-            early_x, early = unmoved(early_x, slot), _unmoved_parts(early, slot)
+            early_x, early = hold_layout(early_x, slot), _hold_parts(early, slot)
         before, sees = _summed_and_seen(pairs, i, real, ancestors is not None)
         steps = step_size(raw, real[:, None] & in_h[None, :], bias.to(tl.float32)[None, :], low, high, SOFTPLUS, LIMIT)
         lds = steps * decay[None, :]  # (1)

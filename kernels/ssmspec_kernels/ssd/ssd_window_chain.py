@@ -17,7 +17,7 @@ import triton.language as tl
 import triton.language.extra.cuda  # griddepcontrol
 
 from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
-from ..shared.load_fence import unmoved
+from ..shared.load_fence import hold_layout
 from ..shared.mma_tile import permuted
 from .ring.ssd_state_tile import load_half, store_half, to_mma
 from .ring.ssd_tile_outputs import load_head, store_outputs, weights_by_entry
@@ -38,9 +38,9 @@ def _real_tokens(live, b, e, row_e, t, col_t, stride_live, T: tl.constexpr):
 @triton.jit
 def _chain_operands(B_n, B_m, C_n, C_m, slot, BLOCK_T: tl.constexpr, HALF_N: tl.constexpr):
     """Both halves of B as rows and of C as columns, in the order of the state's columns."""
-    B_left, B_right = permuted(unmoved(B_n, slot), 16, HALF_N), permuted(unmoved(B_m, slot), 16, HALF_N)
-    C_left = tl.trans(permuted(unmoved(C_n, slot), BLOCK_T, HALF_N))
-    C_right = tl.trans(permuted(unmoved(C_m, slot), BLOCK_T, HALF_N))
+    B_left, B_right = permuted(hold_layout(B_n, slot), 16, HALF_N), permuted(hold_layout(B_m, slot), 16, HALF_N)
+    C_left = tl.trans(permuted(hold_layout(C_n, slot), BLOCK_T, HALF_N))
+    C_right = tl.trans(permuted(hold_layout(C_m, slot), BLOCK_T, HALF_N))
     return B_left, B_right, C_left, C_right
 
 

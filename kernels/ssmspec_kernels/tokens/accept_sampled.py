@@ -45,6 +45,7 @@ from ssmspec_ref.errors import ParameterError
 from ..attention.tree_mask import check_nodes
 from ..launch import INDICES, check_pool, sizes, strides
 from ..shared.strides import DistributionStrides, PathStrides, TokenStrides
+from ..shared.tuning import H200
 from .accept_greedy import Emitted, ends, new_emitted, out_arguments, row_arguments, takes_part
 
 Law = Literal["iid", "without_replacement", "point_mass", "naive"]
@@ -74,8 +75,8 @@ def accept_sampled(
     ended: Tensor | None = None,
     slots: Tensor | None = None,
     out: Emitted | None = None,
-    block_i: int = 4096,
-    num_warps: int = 8,
+    block_i: int = H200["accept_sampled"]["block_i"],
+    num_warps: int = H200["accept_sampled"]["warps"],
 ) -> Emitted:
     """The runs of a batch of trees of up to 128 nodes: equations (1) to (3) of the module, cut as in `accept_greedy`.
 
@@ -113,9 +114,9 @@ def accept_sampled(
         TokenStrides(*tokens.stride()), TokenStrides(*parents.stride()), DistributionStrides(*strides(p, 2)),
         DistributionStrides(*strides(q, 2)), TokenStrides(*strides(coins, 2)), TokenStrides(*picks.stride()),
         TokenStrides(*run.tokens.stride()), PathStrides(*run.path.stride()),
-        T=t, V=i, LAW=law, EOS=axes.get("o", 1), BLOCK_T=triton.next_power_of_2(t),
-        BLOCK_EOS=triton.next_power_of_2(axes.get("o", 1)), BLOCK_I=min(block_i, triton.next_power_of_2(i)),
-        num_warps=num_warps,
+        T=t, V=i, POINT=law == "point_mass", SHRINKING=law == "without_replacement", EOS=axes.get("o", 1),
+        BLOCK_T=triton.next_power_of_2(t), BLOCK_EOS=triton.next_power_of_2(axes.get("o", 1)),
+        BLOCK_I=min(block_i, triton.next_power_of_2(i)), num_warps=num_warps,
     )  # fmt: skip
     return run
 
@@ -132,13 +133,13 @@ def _without(w, i, first, drawn, token, BLOCK_I: tl.constexpr):
 
 
 @triton.jit
-def _left(p_n, q_n, first, l, drawn, token, V: tl.constexpr, LAW: tl.constexpr, BLOCK_I: tl.constexpr):
+def _left(p_n, q_n, first, l, drawn, token, V: tl.constexpr, POINT: tl.constexpr, BLOCK_I: tl.constexpr):
     """r (4) on the block of the vocabulary that begins at `first`."""
     i = first + tl.arange(0, BLOCK_I)
     r = tl.load(p_n + i, mask=i < V, other=0.0).to(tl.float64)
-    if LAW == "point_mass":
+    if POINT:
         r = _without(r, i, first, drawn, token, BLOCK_I)
-    elif LAW != "naive":
+    else:
         at = q_n + i
         if l > 0:
             r = tl.maximum(r - l * tl.load(at, mask=i < V, other=0.0).to(tl.float64), 0.0)
@@ -146,13 +147,13 @@ def _left(p_n, q_n, first, l, drawn, token, V: tl.constexpr, LAW: tl.constexpr, 
 
 
 @triton.jit
-def _sums(p_n, q_n, l, drawn, token, V: tl.constexpr, LAW: tl.constexpr, BLOCK_I: tl.constexpr):
+def _sums(p_n, q_n, l, drawn, token, V: tl.constexpr, POINT: tl.constexpr, SHRINKING: tl.constexpr, BLOCK_I: tl.constexpr):
     """S and, without replacement and after a rejection, W (6)."""
     S = tl.full((), 0.0, tl.float64)
     W = tl.full((), 0.0, tl.float64)
     for first in range(0, V, BLOCK_I):
-        S += tl.sum(_left(p_n, q_n, first, l, drawn, token, V, LAW, BLOCK_I), axis=0)
-        if LAW == "without_replacement":
+        S += tl.sum(_left(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I), axis=0)
+        if SHRINKING:
             i = first + tl.arange(0, BLOCK_I)
             if l > 0:
                 q_i = tl.load(q_n + i, mask=i < V, other=0.0).to(tl.float64)
@@ -161,7 +162,7 @@ def _sums(p_n, q_n, l, drawn, token, V: tl.constexpr, LAW: tl.constexpr, BLOCK_I
 
 
 @triton.jit
-def _pick(p_n, q_n, l, drawn, token, u, S, V: tl.constexpr, LAW: tl.constexpr, BLOCK_I: tl.constexpr):
+def _pick(p_n, q_n, l, drawn, token, u, S, V: tl.constexpr, POINT: tl.constexpr, BLOCK_I: tl.constexpr):
     """The first token at which the running sum exceeds u S (3); the last with weight if there is none, -1 without any."""
     before = tl.full((), 0.0, tl.float64)
     found = tl.full((), V, tl.int32)
@@ -169,7 +170,7 @@ def _pick(p_n, q_n, l, drawn, token, u, S, V: tl.constexpr, LAW: tl.constexpr, B
     first = tl.full((), 0, tl.int32)
     while (first < V) & (found == V):
         i = first + tl.arange(0, BLOCK_I)
-        r = _left(p_n, q_n, first, l, drawn, token, V, LAW, BLOCK_I)
+        r = _left(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I)
         passed = (before + tl.cumsum(r, axis=0) > u * S) & (r > 0)
         found = tl.min(tl.where(passed, i, V), axis=0)
         last = tl.maximum(last, tl.max(tl.where(r > 0, i, -1), axis=0))
@@ -181,8 +182,7 @@ def _pick(p_n, q_n, l, drawn, token, u, S, V: tl.constexpr, LAW: tl.constexpr, B
 @triton.jit
 def _walk_tokens(
     p, picks, eos, b, i, token, parent, going, left, over, emitted, path, stride_p, stride_pick,
-    V: tl.constexpr, LAW: tl.constexpr, EOS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_EOS: tl.constexpr,
-    BLOCK_I: tl.constexpr,
+    V: tl.constexpr, EOS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_EOS: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
     """The walk of the law naive: the tokens that (3) emits, the path to them, their count, and whether the run is over."""
     count = tl.full((), 0, tl.int64)
@@ -190,8 +190,8 @@ def _walk_tokens(
     while going:
         u = tl.load(picks + b * stride_pick.b + node * stride_pick.t).to(tl.float64)
         p_n = p + b * stride_p.b + node * stride_p.t
-        S, _ = _sums(p_n, p_n, 0.0, i < 0, token, V, LAW, BLOCK_I)
-        x = _pick(p_n, p_n, 0.0, i < 0, token, u, S, V, LAW, BLOCK_I)
+        S, _ = _sums(p_n, p_n, 0.0, i < 0, token, V, False, False, BLOCK_I)
+        x = _pick(p_n, p_n, 0.0, i < 0, token, u, S, V, False, BLOCK_I)
         emitted = tl.where(i == count, x, emitted)
         count += 1
         node = tl.min(tl.where((parent == node) & (token == x) & (i > node), i, BLOCK_T), axis=0)
@@ -203,13 +203,14 @@ def _walk_tokens(
 
 @triton.jit
 def _coin_decides(
-    p_n, q_n, l, S, W, x, u, i, child, node, drawn_from, token, parent, V: tl.constexpr, LAW: tl.constexpr,
+    p_n, q_n, l, S, W, x, u, i, child, node, drawn_from, token, parent, V: tl.constexpr, POINT: tl.constexpr,
+    SHRINKING: tl.constexpr,
 ):  # fmt: skip
     """Whether a child x is accepted by its coin u, and whether the coin was needed."""
     known = (x >= 0) & (x < V)
     r_x = tl.load(p_n + x, mask=known, other=0.0).to(tl.float64)
     before = (parent == node) & (i > node) & (i < child)
-    if LAW == "point_mass":
+    if POINT:
         twin = tl.max((before & (i < drawn_from) & (token == x)).to(tl.int32), axis=0) == 1
         accepted = (u * S < r_x) & (twin == 0)
         tested = accepted | (accepted == 0)
@@ -217,7 +218,7 @@ def _coin_decides(
         q_x = tl.load(q_n + x, mask=known, other=0.0).to(tl.float64)
         r_x = tl.maximum(r_x - l * q_x, 0.0)
         tested = q_x > 0
-        if LAW == "without_replacement":
+        if SHRINKING:
             tested = tested & (tl.max((before & (token == x)).to(tl.int32), axis=0) == 0)
         accepted = tested & (u * q_x * S < r_x * W)  # (1) (5)
     return accepted, tested
@@ -226,8 +227,8 @@ def _coin_decides(
 @triton.jit
 def _walk_coins(
     p, q, coins, picks, eos, b, i, token, parent, going, left, over, emitted, path, stride_p, stride_q, stride_coin,
-    stride_pick, T: tl.constexpr, V: tl.constexpr, LAW: tl.constexpr, EOS: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_EOS: tl.constexpr, BLOCK_I: tl.constexpr,
+    stride_pick, T: tl.constexpr, V: tl.constexpr, POINT: tl.constexpr, SHRINKING: tl.constexpr, EOS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_EOS: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
     """The walk by coins (1) (2), and the last token from the residual (3): the same results."""
     count = tl.full((), 0, tl.int64)
@@ -247,7 +248,9 @@ def _walk_coins(
         if walking:
             x = tl.sum(tl.where(i == child, token, 0), axis=0)
             u = tl.sum(tl.where(i == child, coin, 0.0), axis=0)
-            accepted, tested = _coin_decides(p_n, q_n, l, S, W, x, u, i, child, node, drawn_from, token, parent, V, LAW)
+            accepted, tested = _coin_decides(
+                p_n, q_n, l, S, W, x, u, i, child, node, drawn_from, token, parent, V, POINT, SHRINKING
+            )
             after = child
             if accepted:
                 emitted = tl.where(i == count, x, emitted)
@@ -266,8 +269,8 @@ def _walk_coins(
             elif tested:
                 l_next = l + S / W
                 drawn = (parent == node) & (i > node) & (i <= child)
-                S_next, W_next = _sums(p_n, q_n, l_next, drawn, token, V, LAW, BLOCK_I)  # (6)
-                W = W_next if LAW == "without_replacement" else W
+                S_next, W_next = _sums(p_n, q_n, l_next, drawn, token, V, POINT, SHRINKING, BLOCK_I)  # (6)
+                W = W_next if SHRINKING else W
                 if S_next > 0:  # (2)
                     l, S = l_next, S_next
                     summed = left == left
@@ -275,9 +278,9 @@ def _walk_coins(
     if going:
         drawn = (parent == node) & (i > node) & (i < drawn_from)
         if summed == 0:
-            S, W = _sums(p_n, q_n, l, drawn, token, V, LAW, BLOCK_I)
+            S, W = _sums(p_n, q_n, l, drawn, token, V, POINT, SHRINKING, BLOCK_I)
         u = tl.load(picks + b * stride_pick.b + node * stride_pick.t).to(tl.float64)
-        x = _pick(p_n, q_n, l, drawn, token, u, S, V, LAW, BLOCK_I)  # (3)
+        x = _pick(p_n, q_n, l, drawn, token, u, S, V, POINT, BLOCK_I)  # (3)
         emitted = tl.where(i == count, x, emitted)
         count += 1
         over = ends(x, eos, EOS, BLOCK_EOS) | (count >= left)
@@ -288,9 +291,10 @@ def _walk_coins(
 def _accept_sampled_kernel(
     tokens, parents, p, q, coins, picks, budget, ended, eos, slots, y_tokens, y_path, y_advanced, y_ended,
     stride_tok, stride_par, stride_p, stride_q, stride_coin, stride_pick, stride_y, stride_path,
-    T: tl.constexpr, V: tl.constexpr, LAW: tl.constexpr, EOS: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_EOS: tl.constexpr, BLOCK_I: tl.constexpr,
+    T: tl.constexpr, V: tl.constexpr, POINT: tl.constexpr, SHRINKING: tl.constexpr, EOS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_EOS: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
+    """POINT: a child is drawn from a point mass; SHRINKING: q loses each token drawn. Without coins: the law naive."""
     b = tl.program_id(0).to(tl.int64)
     slot = b
     if slots is not None:
@@ -302,15 +306,15 @@ def _accept_sampled_kernel(
         going, left, over = takes_part(slot, parent, budget, ended)
         emitted = tl.full((BLOCK_T,), -1, tl.int64)
         path = tl.where((i == 0) & going, tl.full((BLOCK_T,), 0, tl.int64), -1)
-        if LAW == "naive":
+        if coins is None:
             emitted, path, count, over = _walk_tokens(
                 p, picks, eos, b, i, token, parent, going, left, over, emitted, path, stride_p, stride_pick,
-                V, LAW, EOS, BLOCK_T, BLOCK_EOS, BLOCK_I,
+                V, EOS, BLOCK_T, BLOCK_EOS, BLOCK_I,
             )  # fmt: skip
         else:
             emitted, path, count, over = _walk_coins(
                 p, q, coins, picks, eos, b, i, token, parent, going, left, over, emitted, path, stride_p, stride_q,
-                stride_coin, stride_pick, T, V, LAW, EOS, BLOCK_T, BLOCK_EOS, BLOCK_I,
+                stride_coin, stride_pick, T, V, POINT, SHRINKING, EOS, BLOCK_T, BLOCK_EOS, BLOCK_I,
             )  # fmt: skip
         tl.store(y_tokens + b * stride_y.b + i * stride_y.t, emitted.to(y_tokens.dtype.element_ty), mask=i < T)
         tl.store(y_path + b * stride_path.b + i * stride_path.k, path.to(y_path.dtype.element_ty), mask=i < T)

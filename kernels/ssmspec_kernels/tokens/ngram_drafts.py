@@ -23,6 +23,7 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from ..launch import INDICES, check_pool, sizes, strides
 from ..shared.strides import DraftLengthStrides, DraftStrides, HistoryStrides, PlaceStrides, TableStrides
+from ..shared.tuning import H200
 
 
 def traffic_bytes(
@@ -46,9 +47,9 @@ def ngram_drafts(
     y: Tensor | None = None,
     lengths: Tensor | None = None,
     places: Tensor | None = None,
-    block_s: int = 512,
-    block_i: int = 32,
-    num_warps: int = 4,
+    block_s: int = H200["ngram_drafts"]["block_s"],
+    block_i: int = H200["ngram_drafts"]["block_i"],
+    num_warps: int = H200["ngram_drafts"]["warps"],
 ) -> tuple[Tensor, Tensor]:
     """Windows (b, drafts, 1 + tokens) and the length of each: 1 + tokens, or 1 if there is none.
 

@@ -37,9 +37,10 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ...launch import FLOATS, INDICES, overlapped, strides
-from ...shared.cursors import check_window
+from ...shared.cursors import check_window, flushes, is_due
 from ...shared.dots import dot_both, dot_onto_right
 from ...shared.flush_order import MOST
+from ...shared.tuning import H200
 from ..delta_inputs import check_inputs, gates, load_gate_params, slot_of, window_strides
 from ..delta_scan import traffic_bytes as scan_bytes
 from ..delta_window import carried, check_one_type, from_state, last, norms, scores
@@ -68,10 +69,13 @@ def traffic_bytes(
 
     Units: bytes; `state`, `io`, `u` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
-    flushes = sum(1 for n in held if n + 2 * window > capacity)
     entries = sum(held) + t * len(held)
     scan = scan_bytes(len(held), t, g, h, k, v, state=state, io=io, gate=gate, write_state=False, channel=channel)
-    return scan + flushes * h * k * v * state + entries * entry_bytes(g, h, k, v, io=io, u=u, channel=channel)
+    return (
+        scan
+        + flushes(held, window=window, capacity=capacity) * h * k * v * state
+        + entries * entry_bytes(g, h, k, v, io=io, u=u, channel=channel)
+    )
 
 
 def delta_buffered(
@@ -95,10 +99,10 @@ def delta_buffered(
     block_v: int | None = None,
     rows: int | None = None,
     stages: int | None = None,
-    num_warps: int = 4,
+    num_warps: int = H200["delta_buffered"]["warps"],
     tiles: int | None = None,
     short: bool | None = None,
-    due_first: bool | None = None,
+    flushed_first: bool | None = None,
 ) -> Tensor:
     """Reads a window after the history of S[slots], stores it in the ring, flushes what is due; outputs (b, t, h, v): (1) to
     (5).
@@ -106,8 +110,8 @@ def delta_buffered(
     `window` is the longest window (T of the rule; None: t). `lengths` (b) counts the real tokens of each row, which come
     first; the outputs after them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring` are
     read, not updated: every layer of a model may share them. Only one row may use a slot. `short` selects one of the kernels
-    (None: the faster one, as measured), `tiles` and the others the tiles. `due_first` (None: if not all programs fit at once)
-    lets the rows that are due start before the others in a short window of up to 1024 rows.
+    (None: the faster one, as measured), `tiles` and the others the tiles. `flushed_first` (None: if not all programs fit
+    at once) lets the rows that are due start before the others in a short window of up to 1024 rows.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
@@ -130,7 +134,7 @@ def delta_buffered(
     if fits and (bool(each) if short is None else short):
         each = each or 1
         grid = triton.cdiv(axes["v"], 32 * each), h, b
-        in_turn = b <= MOST and (in_rounds(prod(grid)) if due_first is None else due_first)
+        in_turn = b <= MOST and (in_rounds(prod(grid)) if flushed_first is None else flushed_first)
         delta_buffered_short_kernel[grid](
             S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
             window_strides(S, q, k, v, g, beta, o), ring.strides(), *strides(dt_bias, 1), scale, eps, b,
@@ -139,9 +143,11 @@ def delta_buffered(
             num_warps=1, **overlapped(S.device),
         )  # fmt: skip
         return o
-    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 128 if b * h >= 512 else 64))
-    many = block == 128
-    rows, stages = rows or (16 if many else 32), stages or (4 if many else 3)
+    row = H200["delta_buffered"]
+    most = row["block_v" if b * h >= row["few_heads"] else "block_v_few"]
+    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), most))
+    many = block == row["block_v"]
+    rows, stages = rows or row["rows" if many else "rows_few"], stages or row["stages" if many else "stages_few"]
     whole = max(16, triton.next_power_of_2(axes["k"]))
     streams = g.dim() == 3 and axes["k"] == whole and axes["v"] % block == 0
     _delta_buffered_kernel[(triton.cdiv(axes["v"], block), h, b)](
@@ -161,19 +167,21 @@ def tiles_of(heads: int, v: int) -> int:
 
     0 for few of them, for which the kernel here is faster.
     """
-    return 0 if heads < 256 else min(4 if heads >= 1024 else 2, triton.cdiv(v, 32))
+    row = H200["delta_buffered"]
+    most = row["short_many_tiles" if heads >= row["short_many_heads"] else "short_tiles"]
+    return 0 if heads < row["short_from"] else min(most, triton.cdiv(v, 32))
 
 
 def in_rounds(programs: int) -> bool:
-    """Whether programs of `delta_buffered_short` come in several rounds (an H200 holds 1056); otherwise their order is of no
+    """Whether programs of `delta_buffered_short` come in several rounds; otherwise their order is of no
     use."""
-    return programs > 1056
+    return programs > H200["delta_buffered"]["short_resident"]
 
 
 def _registers(S: Tensor, streams: bool) -> int | None:
     """The most registers of a lane: on sm_90 168, with 16 rows at a time in four stages (docs/explanation/tuning.md)."""
     hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
-    return 168 if hopper and streams else None
+    return H200["delta_buffered"]["registers"] if hopper and streams else None
 
 
 @triton.jit
@@ -362,7 +370,7 @@ def _delta_buffered_kernel(
             at_u, at_kept, at_decay, place(first + count + t, CAPACITY), real & is_key, Z, x, g_x, stride_ring.u.l,
             stride_ring.k.l, stride_ring.g.l, i, j, in_k, in_v, owns_g & (h % HEADS_PER_KEY == 0), owns_g, CHANNEL,
         )  # fmt: skip
-        if (count + 2 * WINDOW > CAPACITY) & (length > 0):
+        if is_due(count, WINDOW, CAPACITY) & (length > 0):
             _flush(
                 state, at_S, inside, at_head, row_stride, at_kept, first, count, l, k_l, u_l, r_l, G_l, total,
                 stride_ring.k.l, K, CHANNEL, SPLIT, CAPACITY, WHOLE, STREAM, ROWS, STAGES,

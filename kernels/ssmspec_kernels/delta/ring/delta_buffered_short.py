@@ -8,7 +8,7 @@ are one system of 16 in o and u,
 
     Y = read (S_0^T x) + U history^T,    Z = R inverse^T,    R = beta (v - Y) in columns of keys, Y in those of queries
 
-If not all programs fit at once, those of rows that are due start first (`due_first`; BLOCK_B is 0 for the given order).
+If not all programs fit at once, those of rows that are due start first (`flush_order`; BLOCK_B is 0 for the given order).
 A tile is processed in parts of 32 k; a part of the next tile is loaded when one has been read. Rows that are due add their
 history to each part in registers, (5), 16 entries at a time.
 
@@ -20,6 +20,7 @@ Bound by the instructions of a tile, most of which cut the state into parts, wit
 import triton
 import triton.language as tl
 
+from ...shared.cursors import is_due
 from ...shared.dots import dot_both, dot_cut, dot_cut_onto, dot_onto, split3
 from ...shared.flush_order import row_at, row_in_turn
 from ..delta_inputs import gates, load_gate_params
@@ -143,7 +144,7 @@ def delta_buffered_short_kernel(
         inverse, read, strength = tl.trans(inverse), r_c * tl.exp(total + since_c), tl.where(is_key, beta_x, 1.0)
         at_u = ring_u + slot * stride_ring.u.s + h * stride_ring.u.h
         at_v, at_o = v + b * stride.v.b + h * stride.v.h, o + b * stride.o.b + h * stride.o.h
-        if (length > 0) & (count + 2 * WINDOW > CAPACITY):
+        if (length > 0) & is_due(count, WINDOW, CAPACITY):
             weight = sixteens(r_l * tl.exp(tl.where(past, behind, float("-inf"))))
             walk(
                 near, at_S, at_u, at_v, at_o, at_kept, origin + slot, xs, inverse, history, read, strength, weight,

@@ -34,6 +34,7 @@ from ssmspec_ref.errors import ParameterError
 
 from ...launch import FLOATS, INDICES, overlapped, strides
 from ...shared.strides import DeltaStepStrides, KeyStrides, OneGroupStrides, OneHeadStrides
+from ...shared.tuning import H200
 from ..delta_inputs import check_inputs, gates, load_gate_params, slot_of
 from ..delta_scan import traffic_bytes as scan_bytes
 from ..delta_window import check_one_type, last, norms
@@ -41,7 +42,7 @@ from .delta_ring import Ring, entry_bytes, of_head, place
 from .delta_step_short import LONGEST, WIDEST, delta_step_short_kernel
 from .delta_stream import fold_stream, load_tile, store_tile
 
-FEW = 4096
+FEW = H200["delta_buffered_step"]["short_below"]
 """Heads of rows below which `delta_step_short` is used if it supports the arguments, as measured on an H200."""
 
 
@@ -88,9 +89,9 @@ def delta_buffered_step(
     lengths: Tensor | None = None,
     out: Tensor | None = None,
     block_v: int | None = None,
-    rows: int = 16,
-    stages: int = 3,
-    num_warps: int = 1,
+    rows: int = H200["delta_buffered_step"]["rows"],
+    stages: int = H200["delta_buffered_step"]["stages"],
+    num_warps: int = H200["delta_buffered_step"]["warps"],
     short: bool | None = None,
 ) -> Tensor:
     """Decodes one token (b, 1, ..) after the history of S[slots], and stores it; outputs (b, 1, h, v): (1) (2), or (3) (4).
@@ -143,8 +144,11 @@ def delta_buffered_step(
 
 def tile(v: int, heads: int, block_l: int, streams: bool) -> int:
     """Value channels of a program: as many as leave enough programs for the device (`heads`, of all rows) without spills."""
-    most = 32 if heads < 256 or block_l > 16 else 64 if heads < 4096 else 128
-    return max(16, min(triton.next_power_of_2(v), most if streams else 16))
+    row = H200["delta_buffered_step"]
+    most = row["block_v" if heads < row["many_heads"] else "many_block_v"]
+    if heads < row["few_heads"] or block_l > 16:
+        most = row["few_block_v"]
+    return max(16, min(triton.next_power_of_2(v), most if streams else row["dense_block_v"]))
 
 
 @triton.jit

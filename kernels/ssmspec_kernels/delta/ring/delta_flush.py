@@ -15,6 +15,7 @@ from ssmspec_ref.errors import ParameterError
 
 from ...launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from ...shared.strides import KeyStrides
+from ...shared.tuning import H200
 from ..delta_window import carried, last, norms
 from .delta_ring import Ring, entry_bytes, load_history
 
@@ -47,14 +48,14 @@ def delta_flush(
     if rows < 1 or axes.get("b", rows) != rows or not eps > 0:
         raise ParameterError(f"rows and eps are {rows} and {eps}; give the number of slots, and eps > 0")
     check_pool(axes["s"], rows, slots)
-    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), 32))
+    block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), H200["delta_flush"]["block_v"]))
     _delta_flush_kernel[(triton.cdiv(axes["v"], block), axes["h"], rows)](
         S, slots, ring.u, ring.k, ring.g, ring.origin, ring.held,
         KeyStrides(*strides(S, 3)), ring.strides(), eps,
         K=axes["k"], V=axes["v"], HEADS_PER_KEY=axes["h"] // axes["g"], CHANNEL=ring.g.dim() == 4, L2_NORM=l2_norm,
         SPLIT=ring.k.dtype == torch.bfloat16, CAPACITY=ring.capacity,
         BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_K=max(16, triton.next_power_of_2(axes["k"])),
-        BLOCK_V=block, num_warps=num_warps or 4,
+        BLOCK_V=block, num_warps=num_warps or H200["delta_flush"]["warps"],
     )  # fmt: skip
 
 

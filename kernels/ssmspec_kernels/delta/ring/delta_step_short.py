@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ...shared.dots import dot_cut_onto, dot_inputs, split3
-from ...shared.load_fence import unmoved
+from ...shared.load_fence import hold_layout
 from ...shared.mma_tile import load_operand, operand_rows
 from ..delta_inputs import gates, load_gate_params, slot_of
 from ..delta_mma_tile import beside, by_lane, from_left, part_rows, to_left, to_right
@@ -245,9 +245,9 @@ def load_runs(x, part: tl.constexpr, real, K: tl.constexpr, BLOCK_K: tl.constexp
 @triton.jit
 def of_token(parts, slot):
     """The runs for multiplication with four channels v of a lane."""
-    runs = (of_runs(unmoved(parts[0], slot)),)
+    runs = (of_runs(hold_layout(parts[0], slot)),)
     if len(parts) > 1:
-        runs += (of_runs(unmoved(parts[1], slot)),)  # type: ignore[assignment]
+        runs += (of_runs(hold_layout(parts[1], slot)),)  # type: ignore[assignment]
     return runs
 
 

@@ -12,15 +12,18 @@ import triton
 import triton.language as tl
 
 from ...shared.functions import silu
+from ...shared.tuning import H200
 from ..ssd_inputs import step_size
 from ..ssd_scan import element, state_rows
 
 
 def walk_tile(p: int, tokens: int) -> tuple[int, int]:
     """Channels and warps of a program: many tokens need many states per lane. As in `ssd_scan`, independent of the rows."""
-    if tokens <= 4:
-        return min(triton.next_power_of_2(p), 8), 1
-    return (32 if p % 32 == 0 else min(triton.next_power_of_2(p), 16)), 1
+    row = H200["ssd_replay_scan"]
+    if tokens <= row["step_tokens"]:
+        return min(triton.next_power_of_2(p), row["step_block_p"]), 1
+    wide = row["wide_block_p"]
+    return (wide if p % wide == 0 else min(triton.next_power_of_2(p), row["block_p"])), 1
 
 
 @triton.jit

@@ -33,7 +33,8 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from ...launch import FLOATS, INDICES, overlapped, strides
 from ...shared.dots import dot_inputs, dot_left, dot_right
 from ...shared.double_buffer import check_halves
-from ...shared.strides import CacheStrides, EntryGroupStrides, EntryStrides, MaskStrides, PathStrides, constant
+from ...shared.strides import EntryGroupStrides, EntryStrides, MaskStrides, PathStrides, RingStrides, constant
+from ...shared.tuning import H200
 from ..ring.ssd_state_tile import CHANNELS, has_many_tiles, tiles_per_program
 from ..ssd_inputs import (
     check_inputs,
@@ -79,10 +80,10 @@ class Cache:
         return CacheTensors(self.x, self.dt, self.B, self.half)
 
     @property
-    def strides(self) -> CacheStrides:
+    def strides(self) -> RingStrides:
         """The strides of x, dt and B."""
         x, dt, B = (strides(a, 3) for a in (self.x, self.dt, self.B))
-        return CacheStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
+        return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
 
 
 def traffic_bytes(
@@ -160,6 +161,7 @@ def ssd_replay_scan(
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"a window has {max(t, replayed)} tokens; a launch takes up to {MOST_TOKENS}: cut it")
     y = x.new_empty(x.shape) if out is None else out
+    row = H200["ssd_replay_scan"]
     constants = given.constants | {"T": t, "P": p, "N": n, "REPLAYED": replayed, "ENTRIES": entries}
     if x.dtype == torch.bfloat16 and n <= 128 and max(t, replayed) <= WALKED:
         head = triton.cdiv(p, CHANNELS)
@@ -170,7 +172,7 @@ def ssd_replay_scan(
             constant(cache.strides, "s"), constant(skip_strides(given)), *given.dt_limit, run, **constants,
             D_HEAD=given.skip_per_head,
             BLOCK_T=8 if t <= 8 else 16, HALF_N=max(16, triton.next_power_of_2(n) // 2), BLOCK_P=CHANNELS, TILES=head,
-            STAGES=stages or 3, EVICT=not has_many_tiles(b, h, p), num_warps=1, **overlapped(S.device),
+            STAGES=stages or row["short_stages"], EVICT=not has_many_tiles(b, h, p), num_warps=1, **overlapped(S.device),
         )  # fmt: skip
         return y
     if ancestors is None and max(t, replayed) <= WALKED:
@@ -185,7 +187,9 @@ def ssd_replay_scan(
         )  # fmt: skip
         return y
     tiles = block_p, program_p, num_warps, stages
-    default = window_tile(p, b * h, 32 if t <= 32 else 16, 4 if t <= 16 else 8)
+    default = window_tile(
+        p, b * h, row["tile_p" if t <= 32 else "long_tile_p"], row["tile_warps" if t <= 16 else "long_tile_warps"]
+    )
     block, program, warps, depth = (mine or own for mine, own in zip(tiles, default, strict=True))
     each = triton.cdiv(program, block)
     if t > 32 and each == 1:

@@ -36,14 +36,15 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ...launch import INDICES
-from ...shared.cursors import check_window
+from ...shared.cursors import check_window, flushes, is_due
 from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ...shared.functions import silu
+from ...shared.tuning import H200
 from ..ssd_inputs import Inputs, check_heads, check_inputs, load_rows, skip_strides, step_size, window_strides
 from ..ssd_scan import traffic_bytes as scan_bytes
 from .ssd_buffered_short import MOST_TOKENS, launch_short
-from .ssd_ring import Ring, entry_bytes, load_at, place, ring_strides
-from .ssd_state_tile import CHANNELS, SMS, heads_per_program
+from .ssd_ring import Ring, entry_bytes, load_at, place
+from .ssd_state_tile import CHANNELS, heads_per_program
 
 
 def traffic_bytes(
@@ -64,10 +65,11 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    flushes = sum(1 for count in held if count + 2 * window > capacity)
     entries = sum(held) + t * len(held)
     scan = scan_bytes(len(held), t, h, p, n, g, state=state, io=io, write_state=False, z=z)
-    return scan + flushes * h * p * n * state + entries * entry_bytes(h, p, n, g, io=io)
+    return (
+        scan + flushes(held, window=window, capacity=capacity) * h * p * n * state + entries * entry_bytes(h, p, n, g, io=io)
+    )
 
 
 def ssd_buffered(
@@ -95,15 +97,15 @@ def ssd_buffered(
     stages: int | None = None,
     apart: bool | None = None,
     short: bool | None = None,
-    due_first: bool | None = None,
+    flushed_first: bool | None = None,
 ) -> Tensor:
     """Reads a window after the history of S[slots], stores it in the ring, flushes what is due; outputs (b, t, h, p): (1) to
     (3).
 
     `window` is the longest window (T of the rule; None: t). `lengths` (b) counts the real tokens of each row, which come
     first; the outputs after them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring`
-    are read, not updated: every layer of a model may share them. Only one row may use a slot. `due_first` (None: if not all
-    programs fit at once) lets the rows that are due start before the others in a short window of up to 1024 rows.
+    are read, not updated: every layer of a model may share them. Only one row may use a slot. `flushed_first` (None: if not
+    all programs fit at once) lets the rows that are due start before the others in a short window of up to 1024 rows.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
@@ -114,7 +116,7 @@ def ssd_buffered(
     window = t if window is None else window
     check_window(ring.capacity, window, t)
     y = x.new_empty(x.shape) if out is None else out
-    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short, due_first)
+    _launch(given, ring, lengths, y, window, (block_p, program_p, heads, num_warps, stages), apart, short, flushed_first)
     return y
 
 
@@ -127,7 +129,7 @@ def _launch(
     tiles: tuple[int | None, ...],
     apart: bool | None,
     short: bool | None,
-    due_first: bool | None,
+    flushed_first: bool | None,
 ) -> None:
     """Runs the kernel on checked arguments.
 
@@ -145,18 +147,20 @@ def _launch(
             f"and {t} tokens; the kernel for short windows takes 16, one, one and up to {MOST_TOKENS}: leave short out"
         )
     if short:
-        launch_short(given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart, due_first)
+        launch_short(
+            given, ring, lengths, y, window, triton.cdiv(tiles[1], CHANNELS) if tiles[1] else None, apart, flushed_first
+        )
         return
     if apart is None:
         apart = products and b * h >= few(p)
-    for rows in ("open", "due") if apart else ("all",):
-        default = tile(b * h, h // g, p, products, rows == "due")
+    for open_, flushed in ((True, False), (False, True)) if apart else ((True, True),):
+        default = tile(b * h, h // g, p, products, not open_)
         block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
         each = triton.cdiv(min(program, p), block)
         ssd_buffered_kernel[(triton.cdiv(p, each * block), h // heads, b)](
-            *given.tensors, lengths, ring.tensors, y, window_strides(given, y), ring_strides(ring), skip_strides(given),
+            *given.tensors, lengths, ring.tensors, y, window_strides(given, y), ring.strides, skip_strides(given),
             *given.dt_limit, T=t, P=p, N=n, **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity,
-            WINDOW=window, ROWS=rows,
+            WINDOW=window, OPEN=open_, FLUSHED=flushed,
             BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_N=max(16, triton.next_power_of_2(n)), BLOCK_P=block, TILES=each, HEADS=heads,
             BLOCK_H=max(8, triton.next_power_of_2(heads)), STAGES=stages, num_warps=warps,
@@ -166,18 +170,23 @@ def _launch(
 def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int, int, int, int, int]:
     """Channels of a tile, of a program, heads of a program, warps and pipeline stages; `rows` counts heads of rows, and `due`
     selects the launch of the rows that are due. Chosen for heads of 64 and 80 channels."""
+    row = H200["ssd_buffered"]
     if not products:
-        return 16, p, 1, 2, 1
+        return row["exact_block_p"], p, 1, row["exact_warps"], 1
     if rows < few(p):
-        return 32, 32, 1, 2 if p % 64 else 4, 1
+        return row["few_block_p"], row["few_block_p"], 1, row["few_ragged_warps" if p % 64 else "few_warps"], 1
+    run = 2 - heads % 2
     if p % 64:
-        return (16, p, 2 - heads % 2, 2, 3) if due else (16, p, heads_per_program(rows, heads, 8, 6), 1, 3)
-    return (64, p, 2 - heads % 2, 4, 2) if due else (64, p, heads_per_program(rows, heads, 2, 20), 4, 3)
+        warps = row["ragged_flushed_warps" if due else "ragged_warps"]
+        run = run if due else heads_per_program(rows, heads, row["ragged_each"], row["ragged_heads"])
+        return row["ragged_block_p"], p, run, warps, row["stages"]
+    run = run if due else heads_per_program(rows, heads, row["each"], row["heads"])
+    return row["block_p"], p, run, row["warps"], row["flushed_stages" if due else "stages"]
 
 
 def few(p: int) -> int:
     """Heads of rows below which one launch does everything, with little work per program."""
-    return 2 * SMS if p % 64 else 1024
+    return H200["ssd_buffered"]["few_ragged_heads" if p % 64 else "few_heads"]
 
 
 @triton.jit
@@ -254,17 +263,18 @@ def _keep_window(
 
 @triton.jit
 def _of_all_heads(
-    steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D: tl.constexpr, ROWS: tl.constexpr, D_HEAD: tl.constexpr
-):
+    steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D: tl.constexpr, OPEN: tl.constexpr,
+    FLUSHED: tl.constexpr, D_HEAD: tl.constexpr,
+):  # fmt: skip
     """dt A, its sums G up to each entry, up to each token, and since each entry of the history; B of the history; the
-    scores; D of the heads. What ROWS and D_HEAD do not need is not computed."""
+    scores; D of the heads. What the rows of this launch and D_HEAD do not need is not computed."""
     lds = steps * decays[None, :]
     G_e = dot_right((e[:, None] >= e[None, :]).to(tl.bfloat16), lds)
     G_t = dot_right(sees.to(tl.bfloat16), lds)
     since, B_f, skips = lds, B_e, decays
-    if ROWS != "open":
+    if FLUSHED:
         since = dot_right(((e[:, None] < e[None, :]) & past[None, :]).to(tl.bfloat16), lds)
-        if ROWS == "all":
+        if OPEN:
             B_f = tl.where(past[:, None], B_e, 0.0).to(B_e.dtype)
     scores = tl.where(sees, dot_inputs(C_t, tl.trans(B_e)), 0.0)
     if D_HEAD:
@@ -329,14 +339,15 @@ def ssd_buffered_kernel(
     S, x, dt, A, B, C, D, z, dt_bias, slots, lengths, ring, y, stride: tl.constexpr, stride_ring: tl.constexpr,
     stride_D: tl.constexpr, low, high, T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr,
-    TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
+    OPEN: tl.constexpr, FLUSHED: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, TILES: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    """OPEN: rows that are not due are processed; FLUSHED: rows that are due are."""
     b = tl.program_id(2).to(tl.int64)
     h_0 = tl.program_id(1).to(tl.int64) * HEADS
     slot, length, count = _slot_length_count(slots, lengths, ring.held, b, T)
-    due = (length > 0) & (count + 2 * WINDOW > CAPACITY)
-    if (slot >= 0) & ((ROWS == "all") | (due == (ROWS == "due"))):
+    due = (length > 0) & is_due(count, WINDOW, CAPACITY)
+    if (slot >= 0) & ((OPEN & FLUSHED) | (due == FLUSHED)):
         g = h_0 // HEADS_PER_GROUP
         e, t, n, k = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_H)
         in_n, in_h, heads = n < N, k < HEADS, h_0 + k
@@ -356,7 +367,7 @@ def ssd_buffered_kernel(
         if tl.program_id(0) == 0:
             _keep_window(at_dt, at_B, steps, B_e, h_0, heads, at, n, new, in_h, in_n, stride_ring, HEADS_PER_GROUP)
         lds, G_e, G_t, since, B_f, scores, skips = _of_all_heads(
-            steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D, ROWS, D_HEAD
+            steps, decays, B_e, C_t, D, heads, e, sees, past, in_h, stride_D, OPEN, FLUSHED, D_HEAD
         )
         for head in tl.range(0, HEADS, num_stages=STAGES):
             h, here = h_0 + head, k == head
@@ -374,8 +385,8 @@ def ssd_buffered_kernel(
                 y_t += tl.exp(G_q)[:, None] * dot_right(C_t, tl.trans(state))  # (1)
                 _store_window(y_t, at_x_t, D, z, y, b, h, t, col, p_t, real, in_p, stride, stride_D, T, D_HEAD)
                 tl.store(at_x + at[:, None] * stride_ring.x.l + p_t[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
-                if ROWS != "open":
+                if FLUSHED:
                     _flush_tile(
                         at_tile, state, x_e, B_f, at_B, due, at, lds, since, step, here, past, p_t, n, in_p, in_n, stride.S.p,
-                        stride_ring.B.l, ROWS == "due",
+                        stride_ring.B.l, not OPEN,
                     )  # fmt: skip

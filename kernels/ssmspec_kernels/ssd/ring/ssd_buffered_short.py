@@ -24,29 +24,31 @@ import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from ...launch import overlapped
+from ...shared.cursors import is_due
 from ...shared.flush_order import MOST, row_at, row_in_turn, rows_in_order
 from ...shared.strides import constant
+from ...shared.tuning import H200
 from ..ssd_inputs import Inputs, skip_strides, window_strides
-from .ssd_ring import Ring, ring_strides
-from .ssd_state_tile import CHANNELS, RESIDENT, SMS, has_many_tiles, tiles_per_program
+from .ssd_ring import Ring
+from .ssd_state_tile import CHANNELS, RESIDENT, has_many_tiles, tiles_per_program
 from .ssd_verify_flush import verify_flush
 from .ssd_verify_open import verify_open
 
 MOST_TOKENS = 8
-OPEN, DUE = 12 * SMS, 32 * SMS
+TUNED = H200["ssd_buffered_short"]
+OPEN_PROGRAMS, FLUSHED_PROGRAMS = TUNED["open_programs"], TUNED["flushed_programs"]
 """Programs of each launch when the two kinds of rows are separate: as many as an H200 holds at once for the open rows, and
 four times as many for the rows that are flushed, since some of these take longer."""
-MANY = 32 * RESIDENT
+MANY = TUNED["apart_from"]
 """From this number of tiles on, rows that are due have their own launch."""
-SHORT_RUN, LONG_RUN = 4, 10
+FLUSHED_RUN, LONG_RUN = TUNED["flushed_run"], TUNED["long_run"]
 """Most tiles of a run with a flush when the kinds of rows are separate, since longer runs write to more places at a
 time; a program processes several such runs. Also the tiles of a program in one launch for many rows."""
-STAGES = {"due": 3, "open": 2, "all": 2}
 
 
 def launch_short(
     given: Inputs, ring: Ring, lengths: Tensor | None, y: Tensor, window: int, run: int | None, apart: bool | None,
-    due_first: bool | None,
+    flushed_first: bool | None,
 ) -> None:  # fmt: skip
     """Runs the kernel on checked arguments; `run` is the tiles of a program, at most when the kinds of rows are separate."""
     b, t, h, p, n, g = given.sizes
@@ -55,20 +57,20 @@ def launch_short(
     tiles = b * g * of_group
     if apart is None:
         apart = tiles >= MANY and b <= MOST
-    for rows in ("due", "open") if apart else ("all",):
-        resident, most = (DUE, run or SHORT_RUN) if rows == "due" else (OPEN, run or tiles)
+    for open_, flushed in ((False, True), (True, False)) if apart else ((True, True),):
+        resident, most = (OPEN_PROGRAMS, run or tiles) if open_ else (FLUSHED_PROGRAMS, run or FLUSHED_RUN)
         each = run or (LONG_RUN if has_many_tiles(b, h, p) else tiles_per_program(b, h, h // g, p))
         grid = (min(tiles, resident),) if apart else (triton.cdiv(of_group, each), g, b)
-        in_turn = apart or (b <= MOST and (math.prod(grid) > RESIDENT if due_first is None else due_first))
+        in_turn = apart or (b <= MOST and (math.prod(grid) > RESIDENT if flushed_first is None else flushed_first))
         ssd_buffered_short_kernel[grid](
-            *given.tensors, lengths, ring.tensors, y, constant(window_strides(given, y)), constant(ring_strides(ring)),
+            *given.tensors, lengths, ring.tensors, y, constant(window_strides(given, y)), constant(ring.strides),
             constant(skip_strides(given)), *given.dt_limit, b, most if apart else each, T=t, P=p, N=n, GROUPS=g,
             **given.constants, D_HEAD=given.skip_per_head, CAPACITY=ring.capacity, WINDOW=window,
             BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)),
             BLOCK_F=max(16, triton.next_power_of_2(ring.capacity - t)), HALF_N=max(16, triton.next_power_of_2(n) // 2),
-            BLOCK_P=CHANNELS, TILES=head, ROWS=rows, BLOCK_B=triton.next_power_of_2(b) if in_turn else 1,
-            FIRST=rows != "open", STAGES=STAGES[rows], num_warps=1, maxnreg=168 if rows == "open" else None,
-            **overlapped(y.device),
+            BLOCK_P=CHANNELS, TILES=head, OPEN=open_, FLUSHED=flushed, BLOCK_B=triton.next_power_of_2(b) if in_turn else 1,
+            STAGES=TUNED["stages" if open_ else "flushed_stages"], num_warps=1,
+            maxnreg=None if flushed else TUNED["open_registers"], **overlapped(y.device),
         )  # fmt: skip
 
 
@@ -92,59 +94,58 @@ def ssd_buffered_short_kernel(
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, HEADS_PER_GROUP: tl.constexpr,
     D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr, CAPACITY: tl.constexpr, WINDOW: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_B: tl.constexpr, FIRST: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    OPEN: tl.constexpr, FLUSHED: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """OPEN: rows that are not due are processed; FLUSHED: rows that are due are, by a launch that comes first."""
     if OVERLAP:
-        if FIRST:
+        if FLUSHED:
             tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     of_group: tl.constexpr = HEADS_PER_GROUP * TILES
     whole: tl.constexpr = (P % BLOCK_P == 0) & (N == 2 * HALF_N)
-    tensors = S, x, dt, A, B, C, D, z, dt_bias, ring.x, ring.dt, ring.B, y
-    rings = stride_ring.x, stride_ring.dt, stride_ring.B, stride_D
-    steps = (stride.S, stride.x, stride.dt, stride.B, stride.C, stride.z, stride.y) + rings  # noqa: RUF005, Triton unpacks no tuple
-    if ROWS == "all":
+    inputs, strides = (x, dt, A, B, C, D, z, dt_bias), (stride, stride_ring, stride_D)
+    if OPEN and FLUSHED:
         b, g = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
         begin = tl.program_id(0) * most
         end = tl.minimum(begin + most, of_group)
         b, slot, length, first, count = _own_row(b, slots, lengths, ring, rows, T, WINDOW, CAPACITY, BLOCK_B)
         if slot >= 0:
-            if (length > 0) & (count + 2 * WINDOW > CAPACITY):
+            if (length > 0) & is_due(count, WINDOW, CAPACITY):
                 verify_flush(
-                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                    S, inputs, ring, y, strides, b, slot, g, begin, end, length, first, count, low, high, T, P, N,
+                    HEADS_PER_GROUP, D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
             else:
                 verify_open(
-                    tensors, steps, b, slot, g, begin, end, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                    D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                    S, inputs, ring, y, strides, b, slot, g, begin, end, length, first, count, low, high, T, P, N,
+                    HEADS_PER_GROUP, D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                 )  # fmt: skip
     else:
-        rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
+        rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, FLUSHED)
         tiles = tl.max(rank, axis=0) * (GROUPS * of_group)
         run = tl.maximum(tl.minimum(tl.cdiv(tiles, tl.num_programs(0)), most), 1)
         for first_tile in tl.range(tl.program_id(0) * run, tiles, tl.num_programs(0) * run, num_stages=1):
             begin = tl.full((), 0, tl.int32) + first_tile
             end = tl.minimum(begin + run, tiles)
             while begin < end:
-                rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, ROWS == "due")
+                rank = ranks(slots, lengths, ring.held, rows, T, WINDOW, CAPACITY, BLOCK_B, FLUSHED)
                 here = rank == begin // (GROUPS * of_group) + 1
                 b = tl.sum(tl.where(here, tl.arange(0, BLOCK_B), 0), axis=0).to(tl.int64)
                 slot, length, first, count = row_at(b, slots, lengths, ring.origin, ring.held, T)
                 g, start = (begin // of_group % GROUPS).to(tl.int64), begin % of_group
                 stop = tl.minimum(start + end - begin, of_group)
-                if ROWS == "due":
+                if FLUSHED:
                     verify_flush(
-                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                        S, inputs, ring, y, strides, b, slot, g, start, stop, length, first, count, low, high, T, P, N,
+                        HEADS_PER_GROUP, D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_F, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 else:
                     verify_open(
-                        tensors, steps, b, slot, g, start, stop, length, first, count, low, high, T, P, N, HEADS_PER_GROUP,
-                        D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
+                        S, inputs, ring, y, strides, b, slot, g, start, stop, length, first, count, low, high, T, P, N,
+                        HEADS_PER_GROUP, D_HEAD, SOFTPLUS, LIMIT, CAPACITY, BLOCK_L, HALF_N, BLOCK_P, TILES, STAGES, whole,
                     )  # fmt: skip
                 begin += stop - start
-    if OVERLAP and not FIRST:
+    if OVERLAP and not FLUSHED:
         tl.extra.cuda.gdc_wait()  # this launch may not end before the one it overlaps
 
 

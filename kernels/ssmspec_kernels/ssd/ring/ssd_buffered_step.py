@@ -39,11 +39,12 @@ from ssmspec_ref.errors import ParameterError
 from ...launch import INDICES, overlapped, strides
 from ...shared.dots import dot_onto
 from ...shared.functions import silu
-from ...shared.load_fence import unmoved
+from ...shared.load_fence import hold_layout
 from ...shared.strides import OneGroupStrides, OneHeadStrides, StateStrides, StepStrides
+from ...shared.tuning import H200
 from ..ssd_inputs import check_inputs, skip_strides, step_size
 from ..ssd_scan import traffic_bytes as scan_bytes
-from .ssd_ring import Ring, entry_bytes, load_at, place, ring_strides
+from .ssd_ring import Ring, entry_bytes, load_at, place
 
 
 def traffic_bytes(
@@ -105,15 +106,16 @@ def ssd_buffered_step(
     if whole is None:
         whole = whole_programs(b * h * parts, each) if short else b * h * parts
     programs = whole + (b * h * parts - whole) * each
+    registers = H200["ssd_buffered_step"]["registers"]
     of_x, of_dt, of_z, of_y = (OneHeadStrides(*strides(a, 3)[::2]) for a in (x, dt, z, y))
     of_B, of_C = (OneGroupStrides(*strides(a, 3)[::2]) for a in (B, C))
     stride = StepStrides(StateStrides(*strides(S, 3)), of_x, of_dt, of_B, of_C, of_z, of_y)
     _ssd_buffered_step_kernel[(programs,)](
-        *given.tensors, lengths, *ring.tensors, y, stride, ring_strides(ring), skip_strides(given), *given.dt_limit, whole,
+        *given.tensors, lengths, *ring.tensors, y, stride, ring.strides, skip_strides(given), *given.dt_limit, whole,
         P=p, N=n, HEADS=h, **given.constants, OUTPUT_ONLY=output_only, CAPACITY=ring.capacity,
         BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=block_n, BLOCK_P=block, TILES=each, PARTS=parts,
         RUN=min(32, block_n), EARLY=short and programs * warps <= FEW, num_warps=warps,
-        maxnreg=168 if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
+        maxnreg=registers if each > 1 and block * block_n <= 2048 * warps and ring.capacity <= 16 else None,
         **overlapped(S.device),
     )  # fmt: skip
     return y
@@ -122,14 +124,18 @@ def ssd_buffered_step(
 def tile(rows: int, p: int, n: int, short: bool) -> tuple[int, int, int]:
     """Channels of a tile, of a program, and warps, chosen for 64 and 80 channels; `rows` counts heads of rows, `short`: (1)
     from a ring of up to 16."""
-    if rows >= 1024 or n > 128 or not short:
-        return 16, p if rows >= 1024 else 16, 2 if n > 128 else 1
-    return (32, 32, 2) if p % 32 == 0 else (16, 16, 2 if rows * triton.cdiv(p, 16) > RESIDENT else 1)
+    row = H200["ssd_buffered_step"]
+    block, many = row["block_p"], rows >= row["many_heads"]
+    if many or n > 128 or not short:
+        return block, p if many else block, 2 if n > 128 else 1
+    if p % row["wide_block_p"] == 0:
+        return row["wide_block_p"], row["wide_block_p"], row["wide_warps"]
+    return block, block, 2 if rows * triton.cdiv(p, block) > RESIDENT else 1
 
 
-RESIDENT = 12 * 132
+RESIDENT = H200["ssd_buffered_step"]["resident"]
 """Programs of one warp that an H200 holds at once: 12 an SM, by their registers."""
-FEW = 5 * 132
+FEW = H200["ssd_buffered_step"]["early_warps"]
 """Up to this number of warps the next launch fits beside them."""
 
 
@@ -343,9 +349,9 @@ def _ssd_buffered_step_kernel(
             tl.debug_barrier()
         steps, behind = _issue_steps(at_dt, at, e, first, count, past, stride_ring.dt.l, CAPACITY)
         tl.debug_barrier()  # all loads are issued before anything waits for one of them
-        B_e = unmoved(B_e, slot)
+        B_e = hold_layout(B_e, slot)
         if TILES == 1:
-            x_e = unmoved(x_e, slot)
+            x_e = hold_layout(x_e, slot)
         C_n, C_run = as_n.to(tl.float32), as_runs.to(tl.float32)
         step, G, weights, scores = _ring_weights(
             B_e, C_n, raw, real, bias, low, high, decay, steps, behind, new, e, count, SOFTPLUS, LIMIT, OUTPUT_ONLY

@@ -16,6 +16,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ...launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from ...shared.tuning import H200
 from ..ssd_inputs import load_rows
 from .ssd_ring import Ring, entry_bytes, fold, place
 
@@ -47,13 +48,13 @@ def ssd_flush(
         raise ParameterError(f"rows is {rows}; give the number of slots, at least 1")
     check_pool(axes["s"], rows, slots)
     ring.check_types(ring.x, ring.B, ring.B)
-    block = block_p or 16
+    block = block_p or H200["ssd_flush"]["block_p"]
     _ssd_flush_kernel[(triton.cdiv(p, block), h, rows)](
         S, A, slots, ring.x, ring.dt, ring.B, ring.origin, ring.held,
         *strides(S, 3), *strides(ring.x, 3), *strides(ring.dt, 3), *strides(ring.B, 3),
         P=p, N=n, HEADS_PER_GROUP=h // axes["g"], CAPACITY=ring.capacity,
         BLOCK_L=max(16, triton.next_power_of_2(ring.capacity)), BLOCK_N=max(16, triton.next_power_of_2(n)),
-        BLOCK_P=block, num_warps=num_warps or 1,
+        BLOCK_P=block, num_warps=num_warps or H200["ssd_flush"]["warps"],
     )  # fmt: skip
 
 

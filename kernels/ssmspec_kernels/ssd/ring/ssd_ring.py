@@ -57,9 +57,10 @@ class Ring:
         return RingTensors(self.x, self.dt, self.B, self.origin, self.held)
 
     @property
-    def strides(self) -> tuple[int, ...]:
-        """The strides of x, dt and B, three each."""
-        return *strides(self.x, 3), *strides(self.dt, 3), *strides(self.B, 3)
+    def strides(self) -> RingStrides:
+        """The strides of x, dt and B."""
+        x, dt, B = (strides(a, 3) for a in (self.x, self.dt, self.B))
+        return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
 
     def arguments(self) -> list[Argument]:
         """The arguments for `launch.sizes`."""
@@ -74,12 +75,6 @@ class Ring:
     def check_types(self, x: Tensor, B: Tensor, C: Tensor) -> None:
         """Raises: PrecisionError unless the ring stores x and B in their types, and they and C have one type."""
         check_one_type(x=x, B=B, C=C, **{"ring.x": self.x, "ring.B": self.B})
-
-
-def ring_strides(ring: Ring) -> RingStrides:
-    """The strides of x, dt and B."""
-    x, dt, B = (strides(a, 3) for a in (ring.x, ring.dt, ring.B))
-    return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
 
 
 def entry_bytes(h: int, p: int, n: int, g: int, *, io: int = 2) -> int:

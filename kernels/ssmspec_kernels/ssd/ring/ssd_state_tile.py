@@ -13,19 +13,20 @@ import triton
 import triton.language as tl
 
 from ...shared.mma_tile import memory_rows, permuted, to_memory
+from ...shared.tuning import H200
 
 MOST_TOKENS = 16
 CHANNELS = 16
-SMS = 132
+SMS = H200["ssd_state_tile"]["sms"]
 """Multiprocessors of an H200."""
-RESIDENT = 8 * SMS
+RESIDENT = H200["ssd_state_tile"]["resident"]
 """Programs that an H200 holds at once: 8 an SM, by their registers."""
-LONGEST = 12
+LONGEST = H200["ssd_state_tile"]["longest"]
 
 
 def has_many_tiles(b: int, h: int, p: int) -> bool:
     """Whether there are so many tiles that the last round of programs does not matter; then stores need no eviction hint."""
-    return b * h * triton.cdiv(p, CHANNELS) >= 16 * RESIDENT
+    return b * h * triton.cdiv(p, CHANNELS) >= H200["ssd_state_tile"]["many_rounds"] * RESIDENT
 
 
 def tiles_per_program(b: int, h: int, of_group: int, p: int) -> int:

@@ -49,11 +49,11 @@ def store_outputs(
     t = tl.arange(0, y_t.shape[1])
     col, here = t.to(tl.int64)[None, :], in_p[:, None] & real[None, :]
     if D is not None and not D_HEAD:
-        skip = tl.load(D + h * stride_D[0] + p * stride_D[1], mask=in_p, other=0.0).to(tl.float32)
-        at_x = x + h * stride_x[2] + p[:, None] + col * stride_x[1]
+        skip = tl.load(D + h * stride_D.h + p * stride_D.p, mask=in_p, other=0.0).to(tl.float32)
+        at_x = x + h * stride_x.h + p[:, None] + col * stride_x.t
         y_t += skip[:, None] * tl.load(at_x, mask=here, other=0.0).to(tl.float32)
     if z is not None:
-        at_z = z + b * stride_z[0] + h * stride_z[2] + p[:, None] + col * stride_z[1]
+        at_z = z + b * stride_z.b + h * stride_z.h + p[:, None] + col * stride_z.t
         y_t *= silu(tl.load(at_z, mask=here, other=0.0).to(tl.float32))
-    at_y = y + b * stride_y[0] + h * stride_y[2] + p[:, None] + col * stride_y[1]
+    at_y = y + b * stride_y.b + h * stride_y.h + p[:, None] + col * stride_y.t
     tl.store(at_y, y_t.to(y.dtype.element_ty), mask=in_p[:, None] & (t < T)[None, :])

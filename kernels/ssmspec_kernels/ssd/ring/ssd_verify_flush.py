@@ -53,66 +53,67 @@ def _own_weights(own_step, decay, scores, sees, own, skip, D_HEAD: tl.constexpr)
 @triton.jit
 def _append_x(ring_x, x_t, h, at_new, p, new, in_p, stride):
     """Stores x of a tile of the window's tokens in the ring (2)."""
-    tl.store((ring_x + h * stride[2] + at_new * stride[1])[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :])
+    tl.store((ring_x + h * stride.h + at_new * stride.l)[:, None] + p[None, :], x_t, mask=new[:, None] & in_p[None, :])
 
 
 @triton.jit
 def verify_flush(
-    tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
-    N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+    S, inputs, ring, y, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK_F: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
     STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens after `count` entries from `first` on."""
-    S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y = tensors
-    at_S, at_x, at_dt, at_B, at_C, at_z, at_y, at_ring_x, at_ring_dt, at_ring_B, at_D = strides
+    x, dt, A, B, C, D, z, dt_bias = inputs
+    stride, stride_ring, stride_D = strides
+    ring_x, ring_dt, ring_B = ring.x, ring.dt, ring.B
     e, i, t, n = tl.arange(0, BLOCK_F), tl.arange(0, 16), tl.arange(0, 8), tl.arange(0, HALF_N)
     m = n + HALF_N
     past, follows, new = e < count, e + 1 < count, i < length
     at, at_next = place(first + e, CAPACITY), place(first + e + 1, CAPACITY)
     tok, at_new = i.to(tl.int64), place(tl.where(new, first + count + i, 0), CAPACITY)
     sees, own = (i[:, None] <= t[None, :]) & (t < length)[None, :], i[:, None] == t[None, :]
-    S += slot * at_S[0]
-    x, ring_x = x + b * at_x[0], ring_x + slot * at_ring_x[0]
-    B, ring_B = B + b * at_B[0] + g * at_B[2], ring_B + slot * at_ring_B[0] + g * at_ring_B[2]
-    dt, ring_dt = dt + b * at_dt[0] + tok * at_dt[1], ring_dt + slot * at_ring_dt[0]
+    S += slot * stride.S.s
+    x, ring_x = x + b * stride.x.b, ring_x + slot * stride_ring.x.s
+    B, ring_B = B + b * stride.B.b + g * stride.B.g, ring_B + slot * stride_ring.B.s + g * stride_ring.B.g
+    dt, ring_dt = dt + b * stride.dt.b + tok * stride.dt.t, ring_dt + slot * stride_ring.dt.s
     h_0 = g * HEADS + begin // TILES
-    raw = tl.load(dt + h_0 * at_dt[2], mask=new, other=0.0)
-    step = tl.load(ring_dt + h_0 * at_ring_dt[2] + at * at_ring_dt[1], mask=past, other=0.0)
-    behind = tl.load(ring_dt + h_0 * at_ring_dt[2] + at_next * at_ring_dt[1], mask=follows, other=0.0)
-    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
-    C += b * at_C[0] + g * at_C[2]
-    C_left, C_right, scores = _window_scores(B, at_B[1], C, at_C[1], length, sees, N, HALF_N, WHOLE)
+    raw = tl.load(dt + h_0 * stride.dt.h, mask=new, other=0.0)
+    step = tl.load(ring_dt + h_0 * stride_ring.dt.h + at * stride_ring.dt.l, mask=past, other=0.0)
+    behind = tl.load(ring_dt + h_0 * stride_ring.dt.h + at_next * stride_ring.dt.l, mask=follows, other=0.0)
+    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, stride_D.h, D_HEAD)
+    C += b * stride.C.b + g * stride.C.g
+    C_left, C_right, scores = _window_scores(B, stride.B.t, C, stride.C.t, length, sees, N, HALF_N, WHOLE)
     if begin == 0:
-        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
-    B_left = permuted(load_rows(ring_B, at * at_ring_B[1], n, past, (n < N) | WHOLE), BLOCK_F, HALF_N)
-    B_right = permuted(load_rows(ring_B, at * at_ring_B[1], m, past, (m < N) | WHOLE), BLOCK_F, HALF_N)
+        append(B, stride.B.t, ring_B, stride_ring.B.l, length, first + count, N, 2 * HALF_N, CAPACITY)
+    B_left = permuted(load_rows(ring_B, at * stride_ring.B.l, n, past, (n < N) | WHOLE), BLOCK_F, HALF_N)
+    B_right = permuted(load_rows(ring_B, at * stride_ring.B.l, m, past, (m < N) | WHOLE), BLOCK_F, HALF_N)
     W, growth = tl.zeros((16, 8), tl.float32), tl.zeros((8,), tl.float32)
     weight, scale = tl.zeros((BLOCK_F,), tl.float32), 0.0
     for index in tl.range(begin, end, num_stages=STAGES):
         h, p_0 = g * HEADS + index // TILES, index % TILES * BLOCK_P
         p = p_0 + tl.arange(0, BLOCK_P)
-        in_p, at_head = (p < P) | WHOLE, S + h * at_S[1]
-        left = load_half(at_head, p, n, at_S[2], in_p, N, WHOLE)
-        right = load_half(at_head, p, m, at_S[2], in_p, N, WHOLE)
-        x_e = load_rows(ring_x + h * at_ring_x[2], at * at_ring_x[1], p, past, in_p)
-        x_t = load_rows(x + h * at_x[2], tok * at_x[1], p, new, in_p)
+        in_p, at_head = (p < P) | WHOLE, S + h * stride.S.h
+        left = load_half(at_head, p, n, stride.S.p, in_p, N, WHOLE)
+        right = load_half(at_head, p, m, stride.S.p, in_p, N, WHOLE)
+        x_e = load_rows(ring_x + h * stride_ring.x.h, at * stride_ring.x.l, p, past, in_p)
+        x_t = load_rows(x + h * stride.x.h, tok * stride.x.t, p, new, in_p)
         if (p_0 == 0) | (index == begin):
             weight, scale, own_step = _head_weights(raw, step, behind, decay, bias, new, low, high, SOFTPLUS, LIMIT)
-            tl.store(ring_dt + h * at_ring_dt[2] + at_new * at_ring_dt[1], own_step, mask=new & (p_0 == 0))  # (2)
+            tl.store(ring_dt + h * stride_ring.dt.h + at_new * stride_ring.dt.l, own_step, mask=new & (p_0 == 0))  # (2)
             W, growth = _own_weights(own_step, decay, scores, sees, own, skip, D_HEAD)
             ahead, more = h + 1, (index // TILES + 1) * TILES < end
-            raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
-            at_ahead = ring_dt + ahead * at_ring_dt[2]
-            step = tl.load(at_ahead + at * at_ring_dt[1], mask=past & more, other=0.0)
-            behind = tl.load(at_ahead + at_next * at_ring_dt[1], mask=follows & more, other=0.0)
-            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, at_D[0], D_HEAD)
+            raw = tl.load(dt + ahead * stride.dt.h, mask=new & more, other=0.0)
+            at_ahead = ring_dt + ahead * stride_ring.dt.h
+            step = tl.load(at_ahead + at * stride_ring.dt.l, mask=past & more, other=0.0)
+            behind = tl.load(at_ahead + at_next * stride_ring.dt.l, mask=follows & more, other=0.0)
+            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, stride_D.h, D_HEAD)
         weighted = tl.trans(weight[:, None] * x_e.to(tl.float32))
         state = dot_onto(scale * to_mma(left, HALF_N), weighted, B_left)  # (3)
-        store_half(at_head, state, p_0, 0, at_S[2], True, P, N, HALF_N, False, WHOLE)
+        store_half(at_head, state, p_0, 0, stride.S.p, True, P, N, HALF_N, False, WHOLE)
         y_t = dot_left(state, C_left)
         state = dot_onto(scale * to_mma(right, HALF_N), weighted, B_right)  # (3)
-        store_half(at_head, state, p_0, HALF_N, at_S[2], True, P, N, HALF_N, False, WHOLE)
+        store_half(at_head, state, p_0, HALF_N, stride.S.p, True, P, N, HALF_N, False, WHOLE)
         y_t = growth[None, :] * dot_onto(y_t, state, C_right) + dot_right(tl.trans(x_t), W)  # (1)
-        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
-        _append_x(ring_x, x_t, h, at_new, p, new, in_p, at_ring_x)
+        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, stride.x, stride_D, stride.z, stride.y, T, D_HEAD)
+        _append_x(ring_x, x_t, h, at_new, p, new, in_p, stride_ring.x)

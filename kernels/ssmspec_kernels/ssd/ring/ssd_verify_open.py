@@ -20,66 +20,66 @@ from .ssd_tile_outputs import load_head, store_outputs, weights_by_entry
 
 @triton.jit
 def verify_open(
-    tensors, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr, P: tl.constexpr,
-    N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
+    S, inputs, ring, y, strides, b, slot, g, begin, end, length, first, count, low, high, T: tl.constexpr,
+    P: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, D_HEAD: tl.constexpr, SOFTPLUS: tl.constexpr, LIMIT: tl.constexpr,
     CAPACITY: tl.constexpr, BLOCK_L: tl.constexpr, HALF_N: tl.constexpr, BLOCK_P: tl.constexpr, TILES: tl.constexpr,
     STAGES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Tiles begin to end - 1 of the HEADS of group g of row b: `length` tokens after `count` entries from `first` on."""
-    S, x, dt, A, B, C, D, z, dt_bias, ring_x, ring_dt, ring_B, y = tensors
-    at_S, at_x, at_dt, at_B, at_C, at_z, at_y, at_ring_x, at_ring_dt, at_ring_B, at_D = strides
+    x, dt, A, B, C, D, z, dt_bias = inputs
+    stride, stride_ring, stride_D = strides
+    ring_x, ring_dt, ring_B = ring.x, ring.dt, ring.B
     e, t, n = tl.arange(0, BLOCK_L), tl.arange(0, 8), tl.arange(0, HALF_N)
-    m = n + HALF_N
-    i = e - count
+    m, i = n + HALF_N, e - count
     past, new, real = i < 0, (i >= 0) & (i < length), t < length
     live = past | new
     at, tok = place(first + e, CAPACITY), i.to(tl.int64)
     sees, own = (i[:, None] <= t[None, :]) & live[:, None] & real[None, :], i[:, None] == t[None, :]
-    S += slot * at_S[0]
-    x, ring_x = x + b * at_x[0], ring_x + slot * at_ring_x[0]
-    B, ring_B = B + b * at_B[0] + g * at_B[2], ring_B + slot * at_ring_B[0] + g * at_ring_B[2]
-    dt, ring_dt = dt + b * at_dt[0] + tok * at_dt[1], ring_dt + slot * at_ring_dt[0] + at * at_ring_dt[1]
+    S += slot * stride.S.s
+    x, ring_x = x + b * stride.x.b, ring_x + slot * stride_ring.x.s
+    B, ring_B = B + b * stride.B.b + g * stride.B.g, ring_B + slot * stride_ring.B.s + g * stride_ring.B.g
+    dt, ring_dt = dt + b * stride.dt.b + tok * stride.dt.t, ring_dt + slot * stride_ring.dt.s + at * stride_ring.dt.l
     h_0 = g * HEADS + begin // TILES
-    raw = tl.load(dt + h_0 * at_dt[2], mask=new, other=0.0)
-    step = tl.load(ring_dt + h_0 * at_ring_dt[2], mask=past, other=0.0)
-    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, at_D[0], D_HEAD)
-    C += b * at_C[0] + g * at_C[2]
-    C_left = tl.trans(load_window(C, at_C[1], length, 0, N, 8, HALF_N, WHOLE))
-    C_right = tl.trans(load_window(C, at_C[1], length, HALF_N, N, 8, HALF_N, WHOLE))
-    ring = ring_B, at_ring_B[1], first, count
-    scores = dot_inputs(load_entries(ring, B, at_B[1], length, 0, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_left)
-    scores += dot_inputs(load_entries(ring, B, at_B[1], length, HALF_N, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_right)
+    raw = tl.load(dt + h_0 * stride.dt.h, mask=new, other=0.0)
+    step = tl.load(ring_dt + h_0 * stride_ring.dt.h, mask=past, other=0.0)
+    decay, bias, skip = load_head(A, D, dt_bias, h_0, None, stride_D.h, D_HEAD)
+    C += b * stride.C.b + g * stride.C.g
+    C_left = tl.trans(load_window(C, stride.C.t, length, 0, N, 8, HALF_N, WHOLE))
+    C_right = tl.trans(load_window(C, stride.C.t, length, HALF_N, N, 8, HALF_N, WHOLE))
+    entries = ring_B, stride_ring.B.l, first, count
+    scores = dot_inputs(load_entries(entries, B, stride.B.t, length, 0, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_left)
+    scores += dot_inputs(load_entries(entries, B, stride.B.t, length, HALF_N, N, BLOCK_L, HALF_N, CAPACITY, WHOLE), C_right)
     scores = tl.where(sees, scores, 0.0)
     if begin == 0:
-        append(B, at_B[1], ring_B, at_ring_B[1], length, first + count, N, 2 * HALF_N, CAPACITY)
+        append(B, stride.B.t, ring_B, stride_ring.B.l, length, first + count, N, 2 * HALF_N, CAPACITY)
     W, growth = tl.zeros((BLOCK_L, 8), tl.float32), tl.zeros((8,), tl.float32)
-    rows_x, rows_h = tl.where(new, x + tok * at_x[1], ring_x + at * at_ring_x[1]), tl.where(new, at_x[2], at_ring_x[2])
+    rows_x = tl.where(new, x + tok * stride.x.t, ring_x + at * stride_ring.x.l)
+    rows_h = tl.where(new, stride.x.h, stride_ring.x.h)
     for index in tl.range(begin, end, num_stages=STAGES):
         h, p_0 = g * HEADS + index // TILES, index % TILES * BLOCK_P
         p = p_0 + tl.arange(0, BLOCK_P)
         in_p = (p < P) | WHOLE
-        left = load_half(S + h * at_S[1], p, n, at_S[2], in_p, N, WHOLE)
-        right = load_half(S + h * at_S[1], p, m, at_S[2], in_p, N, WHOLE)
+        left = load_half(S + h * stride.S.h, p, n, stride.S.p, in_p, N, WHOLE)
+        right = load_half(S + h * stride.S.h, p, m, stride.S.p, in_p, N, WHOLE)
         x_e = load_at(rows_x + h * rows_h.to(tl.int64), p, live, in_p)
         if (p_0 == 0) | (index == begin):
             step += step_size(raw, new, bias, low, high, SOFTPLUS, LIMIT)
-            tl.store(ring_dt + h * at_ring_dt[2], step, mask=new & (p_0 == 0))  # (2)
+            tl.store(ring_dt + h * stride_ring.dt.h, step, mask=new & (p_0 == 0))  # (2)
             G_e = tl.cumsum(step * decay, axis=0)
             G_t = tl.sum(tl.where(own, G_e[:, None], 0.0), axis=0)  # from the running sum: a token's own weight is exactly dt
             W = weights_by_entry(G_e, G_t, step, scores, sees, own, skip, D_HEAD)
             growth = tl.exp(G_t)
             ahead, more = h + 1, (index // TILES + 1) * TILES < end
-            raw = tl.load(dt + ahead * at_dt[2], mask=new & more, other=0.0)
-            step = tl.load(ring_dt + ahead * at_ring_dt[2], mask=past & more, other=0.0)
-            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, at_D[0], D_HEAD)
+            raw = tl.load(dt + ahead * stride.dt.h, mask=new & more, other=0.0)
+            step = tl.load(ring_dt + ahead * stride_ring.dt.h, mask=past & more, other=0.0)
+            decay, bias, skip = load_head(A, D, dt_bias, ahead, more, stride_D.h, D_HEAD)
         zeros = tl.zeros((BLOCK_P, 8), tl.float32)
         hi, mid, lo = dot_parts(zeros, zeros, zeros, to_mma(left, HALF_N), C_left)
         hi, mid, lo = dot_parts(hi, mid, lo, to_mma(right, HALF_N), C_right)
         y_t = growth[None, :] * (hi + (mid + lo)) + dot_right(tl.trans(x_e), W)  # (1)
-        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, at_x, at_D, at_z, at_y, T, D_HEAD)
-        tl.store(
-            (ring_x + h * at_ring_x[2] + at * at_ring_x[1])[:, None] + p[None, :], x_e, mask=new[:, None] & in_p[None, :]
-        )  # (2)
+        store_outputs(y_t, x, D, z, y, b, h, p, in_p, t < length, stride.x, stride_D, stride.z, stride.y, T, D_HEAD)
+        into = ring_x + h * stride_ring.x.h + at * stride_ring.x.l
+        tl.store(into[:, None] + p[None, :], x_e, mask=new[:, None] & in_p[None, :])  # (2)
 
 
 @triton.jit
@@ -95,11 +95,11 @@ def load_window(
 
 @triton.jit
 def load_entries(
-    ring, window, stride_t: tl.constexpr, length, n_0: tl.constexpr, N: tl.constexpr, BLOCK_L: tl.constexpr,
+    entries, window, stride_t: tl.constexpr, length, n_0: tl.constexpr, N: tl.constexpr, BLOCK_L: tl.constexpr,
     BLOCK_N: tl.constexpr, CAPACITY: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """(e, permuted n) of the entries, the held ones followed by the window's, as an operand; zeros elsewhere."""
-    start, stride, first, count = ring
+    start, stride, first, count = entries
     e, n = operand_rows(BLOCK_L, n_0, BLOCK_N)
     i = e - count
     rows = tl.where(i < 0, start + place(first + e, CAPACITY) * stride, window + i.to(tl.int64) * stride_t)

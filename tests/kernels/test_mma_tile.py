@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_kernels.shared import mma_tile as fragments
+from ssmspec_kernels.shared import mma_tile
 from tests.kernels.mutants import mutated
 
 
@@ -36,7 +36,7 @@ SIZES = [(16, 16), (16, 64), (32, 32), (64, 16)]
 
 @pytest.mark.parametrize(("p", "n"), SIZES)
 def test_every_element_of_a_tile_goes_back_to_its_place(p: int, n: int) -> None:
-    check(fragments, p, n)
+    check(mma_tile, p, n)
 
 
 def check_all(module: ModuleType) -> None:
@@ -54,6 +54,6 @@ FAULTS = [
 
 @pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])
 def test_planted_fault_is_caught(old: str, new: str) -> None:
-    mutant = mutated(fragments, old, new)
+    mutant = mutated(mma_tile, old, new)
     with pytest.raises(AssertionError):
         check_all(mutant)

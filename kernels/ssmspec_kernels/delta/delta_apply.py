@@ -1,6 +1,6 @@
-"""A window of the gated delta rule with a state held in registers: the second of two launches, after `delta_solved`.
+"""A window of the gated delta rule with a state held in registers: the second of two launches, after `delta_solve`.
 
-With M, PM, from_q, from_k and to of `delta_solved`,
+With M, PM, from_q, from_k and to of `delta_solve`,
 
     Y_q = from_q (S^T q),   Y_k = from_k (S^T k)        in one product, the queries and the keys its columns (1)
     o   = Y_q + PM (v - Y_k)                                                                                 (2)
@@ -29,9 +29,10 @@ from torch import Tensor
 from ..launch import overlapped, strides
 from ..shared.dots import dot_cut, dot_cut_onto, split3
 from ..shared.strides import GroupStrides, HeadStrides, RowStrides, SolvedStrides, TokenStrides
-from .delta_solved import LONGEST, Solved, load_parts
+from ..shared.tuning import H200
+from .delta_solve import LONGEST, Solved, load_parts
 
-PART = 32
+PART = H200["delta_apply"]["part"]
 """Channels k of a product: the fastest of 16, 32 and 64 on an H200."""
 
 
@@ -41,9 +42,10 @@ def tile(heads: int, tokens: int, write_state: bool) -> tuple[int, int]:
     Chosen on an H200 with the fence and the registers below; the times are in docs/explanation/tuning.md.
 
     """
-    if tokens <= 8 or heads < (512 if write_state else 2048):
-        return 2, 1
-    return 4 if write_state and heads >= 2048 else 2, 2
+    row = H200["delta_apply"]
+    if tokens <= 8 or heads < row["written_from" if write_state else "read_from"]:
+        return row["warps"], 1
+    return row["many_warps" if write_state and heads >= row["many_written"] else "warps"], row["run"]
 
 
 def registers(S: Tensor, tokens: int, write_state: bool) -> int | None:
@@ -52,10 +54,10 @@ def registers(S: Tensor, tokens: int, write_state: bool) -> int | None:
 
     """
     hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
-    return 128 if hopper and tokens <= 8 and write_state else None
+    return H200["delta_apply"]["registers"] if hopper and tokens <= 8 and write_state else None
 
 
-def launch_held(
+def launch_apply(
     S: Tensor,
     q: Tensor,
     k: Tensor,
@@ -70,7 +72,7 @@ def launch_held(
     (b, t, groups, width), (h, channels) = q.shape, v.shape[2:]
     block_k, (warps, run) = max(16, triton.next_power_of_2(width)), tile(b * h, t, write_state)
     part, tiles = min(PART, block_k), triton.cdiv(channels, 16 * warps)
-    _delta_held_kernel[(triton.cdiv(tiles, run), h, b)](
+    _delta_apply_kernel[(triton.cdiv(tiles, run), h, b)](
         S, q, k, v, slots, live, solved.parts, solved.factors, o,
         RowStrides(*strides(S, 2)), GroupStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)),
         HeadStrides(*strides(v, 3)), HeadStrides(*strides(o, 3)), TokenStrides(*strides(live, 2)),
@@ -172,7 +174,7 @@ def _load_solved(
     parts, factors, x, is_key, t_y, key_y, stride_parts, stride_factors, b, h, WRITE_STATE: tl.constexpr,
     BLOCK_T: tl.constexpr, LONGEST: tl.constexpr,
 ):  # fmt: skip
-    """The results of `delta_solved`: the parts of its matrix, and the factors of reads, writes and the decay."""
+    """The results of `delta_solve`: the parts of its matrix, and the factors of reads, writes and the decay."""
     row = tl.where(is_key, LONGEST, 0) + x % BLOCK_T
     at_M = parts + b * stride_parts.b + h * stride_parts.h + row[None, :] * LONGEST + t_y[:, None]
     hi_M, mid_M, lo_M = load_parts(at_M, key_y[:, None], 2 * LONGEST * LONGEST)
@@ -231,7 +233,7 @@ def _write_tile(
 
 
 @triton.jit
-def _delta_held_kernel(
+def _delta_apply_kernel(
     S, q, k, v, slots, live, parts, factors, o,
     stride_S, stride_q, stride_k, stride_v, stride_o, stride_live, stride_parts, stride_factors,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr,

@@ -1,4 +1,4 @@
-"""The part of a gated delta rule window that does not need the state, per head: the first of two launches (`delta_held`).
+"""The part of a gated delta rule window that does not need the state, per head: the first of two launches (`delta_apply`).
 
 With G the sum of g over the tokens that a token sees, and r and `scores` of `delta_window`,
 

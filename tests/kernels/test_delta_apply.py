@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels.delta import delta_chunked, delta_held, delta_solved, delta_tree
+from ssmspec_kernels.delta import delta_apply, delta_chunked, delta_solve, delta_tree
 from ssmspec_ref.errors import ParameterError
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
@@ -38,9 +38,9 @@ WHOLE = Options(b=1, t=9, io="bf16", k=32, v=96, g=1, h=2)
 """No tile has channels that are outside; the last run has one tile."""
 
 
-def filled(o: Options) -> delta_solved.Solved:
+def filled(o: Options) -> delta_solve.Solved:
     """What lies between the launches, NaN before."""
-    solved = delta_solved.scratch(o.b, o.h, torch.empty(0).device)
+    solved = delta_solve.scratch(o.b, o.h, torch.empty(0).device)
     solved.parts.fill_(float("nan"))
     solved.factors.fill_(float("nan"))
     return solved
@@ -58,7 +58,7 @@ def test_output_and_state_lie_within_the_bound_and_nothing_else_is_written(o: Op
 @pytest.mark.parametrize("o", [*COVER[:2], WHOLE], ids=str)
 @pytest.mark.parametrize("tile", [(4, 2), (2, 4), (2, 2)])
 def test_other_tiles_are_within_the_bound_too(o: Options, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_held, "tile", lambda *_: tile)
+    monkeypatch.setattr(delta_apply, "tile", lambda *_: tile)
     check_bound(two(delta_chunked, o), o, order="chunked")
     check_bytes(delta_chunked, o, True)
 
@@ -90,8 +90,8 @@ def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
     expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write)
     between = [seen.stored(name).distinct for name in ("parts", "factors")]
     read = sum(seen.loaded(name).distinct for name in ("parts", "factors"))
-    assert sum(between) == delta_solved.traffic_bytes(o.b, o.t, o.h)
-    tokens = delta_solved.rows(o.t)
+    assert sum(between) == delta_solve.traffic_bytes(o.b, o.t, o.h)
+    tokens = delta_solve.rows(o.t)
     assert read == o.b * o.h * (3 * 2 * 2 * tokens**2 + 4 * (2 * tokens + (tokens + 1 if write else 0)))
     assert seen.distinct_bytes() - sum(between) - read - seen.loaded("slots").distinct == expected
     assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * case.S.element_size()
@@ -157,7 +157,7 @@ def test_many_heads_of_rows_take_two_launches(programs: int, expected: bool) -> 
     ],
 )  # fmt: skip
 def test_tiles_follow_heads_and_tokens(heads: int, tokens: int, write: bool, expected: tuple[int, int]) -> None:
-    assert delta_held.tile(heads, tokens, write) == expected
+    assert delta_apply.tile(heads, tokens, write) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_registers_are_limited_where_it_was_measured(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     on_device: Any = SimpleNamespace(is_cuda=True, device=None)
-    assert delta_held.registers(on_device, tokens, write) == expected
-    assert delta_held.registers(torch.empty(0, device="cpu"), tokens, write) is None
+    assert delta_apply.registers(on_device, tokens, write) == expected
+    assert delta_apply.registers(torch.empty(0, device="cpu"), tokens, write) is None
 
 
 def check_heads_apart(module: ModuleType) -> None:
@@ -197,7 +197,7 @@ def check_all(module: ModuleType) -> None:
         check_bound(two(module, o), o, order="chunked")
     check_last(two(module, Options(t=7, io="bf16")), Options(t=7, io="bf16"))
     check_bytes(module, Options(io="bf16", v=70, g=1, h=3), True)
-    sys.modules[module.launch_held.__module__].tile = lambda *_: (2, 2)  # type: ignore[attr-defined]
+    sys.modules[module.launch_apply.__module__].tile = lambda *_: (2, 2)  # type: ignore[attr-defined]
     check_bytes(module, WHOLE, True)
     check_bound(two(module, WHOLE), WHOLE, order="chunked")
     check_padding(module)
@@ -228,30 +228,30 @@ FAULTS = [
     ("tl.store(at + PART, mid,", "tl.store(at + PART, lo,", "store_parts"),
     ("r_q * tl.exp(G),", "r_q,", "_delta_solve_kernel"),
     ("group = there, h // HEADS_PER_KEY", "group = there, h % HEADS_PER_KEY", "_of_chain"),
-    ("if slot < 0:", "if slot <= 0:", "_delta_held_kernel"),
-    ("if slot < 0:", "if slot == -2:", "_delta_held_kernel"),
+    ("if slot < 0:", "if slot <= 0:", "_delta_apply_kernel"),
+    ("if slot < 0:", "if slot == -2:", "_delta_apply_kernel"),
     ("real_x, real_y, of_v = t_x < T,", "real_x, real_y, of_v = t_x <= T,", "_real"),
     ("(t_y < T) & key_y", "(t_y <= T) & key_y", "_real"),
     ("(t_v % BLOCK_T < T)\n", "(t_v % BLOCK_T <= T)\n", "_real"),
-    ("(h // HEADS_PER_KEY) * stride_q.g", "(h % HEADS_PER_KEY) * stride_q.g", "_delta_held_kernel"),
-    ("(h // HEADS_PER_KEY) * stride_k.g", "(h % HEADS_PER_KEY) * stride_k.g", "_delta_held_kernel"),
+    ("(h // HEADS_PER_KEY) * stride_q.g", "(h % HEADS_PER_KEY) * stride_q.g", "_delta_apply_kernel"),
+    ("(h // HEADS_PER_KEY) * stride_k.g", "(h % HEADS_PER_KEY) * stride_k.g", "_delta_apply_kernel"),
     ("row = tl.where(is_key, LONGEST, 0)", "row = tl.where(is_key, 0, LONGEST)", "_load_solved"),
     ("Y *= read", "Y *= 1.0", "_outputs"),
     ("split3(v_j - Y_k)", "split3(v_j)", "_outputs"),
     ("acc=acc, out_dtype=tl.float32)\n    acc = tl.dot(mid, y, acc=acc", "acc=acc", "dot_cut_onto"),
     ("    acc = tl.dot(mid, y_hi, acc=acc, out_dtype=tl.float32)\n", "", "dot_cut"),
     ("return o_t + of_q, U", "return of_q, U", "_outputs"),
-    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v <= T) & (j + j_v < V))  # (2)", "_delta_held_kernel"),
-    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v < T) & (j + j_v <= V))  # (2)", "_delta_held_kernel"),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v <= T) & (j + j_v < V))  # (2)", "_delta_apply_kernel"),
+    ("mask=(t_v < T) & (j + j_v < V))  # (2)", "mask=(t_v < T) & (j + j_v <= V))  # (2)", "_delta_apply_kernel"),
     ("split3(U * to)", "split3(U)", "_write_tile"),
     ("dot_cut_onto(left * _to_product", "dot_cut_onto(_to_product", "_write_tile"),
     ("tl.store(at, tile, mask=(part * PART + at_i < K) & (j + at_j < V))", "tl.store(at, tile, mask=j + at_j < V)",
      "_write_tile"),
-    ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", "_delta_held_kernel"),
-    ("(RUN > 1) & (index + 1 < first + RUN) & ", "(RUN > 1) & (index < first) & ", "_delta_held_kernel"),
-    ("(RUN > 1) & (index + 1 < first + RUN) & ", "", "_delta_held_kernel"),
-    (" & (index + 1 < TILES)", "", "_delta_held_kernel"),
-    ("tl.minimum(first + RUN, TILES)", "first + RUN", "_delta_held_kernel"),
+    ("at_S, at_v, j + BLOCK_V,", "at_S, at_v, j,", "_delta_apply_kernel"),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "(RUN > 1) & (index < first) & ", "_delta_apply_kernel"),
+    ("(RUN > 1) & (index + 1 < first + RUN) & ", "", "_delta_apply_kernel"),
+    (" & (index + 1 < TILES)", "", "_delta_apply_kernel"),
+    ("tl.minimum(first + RUN, TILES)", "first + RUN", "_delta_apply_kernel"),
 ]  # fmt: skip
 
 
@@ -293,7 +293,7 @@ ODD = [
 def check_odd(module: ModuleType, o: Options) -> None:
     """Within the bound, and nothing is read or written for a head that is not there, where NaN lies."""
     case, room = cases.draw(o, padding=False), filled(replace(o, b=o.b + 1))
-    solved = delta_solved.Solved(room.parts[: o.b], room.factors[: o.b])
+    solved = delta_solve.Solved(room.parts[: o.b], room.factors[: o.b])
     gates = {"A", "dt_bias"} & set(case.extra)
     for name in gates:
         case.extra[name] = torch.cat([case.extra[name], torch.full((1,), float("nan"))])[: o.h]

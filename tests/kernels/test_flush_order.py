@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ssmspec_kernels.shared import flush_order as due_first
+from ssmspec_kernels.shared import flush_order
 from ssmspec_kernels.shared.flush_order import row_in_turn
 from tests.kernels.mutants import caught, mutated
 
@@ -54,20 +54,20 @@ def check(module: ModuleType, seed: int) -> None:
     try:
         _turns_kernel[(rows,)](found, *given, rows, **sizes)
     finally:
-        globals()["row_in_turn"] = due_first.row_in_turn
+        globals()["row_in_turn"] = flush_order.row_in_turn
     assert found.tolist() == told[order].tolist()
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_come_as_a_stable_sort_puts_them_and_a_program_is_told_of_its_own(seed: int) -> None:
-    check(due_first, seed)
+    check(flush_order, seed)
 
 
 FAULTS = [
     ("mask=row < rows, other=0).to(tl.int32), T)", "mask=row < rows, other=0).to(tl.int32), T + 1)"),
     ("tl.full((BLOCK,), T, tl.int32)", "tl.full((BLOCK,), 0, tl.int32)"),
     ("row.to(tl.int64), tl.full", "0 * row.to(tl.int64), tl.full"),
-    ("(count + 2 * WINDOW > CAPACITY)", "(count + 2 * WINDOW >= CAPACITY)"),
+    ("held + 2 * WINDOW > CAPACITY", "held + 2 * WINDOW >= CAPACITY"),
     (" & (length > 0)", " & (length != 0)"),
     ("tl.where(due, before - 1, ", "tl.where(due, row, "),
     ("held + slot, mask=live, other=0", "held + slot, mask=row < rows, other=0"),
@@ -77,4 +77,4 @@ FAULTS = [
 
 @pytest.mark.parametrize(("old", "new"), FAULTS, ids=[new for _, new in FAULTS])
 def test_a_planted_fault_is_caught(old: str, new: str) -> None:
-    assert caught(mutated(due_first, old, new), check, range(12))
+    assert caught(mutated(flush_order, old, new), check, range(12))
