@@ -93,8 +93,8 @@ def never(check: str) -> bool:
 
 
 def test_compute_sanitizer_found_nothing_in_the_code_that_stands_and_the_page_says_how_many_checks_ran() -> None:
-    """A check that did not run is one of many rows, is of a kernel that no check at the shapes of models ran, or ran before the
-    code of its kernel changed."""
+    """A check that did not run is one of many rows, or of a kernel that no check at the shapes of models ran,
+    or ran before the code of its kernel changed."""
     read = json.loads((ROOT / "perf_gates" / "results" / "sanitized.json").read_text())
     said = [sanitized.Said(**one) for one in read["tools"]]
     assert [one.tool for one in said if one.planted and not (one.found or one.failed or one.refused)] == sorted(
