@@ -85,7 +85,7 @@ class Delta(Recurrent):
         return DeltaInputs(q.reshape(keys), k.reshape(keys), v.reshape(values), gates.g, gates.beta)
 
     def beside(self, inputs: DeltaInputs) -> tuple[Tensor, ...]:
-        """The gates, from projections of their own."""
+        """The gates, which have projections beside that of q, k and v."""
         return inputs.g, inputs.beta
 
     def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> DeltaInputs:
