@@ -291,7 +291,7 @@ class Limits:
     reason: str = "outside the limits that the adapter declares"
 
 
-ASKED: dict[str, str] = {"slots": "rows", "verify": "once"}
+ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one"}
 """Options that not every interface has: only this value is tested, unless a capability's limits name the option."""
 
 BITWISE: dict[str, str] = {
@@ -310,7 +310,7 @@ class Capability:
     A pure operation takes and returns what `OPERATIONS` says, in that order. A `layer.` operation is
     `run(layer, rows) -> Layer`: it takes a record of `ssmspec_ref.layers.layer` and returns a layer with these weights and an
     empty state. A `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.layers.mixer`.
-    `life.states` is `run(mixer, slots, block) -> States`.
+    `life.states` is `run(mixer, slots, block) -> States`, and with the option `ranks` `run(mixer, slots, block, ranks)`.
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
     of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit. Options of `ASKED` are tested only if the
     limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned.
@@ -446,6 +446,11 @@ class States(Protocol):
 
     The state of every sequence is saved whenever its number of tokens is a multiple of `block`. What is saved or exported is
     what the state was then, whatever is fed later. It may have a method `poison()`, as a `Speculation` may.
+
+    A server of several tensor-parallel ranks gets the whole mixer and whole inputs, cuts them, and returns the outputs of all
+    heads. Rank r of R has the heads r h / R .. and, of each part of the convolution's channels (x | B | C, or q | k | v), the
+    heads or groups r n // R .., so that several ranks have the same group if there are more ranks than groups. The first axis
+    of `state` is the rank. `take` gets what a server of another number of ranks has exported.
     """
 
     def begin(self, slot: int, tokens: Array) -> int:

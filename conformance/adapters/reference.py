@@ -15,7 +15,7 @@ from ssmspec_ref.layers.recurrences import RECURRENCES, Recurrence
 from ssmspec_ref.shapes import Array
 
 from . import torch_fp32
-from .reference_parts import acceptance, attention, backtracking, drafts, states, windows
+from .reference_parts import acceptance, attention, backtracking, drafts, ranks, windows
 from .reference_parts.pools import over_pools
 
 CHUNK = 4
@@ -93,7 +93,7 @@ def adapter(device: str = "cpu") -> Adapter:
         absent={"conv": "one derivation only: it moves columns and computes nothing", "": "another part of the reference"},
     )
     recurrences = map(recurrence, RECURRENCES.values())
-    parts = (attention, acceptance, drafts, states)
+    parts = (attention, acceptance, drafts, ranks)
     paths = (*(part.subject() for part in parts), *windows.subjects(), *backtracking.subjects())
     return Adapter("reference", version(), (conv, *recurrences, *paths, *torch_fp32.subjects(device)))
 

@@ -47,7 +47,7 @@ def named(operation: str, arguments: Arguments) -> tuple[str, ...]:
     elif group == "speculate":
         names = ("layer", "state", "rounds", "beside")
     elif group == "life":
-        names = ("layer", "slots", "block", "steps")
+        names = ("layer", "slots", "block", "steps", "ranks")
     elif group == "generate":
         names = ("prompts", "count")
     else:

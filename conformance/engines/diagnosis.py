@@ -23,13 +23,13 @@ from .oracle import Oracle
 TOKENS = 4
 """Tokens to try an explanation on, starting with the first wrong one."""
 BACK = 6
-"""How many tokens before the first wrong one a state may have been corrupted."""
+"""How many tokens before the first wrong one a state may have been corrupted; before that, only between two chunks."""
 
 
-def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
-    """The mistakes that give the engine's tokens; `others` are texts of other requests."""
+def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]], chunk: int | None = None) -> str:
+    """The mistakes that give the engine's tokens; `others` are texts of other requests, `chunk` the tokens of a chunk."""
     if isinstance(finding.came, float):
-        return probable(oracle, finding, others)
+        return probable(oracle, finding, others, chunk)
     if finding.came is None or not finding.answer:
         return ""
     said = finding.answer[finding.at : finding.at + TOKENS]
@@ -38,7 +38,7 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     ids = (*finding.request.ids, *finding.answer[: finding.at])
     best: list[str] = []
     most = 0
-    for name, logits in rewritten(oracle, ids, said, others):
+    for name, logits in rewritten(oracle, ids, said, others, chunk):
         count = agreed(logits, said)
         if count > most:
             best, most = [], count
@@ -49,12 +49,12 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     return f"explained by {' or '.join(best[:3])} ({most} of {len(said)} tokens)"
 
 
-def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
+def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]], chunk: int | None) -> str:
     """The mistakes that give the log-probability that came, within half of the bound of a difference."""
     token, ids = finding.answer[finding.at], (*finding.request.ids, *finding.answer[: finding.at])
     found = dict.fromkeys(
         name
-        for name, logits in rewritten(oracle, ids, (token,), others)
+        for name, logits in rewritten(oracle, ids, (token,), others, chunk)
         if abs(logits[0, token] - np.logaddexp.reduce(logits[0]) - finding.came) <= finding.bound / 2
     )
     return f"explained by {' or '.join([*found][:3])}" if found else "no rewritten oracle explains it"
@@ -69,17 +69,18 @@ def agreed(logits: Array, said: Sequence[int]) -> int:
 
 
 def rewritten(
-    oracle: Oracle, ids: tuple[int, ...], said: Sequence[int], others: Sequence[tuple[int, ...]]
+    oracle: Oracle, ids: tuple[int, ...], said: Sequence[int], others: Sequence[tuple[int, ...]], chunk: int | None = None
 ) -> Iterator[tuple[str, Array]]:
     """Name of each mistake, and its logits for the engine's tokens."""
     whole = (*ids, *said[:-1])
     exact = Oracle(oracle.weights)
     forward = exact.forward(whole)
     first = len(ids) - 1
+    places = [*range(first, max(-1, first - BACK), -1), *([] if chunk is None else range(chunk, first - BACK + 1, chunk))]
     for name, weights in models(oracle.weights):
         yield name, Oracle(weights).forward(whole).logits[first:]
     for name, change in states(oracle.weights, exact, whole, others):
-        for at in range(first, max(-1, first - BACK), -1):
+        for at in places:
             changed = change(exact.states(forward, at), forward, at)
             if changed is not None:
                 yield name, exact.forward(whole[at:], changed, at).logits[first - at :]

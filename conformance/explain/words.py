@@ -91,6 +91,7 @@ OPTIONS = {
     "dead": "what is never read holds: no-ops, padding, entries beyond a length, old states of new rows",
     "script": "what happens to sequences",
     "block": "the number of tokens after which a state is saved, and every multiple of it",
+    "ranks": "each of two servers has its number of tensor-parallel ranks, and a state goes from one to the other",
     "slots": "states lie in a pool, and each row names the slot that it reads and the one that it writes",
     "verify": "how often a window is verified before its commit",
     "prompt": "in how many calls a padded prompt comes",

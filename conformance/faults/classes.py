@@ -44,7 +44,7 @@ LEFT_OUT: dict[str, str] = {
     "offsets past 2^31 elements": "no input of the suite is that large; the tests of our kernels place slots there",
     "rows of a captured graph beyond the batch": "operations get live rows; decoders get padding, in the fuzzing",
     "pages of a cache": "caches come as rows of slots",
-    "shards of a layer on several devices": "every operation runs on one",
+    "sums over the shards of a layer": "every operation runs on one device; how states are cut by rank is tested",
     "the cache of a draft model behind a rejection": "drafts are given; what a bad one costs is speed, not the law",
 }
 """Classes without a planted fault, and why."""

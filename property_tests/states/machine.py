@@ -28,8 +28,8 @@ class WrongLife(AssertionError):
     """A script that an implementation does not survive, with what differs."""
 
 
-def machine(capability: Capability) -> type[RuleBasedStateMachine]:
-    """The machine of one implementation of `life.states`."""
+def machine(capability: Capability, ranks: tuple[int, ...] = ()) -> type[RuleBasedStateMachine]:
+    """The machine of one implementation of `life.states`, whose two servers have these numbers of ranks."""
     _, case = find(CASE)
 
     class Life(RuleBasedStateMachine):
@@ -88,7 +88,7 @@ def machine(capability: Capability) -> type[RuleBasedStateMachine]:
             specification, _ = find(CASE)
             layer, *_ = specification.draw(case, capability.contract)
             steps = with_inputs(self.steps, words(Draw(case, capability.contract), layer))
-            given = layer, SLOTS, BLOCK, steps
+            given = layer, SLOTS, BLOCK, steps, ranks
             found = compare(expect(given, capability.contract, None), run(capability, given).outputs, capability.contract)
             if found.verdict is Verdict.FAIL:
                 told = ", ".join(f"{step.do} {step.server}:{step.slot}" for step in self.steps)

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.adapters.reference_parts.ranks import WAYS as ASKED
+from conformance.adapters.reference_parts.ranks import Ranks
 from conformance.adapters.reference_parts.states import States
-from conformance.faults.rollback import lives
+from conformance.faults.rollback import lives, ranks
 from conformance.judge.verdict import judge
 from conformance.suite import SPECIFICATIONS, find
+from conformance.suite.life.ranks import channels, cut, joined, of_servers
 from conformance.suite.life.script import WAYS, Model, Step
 from conformance.suite.life.states import same
 from ssmspec_ref.contract import FLOAT64, Capability, Verdict
@@ -61,6 +64,56 @@ def test_a_planted_fault_fails_in_a_long_script(fault: Any) -> None:
     tiny = (find(TINY.format(way) if way != "prefix" else TINY.replace("script={},", ""))[1] for way in WAYS)
     cases = chain(tiny, filter(SPECIFICATION.common, SPECIFICATION.tabled()))
     assert any(judge(SPECIFICATION, capability, case).verdict is Verdict.FAIL for case in cases)
+
+
+SPLIT = [case for case in SPECIFICATION.cases("standard", ASKED) if case.options.get("ranks", "one") != "one"]
+
+
+@pytest.mark.parametrize("case", SPLIT, ids=SPECIFICATION.identify)
+def test_a_server_of_several_ranks_that_cuts_each_part_passes(case: Any) -> None:
+    assert judge(SPECIFICATION, Capability(Ranks, FLOAT64, ASKED), case).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("fault", ranks.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_a_wrong_cut_fails_between_ranks_only(fault: Any) -> None:
+    capability = Capability(fault[0], FLOAT64, ASKED)
+    assert any(judge(SPECIFICATION, capability, case).kind == "bound" for case in SPLIT)
+    alone = SPECIFICATION.case({"j": 30}, {"script": "move"}, "gentle", 0)
+    assert judge(SPECIFICATION, capability, alone).verdict is Verdict.PASS
+
+
+def test_ranks_are_tested_only_where_limits_ask_for_them() -> None:
+    cases = SPECIFICATION.cases("standard", Capability(States, FLOAT64).limits)
+    assert {case.options.get("ranks", "one") for case in cases} == {"one"}
+
+
+@pytest.mark.parametrize("way", ["move", "mixed"])
+def test_states_go_both_ways_between_servers_of_different_ranks(way: str) -> None:
+    case = SPECIFICATION.case({"j": 40}, {"script": way, "ranks": "one_and_few"}, "gentle", 0)
+    *_, steps, numbers = SPECIFICATION.draw(case, FLOAT64)
+    origins = {step.to: step.server for step in steps if step.do == "export"}
+    assert numbers == (1, 2)
+    assert {(origins[step.to], step.server) for step in steps if step.do == "take"} == {(0, 1), (1, 0)}
+
+
+def test_each_rank_has_a_piece_of_each_part_and_several_have_the_same_group() -> None:
+    parts = (4, 2), (2, 3), (2, 3)  # x of 4 heads, B and C of 2 groups: channels 0..7, 8..13, 14..19
+    assert channels(parts, 2).tolist() == [[0, 1, 2, 3, 8, 9, 10, 14, 15, 16], [4, 5, 6, 7, 11, 12, 13, 17, 18, 19]]
+    assert channels(parts, 4)[1].tolist() == [2, 3, 8, 9, 10, 14, 15, 16]
+    assert channels(parts, 4)[2].tolist() == [4, 5, 11, 12, 13, 17, 18, 19]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_states_that_are_cut_and_joined_are_the_same(number: int) -> None:
+    parts, rng = ((4, 2), (2, 3), (2, 3)), np.random.default_rng(0)
+    whole = rng.standard_normal((1, 20, 3)), rng.standard_normal((1, 4, 2, 3))
+    assert same(whole, joined(cut(whole, parts, number), parts)) == [1.0]
+
+
+def test_numbers_of_ranks_are_those_that_heads_and_groups_allow() -> None:
+    assert of_servers("one_and_few", ((6, 2), (3, 5), (3, 5)), 6) == (1, 3)
+    assert of_servers("few_and_heads", ((8, 2), (2, 5), (2, 5)), 8) == (2, 8)
+    assert of_servers("one", ((8, 2), (2, 5), (2, 5)), 8) == ()
 
 
 def test_bits_are_compared_with_their_signs() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.adapters.reference_parts.ranks import Ranks
 from conformance.adapters.reference_parts.states import States
-from conformance.faults.rollback import lives
+from conformance.faults.rollback import lives, ranks
 from property_tests.states.machine import WrongLife, machine
 from ssmspec_ref.contract import FLOAT64, Capability
 
@@ -20,6 +21,19 @@ def test_what_is_right_survives(build: Any) -> None:
 
 
 SOME = (lives.KeyOfTheLength, lives.HitShares, lives.ExportIsAView, lives.MissesKeepTheSlot)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1)])
+def test_what_is_right_survives_on_servers_of_different_ranks(numbers: tuple[int, int]) -> None:
+    few = settings(SETTINGS, max_examples=15)
+    run_state_machine_as_test(machine(Capability(Ranks, FLOAT64), numbers), settings=few)
+
+
+@pytest.mark.parametrize("build", [ranks.EveryRankTakesTheFirst, ranks.AddsReplicas], ids=lambda build: build.__name__)
+def test_a_wrong_cut_is_found(build: Any) -> None:
+    found = settings(SETTINGS, max_examples=600, phases=[Phase.generate])
+    with pytest.raises(WrongLife, match="wrong by"):
+        run_state_machine_as_test(machine(Capability(build, FLOAT64), (1, 2)), settings=found)
 
 
 @pytest.mark.parametrize("build", SOME, ids=lambda build: build.__name__)

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "conformance/engines/diagnosis.py": "rewritten oracles, kind by kind",
     "conformance/engines/doors/with_mlx.py": "what mlx-lm wants in the config of a family",
     "conformance/faults": "a planted fault is one of one kind",
+    "conformance/adapters/reference_parts/ranks.py": "the parts of a convolution's channels, beside those that the suite has",
     "conformance/adapters/torch_fp32.py": "the rewriting in torch, kind by kind",
     "conformance/adapters/flashinfer.py": "what FlashInfer has",
     "conformance/adapters/peer_kernels": "what the kernels of vLLM and SGLang have",

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Capability, Subject
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.records import each
@@ -62,7 +61,3 @@ class States:
     def state(self, slot: int) -> tuple[Array, Array]:
         _, state = self.running[slot]
         return state.M.copy(), state.S.copy()
-
-
-def subject() -> Subject:
-    return Subject("states", {"life.states": Capability(States, FLOAT64)}, absent={"": "another part of the reference"})

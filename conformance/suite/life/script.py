@@ -46,13 +46,14 @@ class Step:
 
 @dataclass
 class Model:
-    """Which sequence is in which slot, which prefixes each server has saved, which sequences were exported, and which one was
-    copied last."""
+    """Which sequence is in which slot, which prefixes each server has saved, which sequences were exported and from where,
+    and which one was copied last."""
 
     block: int
     sequences: dict[Place, Tokens] = field(default_factory=dict)
     saved: dict[int, set[Tokens]] = field(default_factory=dict)
     exports: dict[int, Tokens] = field(default_factory=dict)
+    origins: dict[int, int] = field(default_factory=dict)
     copied: Place | None = None
 
     def covered(self, server: int, prompt: Tokens) -> int:
@@ -89,7 +90,7 @@ class Model:
 
     def export(self, place: Place) -> list[Step]:
         number = len(self.exports)
-        self.exports[number], self.copied = self.sequences[place], place
+        self.exports[number], self.origins[number], self.copied = self.sequences[place], place[0], place
         return [Step("export", *place, number)]
 
     def take(self, place: Place, number: int) -> list[Step]:
@@ -106,24 +107,27 @@ def texts_of(rng: np.random.Generator, tokens: int) -> list[Array]:
     return [text, np.concatenate([[(text[0] + 1) % VOCABULARY], text[1:]]), rng.integers(0, VOCABULARY, tokens)]
 
 
-def drawn(rng: np.random.Generator, way: str, steps: int, slots: int, most: int, block: int) -> Iterator[Step]:
+def drawn(
+    rng: np.random.Generator, way: str, steps: int, slots: int, most: int, block: int, across: bool = False
+) -> Iterator[Step]:
     """A script: everything that its way names in turn, each round in another order; steps that are not possible are left
-    out. `most` is the number of tokens fed at once."""
+    out. `most` is the number of tokens fed at once; `across` says that a state is taken by the other server, in turn by
+    the one and the other."""
     model, servers = Model(block), 2 if way in ("move", "mixed") else 1
     texts = texts_of(rng, 4 * most + 2 * block)
     made = 0
     while made < steps:
         for do in rng.permutation(WAYS[way]).tolist():
-            found = _possible(model, rng, do, servers, slots, most, texts)
+            found = _possible(model, rng, do, servers, slots, most, texts, across)
             made += len(found)
             yield from found
 
 
 def _possible(
-    model: Model, rng: np.random.Generator, do: str, servers: int, slots: int, most: int, texts: list[Array]
+    model: Model, rng: np.random.Generator, do: str, servers: int, slots: int, most: int, texts: list[Array], across: bool
 ) -> list[Step]:
     """The calls of one drawn step; none if it is not possible now."""
-    server = int(rng.integers(servers))
+    server = len(model.exports) % 2 if across and do == "export" else int(rng.integers(servers))
     free, running = model.free(server, slots), [slot for at, slot in model.sequences if at == server]
     place = server, int(rng.choice(running)) if running else 0
     if do == "begin" and free:
@@ -143,10 +147,20 @@ def _possible(
         return model.evict(server)
     if do == "export" and running:
         return model.export(place)
+    if do == "take" and model.exports and across:
+        return _taken_across(model, slots)
     if do == "take" and free and model.exports:
         last = len(model.exports) - 1
         return model.take((server, int(rng.choice(free))), last if rng.random() < 0.5 else int(rng.integers(last + 1)))
     return []
+
+
+def _taken_across(model: Model, slots: int) -> list[Step]:
+    """The last export, taken by the server that it does not come from; if all of its slots are taken, the first one ends."""
+    number = len(model.exports) - 1
+    server = 1 - model.origins[number]
+    ended = [] if model.free(server, slots) else model.end((server, 0))
+    return [*ended, *model.take((server, model.free(server, slots)[0]), number)]
 
 
 def with_inputs(steps: list[Step], table: MixerInputs) -> tuple[Step, ...]:

@@ -7,6 +7,7 @@ state that was exported and taken equal the state that was there. What is saved 
 is fed later. Sizes: b slots of a server, t tokens fed at once at most, j steps.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -26,7 +27,7 @@ from ...judge.draw import Draw
 from ..kinds.weights import Kind
 from ..recurrences import KINDS, RECURRENCES
 from ..specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders, poison
-from . import script
+from . import ranks, script
 from .script import Place, Step
 
 BLOCK = {"four": 4, "one": 1, "seven": 7}
@@ -40,8 +41,10 @@ def drawing(others: dict[str, str]) -> Any:
         kind, block = KINDS[draw.options["kind"]], BLOCK[draw.options["block"]]
         layer = kind.between(draw, kind.layer(draw).mixer)
         (b, t, j), rng = draw.shape("b t j"), np.random.default_rng(of_case(case))
-        steps = list(script.drawn(rng, draw.options["script"], j, b, t, block))
-        return layer, b, block, script.with_inputs(steps, words(draw, layer))
+        ranked = "ranks" in draw.options  # only of recurrences whose heads can be cut apart
+        numbers = ranks.of_servers(draw.options["ranks"], _parts(layer), layer.state_shape[0]) if ranked else ()
+        steps = list(script.drawn(rng, draw.options["script"], j, b, t, block, across=bool(numbers)))
+        return layer, b, block, script.with_inputs(steps, words(draw, layer)), numbers
 
     return draw_with
 
@@ -60,9 +63,9 @@ def of_case(case: Case) -> int:
 
 def run(capability: Capability, arguments: Arguments) -> Came:
     """What begins, feeds, forks and moves give, in their order; then the states of all sequences that are left."""
-    layer, slots, block, steps = arguments
+    layer, slots, block, steps, split = arguments
     servers = {step.server: None for step in steps}
-    running = {server: capability.run(layer, slots, block) for server in servers}
+    running = {server: capability.run(layer, slots, block, *split[server : server + 1]) for server in servers}
     came: list[Any] = []
     exports: dict[int, tuple[Any, tuple[Array, ...]]] = {}
     left: dict[Place, None] = {}
@@ -84,6 +87,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
             case "take":
                 held, before = exports[step.to]
                 server.take(step.slot, held)
+                before = recut(layer, before, split[step.server]) if split else before
                 came.append(same(before, _state(server, step.slot)))
                 left[step.server, step.slot] = None
             case "end":
@@ -101,6 +105,19 @@ def _state(server: Any, slot: int) -> tuple[Array, ...]:
     return tuple(map(copied, server.state(slot)))
 
 
+def recut(layer: Mixer, state: tuple[Array, ...], number: int) -> tuple[Array, ...]:
+    """The states of some ranks as those of another number of ranks."""
+    parts = _parts(layer)
+    return ranks.cut(ranks.joined(state, parts), parts, number)
+
+
+def _parts(layer: Mixer) -> ranks.Parts:
+    """The parts of the channels of its convolution."""
+    of = RECURRENCES[layer.kind].parts
+    assert of is not None
+    return of(layer)
+
+
 def same(first: tuple[Array, ...], *others: tuple[Array, ...]) -> Array:
     """1 if all states have the bits of the first, otherwise 0."""
     equal = all(
@@ -113,7 +130,7 @@ def same(first: tuple[Array, ...], *others: tuple[Array, ...]) -> Array:
 
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
     """Plain decoding of every sequence from its first token, in one run."""
-    layer, _, _, steps = arguments
+    layer, _, _, steps, split = arguments
     found: list[Expected] = []
     sequences: dict[Place, MixerInputs | None] = {}
     exports: dict[int, MixerInputs | None] = {}
@@ -141,7 +158,8 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
                 del sequences[place]
     for (server, slot), whole in sequences.items():
         assert whole is not None
-        found += _decoded(layer, whole, contract)[1](f"of slot {slot}, server {server}")
+        states = _decoded(layer, whole, contract)[1](f"of slot {slot}, server {server}")
+        found += _by_rank(states, _parts(layer), split[server]) if split else states
     return found
 
 
@@ -167,6 +185,12 @@ def _decoded(layer: Mixer, whole: MixerInputs, contract: NumericContract) -> Any
     return outputs, states
 
 
+def _by_rank(states: list[Expected], parts: ranks.Parts, number: int) -> list[Expected]:
+    """M and S of a sequence, cut apart: the ranks in place of its row."""
+    values, bounds = (ranks.cut(pair, parts, number) for pair in zip(*((e.value, e.bound) for e in states), strict=True))
+    return [replace(e, value=a, bound=error) for e, a, error in zip(states, values, bounds, strict=True)]
+
+
 def _number(name: str, value: float) -> Expected:
     return Expected(name, "i", np.array([float(value)]), np.zeros(1))
 
@@ -179,15 +203,23 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 1, "j": 20}, {"script": "prefix"}, "gentle"),
 )
 """Long scripts; slots that are used again and again; forks of forks; a single slot."""
+BY_RANK: tuple[Further, ...] = (
+    *(({"j": 30}, {"script": "move", "ranks": way}, "gentle") for way in ranks.RANKS["ranks"][1:]),
+    ({"j": 30, "g": 2, "h": 8}, {"script": "mixed", "ranks": "one_and_heads"}, "gentle"),
+    ({"j": 30, "g": 2, "h": 8}, {"script": "mixed", "ranks": "few_and_heads"}, "gentle"),
+    ({"j": 40, "g": 4, "h": 4}, {"script": "mixed", "ranks": "one_and_few"}, "gentle"),
+)
+"""States that go to a server of more or fewer ranks; more ranks than groups; a cache of prefixes on every rank."""
 SOURCES = {
     "": "bug classes PREFIX-CKPT, SLOT-REUSE, SLOT-SCOPE",
     "block": "vllm-project/vllm#45238",
     "script": "sgl-project/sglang#23773; ggml-org/llama.cpp#28120",
+    "ranks": "vllm-project/vllm#37638",
 }
 
 
 @cache
-def _specification(kind: Kind) -> Specification:
+def _specification(kind: Kind, ranked: bool) -> Specification:
     kept = {name: kind.options[name] for name in (*kind.read, "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     return Specification(
@@ -203,8 +235,12 @@ def _specification(kind: Kind) -> Specification:
         ok=kind.ok,
         fixed={"kind": kind.name},
         further=FURTHER,
+        rare=ranks.RANKS if ranked else {},
+        production=BY_RANK if ranked else (),
         deep=(({"j": 150}, {"script": "mixed"}, "gentle"), ({"b": 17, "j": 100}, {"script": "mixed"}, "gentle")),
     )
 
 
-SPECIFICATIONS = Rows(lambda: map(_specification, KINDS.values()))
+SPECIFICATIONS = Rows(
+    lambda: (_specification(kind, rule.parts is not None) for rule in RECURRENCES.values() for kind in rule.layers)
+)

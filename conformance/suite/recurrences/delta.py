@@ -108,9 +108,15 @@ def alone(window: DeltaWindow, params: DeltaParams) -> tuple[DeltaMixer, MixerIn
     return made, MixerInputs(pre, DeltaGates(window.g, window.beta))
 
 
+def parts(layer: DeltaMixer) -> tuple[tuple[int, int], ...]:
+    """q | k | v of the convolution: heads, and the channels of each."""
+    keys = layer.key_heads, layer.key_channels
+    return keys, keys, (layer.value_heads, layer.value_channels)
+
+
 RECURRENCE: Recurrence = Recurrence(
     "delta", delta, error_bounds.delta, window, params, "b h k v", ("o", "b t h v"),
     BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
     ok=divides("h", "g"), rare=RARE, alone=alone, grouped=ROWS[1:3], largest=LARGEST,
-    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP, parts=parts,
 )  # fmt: skip

@@ -38,7 +38,8 @@ class Recurrence:
     windows are tested too, with the rows `grouped` and the cases `largest`, which exceed a tile. `alone` makes, from a window
     and parameters, a mixer whose convolution passes its inputs through, and these inputs. `production` and `runs` are
     sizes and lengths of production in the tier standard, `deep` those of the tier deep; `tiny` is a small state for long
-    histories.
+    histories. `parts` gives the parts of a mixer's channels of the convolution, if its heads can be cut apart by rank: the
+    number of heads or groups of each, and their width.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Recurrence:
     production: tuple[Further, ...] = ()
     runs: tuple[Further, ...] = ()
     deep: tuple[Further, ...] = ()
+    parts: Callable[[Any], tuple[tuple[int, int], ...]] | None = None
 
     def draw_scan(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)

@@ -91,9 +91,15 @@ def alone(window: SSDWindow, params: SSDParams) -> tuple[SSDMixer, MixerInputs]:
     return SSDMixer(handing_on(pre), params, *sizes), MixerInputs(pre, SSDGates(window.dt, window.z))
 
 
+def parts(layer: SSDMixer) -> tuple[tuple[int, int], ...]:
+    """x | B | C of the convolution: heads or groups, and the channels of each."""
+    x, B = layer.x_groups or len(layer.params.A), layer.B_groups or layer.groups
+    return (x, layer.channels), (B, layer.state), (layer.groups, layer.state)
+
+
 RECURRENCE: Recurrence = Recurrence(
     "ssd", ssd, error_bounds.ssd, window, params, "b h p n", ("y", "b t h p"),
     BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
     ok=divides("h", "g"), alone=alone, grouped=ROWS[1:3] + ROWS[6:], largest=LARGEST,
-    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP, parts=parts,
 )  # fmt: skip
