@@ -19,7 +19,7 @@ l     position of a cache or of a ring                     L, cache length
 f     frequency of the rotary embedding, for two channels  head_dim / 2
 s     slot of a pool of states                             slot, block
 i     token of the vocabulary                              V
-o r   output of a projection; rank of dt in Mamba-1        dt_rank
+o r   output of a projection; rank of dt, of a latent      dt_rank; kv_lora_rank
 
 A token record has no `t`; a window record has `t` after the rows. `S` is a state, `M` the window of the convolution.
 """
@@ -79,6 +79,9 @@ HeadKeyParam = Float64[Array, "h k"]
 Query = Float64[Array, "b t h e"]
 KV = Float64[Array, "b t g e"]
 Cache = Float64[Array, "b l g e"]
+Latents = Float64[Array, "b l e"]  # of latent attention: a latent and a shared key for each token
+KeyMaps = Float64[Array, "h k r"]  # from a latent (r) to the own channels k of a head's key
+ValueMaps = Float64[Array, "h v r"]
 Frequencies = Float64[Array, "f"]
 Positions = Int64[Array, "b t"]  # of the tokens of a window in their sequence, 0 the first
 

@@ -43,6 +43,7 @@ class Layer(DeltaLayer):
     name: str = "kda"
     by_channel: ClassVar[bool] = True
     entering: ClassVar[tuple[str, ...]] = ("k", "v", "g", "beta")
+    committing: ClassVar[Any] = "sequential"
 
     def __post_init__(self) -> None:
         super().__post_init__()

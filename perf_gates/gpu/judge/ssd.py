@@ -144,7 +144,7 @@ def commit(call: Call, sizes: Any, b: int, t: int, branching: bool = False, fami
                 assert np.array_equal(found[i], start[i]), "a state changed although nothing was accepted"
                 continue
             took = along_path(row(window, i), path[b_i : b_i + 1, : advanced[b_i]])
-            _, state = layer.scan(start[i : i + 1], *took, order="output_only" if layer.name == "ssd" else "sequential")
+            _, state = layer.scan(start[i : i + 1], *took, order=layer.committing)
             used = max(used, within("S", found[i : i + 1], state))
     return used
 

@@ -33,6 +33,8 @@ class Layer:
     given: dict[str, Any] = field(default_factory=dict)
     entering: ClassVar[tuple[str, ...]] = ("x", "dt", "B")
     """What of a token enters a state."""
+    committing: ClassVar[Any] = "output_only"
+    """The order in which a commit computes."""
 
     @property
     def form(self) -> Storage:
