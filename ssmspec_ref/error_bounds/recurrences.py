@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from ..contract import NumericContract
 from ..registry import Registry
 from ..shapes import Ancestors, Array, Mask
-from . import delta, selective, ssd
+from . import delta, selective, shortconv, ssd
 from .arithmetic import Approx
 from .inputs import Inexact
 from .projections import delta as around_delta
@@ -62,4 +62,5 @@ BOUNDS = Registry(
     Bounds("selective", selective, around_selective),
     Bounds("ssd", ssd, around_ssd),
     Bounds("delta", delta, around_delta),
+    Bounds("shortconv", shortconv, shortconv),
 )
