@@ -12,6 +12,7 @@ from .inputs import Inexact
 from .projections import delta as around_delta
 from .projections import selective as around_selective
 from .projections import ssd as around_ssd
+from .shortconv import around as around_shortconv
 
 
 class Recurrence(Protocol):
@@ -62,5 +63,5 @@ BOUNDS = Registry(
     Bounds("selective", selective, around_selective),
     Bounds("ssd", ssd, around_ssd),
     Bounds("delta", delta, around_delta),
-    Bounds("shortconv", shortconv, shortconv),
+    Bounds("shortconv", shortconv, around_shortconv),
 )

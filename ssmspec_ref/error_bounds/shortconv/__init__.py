@@ -1,4 +1,4 @@
-"""Bounds of the short convolution, and of the projections around it in a layer.
+"""Bounds of the short convolution; those of the projections around it in a layer are in `around`.
 
 u^ = B x, rounded, and once more where it is stored in the state's format                  (1)
 c^ = bias + sum_w weight_w M^_w, in any order, perhaps rounded to the output format        (2)
@@ -10,19 +10,16 @@ Source: Higham, section 3.1 (inner products), with the bias as one more term.
 """
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
-from ..contract import NumericContract
-from ..errors import Unsupported
-from ..layers.shortconv import ShortConvGates, ShortConvLayer, ShortConvMixer
-from ..shapes import Ancestors, Array, Mask
-from ..shortconv import ShortConvParams, ShortConvWindow
-from .arithmetic import Approx, sum_of_products
-from .inputs import Inexact, lift, values
-from .norms import linear
-from .stored_state import stored_state
+from ...contract import NumericContract
+from ...errors import Unsupported
+from ...shapes import Ancestors, Array, Mask
+from ...shortconv import ShortConvParams, ShortConvWindow
+from ..arithmetic import Approx, sum_of_products
+from ..inputs import Inexact, lift
+from ..stored_state import stored_state
 
 
 def _inputs(
@@ -115,20 +112,3 @@ def _paths(S: Array, u: Array, ancestors: Ancestors) -> Array:
     at = [[np.concatenate([np.arange(width - 1), width - 1 + np.flatnonzero(seen)]) for seen in row] for row in ancestors]
     columns = np.array([[np.concatenate([[0], way])[-width:] for way in row] for row in at])
     return np.take_along_axis(ext[:, None], columns[:, :, None, :], axis=3)
-
-
-def project(mixer: ShortConvMixer, c: Approx, gates: SimpleNamespace) -> tuple[Any, dict[str, Array]]:
-    """The recurrence's inputs, which all pass the convolution by, and their errors."""
-    return values(ShortConvWindow, B=gates.B, C=gates.C, x=gates.x)
-
-
-def inputs(x: Approx, layer: ShortConvLayer) -> tuple[Approx, Any, dict[str, Array], Approx]:
-    """An input of no channels for the convolution, the gates, their errors, and no gate for `output`."""
-    whole, d = linear(x, layer.in_proj).store(x.contract.io), layer.mixer.params.weight.shape[0]
-    gates, known = values(ShortConvGates, B=whole[..., :d], C=whole[..., d : 2 * d], x=whole[..., 2 * d :])
-    return whole[..., :0], gates, known, whole[..., :0]
-
-
-def output(y: Approx, gate: Approx, layer: ShortConvLayer) -> Approx:
-    """The output projection."""
-    return linear(y, layer.out_proj)
