@@ -37,7 +37,7 @@ def keeps_ungated_inputs(S: Array, window: Any, params: Any) -> Runs:
 
 
 def one_column_fewer(S: Array, window: Any, params: Any) -> Runs:
-    """Only w - 2 columns outlive a call: the oldest tap reads 0 where it meets the state. vllm-project/vllm#50272."""
+    """Only w - 2 columns outlive a call: the oldest tap reads 0 where it meets the state."""
     S = S.copy()
     S[:, :, 0] = 0.0
     return shortconv.scan(S, window, params)

@@ -35,7 +35,8 @@ class Between(Handing, ShortConvLayer):
 
 
 def config(params: Any) -> ShortConvConfig:
-    return ShortConvConfig(*params.weight.shape, params.bias is not None)
+    channels, width = params.weight.shape
+    return ShortConvConfig(channels, width, params.bias is not None)
 
 
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:

@@ -61,7 +61,7 @@ def scan(
     """
     keep = np.ones(window.x.shape[:2], bool) if live is None else live
     i = _inputs(S, window, params, contract, keep, inexact)
-    M = Approx(*(_windows(s, u, keep) for s, u in ((i.S.value, i.u.value), (i.S.error, i.u.error))), contract)
+    M = Approx(_windows(i.S.value, i.u.value, keep), _windows(i.S.error, i.u.error, keep), contract)
     return _read(i, M).where(keep[..., None]), _after(i.S, M, keep)
 
 
@@ -79,7 +79,7 @@ def tree(
     """
     keep = np.einsum("btt -> bt", ancestors)
     i = _inputs(S, window, params, contract, keep, inexact)
-    M = Approx(*(_paths(s, u, ancestors) for s, u in ((i.S.value, i.u.value), (i.S.error, i.u.error))), contract)
+    M = Approx(_paths(i.S.value, i.u.value, ancestors), _paths(i.S.error, i.u.error, ancestors), contract)
     return _read(i, M).where(keep[..., None])
 
 
@@ -95,15 +95,10 @@ def _windows(S: Array, u: Array, keep: Mask) -> Array:
 
 def _after(S: Approx, M: Approx, keep: Mask) -> Approx:
     """The last w - 1 columns of the last live token; of a row without one those before the window."""
-    rows, tokens = np.arange(len(keep)), keep.shape[1]
-    newest = np.where(keep.any(axis=1), tokens - 1 - np.argmax(keep[:, ::-1], axis=1), 0)
-    return Approx(
-        *(
-            np.where(keep.any(axis=1)[:, None, None], after[rows, newest, :, 1:], before)
-            for after, before in ((M.value, S.value), (M.error, S.error))
-        ),
-        S.contract,
-    )
+    rows, moved = np.arange(len(keep)), np.any(keep, axis=1)[:, None, None]
+    newest = keep.shape[1] - 1 - np.argmax(keep[:, ::-1], axis=1)
+    last = M.map(lambda a: a[rows, newest, :, 1:])
+    return Approx(np.where(moved, last.value, S.value), np.where(moved, last.error, S.error), S.contract)
 
 
 def _paths(S: Array, u: Array, ancestors: Ancestors) -> Array:
