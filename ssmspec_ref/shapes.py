@@ -10,9 +10,10 @@ p     channel of a head                                    P, headdim (D in Snak
 n     state                                                N, dstate (P in Snakes and Ladders)
 g     group; key head of the delta rule; KV head           G, ngroups; H_k; H_kv
 k v   key and value channel of the delta rule              K, V
-d     channel of Mamba-1                                   D, d_inner
+d     channel of Mamba-1, or of a short convolution        D, d_inner
 c     channel of the convolution                           conv_dim
 w     tap of the convolution                               d_conv, width
+q     column of a short convolution's state, w - 1 of them L_cache - 1
 e     channel of an attention head                         head_dim
 u     channel of the residual stream                       d_model
 l     position of a cache or of a ring                     L, cache length
@@ -69,6 +70,11 @@ InnerParam = Float64[Array, "d"]
 InnerStateParam = Float64[Array, "d n"]
 InnerProjection = Float64[Array, "o d"]
 StepProjection = Float64[Array, "d r"]
+
+# Short convolution (LFM2): B, C and x are Inners
+Columns = Float64[Array, "b d q"]  # the last w - 1 products B x, oldest first
+ColumnStates = Float64[Array, "b t d q"]
+ShortWeight = Float64[Array, "d _"]  # w taps, the last for the newest product
 
 # Layers: the axis `_` may have any size, which its record checks
 Weight = Float64[Array, "_ _"]  # of a linear map: outputs, inputs
