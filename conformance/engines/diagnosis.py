@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.attention import KVState
+from ssmspec_ref.attention.latent import LatentLayer
 from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
 from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.layers.rotary import frequencies
@@ -96,6 +97,10 @@ def models(weights: Weights) -> Iterator[tuple[str, Weights]]:
     if kinds & {Mamba1Layer, Mamba2Layer, DeltaLayer}:
         yield "a decay that was dropped", each(undecayed)
         yield "a convolution without its bias", each(unbiased)
+    if DeltaLayer in kinds:
+        yield "one decay for all key channels of a head", each(averaged)
+    if LatentLayer in kinds:
+        yield "latent attention scaled by a head's own channels", each(scaled)
     if Attention in kinds:
         for part in (1.0, 0.5, 0.25, 0.0):
             yield f"rotary positions of {part:g} of a head", each(lambda layer, part=part: turned(layer, part))  # type: ignore[misc]
@@ -112,6 +117,26 @@ def undecayed(layer: Any) -> Any:
         changed: Any = replace(mixer, params=params)
         return replace(layer, mixer=changed)
     return layer
+
+
+def averaged(layer: Any) -> Any:
+    """Kimi Delta Attention with the mean of its decays' maps and biases over the key channels of a head."""
+    if not isinstance(layer, DeltaLayer) or layer.dt_bias.ndim == 1:
+        return layer
+
+    def mean(a: Array) -> Array:
+        rows = a.reshape(*layer.dt_bias.shape, -1)
+        return np.broadcast_to(rows.mean(axis=1, keepdims=True), rows.shape).reshape(a.shape).copy()
+
+    a_proj = replace(layer.a_proj, weight=mean(layer.a_proj.weight))
+    return replace(layer, a_proj=a_proj, dt_bias=mean(layer.dt_bias))
+
+
+def scaled(layer: Any) -> Any:
+    if not isinstance(layer, LatentLayer):
+        return layer
+    own = layer.keys.shape[1]
+    return replace(layer, q_proj=replace(layer.q_proj, weight=layer.q_proj.weight * ((own + layer.shared) / own) ** 0.5))
 
 
 def unbiased(layer: Any) -> Any:
@@ -138,6 +163,8 @@ def bf16(norm: Any) -> Any:
 
 def rounded(block: Block) -> Block:
     layer: Any = block.layer
+    if isinstance(layer, LatentLayer):
+        layer = replace(layer, norm=bf16(layer.norm))
     if isinstance(layer, Attention):
         layer = replace(layer, q_norm=bf16(layer.q_norm), k_norm=bf16(layer.k_norm))
     return replace(block, layer=layer, norm=bf16(block.norm), mlp_norm=bf16(block.mlp_norm))
@@ -178,7 +205,7 @@ def states(
         return [b if isinstance(a, MixerState) else a for a, b in zip(now, twice, strict=True)]
 
     yield "a token that the state has read twice", again
-    if any(isinstance(block.layer, Attention) for block in weights.blocks):
+    if any(isinstance(block.layer, Attention | LatentLayer) for block in weights.blocks):
 
         def forgotten(now: list[Any], forward: Any, at: int) -> list[Any] | None:
             if at < 2:
