@@ -59,13 +59,14 @@ class Convolution:
 
     def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None) -> Tensor:
         """Each node's window is that of its parent, shifted by its own input."""
-        held = take(M, slots)
-        windows = [held.to(exact(held))]
+        root, nodes = take(M, slots), u.shape[1]
+        windows = root.new_empty((len(root), nodes + 1, *root.shape[1:]), dtype=exact(root))
+        windows[:, 0] = root
         rows = torch.arange(len(slots), device=M.device)
-        for t in range(u.shape[1]):
-            before = torch.stack(windows, dim=1)[rows, parents[:, t].clamp_min(-1).long() + 1]
-            windows.append(torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1))
-        y = self.read(torch.stack(windows[1:], dim=1), taps, u.dtype)
+        for t in range(nodes):
+            before = windows[rows, parents[:, t].clamp_min(-1).long() + 1]
+            windows[:, t + 1] = torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1)
+        y = self.read(windows[:, 1:], taps, u.dtype)
         y = torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
         return y if out is None else out.copy_(y)
 

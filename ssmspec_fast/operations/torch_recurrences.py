@@ -76,12 +76,12 @@ class Sequential(Recurrence, ABC):
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         """Path by path: each node steps from the state of its parent."""
-        states, outputs = [take(S, slots).to(exact(inputs[0]))], []
+        root, nodes, outputs = take(S, slots).to(exact(inputs[0])), inputs[0].shape[1], []
+        states = root.new_empty((len(root), nodes + 1, *root.shape[1:]))
+        states[:, 0] = root
         tokens, rows = self.prepare(inputs, params), torch.arange(len(slots), device=S.device)
-        for t in range(inputs[0].shape[1]):
-            before = torch.stack(states, dim=1)[rows, parents[:, t].clamp_min(-1).long() + 1]
-            y, after = self.step(before, at(tokens, t))
-            states.append(after)
+        for t in range(nodes):
+            y, states[:, t + 1] = self.step(states[rows, parents[:, t].clamp_min(-1).long() + 1], at(tokens, t))
             outputs.append(y)
         return self._outputs(outputs, inputs, params, parents >= -1)
 

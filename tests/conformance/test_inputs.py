@@ -198,6 +198,13 @@ def test_a_wrong_input_is_one_line_and_nothing_is_written(told: Callable[[str], 
     assert WRONG[line] in lines[0]
 
 
+def test_a_cluster_that_is_not_there_is_named(told: Callable[[str], tuple[Any, list[str]]]) -> None:
+    pytest.importorskip("ray")
+    code, lines = told("conform run --adapter reference --operation ssd.step --ray nothere:1")
+    assert code == 3
+    assert lines[-1].startswith("ClusterUnavailable: no Ray cluster answers at nothere:1")
+
+
 def test_a_planted_check_that_ignores_is_seen(
     told: Callable[[str], tuple[Any, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
