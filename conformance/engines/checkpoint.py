@@ -352,8 +352,8 @@ def lfm2(c: dict[str, Any], w: Tensors) -> Weights:
             layer = ShortConvLayer(mixer_of(ShortConvParams(*taps)), in_proj, out_proj)
         else:
             q, k, v, out = (w.linear(f"{p}.self_attn.{name}_proj") for name in ("q", "k", "v", "out"))
-            norms = (w.norm(f"{p}.self_attn.{name}_layernorm", eps) for name in "qk")
-            layer = Attention(params, q, k, v, out, heads, c["num_key_value_heads"], *norms)
+            q_norm, k_norm = (w.norm(f"{p}.self_attn.{name}_layernorm", eps) for name in "qk")
+            layer = Attention(params, q, k, v, out, heads, c["num_key_value_heads"], q_norm, k_norm)
         gate, down, up = (w.linear(f"{p}.feed_forward.w{number}") for number in (1, 2, 3))
         norms = w.norm(f"{p}.operator_norm", eps), w.norm(f"{p}.ffn_norm", eps)
         blocks.append(Block(norms[0], layer, norms[1], MLP(up, down, gate)))

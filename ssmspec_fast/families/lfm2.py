@@ -5,8 +5,6 @@ layers of attention, `tie_embedding`.
 Source: configuration_lfm2.py and modeling_lfm2.py of transformers 5.23.0.
 """
 
-from dataclasses import replace
-
 from ..errors import ConfigRefused
 from ..layers.attention import Attention
 from ..layers.linear import joined
@@ -111,6 +109,6 @@ def _mixer(source: Source, name: str, width: int, c: MixerConfig) -> Mixer:
     p, queries, keys, eps = f"{name}.self_attn", c.heads * c.channels, c.groups * c.channels, c.qk_norm
     assert eps is not None
     q, k, v = (source.linear(f"{p}.{x}_proj", n, width) for x, n in (("q", queries), ("k", keys), ("v", keys)))
-    made = Attention(c, joined(q, k, v), source.linear(f"{p}.out_proj", width, queries), parts.turning(source, c))
-    norms = {f"{x}_norm": parts.norm(source, f"{p}.{x}_layernorm", c.channels, NormConfig(eps)) for x in "qk"}
-    return replace(made, **norms)
+    q_norm, k_norm = (parts.norm(source, f"{p}.{x}_layernorm", c.channels, NormConfig(eps)) for x in "qk")
+    out_proj = source.linear(f"{p}.out_proj", width, queries)
+    return Attention(c, joined(q, k, v), out_proj, parts.turning(source, c), q_norm, k_norm)
