@@ -91,6 +91,7 @@ RECURRENCES = Registry(
     Recurrence("selective", windows=False),
     Recurrence("ssd"),
     Recurrence("delta"),
+    Recurrence("shortconv"),
 )
 """The recurrences that can be tested."""
 

@@ -10,16 +10,17 @@ p     channel of a head                                    P, headdim (D in Snak
 n     state                                                N, dstate (P in Snakes and Ladders)
 g     group; key head of the delta rule; KV head           G, ngroups; H_k; H_kv
 k v   key and value channel of the delta rule              K, V
-d     channel of Mamba-1                                   D, d_inner
+d     channel of Mamba-1, or of a short convolution        D, d_inner
 c     channel of the convolution                           conv_dim
 w     tap of the convolution                               d_conv, width
+q     column of a short convolution's state, w - 1 of them L_cache - 1
 e     channel of an attention head                         head_dim
 u     channel of the residual stream                       d_model
 l     position of a cache or of a ring                     L, cache length
 f     frequency of the rotary embedding, for two channels  head_dim / 2
 s     slot of a pool of states                             slot, block
 i     token of the vocabulary                              V
-o r   output of a projection; rank of dt in Mamba-1        dt_rank
+o r   output of a projection; rank of dt, of a latent      dt_rank; kv_lora_rank
 
 A token record has no `t`; a window record has `t` after the rows. `S` is a state, `M` the window of the convolution.
 """
@@ -70,6 +71,11 @@ InnerStateParam = Float64[Array, "d n"]
 InnerProjection = Float64[Array, "o d"]
 StepProjection = Float64[Array, "d r"]
 
+# Short convolution (LFM2): B, C and x are Inners
+Columns = Float64[Array, "b d q"]  # the last w - 1 products B x, oldest first
+ColumnStates = Float64[Array, "b t d q"]
+ShortWeight = Float64[Array, "d _"]  # w taps, the last for the newest product
+
 # Layers: the axis `_` may have any size, which its record checks
 Weight = Float64[Array, "_ _"]  # of a linear map: outputs, inputs
 Scale = Float64[Array, "_"]  # of a norm, or of a projection, channel by channel
@@ -79,6 +85,9 @@ HeadKeyParam = Float64[Array, "h k"]
 Query = Float64[Array, "b t h e"]
 KV = Float64[Array, "b t g e"]
 Cache = Float64[Array, "b l g e"]
+Latents = Float64[Array, "b l e"]  # of latent attention: a latent and a shared key for each token
+KeyMaps = Float64[Array, "h k r"]  # from a latent (r) to the own channels k of a head's key
+ValueMaps = Float64[Array, "h v r"]
 Frequencies = Float64[Array, "f"]
 Positions = Int64[Array, "b t"]  # of the tokens of a window in their sequence, 0 the first
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.attention import KVState
+from ssmspec_ref.attention.latent import LatentLayer
 from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
 from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.layers.rotary import frequencies
@@ -23,13 +24,13 @@ from .oracle import Oracle
 TOKENS = 4
 """Tokens to try an explanation on, starting with the first wrong one."""
 BACK = 6
-"""How many tokens before the first wrong one a state may have been corrupted."""
+"""How many tokens before the first wrong one a state may have been corrupted; before that, only between two chunks."""
 
 
-def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
-    """The mistakes that give the engine's tokens; `others` are texts of other requests."""
+def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]], chunk: int | None = None) -> str:
+    """The mistakes that give the engine's tokens; `others` are texts of other requests, `chunk` the tokens of a chunk."""
     if isinstance(finding.came, float):
-        return probable(oracle, finding, others)
+        return probable(oracle, finding, others, chunk)
     if finding.came is None or not finding.answer:
         return ""
     said = finding.answer[finding.at : finding.at + TOKENS]
@@ -38,7 +39,7 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     ids = (*finding.request.ids, *finding.answer[: finding.at])
     best: list[str] = []
     most = 0
-    for name, logits in rewritten(oracle, ids, said, others):
+    for name, logits in rewritten(oracle, ids, said, others, chunk):
         count = agreed(logits, said)
         if count > most:
             best, most = [], count
@@ -49,12 +50,12 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     return f"explained by {' or '.join(best[:3])} ({most} of {len(said)} tokens)"
 
 
-def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]) -> str:
+def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]], chunk: int | None) -> str:
     """The mistakes that give the log-probability that came, within half of the bound of a difference."""
     token, ids = finding.answer[finding.at], (*finding.request.ids, *finding.answer[: finding.at])
     found = dict.fromkeys(
         name
-        for name, logits in rewritten(oracle, ids, (token,), others)
+        for name, logits in rewritten(oracle, ids, (token,), others, chunk)
         if abs(logits[0, token] - np.logaddexp.reduce(logits[0]) - finding.came) <= finding.bound / 2
     )
     return f"explained by {' or '.join([*found][:3])}" if found else "no rewritten oracle explains it"
@@ -69,17 +70,18 @@ def agreed(logits: Array, said: Sequence[int]) -> int:
 
 
 def rewritten(
-    oracle: Oracle, ids: tuple[int, ...], said: Sequence[int], others: Sequence[tuple[int, ...]]
+    oracle: Oracle, ids: tuple[int, ...], said: Sequence[int], others: Sequence[tuple[int, ...]], chunk: int | None = None
 ) -> Iterator[tuple[str, Array]]:
     """Name of each mistake, and its logits for the engine's tokens."""
     whole = (*ids, *said[:-1])
     exact = Oracle(oracle.weights)
     forward = exact.forward(whole)
     first = len(ids) - 1
+    places = [*range(first, max(-1, first - BACK), -1), *([] if chunk is None else range(chunk, first - BACK + 1, chunk))]
     for name, weights in models(oracle.weights):
         yield name, Oracle(weights).forward(whole).logits[first:]
     for name, change in states(oracle.weights, exact, whole, others):
-        for at in range(first, max(-1, first - BACK), -1):
+        for at in places:
             changed = change(exact.states(forward, at), forward, at)
             if changed is not None:
                 yield name, exact.forward(whole[at:], changed, at).logits[first - at :]
@@ -95,6 +97,10 @@ def models(weights: Weights) -> Iterator[tuple[str, Weights]]:
     if kinds & {Mamba1Layer, Mamba2Layer, DeltaLayer}:
         yield "a decay that was dropped", each(undecayed)
         yield "a convolution without its bias", each(unbiased)
+    if DeltaLayer in kinds:
+        yield "one decay for all key channels of a head", each(averaged)
+    if LatentLayer in kinds:
+        yield "latent attention scaled by a head's own channels", each(scaled)
     if Attention in kinds:
         for part in (1.0, 0.5, 0.25, 0.0):
             yield f"rotary positions of {part:g} of a head", each(lambda layer, part=part: turned(layer, part))  # type: ignore[misc]
@@ -111,6 +117,26 @@ def undecayed(layer: Any) -> Any:
         changed: Any = replace(mixer, params=params)
         return replace(layer, mixer=changed)
     return layer
+
+
+def averaged(layer: Any) -> Any:
+    """Kimi Delta Attention with the mean of its decays' maps and biases over the key channels of a head."""
+    if not isinstance(layer, DeltaLayer) or layer.dt_bias.ndim == 1:
+        return layer
+
+    def mean(a: Array) -> Array:
+        rows = a.reshape(*layer.dt_bias.shape, -1)
+        return np.broadcast_to(rows.mean(axis=1, keepdims=True), rows.shape).reshape(a.shape).copy()
+
+    a_proj = replace(layer.a_proj, weight=mean(layer.a_proj.weight))
+    return replace(layer, a_proj=a_proj, dt_bias=mean(layer.dt_bias))
+
+
+def scaled(layer: Any) -> Any:
+    if not isinstance(layer, LatentLayer):
+        return layer
+    own = layer.keys.shape[1]
+    return replace(layer, q_proj=replace(layer.q_proj, weight=layer.q_proj.weight * ((own + layer.shared) / own) ** 0.5))
 
 
 def unbiased(layer: Any) -> Any:
@@ -137,6 +163,8 @@ def bf16(norm: Any) -> Any:
 
 def rounded(block: Block) -> Block:
     layer: Any = block.layer
+    if isinstance(layer, LatentLayer):
+        layer = replace(layer, norm=bf16(layer.norm))
     if isinstance(layer, Attention):
         layer = replace(layer, q_norm=bf16(layer.q_norm), k_norm=bf16(layer.k_norm))
     return replace(block, layer=layer, norm=bf16(block.norm), mlp_norm=bf16(block.mlp_norm))
@@ -177,7 +205,7 @@ def states(
         return [b if isinstance(a, MixerState) else a for a, b in zip(now, twice, strict=True)]
 
     yield "a token that the state has read twice", again
-    if any(isinstance(block.layer, Attention) for block in weights.blocks):
+    if any(isinstance(block.layer, Attention | LatentLayer) for block in weights.blocks):
 
         def forgotten(now: list[Any], forward: Any, at: int) -> list[Any] | None:
             if at < 2:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import attention
+from ssmspec_ref.attention.latent import LatentLayer
 from ssmspec_ref.functions import sigmoid, silu
 from ssmspec_ref.layers import mixer as mixers
 from ssmspec_ref.layers.layer import RecurrentLayer
@@ -80,6 +81,8 @@ class Rounded(Linear):
     noise: Any = None
 
     def apply(self, x: Array) -> Array:
+        if self.down is not None:
+            x = self.noise.product(x @ self.down.T, x, self.down)
         y = x @ self.weight.T
         return self.noise.product(y if self.bias is None else y + self.bias, x, self.weight)
 
@@ -232,6 +235,33 @@ def attended(layer: Attention, u: Array, noise: Noise, state: Any, at: int | Non
     return layer.out_proj.apply(y.reshape(rows, tokens, -1)), Trace(cache=cache)
 
 
+def latent(layer: LatentLayer, u: Array, noise: Noise, state: Any, at: int | None) -> tuple[Array, Trace]:
+    """Latent attention by the keys and values of heads. An engine may round these, or what replaces them over the compressed
+    cache (`ssmspec_ref.attention.latent`, (5)): the bound has room for both. The cache is held as keys and as values."""
+    rows, tokens, (heads, own, rank) = *u.shape[:2], layer.keys.shape
+    both = layer.kv_proj.apply(u)
+    c = noise.result(rms(both[..., :rank], layer.norm), 4)
+    before = attention.new_state(rows, 1, both.shape[-1]) if state is None else state
+    held = np.concatenate([before.K, np.concatenate([c, both[..., rank:]], axis=-1)[:, :, None]], axis=1)
+    c, s, end = held[:, :, 0, :rank], held[:, :, 0, rank:], held.shape[1]
+    q = layer.q_proj.apply(u).reshape(rows, tokens, heads, -1)
+    seen = np.arange(end) <= end - tokens + np.arange(tokens)[:, None]
+    y = np.zeros((rows, tokens, heads, layer.values.shape[1]))
+    for h, (K, V) in enumerate(zip(layer.keys, layer.values, strict=True)):
+        k, v, short = c @ K.T, c @ V.T, q[:, :, h, :own] @ K
+        score = q[:, :, h, :own] @ noise.product(k, c, K).transpose(0, 2, 1)
+        score += (noise.product(short, q[:, :, h, :own], K.T) - short) @ c.transpose(0, 2, 1)
+        score += q[:, :, h, own:] @ s.transpose(0, 2, 1)
+        score = np.where(seen, score * (own + layer.shared) ** -0.5, -np.inf)
+        w = np.exp(score - score.max(axis=-1, keepdims=True))
+        w = noise.result(w / w.sum(axis=-1, keepdims=True), 8)
+        z = w @ c
+        y[:, :, h] = noise.result(w @ noise.product(v, c, V), 4)
+        y[:, :, h] += noise.product(noise.result(z, 4) @ V.T, z, V) - z @ V.T
+    cache = attention.KVState(held[:1], held[:1], np.array([end]))
+    return layer.out_proj.apply(y.reshape(rows, tokens, -1)), Trace(cache=cache)
+
+
 def mlp(layer: MLP, u: Array, noise: Noise) -> Array:
     up = layer.up.apply(u)
     hidden = np.maximum(up, 0) ** 2 if layer.gate is None else silu(layer.gate.apply(u)) * up
@@ -243,4 +273,9 @@ def alone(layer: MLP, u: Array, noise: Noise, state: Any, at: int | None) -> tup
     return mlp(layer, u, noise), Trace(cache=attention.new_state(1, 1, 1))
 
 
-LAYERS: dict[str, Callable[..., tuple[Array, Trace]]] = {"recurrent": recurrent, "Attention": attended, "MLP": alone}
+LAYERS: dict[str, Callable[..., tuple[Array, Trace]]] = {
+    "recurrent": recurrent,
+    "Attention": attended,
+    "LatentLayer": latent,
+    "MLP": alone,
+}

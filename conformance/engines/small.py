@@ -67,6 +67,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "linear_num_value_heads": 4, "partial_rotary_factor": 0.5,
         "rope_parameters": {**ROPE, "mrope_section": [3, 3, 2], "partial_rotary_factor": 0.5},
     },
+    "kimi_linear": {
+        **COMMON, **ATTENTION, "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"],
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "mlp_layer_types": ["dense"] * 3,
+        "linear_num_heads": 2, "linear_head_dim": 32, "num_key_value_heads": 2, "kv_lora_rank": 24, "q_lora_rank": None,
+        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20,
+    },
     "llama": {
         **COMMON, **ATTENTION, "model_type": "llama", "architectures": ["LlamaForCausalLM"], "head_dim": 32,
         "mlp_bias": False, "rope_parameters": ROPE,
@@ -112,6 +118,32 @@ def delta_block(p: str, c: dict[str, Any]) -> Shapes:
     yield f"{p}.out_proj.weight", (c["hidden_size"], values), "matrix"
 
 
+def kda_block(p: str, c: dict[str, Any]) -> Shapes:
+    heads, width = c["linear_num_heads"], c["hidden_size"]
+    size = c["linear_head_dim"]
+    yield f"{p}.A_log", (1, 1, heads, 1), "decay"
+    yield f"{p}.dt_bias", (heads * size,), "step"
+    for name in "qkv":
+        yield f"{p}.{name}_proj.weight", (heads * size, width), "matrix"
+        yield f"{p}.{name}_conv1d.weight", (heads * size, 1, 4), "filter"
+    for name in "fg":
+        yield f"{p}.{name}_a_proj.weight", (size, width), "matrix"
+        yield f"{p}.{name}_b_proj.weight", (heads * size, size), "matrix"
+    yield f"{p}.b_proj.weight", (heads, width), "matrix"
+    yield f"{p}.o_norm.weight", (size,), "one"
+    yield f"{p}.o_proj.weight", (width, heads * size), "matrix"
+
+
+def latent_block(p: str, c: dict[str, Any]) -> Shapes:
+    heads, rank, width = c["num_attention_heads"], c["kv_lora_rank"], c["hidden_size"]
+    own, shared, values = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+    yield f"{p}.q_proj.weight", (heads * (own + shared), width), "matrix"
+    yield f"{p}.kv_a_proj_with_mqa.weight", (rank + shared, width), "matrix"
+    yield f"{p}.kv_a_layernorm.weight", (rank,), "one"
+    yield f"{p}.kv_b_proj.weight", (heads * (own + values), rank), "matrix"
+    yield f"{p}.o_proj.weight", (width, heads * values), "matrix"
+
+
 def mlp_block(p: str, c: dict[str, Any]) -> Shapes:
     for name, shape in (("gate", (1, 0)), ("up", (1, 0)), ("down", (0, 1))):
         sizes = (c["hidden_size"], c["intermediate_size"])
@@ -137,6 +169,9 @@ def tensors(c: dict[str, Any]) -> Shapes:
             )
         elif kind == "qwen3_5_text" and c["layer_types"][i] == "linear_attention":
             yield from delta_block(f"{p}.linear_attn", c)
+        elif kind == "kimi_linear":
+            block = kda_block if c["layer_types"][i] == "linear_attention" else latent_block
+            yield from block(f"{p}.self_attn", c)
         else:
             size = c.get("head_dim", width // c["num_attention_heads"])
             yield from attention_block(f"{p}.self_attn", c, size, kind == "qwen3_5_text")

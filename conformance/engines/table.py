@@ -17,21 +17,29 @@ UNTOLD = (
     "the engine does not say how many drafts were accepted, and one that drafts nothing would answer the same; "
     "give `drafted` and `accepted` in its answers"
 )
+WIDEST = 1000
 COLOUR = {"passed": "green", "differs": "bold red", "died": "bold red", "near tie": "yellow"}
 
 
 def show(console: Console, found: Mapping[str, Found]) -> None:
-    """A table for each checkpoint, with its failures below."""
+    """A table for each checkpoint, with its failures below; as wide as it is where no terminal says how wide it may be."""
     for model, one in found.items():
         configurations = list(dict.fromkeys(configuration for configuration, _ in one.cells))
         table = Table(title=f"{one.engine or 'no engine'} on {model}", title_justify="left", show_lines=False)
         table.add_column("law")
         for configuration in configurations:
             table.add_column(configuration, justify="right")
-        for law in (*SAME, *LOSSLESS):
-            if any((configuration, law) in one.cells for configuration in configurations):
-                kind = "same model" if law in SAME else "lossless"
-                table.add_row(f"{kind}: {law}", *(cell(one, configuration, law) for configuration in configurations))
+        for kind, laws in (("same model", SAME), ("lossless", LOSSLESS)):
+            judged = [law for law in laws if any((configuration, law) in one.cells for configuration in configurations)]
+            if judged:
+                table.add_section()
+                table.add_row(Text(f"{kind}:", style="bold"))
+            for law in judged:
+                table.add_row(f"  {law}", *(cell(one, configuration, law) for configuration in configurations))
+        if not console.is_terminal:
+            console.width = max(
+                console.width, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+            )
         console.print(table)
         for configuration, why in one.refusals.items():
             style = "red" if configuration in one.named else "dim"

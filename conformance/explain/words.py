@@ -5,7 +5,7 @@ AXES = {
     "c": "channels of the convolution",
     "w": "taps of the convolution, the current input included",
     "t": "tokens of the run or window, or nodes of the tree",
-    "d": "inner channels of Mamba-1",
+    "d": "inner channels of Mamba-1, or channels of a short convolution",
     "n": "state entries of a channel",
     "g": "groups that share B and C, or keys and queries",
     "h": "heads",
@@ -17,12 +17,14 @@ AXES = {
     "e": "channels of an attention head",
     "i": "tokens of the vocabulary",
     "r": "rank of the projection of dt",
+    "q": "columns of the state of a short convolution, one fewer than its taps",
     "m": "drafts of a sequence",
 }
 AXES_OF = {
     "draft": {"l": "tokens of the longest text", "t": "tokens of a draft"},
     "ssd.buffered_step": {"j": "single tokens, one after the other"},
     "delta.buffered_step": {"j": "single tokens, one after the other"},
+    "shortconv.buffered_step": {"j": "single tokens, one after the other"},
     "layer": {"t": "tokens of the prompt", "j": "tokens after the prompt, in each part of the script"},
     "speculate": {"t": "tokens of each window: a root and its drafts"},
     "generate": {"t": "tokens of the prompt", "j": "tokens generated"},

@@ -19,6 +19,7 @@ from .recurrences import (
     large_sizes,
     other_rules,
     packed,
+    short_convolutions,
     size_limits,
     tiles,
     unreached,
@@ -110,6 +111,7 @@ def _faults() -> Iterator[Fault]:
         long_runs,
         channel_gates,
         gates,
+        short_convolutions,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))

@@ -2,11 +2,12 @@
 
 from ssmspec_ref.registry import Registry
 
-from . import delta, selective, ssd
+from . import delta, selective, shortconv, ssd
 
 RECURRENCES = Registry(
     "fuzzed recurrence",
     ssd.KIND,
     selective.KIND,
     delta.KIND,
+    shortconv.KIND,
 )

@@ -154,7 +154,8 @@ class Bare:
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
         mixer, names = self.bare(window, self.params)
-        pre = torch.cat([torch.tensor(getattr(window, name)).flatten(2) for name in names], dim=2).numpy()
+        nothing = torch.empty((*next(iter(vars(window).values())).shape[:2], 0))
+        pre = torch.cat([nothing, *(torch.tensor(getattr(window, name)).flatten(2) for name in names)], dim=2).numpy()
         gates = SimpleNamespace(**{name: a for name, a in vars(window).items() if name not in names})
         if self.inner is None:
             self.inner = self.decoding(*self.layer(mixer, pre.shape[2]))

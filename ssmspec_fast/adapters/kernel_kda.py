@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from ssmspec_kernels.attention.tree_mask import tree_mask
-from ssmspec_kernels.delta.delta_tree import delta_tree
 from ssmspec_kernels.kda.kda_commit import kda_commit
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
+from ssmspec_kernels.kda.kda_tree import kda_tree
 from ssmspec_ref.contract import Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
@@ -16,14 +16,13 @@ from .kernel_windows import Decoding, Snapshots, rules
 
 
 class Committed(Decoding):
-    """A window that only reads the state; the commit of all layers, here of one, enters the accepted tokens. The trees are
-    those of the delta rule."""
+    """A window that only reads the state; the commit of all layers, here of one, enters the accepted tokens."""
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
         self.window, self.branching = window, parents is not None
         if parents is None:
             return self.run(kda_scan, window, write_state=False)
-        return self.run(delta_tree, window, ancestors=tree_mask(self.index(parents))[0])
+        return self.run(kda_tree, window, ancestors=tree_mask(self.index(parents))[0])
 
     def commit(self, advanced: Array, path: Array) -> None:
         (_, *inputs), rest = self.rule.reads(self.window, self.params)
@@ -34,8 +33,9 @@ class Committed(Decoding):
 
 def by_channel(capability: Capability) -> Capability:
     """The same with a decay per key channel only."""
-    limits = replace(capability.limits, options={"gate": ("channel",)}, reason="Kimi Delta Attention decays by key channel")
-    return replace(capability, limits=limits)
+    given, why = capability.limits, "Kimi Delta Attention decays by key channel"
+    reason = f"{why}; {given.reason}" if given.options or given.sizes else why
+    return replace(capability, limits=replace(given, options={**given.options, "gate": ("channel",)}, reason=reason))
 
 
 def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:

@@ -27,6 +27,7 @@ from ssmspec_kernels.delta.delta_chunked import delta_chunked
 from ssmspec_kernels.delta.delta_scan import delta_scan
 from ssmspec_kernels.delta.delta_tree import delta_tree
 from ssmspec_kernels.kda.kda_scan import kda_scan
+from ssmspec_kernels.kda.kda_tree import kda_tree
 from ssmspec_kernels.selective.selective_scan import selective_scan
 from ssmspec_kernels.selective.selective_tree import selective_tree
 from ssmspec_kernels.ssd.ssd_chunk_scan import ssd_chunk_scan
@@ -180,11 +181,14 @@ class Kernels:
         )  # fmt: skip
         return self.back(y, S, pool, slots)[0]
 
-    def delta_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-        pool, slots = self.held(S)
-        inputs = (*self.delta_inputs(window), self.exact(ancestors))
-        y = delta_tree(pool, *inputs, slots=slots, **self.delta_rest(params))
-        return self.back(y, S, pool, slots)[0]
+    def delta_tree(self, kernel: Callable[..., Tensor]) -> Callable[..., Array]:
+        def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+            pool, slots = self.held(S)
+            inputs = (*self.delta_inputs(window), self.exact(ancestors))
+            y = kernel(pool, *inputs, slots=slots, **self.delta_rest(params))
+            return self.back(y, S, pool, slots)[0]
+
+        return tree
 
     def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
         def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
@@ -265,12 +269,13 @@ def adapter(device: str = "cuda") -> Adapter:
             }),
             Subject("delta_chunked", {
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
-                "delta.verify_tree": may(kernels.delta_tree, windows),
+                "delta.verify_tree": may(kernels.delta_tree(delta_tree), windows),
             }),
             Subject("kda_scan", {
                 "delta.step": by_channel(may(_step(walked))), "delta.scan": by_channel(may(walked)),
                 "delta.scan_masked": by_channel(may(walked)),
             }),
+            Subject("kda_tree", {"delta.verify_tree": by_channel(may(kernels.delta_tree(kda_tree), windows))}),
             *prompts,
             *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
             *kernel_windows.subjects(kernels, contract),

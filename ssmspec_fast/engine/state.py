@@ -62,12 +62,13 @@ class InFlight:
     """What a window stores until its verdict.
 
     By group of layers of one shape: the projections that the convolutions read (`inputs`) and what they returned (`outputs`),
-    all layers in one tensor, and one of the layers. By layer: `attended`, keys and values of windows of several rows to a
-    slot; `replayed`, a mixer and the inputs of its recurrence.
+    all layers in one tensor, and one of the layers. By layer: `beside`, what enters a state without being in either;
+    `attended`, keys and values of windows of several rows to a slot; `replayed`, a mixer and the inputs of its recurrence.
     """
 
     inputs: dict[int, tuple[Tensor, Recurrent]] = field(default_factory=dict)
     outputs: dict[int, tuple[Tensor, Recurrent]] = field(default_factory=dict)
+    beside: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)
     attended: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     replayed: dict[int, tuple[Recurrent, Any]] = field(default_factory=dict)
 

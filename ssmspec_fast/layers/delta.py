@@ -84,6 +84,17 @@ class Delta(Recurrent):
         keys, values = (*lead, s.key_heads, s.key_channels), (*lead, s.value_heads, s.value_channels)
         return DeltaInputs(q.reshape(keys), k.reshape(keys), v.reshape(values), gates.g, gates.beta)
 
+    def beside(self, inputs: DeltaInputs) -> tuple[Tensor, ...]:
+        """The gates, which have projections beside that of q, k and v."""
+        return inputs.g, inputs.beta
+
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> DeltaInputs:
+        """The inputs that advance the state, from the convolution's outputs and the gates; q is not read."""
+        s, lead, (g, beta) = self.config, c.shape[:-1], beside
+        _, k, v = torch.split(c, list(s.pieces), dim=-1)
+        k = k.view(*lead, s.key_heads, s.key_channels)
+        return DeltaInputs(k, k, v.view(*lead, s.value_heads, s.value_channels), g, beta)
+
     def room(self, new: Callable[..., Tensor]) -> DeltaInputs:
         c = self.config
         keys, h = (c.key_heads, c.key_channels), c.value_heads

@@ -88,7 +88,7 @@ class Mamba2(Recurrent):
         z = gates.z.reshape(x.shape) if self.norm is None else None
         return SSDInputs(x, gates.dt, B, C.reshape(*lead, s.groups, s.state), z)
 
-    def moving(self, projected: Tensor, c: Tensor) -> SSDInputs:
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> SSDInputs:
         """The inputs that advance the state, from the projection and the convolution's outputs, not widened; C is not
         read."""
         s, lead = self.config, c.shape[:-1]

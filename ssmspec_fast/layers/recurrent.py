@@ -50,8 +50,13 @@ class Recurrent(ABC):
     def room(self, new: Callable[..., Tensor]) -> Any:
         """Tensors for the inputs of the recurrence; `new` is called with the axes after rows and tokens."""
 
-    def moving(self, projected: Tensor, c: Tensor) -> Any:
-        """The inputs that advance the state, from projection and convolution outputs; for recurrences with `commit`."""
+    def beside(self, inputs: Any) -> tuple[Tensor, ...]:
+        """The inputs that advance the state and come from neither the projection nor the convolution; for `moving`."""
+        return ()
+
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> Any:
+        """The inputs that advance the state, from projection and convolution outputs and from what is beside them; for
+        recurrences with `commit`."""
         raise NotImplementedError
 
     def gate(self, gates: Any) -> Gate | None:

@@ -102,7 +102,10 @@ def convolved(pools: Pools, layer: int, mixer: Recurrent, pre: Tensor, gates: An
         c = operations.conv_window(M, pre, mixer.taps, slots=slots, keep="none", out=out)
     else:
         c = operations.conv_tree(M, pre, mixer.taps, feed.parents, slots=slots, out=out)
-    return mixer.project(c, gates, operations)
+    inputs = mixer.project(c, gates, operations)
+    if out is not None:
+        pools.flight.beside[layer] = mixer.beside(inputs)
+    return inputs
 
 
 def outputs(S: Tensor, mixer: Recurrent, inputs: Any, gates: Any, feed: Feed, operations: Operations) -> Rows:
@@ -124,10 +127,13 @@ def states_on(
     """Advances the states whose convolutions wrote their outputs into one tensor, by the first `advanced` (n) tokens of the
     accepted row, or by those on its path. To be called before `convolutions_on`, which frees the projections.
     """
+    beside = landed(pools.flight.beside)
     for number, (outputs, mixer) in landed(pools.flight.outputs).items():
         given = {"rows": verdict.row if drafts > 1 else None, "advanced": advanced, "path": path, "slots": verdict.slots}
-        inputs, params = mixer.moving(pools.flight.inputs[number][0], outputs), pools.of(Together).params[number]
-        recurrence(operations, mixer).commit(pools.convolutions[number].S, inputs, params, **given)
+        group = pools.convolutions[number]
+        more = map(torch.stack, zip(*(beside[layer] for layer in group.layers), strict=True))
+        inputs = mixer.moving(pools.flight.inputs[number][0], outputs, *more)
+        recurrence(operations, mixer).commit(group.S, inputs, pools.of(Together).params[number], **given)
 
 
 def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, Any]:
@@ -139,7 +145,8 @@ def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, 
             first, device = mixers[0].params, pools.length.device
             read = [name for name in ("A", "dt_bias") if getattr(first, name) is not None]
             rows = {name: torch.stack([getattr(mixer.params, name).to(device) for mixer in mixers]) for name in read}
-            found[number] = first._replace(D=None, **rows)
+            unread = {"D": None} if "D" in first._fields else {}
+            found[number] = first._replace(**unread, **rows)
     return found
 
 

@@ -59,7 +59,7 @@ class TritonOperations(OneLaunch):
         self.ordered, self.ordered_packed = plain.attention, plain.attention_packed
         self.accept_sampled, self.accept_greedy, self.commit_tokens = accept_sampled, accept_greedy, commit_tokens
         self.commit_window, self.ngram_drafts = commit_window, ngram_drafts
-        self.conv_commit, self.kv_compact, self.tree_mask, self.gated_norm = conv_commit, kv_compact, tree_mask, gated_norm
+        self.kv_compact, self.tree_mask, self.gated_norm = kv_compact, tree_mask, gated_norm
 
     def rotate(self, q: Tensor, k: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return rotary(q, k, *turn)
@@ -129,6 +129,8 @@ class TritonOperations(OneLaunch):
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
+        if not M.shape[1]:
+            return u  # no channels: the layer has no convolution in front of its recurrence
         if keep == "none" and live is None and u.shape[0] <= NARROW and 1 < u.shape[1] <= LONGEST:
             return conv_tree(M, u, None, **filters(taps), slots=slots, out=out)
         return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, out=out)
@@ -136,12 +138,18 @@ class TritonOperations(OneLaunch):
     def conv_packed(
         self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
-        return conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
+        return u if not M.shape[1] else conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
 
     def conv_tree(
         self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        return conv_tree(M, u, parents, **filters(taps), slots=slots, out=out)
+        return u if not M.shape[1] else conv_tree(M, u, parents, **filters(taps), slots=slots, out=out)
+
+    def conv_commit(
+        self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
+    ) -> None:
+        if M.shape[1]:
+            conv_commit(M, u, advanced=advanced, path=path, slots=slots)
 
     def attention(
         self,

@@ -7,7 +7,7 @@ of every node's path.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from ssmspec_kernels.delta.delta_tree import delta_tree
 from ssmspec_kernels.delta.ring.delta_buffered import delta_buffered
 from ssmspec_kernels.delta.ring.delta_flush import delta_flush
 from ssmspec_kernels.delta.ring.delta_ring import Ring as DeltaRing
+from ssmspec_kernels.kda.kda_commit import kda_commit
 from ssmspec_kernels.kda.kda_inputs import formed
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
+from ssmspec_kernels.kda.kda_tree import kda_tree
 from ssmspec_kernels.selective.selective_scan import selective_scan
 from ssmspec_kernels.selective.selective_tree import selective_tree
 from ssmspec_kernels.ssd.ring.ssd_buffered import ssd_buffered
@@ -38,7 +40,6 @@ from ssmspec_kernels.ssd.ssd_window import ssd_window
 
 from . import (
     DeltaInputs,
-    DeltaParams,
     Gate,
     KDAParams,
     Recurrence,
@@ -202,31 +203,40 @@ class SSD(Launched):
 class Delta(Launched):
     """The gated delta rule."""
 
+    scanning: ClassVar[Any] = staticmethod(delta_scan)
+    keeping: ClassVar[Any] = staticmethod(delta_snapshots)
+    branching: ClassVar[Any] = staticmethod(delta_tree)
+
+    def by_rule(self, inputs: DeltaInputs, params: Any) -> tuple[DeltaInputs, dict[str, Any]]:
+        """Positional and keyword arguments of the kernels of prompts and rings."""
+        return inputs, params._asdict()
+
     def walk(
-        self, S: Tensor, inputs: DeltaInputs, params: DeltaParams, slots: Tensor, live: Tensor | None, write_state: bool
+        self, S: Tensor, inputs: DeltaInputs, params: Any, slots: Tensor, live: Tensor | None, write_state: bool
     ) -> Tensor:
         given = params._asdict() | {"slots": slots, "live": live, "write_state": write_state}
-        return delta_scan(S, *inputs, **given, fused=not self.bitwise)
+        found: Tensor = self.scanning(S, *inputs, **given, fused=not self.bitwise)
+        return found
 
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        run: DeltaInputs = inputs
-        return delta_snapshots(S, *run, places, **params._asdict(), slots=slots, live=live)
+        found: Tensor = self.keeping(S, *inputs, places, **params._asdict(), slots=slots, live=live)
+        return found
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
         if self.bitwise:
             return super().packed(S, inputs, params, bounds, slots=slots, fresh=fresh)
-        run: DeltaInputs = each(inputs, first)
-        return delta_chunk_scan(S, *run, bounds, **params._asdict(), slots=slots, fresh=fresh)[None]
+        run, given = self.by_rule(each(inputs, first), params)
+        return delta_chunk_scan(S, *run, bounds, **given, slots=slots, fresh=fresh)[None]
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
-        nodes: DeltaInputs = inputs
-        return delta_tree(S, *nodes, ancestors, **params._asdict(), slots=slots)
+        found: Tensor = self.branching(S, *inputs, ancestors, **params._asdict(), slots=slots)
+        return found
 
     def new_ring(self, room: DeltaInputs, origin: Tensor, held: Tensor) -> DeltaRing:
         """A token's update is stored in fp32."""
@@ -237,70 +247,51 @@ class Delta(Launched):
         S: Tensor,
         ring: DeltaRing,
         inputs: DeltaInputs,
-        params: DeltaParams,
+        params: Any,
         *,
         window: int,
         slots: Tensor,
         lengths: Tensor | None,
     ) -> Tensor:
         """A window after the ring's history, and the flush of the rows that are due."""
-        given = params._asdict()
-        return delta_buffered(S, ring, *inputs, **given, window=window, slots=slots, lengths=lengths)
+        run, given = self.by_rule(inputs, params)
+        return delta_buffered(S, ring, *run, **given, window=window, slots=slots, lengths=lengths)
 
-    def flush(self, S: Tensor, ring: DeltaRing, params: DeltaParams, *, slots: Tensor) -> None:
+    def flush(self, S: Tensor, ring: DeltaRing, params: Any, *, slots: Tensor) -> None:
         delta_flush(S, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
 
 
-class KDA(Launched):
-    """Kimi Delta Attention. Prompts, trees and rings are those of the delta rule, which takes a decay per key channel, but no
-    lower bound: the gates are formed before them."""
+class KDA(Delta):
+    """Kimi Delta Attention. The kernels of prompts and rings are those of the delta rule, which take a decay per key channel,
+    but no lower bound: gates that have one are formed before them."""
 
-    def walk(
-        self, S: Tensor, inputs: DeltaInputs, params: KDAParams, slots: Tensor, live: Tensor | None, write_state: bool
-    ) -> Tensor:
-        given = params._asdict() | {"slots": slots, "live": live, "write_state": write_state}
-        return kda_scan(S, *inputs, **given, fused=not self.bitwise)
+    scanning: ClassVar[Any] = staticmethod(kda_scan)
+    keeping: ClassVar[Any] = staticmethod(kda_snapshots)
+    branching: ClassVar[Any] = staticmethod(kda_tree)
 
-    def snapshots(
-        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
-    ) -> Tensor:
-        run: DeltaInputs = inputs
-        return kda_snapshots(S, *run, places, **params._asdict(), slots=slots, live=live)
+    def by_rule(self, inputs: DeltaInputs, params: KDAParams) -> tuple[DeltaInputs, dict[str, Any]]:
+        given = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
+        if params.lower_bound is None:
+            return inputs, given | {"A": params.A, "dt_bias": params.dt_bias}
+        g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
+        return inputs._replace(g=g, beta=beta), given
 
-    def packed(
-        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
-    ) -> Tensor:
-        if self.bitwise:
-            return super().packed(S, inputs, params, bounds, slots=slots, fresh=fresh)
-        run: DeltaInputs = each(with_gates(inputs, params), first)
-        return delta_chunk_scan(S, *run, bounds, **ungated(params), slots=slots, fresh=fresh)[None]
-
-    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
-        if self.bitwise:
-            return super().tree(S, inputs, params, parents, ancestors, slots=slots)
-        return delta_tree(S, *with_gates(inputs, params), ancestors, **ungated(params), slots=slots)
-
-    def new_ring(self, room: DeltaInputs, origin: Tensor, held: Tensor) -> DeltaRing:
-        """A token's update is stored in fp32."""
-        return DeltaRing(room.v.float(), room.k, room.g.float(), origin, held)
-
-    def buffered(
+    def commit(
         self,
         S: Tensor,
-        ring: DeltaRing,
         inputs: DeltaInputs,
         params: KDAParams,
         *,
-        window: int,
         slots: Tensor,
-        lengths: Tensor | None,
-    ) -> Tensor:
-        """A window after the ring's history, and the flush of the rows that are due."""
-        run = with_gates(inputs, params)
-        return delta_buffered(S, ring, *run, **ungated(params), window=window, slots=slots, lengths=lengths)
-
-    def flush(self, S: Tensor, ring: DeltaRing, params: KDAParams, *, slots: Tensor) -> None:
-        delta_flush(S, ring, len(slots), l2_norm=params.l2_norm, eps=params.eps, slots=slots)
+        rows: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+    ) -> None:
+        """Enters the accepted tokens of a window into the states of all layers; everything has a leading axis of layers. The
+        queries are not read."""
+        given = {name: value for name, value in params._asdict().items() if name != "scale"}
+        given |= {"advanced": advanced, "path": path, "rows": rows, "slots": slots}
+        kda_commit(S, inputs.k, inputs.v, inputs.g, inputs.beta, **given)
 
 
 class Selective(Launched):
@@ -322,17 +313,6 @@ class Selective(Launched):
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
-
-
-def with_gates(inputs: DeltaInputs, params: KDAParams) -> DeltaInputs:
-    """The inputs of Kimi Delta Attention with g and beta after their gates."""
-    g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
-    return inputs._replace(g=g, beta=beta)
-
-
-def ungated(params: KDAParams) -> dict[str, Any]:
-    """The parameters of a kernel that takes gates as they are."""
-    return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

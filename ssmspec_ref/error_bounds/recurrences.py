@@ -6,12 +6,13 @@ from typing import Any, Protocol
 from ..contract import NumericContract
 from ..registry import Registry
 from ..shapes import Ancestors, Array, Mask
-from . import delta, selective, ssd
+from . import delta, selective, shortconv, ssd
 from .arithmetic import Approx
 from .inputs import Inexact
 from .projections import delta as around_delta
 from .projections import selective as around_selective
 from .projections import ssd as around_ssd
+from .shortconv import around as around_shortconv
 
 
 class Recurrence(Protocol):
@@ -62,4 +63,5 @@ BOUNDS = Registry(
     Bounds("selective", selective, around_selective),
     Bounds("ssd", ssd, around_ssd),
     Bounds("delta", delta, around_delta),
+    Bounds("shortconv", shortconv, around_shortconv),
 )

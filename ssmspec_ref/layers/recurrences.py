@@ -12,11 +12,15 @@ from ..registry import Registry
 from ..selective import SelectiveWindow
 from ..selective import chunked as selective_chunked
 from ..shapes import Array, Mask
+from ..shortconv import ShortConvWindow
+from ..shortconv import chunked as shortconv_chunked
 from ..ssd import SSDWindow
 from ..ssd import chunked as ssd_chunked
 from .layer import DeltaLayer, Mamba1Layer, Mamba2Layer, RecurrentLayer
 from .mixer import DeltaMixer, Mixer, SelectiveMixer, SSDMixer, TreeScan
 from .mixer import Recurrence as Definition
+from .shortconv import ShortConvLayer, ShortConvMixer
+from .shortconv import tiny as tiny_shortconv
 
 
 class Chunked(Protocol):
@@ -77,5 +81,13 @@ RECURRENCES = Registry(
         delta_chunked,
         "delta",
         (lambda r: tiny_layers.delta(r, False), lambda r: tiny_layers.delta(r, True)),
+    ),
+    Recurrence(
+        ShortConvWindow,
+        ShortConvMixer,
+        ShortConvLayer,
+        shortconv_chunked,
+        "shortconv",
+        (lambda r: tiny_shortconv(r, False), lambda r: tiny_shortconv(r, True)),
     ),
 )

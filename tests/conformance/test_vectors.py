@@ -40,6 +40,7 @@ def test_every_pure_operation_has_vectors_and_all_are_small() -> None:
         "selective",
         "ssd",
         "delta",
+        "shortconv",
         "attention",
         "acceptance",
         "draft",

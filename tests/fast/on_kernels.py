@@ -1,12 +1,12 @@
 """The engine over the Triton kernels, on a GPU or in the repaired interpreter; triton chooses when it is imported.
 
-    python tests/fast/on_kernels.py [--device cuda] [--methods NAME,..] [--budget 4] [--nodes 3] [--plant] [FAMILY ..]
+    python tests/fast/on_kernels.py [--device cuda] [--methods NAME,..] [--budget 4] [--nodes 3] [--plant WHAT] [FAMILY ..]
 
 For each family, prints one line of JSON: `float64`, the largest relative difference of the fast and of the bitwise kernels'
 logits to float64 PyTorch (prefill, then single tokens); `methods`, for each method whether bitwise windows over the kernels
-emit what the same kernels emit token by token; `fast`, the same for the fast kernels. `--plant` forgets D on the way. With
-`--settled`, instead, the largest relative difference of the states that each method leaves behind some windows, padding rows
-among them, to those of float32 PyTorch.
+emit what the same kernels emit token by token; `fast`, the same for the fast kernels. `--plant D` forgets D on the way,
+`--plant gates` commits each token with the gates of another. With `--settled`, instead, the largest relative difference of
+the states that each method leaves behind some windows, padding rows among them, to those of float32 PyTorch.
 """
 
 import argparse
@@ -121,17 +121,21 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods")
     parser.add_argument("--settled", action="store_true")
-    parser.add_argument("--plant", action="store_true")
+    parser.add_argument("--plant", choices=("D", "gates"))
     parser.add_argument("--budget", type=int, default=4)
     parser.add_argument("--nodes", type=int, default=3)
     return parser.parse_args(arguments)
 
 
-def plant() -> None:
+def plant(what: str) -> None:
+    from ssmspec_fast.layers.delta import Delta
     from ssmspec_fast.operations import triton_recurrences
 
     whole = triton_recurrences.named
-    triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+    if what == "D":
+        triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+    else:
+        Delta.beside = lambda self, inputs: (inputs.g.roll(1, dims=1), inputs.beta)  # type: ignore[method-assign]
 
 
 def run(given: argparse.Namespace) -> None:
@@ -139,7 +143,7 @@ def run(given: argparse.Namespace) -> None:
     from tests.fast.models import ONE_OF_EACH
 
     if given.plant:
-        plant()
+        plant(given.plant)
     chosen = list(CHAINS) if given.methods is None else [name for name in given.methods.split(",") if name]
     for name in given.names or ONE_OF_EACH:
         for method in chosen if given.settled else ():

@@ -7,7 +7,9 @@ models below 1e3, so below 1e-10 relative. A difference of formula (a missing sc
 eps) moves logits by more than 1e-7; planted ones are below. The bound lies between the two.
 """
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +21,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from conformance.engines.checkpoint import NoOracle, read
+from conformance.engines.oracle import Oracle
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine.decoder import Decoder
 from ssmspec_fast.engine.loop import Engine
@@ -90,6 +94,38 @@ def test_greedy_tokens_equal_those_of_transformers(folders: Path, name: str) -> 
     expected = load_file(folders / name / "expected.safetensors")
     results = engine.generate(PROMPTS, Settings(BUDGET))
     assert [result.tokens for result in results] == [tuple(expected[f"tokens{i}"].tolist()) for i in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "bamba", "nemotron_h", "qwen3_5", "llama", "kimi_linear"])
+def test_the_oracle_of_whole_engines_is_the_model_of_transformers(folders: Path, name: str) -> None:
+    oracle, expected = Oracle(read(folders / name)), load_file(folders / name / "expected.safetensors")
+    for i, prompt in enumerate(PROMPTS):
+        wanted = expected[f"logits{i}"]
+        assert np.max(np.abs(oracle(prompt).logits - wanted)) <= RELATIVE * np.max(np.abs(wanted))
+
+
+def test_the_oracle_reads_the_published_config_of_kimi_linear(folders: Path, tmp_path: Path) -> None:
+    """Sizes and kinds of layers in `linear_attn_config`, from 1 on, and experts only after the last dense layer."""
+    home = shutil.copytree(folders / "kimi_linear", tmp_path / "published")
+    config = json.loads((home / "config.json").read_text())
+    wanted = Oracle(read(home))(PROMPTS[0]).logits
+    heads, size = config.pop("linear_num_heads"), config.pop("linear_head_dim")
+    kinds = config.pop("layer_types")
+    del config["mlp_layer_types"]
+    lists = {f"{name}_layers": [i for i, kind in enumerate(kinds, 1) if kind.startswith(word)]
+             for name, word in (("kda", "linear"), ("full_attn", "full"))}  # fmt: skip
+    config |= {"linear_attn_config": {"num_heads": heads, "head_dim": size, **lists}, "num_experts": 8}
+    for dense in (len(kinds), 1):
+        (home / "config.json").write_text(json.dumps(config | {"first_k_dense_replace": dense}))
+        if dense == 1:
+            with pytest.raises(NoOracle, match="mixtures of experts"):
+                read(home)
+        else:
+            assert np.array_equal(Oracle(read(home))(PROMPTS[0]).logits, wanted)
+    bounded = config | {"first_k_dense_replace": 3}
+    bounded["linear_attn_config"] = config["linear_attn_config"] | {"gate_lower_bound": -5.0}
+    (home / "config.json").write_text(json.dumps(bounded))
+    assert not np.allclose(Oracle(read(home))(PROMPTS[0]).logits, wanted, rtol=1e-3)
 
 
 PLANTED = {

@@ -22,7 +22,9 @@ RUNS = (
     ("--methods=", "mamba2", "qwen3_5", "kimi_linear"),
     ("--methods=tree", "--budget=3", "llama"),
     ("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"),
-    ("--methods=", "--plant", "mamba"),
+    ("--settled", "--methods=activation replay,tree", "kimi_linear"),
+    ("--methods=", "--plant=D", "mamba"),
+    ("--settled", "--methods=joint", "--plant=gates", "kimi_linear"),
 )
 
 
@@ -55,6 +57,15 @@ def test_trees_over_the_kernels_of_attention_emit_plain_tokens(found: dict[str, 
 @pytest.mark.parametrize("method", ["activation replay", "replay buffer of two windows"])
 def test_states_behind_fused_windows_are_those_of_plain_decoding(found: dict[str, Any], method: str) -> None:
     assert found[f"mamba2, {method}"]["settled"] <= RELATIVE
+
+
+@pytest.mark.parametrize("method", ["activation replay", "tree"])
+def test_states_that_one_launch_commits_are_those_of_plain_decoding(found: dict[str, Any], method: str) -> None:
+    assert found[f"kimi_linear, {method}"]["settled"] <= RELATIVE
+
+
+def test_planted_gates_of_another_token_are_caught(found: dict[str, Any]) -> None:
+    assert found["kimi_linear, joint"]["settled"] > 100 * RELATIVE
 
 
 def test_a_planted_forgotten_argument_is_caught(found: dict[str, Any]) -> None:

@@ -9,13 +9,16 @@ from torch import Tensor
 
 from ssmspec_fast.operations import DeltaInputs, KDAParams
 from ssmspec_fast.operations import triton_recurrences as engine
+from ssmspec_kernels.kda import kda_commit, kda_tree
 from ssmspec_kernels.kda.kda_inputs import formed
 from ssmspec_ref import error_bounds as eb
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings
 from tests.kernels import test_delta_snapshots as snapshots
 from tests.kernels import test_delta_tree as trees
+from tests.kernels import test_kda_commit as commits
 from tests.kernels.delta_cases import Case, Options
+from tests.kernels.mutants import mutated
 
 FORMS = [
     Options(t=4, channel=True, raw=True, bias=True, lower=-5.0, io="bf16", spare=14),
@@ -73,6 +76,47 @@ def test_a_tree_lies_within_the_bound(o: Options) -> None:
     trees.check(SimpleNamespace(delta_tree=run), o, 1)  # type: ignore[arg-type]
 
 
+TREE_FAULTS = [("BOUNDED=lower_bound is not None", "BOUNDED=False"), ("xs += (x * tl.exp(G),)", "xs += (x,)")]
+
+
+@pytest.mark.parametrize(("old", "new"), TREE_FAULTS)
+def test_a_planted_fault_of_the_tree_kernel_is_caught(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.KDA, "branching", staticmethod(mutated(kda_tree, old, new).kda_tree))
+    with pytest.raises(AssertionError):
+        test_a_tree_lies_within_the_bound(FORMS[1])
+
+
+def committed(
+    S: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, l2_norm: bool, lower_bound: Any, **named: Any
+) -> None:
+    """What a test of the kernel calls it with, as the engine calls it: gates are projections there."""
+    params = KDAParams(named.pop("A"), named.pop("dt_bias"), l2_norm, None, 1e-6, lower_bound)
+    FAST.commit(S, DeltaInputs(k, k, v, g, beta), params, **named)
+
+
+COMMITS = [o for o in commits.CASES if o.raw]
+
+
+@pytest.mark.parametrize("o", COMMITS, ids=str)
+def test_a_commit_lies_within_the_bound(o: commits.Options) -> None:
+    commits.check(SimpleNamespace(kda_commit=committed), o)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["lower_bound", "path", "rows", "dt_bias"])
+def test_an_argument_that_a_commit_forgets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(*inputs: Tensor, **given: Any) -> None:
+        if name == "path" and given["path"] is not None:
+            given["advanced"] = (given["path"] >= 0).sum(1)
+        if name == "rows" and given["rows"] is not None:
+            given["rows"] = torch.zeros_like(given["rows"])
+        kda_commit.kda_commit(*inputs, **given | ({} if name == "rows" else {name: None}))
+
+    monkeypatch.setattr(engine, "kda_commit", forgetful)
+    o = next(o for o in COMMITS if o.path and o.drafts > 1 and o.lower is not None)
+    with pytest.raises(AssertionError):
+        test_a_commit_lies_within_the_bound(o)
+
+
 @pytest.mark.parametrize("bitwise", [False, True])
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_packed_run_lies_within_the_bound(o: Options, bitwise: bool) -> None:
@@ -111,6 +155,16 @@ def test_gates_that_are_formed_before_a_kernel_lie_within_the_bound(o: Options) 
     assert formed(inputs.g, inputs.beta, None, None, None) == (inputs.g, inputs.beta)
 
 
+def test_gates_are_formed_before_a_kernel_only_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(*_: Any) -> Any:
+        raise ArithmeticError
+
+    monkeypatch.setattr(engine, "formed", unexpected)
+    test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[2])
+    with pytest.raises(ArithmeticError):
+        test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[0])
+
+
 @pytest.mark.parametrize("wrong", ["clamped", "no bound", "another sign"])
 def test_planted_gates_are_caught(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A softplus that is clamped at the bound, the gate without one, and A taken as its negative."""
@@ -122,4 +176,4 @@ def test_planted_gates_are_caught(wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(engine, "formed", planted)
     with pytest.raises(AssertionError):
-        test_a_tree_lies_within_the_bound(FORMS[1])
+        test_a_packed_run_lies_within_the_bound(FORMS[1], bitwise=False)

@@ -29,8 +29,7 @@ def test_every_kernel_has_a_check_and_every_check_a_name() -> None:
 
     kernels = {entry.kernel for entry in catalogue.entries()}
     inside = {"ssd_flush", "delta_flush", "commit_halves", "commit_window"}  # judged with what they serve
-    waiting = {"kda_scan", "kda_snapshots", "kda_commit"}  # without a check yet: docs/evidence/not-tested.md says so
-    assert kernels - inside == {check.kernel for check in CHECKS.values()} - inside | waiting
+    assert kernels - inside == {check.kernel for check in CHECKS.values()} - inside
     assert homes().keys() > {check.kernel for check in CHECKS.values()}
     assert len(CHECKS) == len(model_shapes.checks(PLAN))
 
@@ -85,6 +84,10 @@ def an_input(S: Any, x: Any = None, *_: Any, **rest: Any) -> None:
     given[0] += 1
 
 
+def of_a_layer(S: Any, *_: Any, slots: Any, **__: Any) -> None:
+    S[-1, slots[0].long()] *= 1.001
+
+
 CHANGES: tuple[Any, ...] = (last_head, unwritten, padding, beside, other_slot, state, an_input)
 FAULTS: list[tuple[str, str, Any]] = [
     *(("ssd_scan", "ssd_scan/tiny/T=5/b3", change) for change in CHANGES),
@@ -93,6 +96,13 @@ FAULTS: list[tuple[str, str, Any]] = [
     ("ssd_buffered_step", "ssd_buffered_step/tiny/L=5/b3", last_head),
     ("ssd_tree_scan", "ssd_tree_scan/tiny/T=7/b3", last_head),
     ("delta_tree", "delta_tree/tiny/T=7/b3", other_slot),
+    ("kda_scan", "kda_scan/tiny by channel/T=5/b3", last_head),
+    ("kda_snapshots", "kda_snapshots/tiny by channel/T=6/b3", other_slot),
+    ("kda_tree", "kda_tree/tiny by channel/T=7/b3", unwritten),
+    ("kda_commit", "kda_commit/tiny by channel/T=5/b3", of_a_layer),
+    ("delta_buffered", "delta_buffered/tiny by channel/T=3 L=7/b3", state),
+    ("delta_chunked", "delta_chunked/tiny by channel/T=5 verify/b3", unwritten),
+    ("ssd_commit", "ssd_commit/tiny/tree of 7/b3", of_a_layer),
     ("ssd_gated", "ssd_gated/tiny/T=1/b3", last_head),
     ("ssd_gated_window", "ssd_gated_window/tiny/T=5/b3", last_head),
 ]  # fmt: skip
@@ -105,6 +115,31 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
         return after(change)(found) if module == kernel and function is None else found
 
     for family in (ssd, ssd_gated, rings, inputs, tokens, projections):
+        monkeypatch.setattr(family, "launcher", launcher)
+    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
+    assert not verdict.passed
+    assert verdict.message.startswith("AssertionError")
+
+
+@pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if c.kernel.startswith("kda")])
+def test_gates_without_their_lower_bound_are_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def launcher(module: str, function: str | None = None) -> Any:
+        found = call.launcher(module, function)
+        return lambda *args, **given: found(*args, **given | {"lower_bound": None})
+
+    monkeypatch.setattr(ssd, "launcher", launcher)
+    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
+    assert not verdict.passed
+    assert verdict.message.startswith("AssertionError")
+
+
+@pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if "by channel" in n and c.kernel.startswith("delta")])
+def test_gates_of_another_channel_are_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def launcher(module: str, function: str | None = None) -> Any:
+        found = call.launcher(module, function)
+        return (lambda *args, **given: found(*args, **given | {"g": given["g"].roll(1, -1)})) if function is None else found
+
+    for family in (ssd, rings):
         monkeypatch.setattr(family, "launcher", launcher)
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed

@@ -43,7 +43,7 @@ def adapter() -> Adapter:
     import torch  # noqa: F401
     import transformers
 
-    subjects = (*map(layer, FAMILIES), *FUNCTIONS, *map(convolution, short_conv.FAMILIES))
+    subjects = (*map(layer, FAMILIES), *FUNCTIONS, *map(convolution, short_conv.LAYERS))
     elsewhere = tuple(Subject(name, {}, {"layer": reason}) for name, reason in ELSEWHERE.items())
     homepage = "https://github.com/huggingface/transformers/issues"
     return Adapter("transformers", transformers.__version__, subjects + elsewhere, homepage)
@@ -56,19 +56,20 @@ def layer(family: Family) -> Subject:
     capabilities = {name: Capability(partial(CachedLayer, family), contract, family.limits) for name in LAYER}
     recording = partial(CachedLayer, family, recording=True)
     capabilities["layer.rollback"] = Capability(recording, contract, family.limits)
-    absent = dict.fromkeys(("conv", "selective", "ssd", "delta"), INSIDE)
+    absent = dict.fromkeys(("conv", "selective", "ssd", "delta", "shortconv"), INSIDE)
     return Subject(family.name, capabilities, absent)
 
 
-def convolution(family: str) -> Subject:
-    """A layer that consists of a convolution only."""
-    scan, step = partial(short_conv.scan, family), partial(short_conv.step, family)
-    capabilities = {
-        "conv.step": Capability(step, SEQUENTIAL, ACTIVATED_OFF),
-        "conv.scan": Capability(scan, SEQUENTIAL, ACTIVATED_OFF),
-    }
-    absent = {"conv.scan_masked": "padding enters the window as zeros", "layer": "no recurrence"}
-    return Subject(family, capabilities, absent)
+def convolution(name: str) -> Subject:
+    """A layer that consists of a short convolution, with its operations as a convolution unless it has biases."""
+    family = short_conv.LAYERS[name]
+    run = partial(short_conv.CachedShortConv, family)
+    capabilities = {operation: Capability(run, SEQUENTIAL, family.limits) for operation in LAYER}
+    capabilities["layer.rollback"] = Capability(partial(run, recording=True), SEQUENTIAL, family.limits)
+    if name in short_conv.FAMILIES:
+        for operation, alone in (("conv.step", short_conv.step), ("conv.scan", short_conv.scan)):
+            capabilities[operation] = Capability(partial(alone, name), SEQUENTIAL, ACTIVATED_OFF)
+    return Subject(name, capabilities, {"conv": "padding enters the window as zeros", "shortconv": INSIDE})
 
 
 NO_TREE = "no tree"

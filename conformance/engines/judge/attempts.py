@@ -135,7 +135,7 @@ class Attempts:
                     found.count(self.name, law, outcome)
         if outcome == "differs" and finding is not None:
             others = [ids for ids in whole if ids[: len(request.ids)] != request.ids]
-            yield finding, explained(oracle, finding, others) if oracle is not None and not count else ""
+            yield finding, explained(oracle, finding, others, self.options.chunk) if oracle is not None and not count else ""
         if (
             self.drafter is not None
             and outcome == "passed"
@@ -157,7 +157,8 @@ class Attempts:
                 found.count(self.name, DRAFTED, "passed" if nothing is None else "differs")
                 self.zero = self.zero or nothing
             if wrong is not None and not any(f.law == "log-probabilities" for f in found.failures):
-                yield wrong, "" if count else explained(oracle, wrong, [ids for ids in whole if ids != request.ids])
+                others = [ids for ids in whole if ids != request.ids]
+                yield wrong, "" if count else explained(oracle, wrong, others, self.options.chunk)
 
     def prompts(self, schedule: Schedule) -> list[tuple[Ask, tuple[int, ...]]]:
         """The requests of a schedule in order, each with its whole prompt."""

@@ -2,13 +2,14 @@
 
 from ssmspec_ref.registry import Derived, Registry
 
-from . import delta, selective, ssd
+from . import delta, selective, shortconv, ssd
 
 RECURRENCES = Registry(
     "recurrence of the suite",
     ssd.RECURRENCE,
     selective.RECURRENCE,
     delta.RECURRENCE,
+    shortconv.RECURRENCE,
 )
 KINDS = Derived(lambda: {kind.name: kind for recurrence in RECURRENCES.values() for kind in recurrence.layers})
 """The kinds of layers."""

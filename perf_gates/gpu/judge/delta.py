@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -64,6 +64,8 @@ class Layer(SSDLayer):
 
     name: str = "delta"
     u: str = "fp32"
+    by_channel: ClassVar[bool] = False
+    """Whether a head has a decay for each key channel, or one."""
 
     def __post_init__(self) -> None:
         call, (_, h, k, v) = self.call, self.sizes
@@ -80,7 +82,7 @@ class Layer(SSDLayer):
     def window(self, t: int) -> dict[str, Tensor]:
         g, h, k, v = self.sizes
         q, key, value = self.call.beside(self.b, t, (g, k), (g, k), (h, v))
-        gate, beta = self.call.beside(self.b, t, (h,), (h,))
+        gate, beta = self.call.beside(self.b, t, (h, k) if self.by_channel else (h,), (h,))
         return {"q": q, "k": key, "v": value, "g": gate, "beta": beta}
 
     def blank(self, t: int) -> Tensor:
@@ -91,14 +93,18 @@ class Layer(SSDLayer):
         group = self.heads // (self.sizes[1] // self.sizes[0])
         by = {"q": group, "k": group, "v": self.heads, "g": self.heads, "beta": self.heads}
         rows = self.rows if rows is None else rows
-        dead = np.isnan(pulled(tensors["g"], rows, self.heads))
+        dead = np.isnan(pulled(tensors["beta"], rows, self.heads))
         found = {name: np.nan_to_num(pulled(tensors[name], rows, by[name])) for name in by}
         c = self.contract()
         A, bias = (eb.exact(pulled(self.given[name], self.heads), c) for name in ("A", "dt_bias"))
-        gate, beta = A * eb.softplus(eb.exact(found["g"], c) + bias), eb.sigmoid(eb.exact(found["beta"], c))
-        gate, beta = gate.where(~dead), beta.where(~dead)
+        gate, beta = self.decay(A, eb.exact(found["g"], c) + bias), eb.sigmoid(eb.exact(found["beta"], c))
+        gate, beta = gate.where(~dead[..., None] if self.by_channel else ~dead), beta.where(~dead)
         window = DeltaWindow(found["q"], found["k"], found["v"], gate.value, beta.value)
         return window, {"g": gate.error, "beta": beta.error}
+
+    def decay(self, A: Approx, a: Approx) -> Approx:
+        """A token's log decay."""
+        return A * eb.softplus(a)
 
     def contract(self, **changes: Any) -> NumericContract:
         return declared(io=self.form, **({"ring": self.u} if self.u != "fp32" else {}), **changes)
@@ -115,9 +121,12 @@ class Layer(SSDLayer):
     def ring(self, capacity: int) -> Any:
         """An empty ring, NaN in every entry, with a different origin for each row."""
         (g, h, k, v), call, s = self.sizes, self.call, len(self.S)
+        gate = (h, k) if self.by_channel else (h,)
         entries = (
-            call.blank(s, capacity, h, v, form=self.u), call.blank(s, capacity, g, k), call.blank(s, capacity, h, form="fp32")
-        )  # fmt: skip
+            call.blank(s, capacity, h, v, form=self.u),
+            call.blank(s, capacity, g, k),
+            call.blank(s, capacity, *gate, form="fp32"),
+        )
         return launcher("delta_ring", "Ring")(*entries, call.ints(call.rng.integers(0, capacity, s)), call.ints(np.zeros(s)))
 
     def flush(self, ring: Any) -> None:

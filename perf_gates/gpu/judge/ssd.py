@@ -10,6 +10,7 @@ import torch
 from perf_gates.static.shapes import SSD
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.records import along
+from ssmspec_ref.shapes import Array
 
 from .call import Call, Check, Plan, accepted, ancestors, finite, launcher, masks, poisoned, pulled, trees, within
 from .rings import Tokens, buffered, row, steps
@@ -122,29 +123,38 @@ def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer
     return used
 
 
-def commit(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False) -> float:
+def commit(call: Call, sizes: Any, b: int, t: int, branching: bool = False, family: Any = Layer) -> float:
     """Commits the accepted tokens of a window or tree to the states of two layers, which the window only read."""
-    layer, used = Layer(call, sizes, b), 0.0
+    layer, used = family(call, sizes, b), 0.0
     windows, S, start = [layer.window(t) for _ in range(2)], torch.stack([layer.S] * 2), layer.state()
     mask = masks(call, b, t, branching)
     path, advanced = accepted(call, mask)
     for tokens in windows:
         poisoned(call, tokens, mask)
-    inputs = {name: torch.stack([tokens[name] for tokens in windows]) for name in ("x", "dt", "B")}
+    inputs = {name: torch.stack([tokens[name] for tokens in windows]) for name in layer.entering}
     given = {name: torch.stack([layer.given[name]] * 2) for name in ("A", "dt_bias")} | {"slots": layer.slots}
-    how = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
-    with call.keeping({"S": (slice(None), layer.own)}, S=S, **inputs, **given, **how):
-        launcher("ssd_commit")(S, **inputs, **given, **how)
+    given |= {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
+    bound = {name: layer.given[name] for name in ("lower_bound",) if name in layer.given}
+    with call.keeping({"S": (slice(None), layer.own)}, S=S, **inputs, **given):
+        launcher(f"{layer.name}_commit")(S, **inputs, **given, **bound)
     for moved, tokens in zip(S, windows, strict=True):
         found, window = pulled(moved, layer.at.cpu().numpy(), layer.heads, axis=1), layer.judged(tokens)
         for i, b_i in enumerate(layer.rows):
             if not advanced[b_i]:
                 assert np.array_equal(found[i], start[i]), "a state changed although nothing was accepted"
                 continue
-            took = along(row(window, i)[0], path[b_i : b_i + 1, : advanced[b_i]])
-            _, state = layer.scan(start[i : i + 1], took, {}, order="output_only")
+            took = along_path(row(window, i), path[b_i : b_i + 1, : advanced[b_i]])
+            _, state = layer.scan(start[i : i + 1], *took, order=layer.committing)
             used = max(used, within("S", found[i : i + 1], state))
     return used
+
+
+def along_path(tokens: Tokens, path: Array) -> Tokens:
+    """The tokens of a path, and the errors of their fields."""
+    window, errors = tokens
+    return along(window, path), {
+        name: np.take_along_axis(e, path.reshape(path.shape + (1,) * (e.ndim - 2)), 1) for name, e in errors.items()
+    }
 
 
 def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, windows: int = 3, io: str = "bf16") -> float:

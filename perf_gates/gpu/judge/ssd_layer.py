@@ -1,7 +1,7 @@
 """A layer of SSD: parameters, pooled states and windows on the device, and the sampled heads as arguments for the oracle."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,6 +31,10 @@ class Layer:
     name: str = "ssd"
     io: str = "bf16"
     given: dict[str, Any] = field(default_factory=dict)
+    entering: ClassVar[tuple[str, ...]] = ("x", "dt", "B")
+    """What of a token enters a state."""
+    committing: ClassVar[Any] = "output_only"
+    """The order in which a commit computes."""
 
     @property
     def form(self) -> Storage:

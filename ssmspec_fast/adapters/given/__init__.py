@@ -2,11 +2,12 @@
 
 from ssmspec_ref.registry import Registry
 
-from . import delta, selective, ssd
+from . import delta, selective, shortconv, ssd
 
 GIVEN = Registry(
     "recurrence of the engine's adapters",
     ssd.KIND,
     selective.KIND,
     delta.KIND,
+    shortconv.KIND,
 )

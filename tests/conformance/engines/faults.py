@@ -469,3 +469,23 @@ def a_decay_that_was_dropped(config: dict[str, Any], weights: dict[str, Any]) ->
     for name in weights:
         if name.endswith("A_log"):
             weights[name] = weights[name] * 0 - 30
+
+
+@converted("kimi_linear")
+def one_decay_for_a_head(config: dict[str, Any], weights: dict[str, Any]) -> None:
+    """A converter to kernels with a decay per head: the mean over its key channels."""
+    heads = config["linear_num_heads"]
+    for name in weights:
+        if name.endswith(("f_b_proj.weight", "dt_bias")):
+            rows = weights[name].view(heads, config["linear_head_dim"], -1)
+            weights[name] = rows.mean(1, keepdim=True).expand_as(rows).reshape(weights[name].shape).contiguous()
+
+
+@converted("kimi_linear")
+def scores_scaled_without_the_shared_key(config: dict[str, Any], weights: dict[str, Any]) -> None:
+    """A head's own channels in place of all: the queries of latent attention are that much larger."""
+    own, shared = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    for name in weights:
+        if "kv_a_layernorm" in name:
+            queries = name.replace("kv_a_layernorm", "q_proj")
+            weights[queries] = weights[queries] * ((own + shared) / own) ** 0.5

@@ -1,6 +1,6 @@
 """Faults planted in other engines by patching their Python, each caught and named by the judge; nothing is rebuilt.
 
-python -m tests.conformance.engines.peers --engine mlx|transformers --python ENGINE [--fault NAME]
+python tests/conformance/engines/peers.py --engine mlx|transformers --python ENGINE [--fault NAME]
 
 The plain output comes from the engine without the fault, except for a fault that makes it another model. Exits with 1 if a
 fault is missed, or is named otherwise.
@@ -20,6 +20,8 @@ from conformance.engines.laws import SAME
 from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
+SHRINKING = 30.0
+"""Seconds to spend on shrinking a failure."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
     target, drafter = pair(planted.family, folder)
     options = {planted.configuration: cli.configurations(drafter, cli.Tier.smoke, "float32")[planted.configuration]}
     plain = wrong if planted.another_model else right
-    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None)
+    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None, SHRINKING)
 
 
 def missed(planted: Planted, found: Found) -> str:

@@ -32,7 +32,7 @@ Answers = dict[str, dict[tuple[tuple[int, ...], float, int], tuple[int, ...]]]
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     folder = tmp_path_factory.mktemp("small")
-    return {family: small.pair(family, folder) for family in ("mamba2", "llama", "bamba", "qwen3_5")}
+    return {family: small.pair(family, folder) for family in ("mamba2", "llama", "bamba", "qwen3_5", "kimi_linear")}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,8 @@ WORDS = {
     "norms_rounded_to_bf16": "norms rounded to bf16",
     "rotary_positions_of_the_whole_head": "rotary positions of 1 of a head",
     "a_decay_that_was_dropped": "a decay that was dropped",
+    "one_decay_for_a_head": "one decay for all key channels of a head",
+    "scores_scaled_without_the_shared_key": "latent attention scaled by a head's own channels",
 }
 
 
@@ -115,11 +117,12 @@ def test_the_page_tells_how_many_faults_are_planted() -> None:
     assert f"plants {len(FAULTS) + len(CONVERTED)} faults" in page
 
 
+@pytest.mark.parametrize("family", ["mamba2", "kimi_linear"])
 @pytest.mark.parametrize("configuration", ["model-3"])
 def test_our_engine_is_lossless_and_the_model_of_its_checkpoint(
-    configuration: str, pairs: dict[str, tuple[Path, Path]]
+    configuration: str, family: str, pairs: dict[str, tuple[Path, Path]]
 ) -> None:
-    found = judged(pairs["mamba2"], configuration, 3, True)
+    found = judged(pairs[family], configuration, 3, True)
     assert not found.red, found.failures
     assert found.outcome("plain", "tokens") == found.outcome("plain", "log-probabilities") == "passed"
     assert found.outcome(configuration, "speculation") == found.outcome(configuration, "drafter followed") == "passed"

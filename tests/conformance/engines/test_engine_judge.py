@@ -156,6 +156,20 @@ def test_a_configuration_that_the_user_named_and_the_engine_refuses_is_not_green
     assert "cache: refused: no cache" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_table_in_a_file_or_a_pipe_is_as_wide_as_its_names(terminal: bool) -> None:
+    """A terminal of 40 columns wraps it."""
+    found = Found()
+    configurations = [f"configuration-{n}" for n in range(9)]
+    for name in configurations:
+        found.count(name, "log-probabilities of drafted tokens", "passed")
+    console = Console(file=StringIO(), width=40, force_terminal=terminal)
+    show(console, {"model": found})
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    for name in (*configurations, "log-probabilities of drafted tokens"):
+        assert (name in said) is not terminal
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,0 +1,70 @@
+"""The short convolution (LFM2): one token, several tokens, tokens with no-ops, a tree."""
+
+from ssmspec_ref import error_bounds, shortconv
+from ssmspec_ref.layers.mixer import MixerInputs
+from ssmspec_ref.layers.shortconv import ShortConvGates, ShortConvMixer, mixer_of
+from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
+
+from ...judge.draw import Draw
+from ..kinds.shortconv import KINDS
+from ..production import EDGES, LONGER, every, lengths, rows, tiles
+from ..specification import Further
+from .recurrence import Recurrence
+
+BASE = {"b": 2, "t": 7, "d": 5, "q": 2}
+ROWS = (
+    {"t": 1},
+    {"d": 1, "q": 1},
+    {"q": 4, "t": 2},
+    {"b": 1, "t": 65},
+    {"b": 5, "t": 2, "q": 3},
+    {"d": 33, "q": 3},
+    {"d": 3, "q": 3},
+)
+"""Fewer tokens than columns, as many, and more; a square state, whose transpose has the same shape."""
+TILES: tuple[Further, ...] = (
+    ({"d": 130, "t": 3}, {}, "gentle"),
+    ({"b": 17, "t": 2}, {}, "gentle"),
+    ({"b": 1, "d": 260, "t": 2}, {}, "gentle"),
+    ({"b": 65, "d": 2, "t": 2}, {}, "gentle"),
+)
+"""More than one tile of channels and of rows, the largest too."""
+FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"))
+TINY = {"d": 2, "q": 2}
+NARROW = (1, 2, 3, 4, 5, 6, 7) * 2
+PRODUCTION: tuple[Further, ...] = (
+    *(({"b": 1, "t": 2, "d": d, "q": q}, {}, "gentle") for d, q in zip(EDGES, NARROW, strict=False)),
+    *rows({**TINY, "t": 2}),
+    ({"b": 1, "t": 2, "d": 2048}, {}, "gentle"),
+)
+"""The last has the channels of LFM2-1.2B."""
+RUNS: tuple[Further, ...] = tuple(lengths(TINY))
+DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({"q": 2}, ("d", "b")), *tiles("d", "q", {}, (1, 2, 3, 4, 7, 8)))
+OPTIONS = {"bias": ("off", "on")}
+SOURCES = {
+    "": "arXiv:2511.23404 (LFM2, the gated short convolution)",
+    "bias": "conv_bias of transformers' Lfm2Config",
+    "live": "Snakes and Ladders, section 3.1",
+    "tree": "STree, section 3",
+}
+
+
+def params(draw: Draw) -> ShortConvParams:
+    d, width = draw.sizes["d"], draw.sizes["q"] + 1
+    return ShortConvParams(draw.array("taps", (d, width), width**-0.5), draw.normal("bias", "d") if draw.on("bias") else None)
+
+
+def window(draw: Draw) -> ShortConvWindow:
+    return ShortConvWindow(*(draw.normal(name, "b t d") for name in ("B", "C", "x")))
+
+
+def alone(window: ShortConvWindow, params: ShortConvParams) -> tuple[ShortConvMixer, MixerInputs]:
+    """A layer whose convolution of no channels has no inputs."""
+    return mixer_of(params), MixerInputs(window.x[..., :0], ShortConvGates(window.B, window.C, window.x))
+
+
+RECURRENCE: Recurrence = Recurrence(
+    "shortconv", shortconv, error_bounds.shortconv, window, params, "b d q", ("y", "b t d"),
+    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS, alone=alone, grouped=({"d": 1, "q": 1}, {"q": 4}),
+    largest=TILES[2:], tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+)  # fmt: skip

@@ -1,0 +1,43 @@
+"""A wrong state is explained at the token where it was lost: near the first wrong token, or between two chunks before it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.engines.checkpoint import read
+from conformance.engines.diagnosis import explained
+from conformance.engines.laws import Finding
+from conformance.engines.oracle import Oracle
+from conformance.engines.protocol import Request
+from conformance.engines.small import make
+
+PROMPT = (42,) * 16 + (31, 16)
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    return Oracle(read(make("mamba2", tmp_path_factory.mktemp("small") / "mamba2")))
+
+
+def lost(oracle: Oracle, at: int) -> Finding:
+    """The log-probability of a run whose recurrent states were set to 0 after so many tokens."""
+    states = [replace(state, S=0 * state.S) for state in oracle.states(oracle.forward(PROMPT[:at]), at)]
+    logits = oracle.forward(PROMPT[at:], states, at).logits[-1]
+    token = int(logits.argmax())
+    came, right = (float(x[token] - np.logaddexp.reduce(x)) for x in (logits, oracle.forward(PROMPT).logits[-1]))
+    assert abs(came - right) > 1e-3
+    return Finding("", Request(ids=PROMPT, most=1), 0, right, came, abs(came - right), 1e-4, answer=(token,))
+
+
+@pytest.mark.parametrize(
+    ("at", "chunk", "why"),
+    [
+        (15, None, "explained by a state that was not kept"),
+        (8, 8, "explained by a state that was not kept"),
+        (8, None, "no rewritten oracle explains it"),
+        (9, 8, "no rewritten oracle explains it"),
+    ],
+)
+def test_a_lost_state_is_explained_where_it_was_lost(oracle: Oracle, at: int, chunk: int | None, why: str) -> None:
+    assert explained(oracle, lost(oracle, at), [], chunk) == why
