@@ -28,7 +28,7 @@ HOISTED = ("            tiles, v_t = _load_tile(\n", "            tiles_next, v_
 """A tile that is asked for and not taken, as if a program had only one: nothing is carried from turn to turn."""
 UNORDERED = ("            tl.debug_barrier()\n", "            pass\n")
 """Nothing keeps the tile in front of the rows of the window."""
-CRAMPED = ("return 128 if hopper", "return 96 if hopper")
+CRAMPED = ('return H200["delta_apply"]["registers"] if hopper', "return 96 if hopper")
 """So few registers that a tile does not fit beside what it is multiplied by."""
 REVERSED = (
     "(w * 16 + r * 2)[:, None] + tl.arange(0, 2)[None, :]",

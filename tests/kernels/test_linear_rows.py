@@ -87,7 +87,7 @@ def test_a_row_is_summed_in_one_order_whatever_its_batch_and_early_or_not() -> N
 @pytest.mark.parametrize("change", ["256 if early else 512", "512 if m <= 16 else 256"])
 def test_a_planted_order_of_its_own_is_caught(change: str) -> None:
     with pytest.raises(AssertionError):
-        check_order(mutated(module, "return 32, 512,", f"return 32, {change},"))
+        check_order(mutated(module, 'return outputs, row["narrow_block_k"],', f"return outputs, {change},"))
 
 
 def test_a_row_has_the_same_bits_in_the_tile_of_an_early_start() -> None:

@@ -103,9 +103,12 @@ def test_programs_of_many_rows_own_whole_heads() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return 64, triton.cdiv(p, 64) * 64", "return 64, triton.cdiv(p, 63) * 64"),
-        ("return 64, triton.cdiv(p, 64) * 64", "return 63, triton.cdiv(p, 64) * 64"),
-        ("return 16, triton.cdiv(p, 16) * 16", "return 16, triton.cdiv(p, 16) * 15"),
+        ('triton.cdiv(p, block) * block, run, row["warps"]', 'triton.cdiv(p, 63) * block, run, row["warps"]'),
+        (
+            'return block, triton.cdiv(p, block) * block, run, row["warps"]',
+            'return 63, triton.cdiv(p, block) * block, run, row["warps"]',
+        ),
+        ("triton.cdiv(p, block) * block, run, 1", "triton.cdiv(p, block) * 15, run, 1"),
     ],
 )
 def test_planted_tiles_of_other_programs_are_caught(old: str, new: str) -> None:
