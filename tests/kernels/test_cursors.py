@@ -65,8 +65,8 @@ def check_all_cursors(module: ModuleType) -> None:
 
 CURSOR_FAULTS = [
     ("took &= slot >= 0", "took &= slot > 0"),
-    ("past + 2 * WINDOW > CAPACITY", "past + WINDOW > CAPACITY"),
-    ("past + 2 * WINDOW > CAPACITY", "past + 2 * WINDOW >= CAPACITY"),
+    ("held + 2 * WINDOW > CAPACITY", "held + WINDOW > CAPACITY"),
+    ("held + 2 * WINDOW > CAPACITY", "held + 2 * WINDOW >= CAPACITY"),
     ("(start + past) % CAPACITY", "(start + past) & (CAPACITY - 1)"),
     ("tl.where(due, new, past + new)", "tl.where(due, 0, past + new)"),
     ("took &= slot >= 0", "slot = tl.maximum(slot, 0)"),
