@@ -53,7 +53,6 @@ REASONS = {
     "blocks": "pages, blocks and pools of a cache, and their tables: caches come as rows of slots",
     "batches": "how an engine tracks its batches and captured graphs: operations get live rows only",
     "bounds": "reads and writes outside an array, and races: watched in Triton's interpreter, for our kernels only",
-    "range": "offsets past 2^31 elements: no input is that large; the tests of our kernels place slots there",
     "devices": "shards and stages on several devices: every operation runs on one",
     "drafter": "the cache and the length of a draft model: drafts are given",
     "rows": "settings that differ from row to row: one setting is for all rows",

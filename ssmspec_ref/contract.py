@@ -314,7 +314,7 @@ class Capability:
     `life.states` is `run(mixer, slots, block) -> States`, and with the option `ranks` `run(mixer, slots, block, ranks)`.
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
     of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit. Options of `ASKED` are tested only if the
-    limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned.
+    limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned; with `slots=far` a `slots.FarPool`.
 
     Raises: ParameterError for an unknown law, and for any law if the state is rounded at random.
     """

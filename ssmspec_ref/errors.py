@@ -56,6 +56,10 @@ class SlotError(ArgumentError):
     """A slot that occurs twice in one batch, or lies outside the pool."""
 
 
+class NoRoom(SpecError, MemoryError):
+    """Addresses that the system does not give, or memory that it takes although nothing is written to it."""
+
+
 class ProbabilityError(ArgumentError):
     """A row that is not a probability distribution."""
 

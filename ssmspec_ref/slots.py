@@ -3,20 +3,35 @@
 Each row gives its slot; a negative slot is padding, which reads zeros and writes nothing. Slot 0 is an ordinary slot. A pool
 is an array, or a record of arrays, with the slots as its first axis.
 
+Slots may lie 2^31 elements apart (`far`), over memory that is taken only where it is written. An offset in such a pool does
+not fit 32 bits, where 2 * 2^31 is 0: what forms an offset there reads another place.
+
 Source: the padding is mamba-ssm's (a negative index); engines that reserve slot 0 for padding declare so.
 """
 
+import math
+import mmap
+import sys
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike
 
 from .checks import checked
-from .errors import PrecisionError, ShapeMismatch, SlotError
+from .errors import NoRoom, PrecisionError, ShapeMismatch, SlotError
 from .records import Record, arrays, each
 from .shapes import Array, Slots
 
 T = TypeVar("T")
+
+APART = 1 << 31
+"""Elements from one slot to the next in a pool that is far apart."""
+GIB = 1 << 30
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE of Linux (asm-generic/mman.h), which the module mmap names from Python 3.13 on: no memory is set aside. The
+mapping is shared, since a limit of private memory (RLIMIT_DATA) counts addresses."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,38 @@ class Pool(Record):
     def written(self, rows: Array) -> Array:
         """The pool after the rows have written: all else is unchanged, bit for bit."""
         return put(self.states, self.write, rows)
+
+
+@dataclass(frozen=True)
+class FarPool(Pool):
+    """A pool whose slots lie 2^31 elements apart where an implementation gets it (`far`): its states have that stride.
+
+    The pool that is returned must have it too, so that it is seen that such offsets were formed.
+    """
+
+
+def far(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
+    """Zeros of a shape, each slot 2^31 elements after the one before.
+
+    Takes (slots - 1) 2^31 elements of addresses, and of memory what is written, in pages.
+    Raises: NoRoom if the system does not give so many addresses, or a slot has more than 2^31 elements.
+    """
+    row, kind = math.prod(shape[1:]), np.dtype(dtype)
+    if row > APART:
+        raise NoRoom(f"a slot has {row} elements, more than the {APART} between two; give a smaller shape")
+    size = ((shape[0] - 1) * APART + max(row, 1)) * kind.itemsize
+    try:
+        held = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NO_RESERVE)
+    except (OSError, ValueError, OverflowError, MemoryError, AttributeError) as error:
+        told = f"{size / GIB:.3g} GiB of addresses are needed, and the system does not give them ({error})"
+        raise NoRoom(f"{told}; allow it to overcommit memory, or raise the limit of addresses (ulimit -v)") from error
+    inner = np.empty(shape[1:], kind).strides
+    return as_strided(np.frombuffer(held, kind, 1), shape, (APART * kind.itemsize, *inner))
+
+
+def is_far(a: Array) -> bool:
+    """Whether the slots of a pool are 2^31 elements apart."""
+    return a.ndim > 0 and abs(a.strides[0]) >= APART * a.itemsize
 
 
 def take(pool: T, slots: Slots) -> T:

@@ -23,8 +23,10 @@ from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.mixer import DeltaMixer, SelectiveMixer, SSDMixer
 from ssmspec_ref.layers.norm import GatedNorm, Norm
 from ssmspec_ref.layers.rotary import frequencies
+from ssmspec_ref.layers.shortconv import ShortConvLayer, mixer_of
 from ssmspec_ref.selective import SelectiveParams
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.shortconv import ShortConvParams
 from ssmspec_ref.ssd import SSDParams
 
 from ..errors import ConformanceError
@@ -336,6 +338,28 @@ def _kda(w: Tensors, p: str, heads: int, size: int, eps: float, bound: float | N
     return DeltaLayer(mixer, *maps, A, bias, norm, w.linear(f"{p}.o_proj"), lower_bound=bound)
 
 
+def lfm2(c: dict[str, Any], w: Tensors) -> Weights:
+    """The layers are those of `layer_types`; the MLP is down w2, gate w1, up w3."""
+    c = {"tie_word_embeddings": True} | c
+    eps, heads = c.get("norm_eps", 1e-5), c["num_attention_heads"]
+    params, blocks = turned(c, c["hidden_size"] // heads), []
+    for i, kind in enumerate(c["layer_types"]):
+        p = f"model.layers.{i}"
+        layer: Any
+        if kind == "conv":
+            taps = w[f"{p}.conv.conv.weight"][:, 0], w.found.get(f"{p}.conv.conv.bias")
+            in_proj, out_proj = (w.linear(f"{p}.conv.{name}_proj") for name in ("in", "out"))
+            layer = ShortConvLayer(mixer_of(ShortConvParams(*taps)), in_proj, out_proj)
+        else:
+            q, k, v, out = (w.linear(f"{p}.self_attn.{name}_proj") for name in ("q", "k", "v", "out"))
+            q_norm, k_norm = (w.norm(f"{p}.self_attn.{name}_layernorm", eps) for name in "qk")
+            layer = Attention(params, q, k, v, out, heads, c["num_key_value_heads"], q_norm, k_norm)
+        gate, down, up = (w.linear(f"{p}.feed_forward.w{number}") for number in (1, 2, 3))
+        norms = w.norm(f"{p}.operator_norm", eps), w.norm(f"{p}.ffn_norm", eps)
+        blocks.append(Block(norms[0], layer, norms[1], MLP(up, down, gate)))
+    return _whole(c, w, ("model.embed_tokens", "model.embedding_norm"), blocks, eps)
+
+
 FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "mamba": mamba1,
     "mamba2": mamba2,
@@ -344,4 +368,5 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "qwen3_5_text": qwen3_5,
     "llama": llama,
     "kimi_linear": kimi_linear,
+    "lfm2": lfm2,
 }

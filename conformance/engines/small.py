@@ -77,6 +77,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **COMMON, **ATTENTION, "model_type": "llama", "architectures": ["LlamaForCausalLM"], "head_dim": 32,
         "mlp_bias": False, "rope_parameters": ROPE,
     },
+    "lfm2": {
+        **{name: value for name, value in COMMON.items() if name != "hidden_act"},
+        "model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention", "conv"],
+        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 96, "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 3, "conv_bias": False, "norm_eps": 1e-5, "max_position_embeddings": 1024, "rope_parameters": ROPE,
+    },
 }  # fmt: skip
 Shapes = Iterator[tuple[str, tuple[int, ...], str]]
 """Name, shape and how it is drawn."""
@@ -150,9 +156,37 @@ def mlp_block(p: str, c: dict[str, Any]) -> Shapes:
         yield f"{p}.{name}_proj.weight", (sizes[shape[0]], sizes[shape[1]]), "matrix"
 
 
+def lfm2(c: dict[str, Any]) -> Shapes:
+    """Every tensor of a checkpoint of LFM2."""
+    width, size = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
+    keys = c["num_key_value_heads"] * size
+    yield "model.embed_tokens.weight", (c["vocab_size"], width), "embedding"
+    for i, kind in enumerate(c["layer_types"]):
+        p = f"model.layers.{i}"
+        if kind == "conv":
+            yield f"{p}.conv.conv.weight", (width, 1, c["conv_L_cache"]), "filter"
+            yield f"{p}.conv.in_proj.weight", (3 * width, width), "matrix"
+            yield f"{p}.conv.out_proj.weight", (width, width), "matrix"
+        else:
+            for name, rows in (("q_proj", width), ("k_proj", keys), ("v_proj", keys), ("out_proj", width)):
+                yield f"{p}.self_attn.{name}.weight", (rows, width), "matrix"
+            for name in "qk":
+                yield f"{p}.self_attn.{name}_layernorm.weight", (size,), "one"
+        inner = c["intermediate_size"]
+        for name, sizes in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):
+            yield f"{p}.feed_forward.{name}.weight", sizes, "matrix"
+        for name in ("operator", "ffn"):
+            yield f"{p}.{name}_norm.weight", (width,), "one"
+    yield "model.embedding_norm.weight", (width,), "one"
+    yield "lm_head.weight", (c["vocab_size"], width), "head"
+
+
 def tensors(c: dict[str, Any]) -> Shapes:
     """Every tensor of a checkpoint."""
     kind, width = c["model_type"], c["hidden_size"]
+    if kind == "lfm2":
+        yield from lfm2(c)
+        return
     plain = kind == "mamba2"
     home = "backbone" if plain else "model"
     drawn = "offset" if kind == "qwen3_5_text" else "one"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from .memory import bits, pools, state_formats, strides
+from .memory import bits, offsets, pools, state_formats, strides
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -104,6 +104,7 @@ def _faults() -> Iterator[Fault]:
         bits,
         state_formats,
         pools,
+        offsets,
         tokens,
         lives,
         ranks,

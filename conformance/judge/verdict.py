@@ -32,7 +32,7 @@ from .draw import stored
 from .figures import apart, ratio
 from .storage import coded, narrower
 
-NO_ANSWER = ("timeout", "memory")
+NO_ANSWER = ("timeout", "memory", "unjudged")
 """Failures that are limits of the suite: nothing is known about the values."""
 KEPT = 4096
 """Number of expectations to cache: a few kilobytes each."""
@@ -67,9 +67,10 @@ class Measured:
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on one case. `kind` names the kind of failure: error, crash, timeout, memory, garbled, printed, outputs,
-    shape, dtype, nan, mutated, used, bound, stale (only if other inputs were in the same arrays before), again (only if the
-    inputs are passed a second time), overwritten (only by the call after that), bits, rounding. `seed` is that of the
-    randomised second inputs, if these failed; `place` is where the implementation was observed to compute. `stricter` says of
+    shape, dtype, nan, mutated, used, bound, unjudged (the case needs what is not there), stale (only if other inputs were in
+    the same arrays before), again (only if the inputs are passed a second time), overwritten (only by the call after that),
+    bits, rounding. `seed` is that of the randomised second inputs, if these failed; `place` is where the implementation was
+    observed to compute. `stricter` says of
     a passing case which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an
     engine says it proposed and accepted."""
 

@@ -10,18 +10,21 @@ import dataclasses
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any, Protocol
 
 import numpy as np
 
 from ssmspec_ref.contract import Capability
+from ssmspec_ref.errors import NoRoom
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.slots import FarPool, far, is_far
 
 from ..device.observed import ELSEWHERE, Watch
 from ..errors import ConformanceError
+from ..isolation.memory import taken
 from ..isolation.text import clean, name, told
 from ..suite.specification import Arguments, Came, Specification
 
@@ -44,6 +47,9 @@ class Foreign:
         return self.kind + (f" of {self.dtype}" if self.dtype else "") + (f" on {self.device}" if self.device else "")
 
 
+MOST_TAKEN = 64 << 20
+"""Bytes of memory that a pool with slots far apart may take: its cases have kilobytes."""
+NOT_FAR = "the slots of the pool that came back are not 2^31 elements apart, so no such offset shows; return it itself"
 NOTHING = Came(())
 REUSED = "this call changed {} of the outputs of the call before it, as if a buffer was used again; return new arrays"
 
@@ -53,8 +59,8 @@ class Answer:
     """The result of one call: outputs and weights used, or a failure without output. `written`: an input was modified.
 
     `failed` is "", or error (an exception), crash (the process ended), timeout, memory, garbled (the answer was invalid),
-    printed, overwritten (this call changed outputs of the call before it); `said` describes it. `place` is where the call
-    was observed to compute, "" without an answer.
+    printed, overwritten (this call changed outputs of the call before it), unjudged (the case needs what is not there);
+    `said` describes it. `place` is where the call was observed to compute, "" without an answer.
     """
 
     came: Came = NOTHING
@@ -88,7 +94,10 @@ class Here:
     def start(
         self, specification: Specification, capability: Capability, arguments: Arguments, gaps: bool, again: bool
     ) -> Callable[[], Answer]:
-        self.given = refilled(self.given, arguments) if again else placed(arguments, gaps)
+        try:
+            self.given = refilled(self.given, arguments) if again else placed(arguments, gaps)
+        except NoRoom as error:
+            return unjudged(str(error))
         before = fingerprint(self.given)
         stir(self.given)
         held, self.held = self.held, []
@@ -101,6 +110,8 @@ class Here:
         except BaseException as error:  # a Rust panic is not an Exception, and an implementation may exit
             answer = Answer(failed="error", said=tail(error), place=seen(capability, watch))
             return lambda: answer
+        if any(isinstance(given, FarPool) for given in self.given) and not returned_far(came):
+            return unjudged(NOT_FAR)
         changed = sum(not np.array_equal(a, kept, equal_nan=a.dtype.kind == "f") for a, kept in held)
         self.held = [(a, a.copy()) for a in came.outputs if isinstance(a, np.ndarray)] if again else []
         if changed:
@@ -147,7 +158,38 @@ def _asked(came: Any, what: str) -> str:
 def placed(arguments: Arguments, gaps: bool) -> Arguments:
     """The inputs copied into new arrays."""
     fresh: Arguments = copy.deepcopy(arguments)
-    return spaced(fresh) if gaps else fresh
+    return set_apart(spaced(fresh) if gaps else fresh)
+
+
+def set_apart(given: Arguments) -> Arguments:
+    """The inputs, each pool whose slots are far apart in memory of that kind.
+
+    Raises: NoRoom if the system does not give the addresses, or takes memory for what is not written.
+    """
+    if not any(isinstance(value, FarPool) for value in given):
+        return given
+    before = taken()
+    made = tuple(replace(value, states=copied_far(value.states)) if isinstance(value, FarPool) else value for value in given)
+    if (more := taken() - before) > MOST_TAKEN:
+        raise NoRoom(f"the system took {more >> 20} MiB for addresses of which {MOST_TAKEN >> 20} MiB at most are written")
+    return made
+
+
+def copied_far(states: Array) -> Array:
+    pool = far(states.shape, states.dtype)
+    pool[:] = states
+    return pool
+
+
+def returned_far(came: Came) -> bool:
+    """Whether the last output, which is the pool, is far apart; one of another form is judged as an output."""
+    last = came.outputs[-1] if came.outputs else None
+    return not isinstance(last, np.ndarray) or is_far(last)
+
+
+def unjudged(why: str) -> Callable[[], Answer]:
+    answer = Answer(failed="unjudged", said=f"not judged: {why}")
+    return lambda: answer
 
 
 def refilled(given: Arguments, arguments: Arguments) -> Arguments:

@@ -49,7 +49,7 @@ START = (
     "    main(line)\n"
     "main({watch}, {line}, {memory}, work)\n"
 )
-FAILINGS = ("", "error", "printed", "overwritten")
+FAILINGS = ("", "error", "printed", "overwritten", "unjudged")
 """Failures that a worker may report itself; all others are detected here."""
 
 

@@ -7,6 +7,8 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
     padded    of three rows one is padding, in a batch of one row that row
     apart     each row writes another slot than it reads, and the second reads what the first reads, as after a fork; in a
               batch of three rows and more the last row writes where it reads
+    far       one slot more than rows, 2^31 elements apart, over addresses without memory (`ssmspec_ref.slots.far`): an offset
+              of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is judged
 
 In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
 """
@@ -18,13 +20,13 @@ import numpy as np
 
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.slots import Pool
+from ssmspec_ref.slots import FarPool, Pool
 
 from ..cases import Case
 from ..judge.draw import Draw, stored
 from .specification import Arguments, Expected, Further, Specification
 
-SLOTS = {"slots": ("rows", "shuffled", "padded", "apart")}
+SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far")}
 
 
 def with_slots(of: Specification) -> Specification:
@@ -45,14 +47,17 @@ def with_slots(of: Specification) -> Specification:
 
     return replace(
         of, draw=draw, expect=expect, rare={**of.rare, **SLOTS}, production=(*of.production, *further(of)),
-        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, PREFIX-CKPT"},
+        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, PREFIX-CKPT, INDEX"},
     )  # fmt: skip
 
 
 def further(of: Specification) -> tuple[Further, ...]:
-    """A batch of five rows in each way, one of a single row, and one that is called again with other slots."""
+    """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
+    apart, if an operation returns the pool."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
+    apart: tuple[Further, ...] = () if of.operation.endswith("_tree") else (({"b": 3}, {"slots": "far"}, first),)
     return (
+        *apart,
         (sizes, {"slots": "shuffled"}, first),
         (sizes, {"slots": "shuffled"}, last),
         (sizes, {"slots": "padded"}, first),
@@ -63,10 +68,10 @@ def further(of: Specification) -> tuple[Further, ...]:
 
 def pool(draw: Draw, S: Array, way: str) -> Pool:
     """A pool of two slots for each row and three more. Slots that no row reads hold numbers of the same size."""
-    rows, count = len(S), 2 * len(S) + 3
+    rows, count = len(S), len(S) + 1 if way == "far" else 2 * len(S) + 3
     storage = draw.contract.io if draw.case.operation.startswith("conv.") else draw.contract.state
     rng = draw.rng("slots")
-    order = rng.permutation(count)
+    order = np.arange(count)[::-1] if way == "far" else rng.permutation(count)  # no row in slot 0, which is 2^32 in 32 bits
     read, write = order[:rows].copy(), order[:rows].copy()
     states = stored((np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:])), storage)
     states[read] = S
@@ -77,7 +82,7 @@ def pool(draw: Draw, S: Array, way: str) -> Pool:
         write = order[rows : 2 * rows].copy()
         write[-1] = read[-1] if rows > 2 else write[-1]
         read[1:2] = read[:1]
-    return Pool(states, read.astype(np.int64), write.astype(np.int64))
+    return (FarPool if way == "far" else Pool)(states, read.astype(np.int64), write.astype(np.int64))
 
 
 def in_pool(want: Expected, held: Pool) -> Expected:

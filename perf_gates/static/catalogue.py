@@ -20,7 +20,6 @@ from .entry import (
     Entry,
     delta_entry,
     entry,
-    kda_entry,
     meta,
     selective_entry,
     ssd_entry,
@@ -37,7 +36,8 @@ def entries() -> Iterator[Entry]:
         yield from ssd(shape)
     for shape in DELTA:
         yield from delta(shape)
-    yield from kda()
+    for shape in KDA:
+        yield from kda(shape)
     yield from rings()
     yield from batches()
     for shape in ("mamba2-2.7b", "qwen3.5-4b"):
@@ -130,24 +130,24 @@ def delta(shape: str) -> Iterator[Entry]:
     yield at("delta_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="S o", quick=(90,))
 
 
-def kda() -> Iterator[Entry]:
+def kda(shape: str) -> Iterator[Entry]:
     """Kimi Delta Attention, the gates as projections, with and without a lower bound."""
+    at, (g, h, k, v) = partial(delta_entry, shape), KDA[shape]
     low: dict[str, Any] = {"lower_bound": -5.0}
-    yield kda_entry("kda_scan", "T=1", 64, 1, stores="S o", quick=(90,), **low)
-    yield kda_entry("kda_scan", "T=5", 64, 5, stores="S o", **low)
-    yield kda_entry("kda_scan", "T=5 without a bound", 64, 5, stores="S o")
-    yield kda_entry("kda_scan", "T=5 verify", 64, 5, stores="o", write_state=False, **low)
-    yield kda_entry("kda_scan", "T=5 as written", 64, 5, stores="S o", fused=False, **low)
-    yield kda_entry("kda_snapshots", "T=5", 64, 5, meta(64, 5, dtype=I32), stores="S o", quick=(90,), **low)
+    yield at("kda_scan", "T=1", 64, 1, stores="S o", quick=(90,), **low)
+    yield at("kda_scan", "T=5", 64, 5, stores="S o", **low)
+    yield at("kda_scan", "T=5 without a bound", 64, 5, stores="S o")
+    yield at("kda_scan", "T=5 verify", 64, 5, stores="o", write_state=False, **low)
+    yield at("kda_scan", "T=5 as written", 64, 5, stores="S o", fused=False, **low)
+    yield at("kda_snapshots", "T=5", 64, 5, meta(64, 5, dtype=I32), stores="S o", quick=(90,), **low)
     for b in (1, 64):
         quick = (90,) if b == 64 else ()
         nodes = meta(b, 13, 13, dtype=BOOL)
-        yield kda_entry("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o", quick=quick, width=8 if b == 1 else 16, **low)
-    for shape, (g, h, k, v) in KDA.items():
-        run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
-        given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
-        args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
-        yield entry("kda_commit", "T=5", shape, args, given, stores="S", wide="S", quick=(90,))
+        yield at("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o", quick=quick, width=8 if b == 1 else 16, **low)
+    run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
+    given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
+    args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
+    yield entry("kda_commit", "T=5", shape, args, given, stores="S", wide="S", quick=(90,))
 
 
 def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:

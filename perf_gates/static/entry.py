@@ -115,31 +115,11 @@ def delta_entry(
     on: tuple[int, ...] = ARCHITECTURES,
     **options: Any,
 ) -> Entry:
-    """An entry of the delta rule: b rows of t tokens at a shape."""
-    g, h, k, v = DELTA[shape]
-    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h), meta(b, t, h)
-    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
-    args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
-    return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
-
-
-def kda_entry(
-    kernel: str,
-    variant: str,
-    b: int,
-    t: int,
-    *more: Tensor,
-    stores: str,
-    between: tuple[Any, ...] = (),
-    quick: tuple[int, ...] = (),
-    width: int = 16,
-    on: tuple[int, ...] = ARCHITECTURES,
-    **options: Any,
-) -> Entry:
-    """An entry of Kimi Delta Attention: b rows of t tokens at the shape of Kimi-Linear, the gates as projections."""
-    ((shape, (g, h, k, v)),) = KDA.items()
-    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, h, k), meta(b, t, h)
-    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, k, dtype=FP32), "slots": meta(b, dtype=I32)}
+    """An entry of the delta rule, or of Kimi Delta Attention at its shape: b rows of t tokens, the gates as projections."""
+    g, h, k, v = (DELTA | KDA)[shape]
+    gate = (h, k) if shape in KDA else (h,)
+    window = meta(b, t, g, k), meta(b, t, g, k), meta(b, t, h, v), meta(b, t, *gate), meta(b, t, h)
+    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(*gate, dtype=FP32), "slots": meta(b, dtype=I32)}
     args = (meta(b, h, k, v, dtype=FP32), *between, *window, *more)
     return entry(kernel, variant, shape, args, given | options, stores=stores, wide="S", quick=quick, width=width, on=on)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigRefused
 from ..models.config import ModelConfig
 from ..models.model import Model
-from . import bamba, gpt_neox, kimi_linear, llama, mamba, nemotron_h, qwen3_5
+from . import bamba, gpt_neox, kimi_linear, lfm2, llama, mamba, nemotron_h, qwen3_5
 from .fields import Fields
 from .source import Source
 
@@ -26,6 +26,7 @@ FAMILIES = {
     "nemotron_h": Family(nemotron_h.read, nemotron_h.assemble),
     "qwen3_5_text": Family(qwen3_5.read, qwen3_5.assemble),
     "kimi_linear": Family(kimi_linear.read, kimi_linear.assemble),
+    "lfm2": Family(lfm2.read, lfm2.assemble),
     "llama": Family(llama.read, llama.assemble),
     "mistral": Family(llama.read, llama.assemble),
     "gpt_neox": Family(gpt_neox.read, gpt_neox.assemble),

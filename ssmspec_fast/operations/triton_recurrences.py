@@ -263,15 +263,18 @@ class Delta(Launched):
 
 class KDA(Delta):
     """Kimi Delta Attention. The kernels of prompts and rings are those of the delta rule, which take a decay per key channel,
-    but no lower bound: the gates are formed before them."""
+    but no lower bound: gates that have one are formed before them."""
 
     scanning: ClassVar[Any] = staticmethod(kda_scan)
     keeping: ClassVar[Any] = staticmethod(kda_snapshots)
     branching: ClassVar[Any] = staticmethod(kda_tree)
 
     def by_rule(self, inputs: DeltaInputs, params: KDAParams) -> tuple[DeltaInputs, dict[str, Any]]:
+        given = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
+        if params.lower_bound is None:
+            return inputs, given | {"A": params.A, "dt_bias": params.dt_bias}
         g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
-        return inputs._replace(g=g, beta=beta), {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
+        return inputs._replace(g=g, beta=beta), given
 
     def commit(
         self,

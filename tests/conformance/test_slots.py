@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from conformance.adapters.reference_parts.pools import WAYS, pooled
-from conformance.faults.memory import pools
+from conformance.faults.memory import offsets, pools
 from conformance.faults.rollback import windows
 from conformance.faults.whole_layers.layers import Right
-from conformance.judge.verdict import judge
+from conformance.isolation.memory import taken
+from conformance.judge.verdict import Judgement, judge
 from conformance.run.plan import Selection, plan
 from conformance.suite import SPECIFICATIONS, find
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject, Verdict
-from ssmspec_ref.errors import SlotError
+from ssmspec_ref.errors import NoRoom, SlotError
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.slots import Pool
+from ssmspec_ref.slots import APART, Pool, far, is_far
 
 
 def cases_of(capability: Capability, operation: str, option: str) -> list[Any]:
@@ -43,6 +44,60 @@ def test_a_fault_of_a_pool_fails_with_pools_and_only_there(fault: Any) -> None:
 
 def test_what_is_right_over_rows_and_looks_up_slots_passes() -> None:
     assert failed(Capability(pooled(ssd.scan), FLOAT64, WAYS), "ssd.scan", "slots", "rows") == []
+
+
+@pytest.mark.parametrize("fault", offsets.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_an_offset_of_32_bits_fails_only_where_slots_are_far_apart(fault: Any) -> None:
+    run, operation, *_ = fault
+    assert failed(Capability(run, FLOAT64, WAYS), operation, "slots", "rows") == ["far"]
+
+
+def far_case(operation: str, run: Any) -> Judgement:
+    (job,) = (
+        job for job in cases_of(Capability(run, FLOAT64, WAYS), operation, "slots") if job.case.options["slots"] == "far"
+    )
+    return judge(job.specification, job.capability, job.case)
+
+
+def test_a_pool_that_comes_back_compact_is_not_judged() -> None:
+    def compact(held: Any, window: Any, params: Any) -> Any:
+        y, rows = ssd.scan(held.rows, window, params)
+        return y, held.written(rows)
+
+    found = far_case("ssd.scan", compact)
+    assert (found.verdict, found.kind) == (Verdict.UNKNOWN, "unjudged")
+    assert "not 2^31 elements apart" in found.message
+
+
+def test_a_system_without_the_addresses_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **more: Any) -> None:
+        raise OSError("Cannot allocate memory")
+
+    monkeypatch.setattr("ssmspec_ref.slots.mmap.mmap", refuse)
+    found = far_case("ssd.scan", pooled(ssd.scan))
+    assert (found.verdict, found.kind) == (Verdict.UNKNOWN, "unjudged")
+    assert "64 GiB" in found.message or "48 GiB" in found.message
+
+
+def test_a_system_that_takes_memory_for_addresses_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = iter([0, 1 << 30])
+    monkeypatch.setattr("conformance.run.calls.taken", lambda: next(held))
+    found = far_case("ssd.scan", pooled(ssd.scan))
+    assert (found.verdict, found.kind) == (Verdict.UNKNOWN, "unjudged")
+    assert "took 1024 MiB" in found.message
+
+
+def test_slots_far_apart_hold_what_they_should_and_take_little_memory() -> None:
+    before = taken()
+    a = far((4, 3, 5))
+    a[:] = np.arange(60).reshape(4, 3, 5)
+    assert is_far(a)
+    assert not is_far(np.zeros((4, 3, 5)))
+    assert a[1:2].ctypes.data - a[0:1].ctypes.data == APART * 8
+    assert np.array_equal(a, np.arange(60).reshape(4, 3, 5))
+    assert taken() - before < 1 << 20
+    with pytest.raises(NoRoom, match="more than the"):
+        far((2, 1 << 16, 1 << 16))
 
 
 @pytest.mark.parametrize("build", [windows.KeepsTheFirstWindow, windows.ReplaysWhenVerified], ids=lambda b: b.__name__)

@@ -19,13 +19,14 @@ pytest.importorskip("transformers")
 from conformance.adapters.transformers import adapter, guard
 from conformance.adapters.transformers.cache import CachedLayer
 from conformance.adapters.transformers.families import FAMILIES
+from conformance.adapters.transformers.short_conv import LAYERS, CachedShortConv
 from conformance.judge.verdict import Judgement, judge
 from conformance.run.known import read_known
 from conformance.suite import SPECIFICATIONS, find
 from ssmspec_ref.contract import Verdict
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "found.md").read_text(encoding="utf-8")
-FAMILY = {family.name: family for family in FAMILIES}
+FAMILY = {family.name: family for family in FAMILIES} | LAYERS
 SUBJECT = {subject.name: subject for subject in adapter().subjects}
 
 Repair = Callable[[CachedLayer], None]
@@ -37,7 +38,8 @@ def judged(name: str, identity: str, repair: Repair | None = None) -> Judgement:
     capability = SUBJECT[name].capabilities[case.operation]
 
     def run(layer: Any, rows: int) -> CachedLayer:
-        made = CachedLayer(FAMILY[name], layer, rows, recording=case.operation == "layer.rollback")
+        cached = CachedShortConv if name in LAYERS else CachedLayer
+        made = cached(FAMILY[name], layer, rows, recording=case.operation == "layer.rollback")
         if repair is not None:
             repair(made)
         return made
@@ -53,7 +55,9 @@ FOUND = {
     "T3 rollback, delta rule": ("qwen3_5", "layer.rollback"),
     "T4 continuation of Mamba-1": ("mamba", "layer.continue"),
     "T5 padding after the prompt": ("mamba2", "layer.right_pad"),
+    "T5 padding after the prompt, short convolution": ("lfm2", "layer.right_pad"),
     "T6 padding before the prompt, with a bias": ("falcon_h1", "layer.left_pad"),
+    "T6 with a bias, short convolution": ("lfm2_biased", "layer.left_pad"),
     "T7 recorded window": ("kimi_linear", "layer.rollback"),
 }
 

@@ -35,6 +35,10 @@ KIMI: dict[str, Any] = {
     "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
     "v_head_dim": 7, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+LFM2: dict[str, Any] = {
+    "layer_types": ["conv", "full_attention", "conv", "conv"], "num_hidden_layers": 4, "intermediate_size": 60,
+    "block_multiple_of": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 700.0},
+}  # fmt: skip
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -73,6 +77,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                "rope_parameters": PARTIAL | {"partial_rotary_factor": 1.0}},
     ),
     "kimi_linear": ("KimiLinear", MLP | KIMI),
+    "lfm2": ("Lfm2", HEADS | LFM2),
+    "lfm2-biased": ("Lfm2", HEADS | LFM2 | {"conv_bias": True, "conv_L_cache": 4, "tie_word_embeddings": False}),
 }  # fmt: skip
 
 

@@ -31,7 +31,8 @@ TYPES = {
 }  # fmt: skip
 NAMES = (*FAMILIES, "mamba_in_llama", "mamba_in_llama-rms")
 ONE_OF_EACH = (
-    "mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "kimi_linear", "llama", "gpt_neox", "mamba_in_llama",
+    "mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "kimi_linear", "lfm2", "llama", "gpt_neox",
+    "mamba_in_llama",
 )  # fmt: skip
 LLAMA = MLP | {
     "model_type": "llama",

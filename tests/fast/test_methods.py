@@ -96,7 +96,7 @@ def test_any_windows_of_any_skill_emit_plain_tokens(
 
 @pytest.mark.parametrize("drafts", [2, 4])
 @pytest.mark.parametrize("method", SEVERAL)
-@pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5", "kimi_linear"])
+@pytest.mark.parametrize("name", ["mamba", "bamba", "qwen3_5", "kimi_linear", "lfm2"])
 def test_several_drafts_share_one_state(name: str, method: str, drafts: int) -> None:
     model, given = model_of(name), prompts(2, LENGTHS)
     wanted = answers(name, 2, LENGTHS)

@@ -135,6 +135,7 @@ PLANTED = {
     "falcon_h1": ("multiplier of keys", lambda m: with_mixer(m, lambda c: replace(c, key_multiplier=1.0), place=1)),
     "qwen3_5": ("scale of the delta rule", lambda m: with_params(m, scale=1.0)),
     "kimi_linear": ("lower bound of the decay", lambda m: with_params(m, lower_bound=-5.0)),
+    "lfm2": ("taps reversed", lambda m: with_params(m, weight=m.mixers[0].params.weight.flip(-1))),
 }
 
 

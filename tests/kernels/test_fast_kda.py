@@ -155,6 +155,16 @@ def test_gates_that_are_formed_before_a_kernel_lie_within_the_bound(o: Options) 
     assert formed(inputs.g, inputs.beta, None, None, None) == (inputs.g, inputs.beta)
 
 
+def test_gates_are_formed_before_a_kernel_only_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(*_: Any) -> Any:
+        raise ArithmeticError
+
+    monkeypatch.setattr(engine, "formed", unexpected)
+    test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[2])
+    with pytest.raises(ArithmeticError):
+        test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[0])
+
+
 @pytest.mark.parametrize("wrong", ["clamped", "no bound", "another sign"])
 def test_planted_gates_are_caught(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A softplus that is clamped at the bound, the gate without one, and A taken as its negative."""

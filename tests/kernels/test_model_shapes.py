@@ -96,10 +96,12 @@ FAULTS: list[tuple[str, str, Any]] = [
     ("ssd_buffered_step", "ssd_buffered_step/tiny/L=5/b3", last_head),
     ("ssd_tree_scan", "ssd_tree_scan/tiny/T=7/b3", last_head),
     ("delta_tree", "delta_tree/tiny/T=7/b3", other_slot),
-    ("kda_scan", "kda_scan/tiny/T=5/b3", last_head),
-    ("kda_snapshots", "kda_snapshots/tiny/T=6/b3", other_slot),
-    ("kda_tree", "kda_tree/tiny/T=7/b3", unwritten),
-    ("kda_commit", "kda_commit/tiny/T=5/b3", of_a_layer),
+    ("kda_scan", "kda_scan/tiny by channel/T=5/b3", last_head),
+    ("kda_snapshots", "kda_snapshots/tiny by channel/T=6/b3", other_slot),
+    ("kda_tree", "kda_tree/tiny by channel/T=7/b3", unwritten),
+    ("kda_commit", "kda_commit/tiny by channel/T=5/b3", of_a_layer),
+    ("delta_buffered", "delta_buffered/tiny by channel/T=3 L=7/b3", state),
+    ("delta_chunked", "delta_chunked/tiny by channel/T=5 verify/b3", unwritten),
     ("ssd_commit", "ssd_commit/tiny/tree of 7/b3", of_a_layer),
     ("ssd_gated", "ssd_gated/tiny/T=1/b3", last_head),
     ("ssd_gated_window", "ssd_gated_window/tiny/T=5/b3", last_head),
@@ -126,6 +128,19 @@ def test_gates_without_their_lower_bound_are_caught(monkeypatch: pytest.MonkeyPa
         return lambda *args, **given: found(*args, **given | {"lower_bound": None})
 
     monkeypatch.setattr(ssd, "launcher", launcher)
+    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
+    assert not verdict.passed
+    assert verdict.message.startswith("AssertionError")
+
+
+@pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if "by channel" in n and c.kernel.startswith("delta")])
+def test_gates_of_another_channel_are_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def launcher(module: str, function: str | None = None) -> Any:
+        found = call.launcher(module, function)
+        return (lambda *args, **given: found(*args, **given | {"g": given["g"].roll(1, -1)})) if function is None else found
+
+    for family in (ssd, rings):
+        monkeypatch.setattr(family, "launcher", launcher)
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed
     assert verdict.message.startswith("AssertionError")

@@ -7,9 +7,9 @@ import numpy as np
 
 from ssmspec_ref.contract import Capability, Limits
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.slots import Pool
+from ssmspec_ref.slots import FarPool, Pool, far
 
-WAYS = Limits({"slots": ("rows", "shuffled", "padded", "apart")})
+WAYS = Limits({"slots": ("rows", "shuffled", "padded", "apart", "far")})
 
 
 def over_pools(capability: Capability) -> Capability:
@@ -24,9 +24,18 @@ def pooled(run: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(held, Pool):
             return run(held, *rest)
         came = run(looked_up(held.states, held.read), *rest)
-        return (*came[:-1], entered(held, came[-1])) if isinstance(came, tuple) else came
+        return (*came[:-1], kept(held, entered(held, came[-1]))) if isinstance(came, tuple) else came
 
     return call
+
+
+def kept(held: Pool, states: Array) -> Array:
+    """The states in a pool of the kind that was given."""
+    if not isinstance(held, FarPool):
+        return states
+    pool = far(states.shape, states.dtype)
+    pool[:] = states
+    return pool
 
 
 def looked_up(states: Array, slots: Array) -> Array:

@@ -104,6 +104,6 @@ def _limits(bias: str) -> Limits:
 LAYERS = {
     f"{name}{ending}": Family(name, f"{kind}ShortConv", f"{kind}Config", _options, _load, _limits(bias))
     for name, kind in FAMILIES.items()
-    for ending, bias in (("", "off"), (", biased", "on"))
+    for ending, bias in (("", "off"), ("_biased", "on"))
 }
 """By the name of their subject; published models have no bias."""

@@ -121,9 +121,12 @@ class Layer(SSDLayer):
     def ring(self, capacity: int) -> Any:
         """An empty ring, NaN in every entry, with a different origin for each row."""
         (g, h, k, v), call, s = self.sizes, self.call, len(self.S)
+        gate = (h, k) if self.by_channel else (h,)
         entries = (
-            call.blank(s, capacity, h, v, form=self.u), call.blank(s, capacity, g, k), call.blank(s, capacity, h, form="fp32")
-        )  # fmt: skip
+            call.blank(s, capacity, h, v, form=self.u),
+            call.blank(s, capacity, g, k),
+            call.blank(s, capacity, *gate, form="fp32"),
+        )
         return launcher("delta_ring", "Ring")(*entries, call.ints(call.rng.integers(0, capacity, s)), call.ints(np.zeros(s)))
 
     def flush(self, ring: Any) -> None:

@@ -1,4 +1,5 @@
-"""Kimi Delta Attention at the shape of Kimi-Linear, its bounded gates formed by the kernels."""
+"""Kimi Delta Attention at the shape of Kimi-Linear, its gates formed by the kernels: bounded in its own; with a softplus in
+those of the delta rule that it shares, which are checked here with a decay for each key channel."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import Approx, constant
 
 from .call import Check, Plan
-from .delta import TINY
+from .delta import LONGEST
 from .delta import Layer as DeltaLayer
-from .ssd import commit, scan, snapshots, tree
+from .rings import buffered, steps
+from .ssd import commit, prefill, scan, snapshots, tree
 
+TINY = {"tiny by channel": (2, 4, 17, 20)}
 BOUND = -5.0
 """The lower bound of a log decay, that of Kimi K3."""
 
@@ -30,10 +33,20 @@ def checks(plan: Plan) -> Iterator[Check]:
             for t in plan.nodes:
                 yield at("kda_tree", f"T={t}", tree, t=t, by="kda_tree")
                 yield at("kda_commit", f"tree of {t}", commit, t=t, branching=True)
+            shared = partial(at, family=Unbounded)
+            for t in (t for t in plan.windows if t <= LONGEST):
+                yield shared(
+                    "delta_chunked", f"T={t} verify", scan, t=t, by="delta_chunked", order="output_only", write_state=False
+                )
+            for t, capacity in plan.rings:
+                yield shared("delta_buffered", f"T={t} L={capacity}", buffered, t=t, capacity=capacity)
+            for route in (True, False):
+                yield shared("delta_buffered_step", f"L=16{'' if route else ' state'}", steps, capacity=16, output_only=route)
+            yield shared("delta_chunk_scan", "packed", prefill, chunk=32)
 
 
 def _check(model: str, sizes: Any, b: int, kernel: str, variant: str, run: Any, **how: Any) -> Check:
-    return Check(kernel, model, variant, b, partial(run, sizes=sizes, b=b, family=Layer, **how))
+    return Check(kernel, model, variant, b, partial(run, sizes=sizes, b=b, **{"family": Layer, **how}))
 
 
 @dataclass
@@ -53,3 +66,15 @@ class Layer(DeltaLayer):
     def decay(self, A: Approx, a: Approx) -> Approx:
         """The bounded gate, in the log."""
         return constant(BOUND, self.contract()) * eb.sigmoid(-A[:, None] * a)
+
+
+class Unbounded(Layer):
+    """In the kernels of the delta rule."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.name = "delta"
+        del self.given["lower_bound"]
+
+    def decay(self, A: Approx, a: Approx) -> Approx:
+        return A[:, None] * eb.softplus(a)
