@@ -169,14 +169,15 @@ def reported(answer: Answer, speculates: bool) -> bool:
     return answer.logprobs is not None and not any(p is None or (speculates and p == 0.0) for p in answer.logprobs)
 
 
-def followed(drafter: Oracle, request: Request, answer: Answer, drafts: int) -> tuple[Outcome, Finding | None]:
+def followed(
+    drafter: Oracle, request: Request, answer: Answer, drafts: int, rereads: bool = False
+) -> tuple[Outcome, Finding | None]:
     """Whether the drafter's own tokens were drafted, from the number of accepted drafts of a request that ran alone.
 
     Windows hold `drafts` drafts and one token of the target. If a window begins later, or a draft fails, no window ends
     earlier because of it. The count is therefore smallest if the first token has no draft, every near tie of the drafter is
-    a failure, and the last window has no draft for its last token. An engine may read the accepted tokens again after a
-    rejection (llama.cpp does, from a copy of the state), which gives it one more token without a draft. An engine that drafts
-    less for another reason breaks the law.
+    a failure, and the last window has no draft for its last token. An engine that declares `rereads` (llama.cpp does) may
+    have one more token without a draft after a rejection. An engine that drafts less for another reason breaks the law.
     """
     if answer.accepted is None or len(answer.ids) < 2:
         return "not judged", None
@@ -184,20 +185,20 @@ def followed(drafter: Oracle, request: Request, answer: Answer, drafts: int) -> 
     ranked = np.sort(forward.logits[first:], axis=-1)
     sure = ranked[:, -1] - ranked[:, -2] > 2 * forward.bound[first:]
     right = sure & (forward.logits[first:].argmax(axis=-1) == np.array(answer.ids))
-    least = fewest(right[:-1], drafts)
+    least = fewest(right[:-1], drafts, rereads)
     if answer.accepted < least:
         return "differs", Finding("drafter followed", request, 0, least, answer.accepted, answer=answer.ids)
     return ("passed" if least else "not exercised"), None
 
 
-def fewest(right: Array, drafts: int) -> int:
+def fewest(right: Array, drafts: int, rereads: bool) -> int:
     """The fewest drafts that are accepted if those that are `right` are: by the first token of a window, from the last."""
     count = [0] * (len(right) + drafts + 3)
     for at in range(len(right) - 1, 0, -1):
         run = 0
         while run < drafts and at + run < len(right) and right[at + run]:
             run += 1
-        rejected = run < drafts and at + run < len(right)
+        rejected = rereads and run < drafts and at + run < len(right)
         count[at] = run + min(count[at + run + 1], count[at + run + 1 + rejected])
     return count[1]
 

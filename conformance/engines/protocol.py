@@ -65,7 +65,8 @@ class Started(Line):
 
     `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
     number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
-    drawn first, so that speculation must not change it), "logprobs".
+    drawn first, so that speculation must not change it), "logprobs". `rereads` says that a rejected draft costs one more
+    target token: the engine reads the accepted tokens again from a copy of the state, and drafts nothing for the next one.
     """
 
     name: Text
@@ -73,6 +74,7 @@ class Started(Line):
     dtype: Literal["float32", "bfloat16", "float16", "float64"]
     state: Literal["float32", "bfloat16", "float16", "float64"] | None = None
     can: tuple[Feature, ...] = ()
+    rereads: bool = False
     note: Text = ""
 
 

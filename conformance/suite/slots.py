@@ -45,17 +45,23 @@ def with_slots(of: Specification) -> Specification:
         found = of.expect((held.rows, *rest), contract, used)
         return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in found]
 
+    ways = tuple(way for way in SLOTS["slots"] if way != "far" or returns_pool(of))
     return replace(
-        of, draw=draw, expect=expect, rare={**of.rare, **SLOTS}, production=(*of.production, *further(of)),
+        of, draw=draw, expect=expect, rare={**of.rare, "slots": ways}, production=(*of.production, *further(of)),
         sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, PREFIX-CKPT, INDEX"},
     )  # fmt: skip
+
+
+def returns_pool(of: Specification) -> bool:
+    """Trees are verified and not committed: the pool stays as it was."""
+    return not of.operation.endswith("_tree")
 
 
 def further(of: Specification) -> tuple[Further, ...]:
     """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
     apart, if an operation returns the pool."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
-    apart: tuple[Further, ...] = () if of.operation.endswith("_tree") else (({"b": 3}, {"slots": "far"}, first),)
+    apart: tuple[Further, ...] = (({"b": 3}, {"slots": "far"}, first),) if returns_pool(of) else ()
     return (
         *apart,
         (sizes, {"slots": "shuffled"}, first),

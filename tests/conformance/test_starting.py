@@ -172,8 +172,8 @@ def test_an_adapter_is_named_by_its_module_alone_and_not_by_its_file(folder: Pat
 
 
 def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:
-    capability = Capability(print, NumericContract(), Limits(sizes={"q": (1, 2)}))
-    with pytest.raises(UnknownLimit, match="limits the axis q, which no case has"):
+    capability = Capability(print, NumericContract(), Limits(sizes={"z": (1, 2)}))
+    with pytest.raises(UnknownLimit, match="limits the axis z, which no case has"):
         plan({"a": Adapter("a", "1", (Subject("s", {"ssd.step": capability}),))}, Selection())
 
 

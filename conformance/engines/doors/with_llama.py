@@ -85,7 +85,7 @@ class Door:
                 raise RuntimeError(f"llama-server did not start: {self.last()}")
             time.sleep(LOOK)
         can = ["batch", "join", "cancel", "stop", "sample", "seed", "logprobs"]
-        return {"name": "llama.cpp", "version": version(), "dtype": "float32", "can": can}
+        return {"name": "llama.cpp", "version": version(), "dtype": "float32", "can": can, "rereads": True}
 
     def words(self, options: dict[str, Any]) -> list[str]:
         """The server's options of a configuration."""

@@ -143,7 +143,9 @@ class Attempts:
             and request.drafts is None
             and not request.temperature
         ):
-            state, wrong = followed(self.drafter, request, answer, self.options.drafts)
+            state, wrong = followed(
+                self.drafter, request, answer, self.options.drafts, self.started is not None and self.started.rereads
+            )
             if wrong is not None:
                 yield wrong, ""
             elif count:

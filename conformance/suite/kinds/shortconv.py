@@ -11,8 +11,9 @@ OPTIONS = {"conv_bias": ("off", "on"), "conv_act": ("off",), "proj_bias": ("off"
 
 
 def layer(draw: Draw) -> ShortConvLayer:
-    d, w = draw.shape("d w")
-    weight = draw.array("taps", (d, w), w**-0.5)
+    """In the family normal the taps are twice as large: there is no decay that a family could change."""
+    (d, w), size = draw.shape("d w"), {"gentle": 1.0, "normal": 2.0}[draw.case.family]
+    weight = draw.array("taps", (d, w), size * w**-0.5)
     mixer = mixer_of(ShortConvParams(weight, draw.array("taps bias", (d,), 0.5) if draw.on("conv_bias") else None))
     return ShortConvLayer(mixer, linear(draw, "in", 3 * d, half(d)), linear(draw, "out", half(d), d))
 

@@ -193,7 +193,12 @@ class Windows:
         single = {axis: size for axis, size in sizes.items() if axis != "t"} | {"j": 7}
 
         def made(operation: str, **given: Any) -> Specification:
-            return Specification(operation=f"{self.of.name}.{operation}", **{"base": sizes, "rows": table} | shared | given)
+            fields = {"base": sizes, "rows": table} | shared | given
+            fields["further"] = tuple(
+                ({axis: size for axis, size in changed.items() if axis in fields["base"]}, *rest)
+                for changed, *rest in fields["further"]  # a recurrence without heads has no g and h
+            )
+            return Specification(operation=f"{self.of.name}.{operation}", **fields)
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}

@@ -47,15 +47,16 @@ def test_requests_get_their_whole_prompts_and_run_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "drafts", "least"),
+    ("right", "drafts", "rereads", "least"),
     [
-        ([1, 1, 1, 1, 1], 3, 3),  # a window of three, then a token of the target
-        ([1, 1, 1, 1, 1, 1, 1, 1, 1], 3, 6),
-        ([1, 0, 0, 0], 3, 0),
-        ([1, 1, 0, 1, 1], 3, 2),  # a draft, a rejected one, two more
-        ([1, 1, 0, 1], 3, 1),  # what is read again gives a token: the last one has no draft
-        ([1], 3, 0),
+        ([1, 1, 1, 1, 1], 3, True, 3),  # a window of three, then a token of the target
+        ([1, 1, 1, 1, 1, 1, 1, 1, 1], 3, True, 6),
+        ([1, 0, 0, 0], 3, True, 0),
+        ([1, 1, 0, 1, 1], 3, True, 2),  # a draft, a rejected one, two more
+        ([1, 1, 0, 1], 3, True, 1),  # what is read again gives a token: the last one has no draft
+        ([1, 1, 0, 1], 3, False, 2),
+        ([1], 3, True, 0),
     ],
 )
-def test_the_fewest_accepted_drafts(right: list[int], drafts: int, least: int) -> None:
-    assert fewest(np.array(right, bool), drafts) == least
+def test_the_fewest_accepted_drafts(right: list[int], drafts: int, rereads: bool, least: int) -> None:
+    assert fewest(np.array(right, bool), drafts, rereads) == least
