@@ -38,7 +38,8 @@ def named(module: ModuleType) -> Any:
 
     def traffic_bytes(*given: int, channel: bool, **more: int) -> int:
         assert channel
-        return int(module.traffic_bytes(*given, **more))
+        found: int = module.traffic_bytes(*given, **more)
+        return found
 
     return SimpleNamespace(delta_tree=module.kda_tree, traffic_bytes=traffic_bytes)
 
