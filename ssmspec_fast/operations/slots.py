@@ -74,3 +74,14 @@ def repack(rows: Tensor, live: Tensor, like: Tensor) -> Tensor:
     found = rows[live]
     out[0, : len(found)] = found
     return out
+
+
+def down_tree(root: Tensor, parents: Tensor, step: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """(b, 1 + t, ..): the value of the root (b, ..), then that of each node t: `step` of its parent's value and t."""
+    nodes, rows = parents.shape[1], torch.arange(len(root), device=root.device)
+    values = root.new_empty((len(root), nodes + 1, *root.shape[1:]))
+    values[:, 0] = root
+    above = parents.clamp_min(-1).long() + 1
+    for t in range(nodes):
+        values[:, t + 1] = step(values[rows, above[:, t]], t)
+    return values

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import Keep, Taps
 from .arithmetic import Arithmetic, exact
-from .slots import expand, put, repack, take, unpack
+from .slots import down_tree, expand, put, repack, take, unpack
 from .torch_recurrences import clear
 
 
@@ -59,13 +59,9 @@ class Convolution:
 
     def tree(self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None) -> Tensor:
         """Each node's window is that of its parent, shifted by its own input."""
-        root, nodes = take(M, slots), u.shape[1]
-        windows = root.new_empty((len(root), nodes + 1, *root.shape[1:]), dtype=exact(root))
-        windows[:, 0] = root
-        rows = torch.arange(len(slots), device=M.device)
-        for t in range(nodes):
-            before = windows[rows, parents[:, t].clamp_min(-1).long() + 1]
-            windows[:, t + 1] = torch.cat([before[..., 1:], u[:, t, :, None].to(before.dtype)], dim=-1)
+        held = take(M, slots)
+        root, new = held.to(exact(held)), u.to(exact(held))[..., None]
+        windows = down_tree(root, parents, lambda before, t: torch.cat([before[..., 1:], new[:, t]], dim=-1))
         y = self.read(windows[:, 1:], taps, u.dtype)
         y = torch.where(expand(parents >= -1, y), y, y.new_zeros(()))
         return y if out is None else out.copy_(y)

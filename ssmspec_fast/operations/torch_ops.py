@@ -8,6 +8,7 @@ from torch import Tensor
 from ..recurrences import RECURRENCES
 from . import OneLaunch, Rows
 from .arithmetic import Arithmetic, exact
+from .slots import down_tree
 from .torch_attention import CacheAttention
 from .torch_conv import Convolution
 
@@ -95,9 +96,7 @@ class TorchOperations(OneLaunch):
         return turned(q), turned(k)
 
     def tree_mask(self, parents: Tensor) -> tuple[Tensor, Tensor]:
-        rows, t = torch.arange(len(parents), device=parents.device), parents.shape[1]
-        ancestors = torch.zeros((len(parents), t + 1, t), dtype=torch.bool, device=parents.device)
-        for i in range(t):
-            ancestors[:, i + 1] = ancestors[rows, parents[:, i].clamp_min(-1).long() + 1]
-            ancestors[:, i + 1, i] = parents[:, i] >= -1
-        return ancestors[:, 1:], ancestors[:, 1:].sum(-1) - 1
+        real, own = parents >= -1, torch.eye(parents.shape[1], dtype=torch.bool, device=parents.device)
+        none = torch.zeros_like(real)
+        ancestors = down_tree(none, parents, lambda before, i: before | (own[i] & real[:, i, None]))[:, 1:]
+        return ancestors, ancestors.sum(-1) - 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import DeltaInputs, DeltaParams, KDAParams, Recurrence, SelectiveInputs, SelectiveParams, SSDInputs, SSDParams
 from .arithmetic import Arithmetic, exact
-from .slots import each, expand, put, repack, take, unpack
+from .slots import down_tree, each, expand, put, repack, take, unpack
 
 
 class Sequential(Recurrence, ABC):
@@ -76,13 +76,14 @@ class Sequential(Recurrence, ABC):
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
         """Path by path: each node steps from the state of its parent."""
-        root, nodes, outputs = take(S, slots).to(exact(inputs[0])), inputs[0].shape[1], []
-        states = root.new_empty((len(root), nodes + 1, *root.shape[1:]))
-        states[:, 0] = root
-        tokens, rows = self.prepare(inputs, params), torch.arange(len(slots), device=S.device)
-        for t in range(nodes):
-            y, states[:, t + 1] = self.step(states[rows, parents[:, t].clamp_min(-1).long() + 1], at(tokens, t))
+        tokens, outputs = self.prepare(inputs, params), list[Tensor]()
+
+        def step(before: Tensor, t: int) -> Tensor:
+            y, after = self.step(before, at(tokens, t))
             outputs.append(y)
+            return after
+
+        down_tree(take(S, slots).to(exact(inputs[0])), parents, step)
         return self._outputs(outputs, inputs, params, parents >= -1)
 
     def _outputs(self, outputs: list[Tensor], inputs: Any, params: Any, live: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 An export is that of every rank. It is put together and split again for a server of another number of ranks.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,24 +30,38 @@ def sizes(layer: Mixer) -> list[tuple[int, int]]:
     return [(1, layer.conv.weight.shape[0])]
 
 
-def pieces(layer: Mixer, a: Array, ranks: int, axis: int = 0) -> list[Array]:
+def parts(layer: Mixer, a: Array, ranks: int = 1, axis: int = 1) -> list[Array]:
+    """An array over the channels of the convolution, whole or those of one of some ranks, as its parts."""
+    ends = np.cumsum([max(1, count // ranks) * width for count, width in sizes(layer)])[:-1]
+    return np.split(a, ends, axis=axis)
+
+
+def in_order(rank: int, blocks: int, ranks: int) -> int:
+    """Which block of a part a rank holds, if all ranks share the blocks in order."""
+    return rank * blocks // ranks
+
+
+def pieces(
+    layer: Mixer, a: Array, ranks: int, axis: int = 0, block_of: Callable[[int, int, int], int] = in_order
+) -> list[Array]:
     """An array over the channels of the convolution, split for every rank."""
-    ends = np.cumsum([count * width for count, width in sizes(layer)])[:-1]
-    parts = np.split(a, ends, axis=axis)
     held: list[list[Array]] = []
-    for (count, _), part in zip(sizes(layer), parts, strict=True):
+    for (count, _), part in zip(sizes(layer), parts(layer, a, axis=axis), strict=True):
         blocks = np.split(part, min(count, ranks), axis=axis)
-        held.append([blocks[rank * len(blocks) // ranks] for rank in range(ranks)])
+        held.append([blocks[block_of(rank, len(blocks), ranks)] for rank in range(ranks)])
     return [np.concatenate(own, axis=axis) for own in zip(*held, strict=True)]
 
 
-def rejoined(layer: Mixer, held: list[Array]) -> Array:
-    """The window of the convolution from those of all ranks: of ranks that hold the same group, the first is read."""
-    ranks, found = len(held), []
-    cuts = np.cumsum([max(1, count // ranks) * width for count, width in sizes(layer)])[:-1]
-    own = [np.split(M, cuts, axis=1) for M in held]
-    for number, (count, _) in enumerate(sizes(layer)):
-        found += [own[rank][number] for rank in range(0, ranks, max(1, ranks // count))]
+def first_owners(count: int, ranks: int) -> range:
+    """The ranks that a part of `count` blocks is read from: of those that hold the same block, the first."""
+    return range(0, ranks, max(1, ranks // count))
+
+
+def rejoined(layer: Mixer, held: list[Array], owners: Callable[[int, int], range] = first_owners) -> Array:
+    """The window of the convolution from those of all ranks."""
+    own = [parts(layer, M, len(held)) for M in held]
+    counts = [count for count, _ in sizes(layer)]
+    found = [own[rank][number] for number, count in enumerate(counts) for rank in owners(count, len(held))]
     return np.concatenate(found, axis=1)
 
 

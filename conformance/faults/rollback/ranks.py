@@ -9,16 +9,10 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import FLOAT64, Adapter
-from ssmspec_ref.layers.mixer import Mixer
 from ssmspec_ref.shapes import Array
 
-from ...adapters.reference_parts.ranks import WAYS, Ranks, sizes
+from ...adapters.reference_parts.ranks import WAYS, Ranks, parts, pieces, rejoined, sizes
 from ..single import Wrong, adapter_of
-
-
-def parts(layer: Mixer, M: Array) -> list[Array]:
-    """The window of the whole convolution as its parts, x | B | C or q | k | v."""
-    return np.split(M, np.cumsum([count * width for count, width in sizes(layer)])[:-1], axis=1)
 
 
 class Moving(Ranks):
@@ -57,23 +51,14 @@ class DealsGroupsInTurn(Moving):
     """With more ranks than groups, rank r gets group r % groups instead of r groups // ranks. Bug class GROUP-MAP."""
 
     def wrongly(self, M: Array) -> list[Array]:
-        ranks, held = len(self.servers), []
-        for (count, _), part in zip(sizes(self.layer), parts(self.layer, M), strict=True):
-            blocks = np.split(part, min(count, ranks), axis=1)
-            held.append([blocks[rank % len(blocks)] for rank in range(ranks)])
-        return [np.concatenate(own, axis=1) for own in zip(*held, strict=True)]
+        return pieces(self.layer, M, len(self.servers), axis=1, block_of=lambda rank, blocks, _: rank % blocks)
 
 
 class ReadsTheFirstRanks(Moving):
     """Group n is read from rank n, although several ranks in a row hold the same group. Bug class GROUP-MAP."""
 
     def join(self, held: list[Array]) -> Array:
-        ranks, found = len(held), []
-        ends = np.cumsum([max(1, count // ranks) * width for count, width in sizes(self.layer)])[:-1]
-        own = [np.split(M, ends, axis=1) for M in held]
-        for number, (count, _) in enumerate(sizes(self.layer)):
-            found += [own[rank][number] for rank in range(min(count, ranks))]
-        return np.concatenate(found, axis=1)
+        return rejoined(self.layer, held, owners=lambda count, ranks: range(min(count, ranks)))
 
 
 class AddsReplicas(Moving):

@@ -40,7 +40,6 @@ def tile(heads: int, tokens: int, write_state: bool) -> tuple[int, int]:
     """Warps of a program, of 16 channels each, and its run of tiles; `heads` counts heads of rows.
 
     Chosen on an H200 with the fence and the registers below; the times are in docs/explanation/tuning.md.
-
     """
     row = H200["delta_apply"]
     if tokens <= 8 or heads < row["written_from" if write_state else "read_from"]:
@@ -51,7 +50,6 @@ def tile(heads: int, tokens: int, write_state: bool) -> tuple[int, int]:
 def registers(S: Tensor, tokens: int, write_state: bool) -> int | None:
     """The most registers of a lane: on sm_90 128 for up to 8 tokens with a write, so that 8 programs fit an SM, not 7
     (docs/explanation/tuning.md).
-
     """
     hopper = S.is_cuda and torch.cuda.get_device_capability(S.device) == (9, 0)
     return H200["delta_apply"]["registers"] if hopper and tokens <= 8 and write_state else None

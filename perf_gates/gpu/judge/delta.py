@@ -97,6 +97,7 @@ class Layer(SSDLayer):
         found = {name: np.nan_to_num(pulled(tensors[name], rows, by[name])) for name in by}
         c = self.contract()
         A, bias = (eb.exact(pulled(self.given[name], self.heads), c) for name in ("A", "dt_bias"))
+        A = A[:, None] if self.by_channel else A
         gate, beta = self.decay(A, eb.exact(found["g"], c) + bias), eb.sigmoid(eb.exact(found["beta"], c))
         gate, beta = gate.where(~dead[..., None] if self.by_channel else ~dead), beta.where(~dead)
         window = DeltaWindow(found["q"], found["k"], found["v"], gate.value, beta.value)

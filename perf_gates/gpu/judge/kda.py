@@ -65,16 +65,15 @@ class Layer(DeltaLayer):
 
     def decay(self, A: Approx, a: Approx) -> Approx:
         """The bounded gate, in the log."""
-        return constant(BOUND, self.contract()) * eb.sigmoid(-A[:, None] * a)
+        return constant(BOUND, self.contract()) * eb.sigmoid(-A * a)
 
 
 class Unbounded(Layer):
-    """In the kernels of the delta rule."""
+    """In the kernels of the delta rule, with its gate."""
+
+    decay = DeltaLayer.decay
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.name = "delta"
         del self.given["lower_bound"]
-
-    def decay(self, A: Approx, a: Approx) -> Approx:
-        return A[:, None] * eb.softplus(a)
