@@ -143,7 +143,7 @@ def test_no_function_is_several_that_a_string_chooses_from() -> None:
 
 
 def test_a_function_for_the_device_is_given_flags() -> None:
-    """A launcher takes an option by the name that the contract knows and gives its kernel a flag; no list excuses a kernel."""
+    """A launcher takes an option by its name in the contract, and gives its kernel a flag; no list excuses a kernel."""
     assert {name for file in (ROOT / "kernels").rglob("*.py") for name in choosers(file.read_text(), "jit")} == set()
     kernel = "@triton.jit\ndef kernel(x, KEEP: tl.constexpr):\n    if KEEP == 'all':\n        x += 1\n"
     assert choosers(kernel, "jit") == {"kernel"}
