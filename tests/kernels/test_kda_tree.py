@@ -3,9 +3,12 @@
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from conformance.interpreter.memory import watch
+from ssmspec_kernels.kda import kda_pairs
 from ssmspec_kernels.kda import kda_tree as kernel
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_ref import tree
@@ -15,7 +18,7 @@ from tests.kernels import test_delta_tree as trees
 from tests.kernels.delta_cases import Options
 from tests.kernels.delta_checks import assert_refused
 from tests.kernels.mutants import mutated
-from tests.trees import path_to
+from tests.trees import packed, parents_of, path_to
 
 
 def options(**changes: Any) -> Options:
@@ -69,17 +72,39 @@ def test_every_path_of_a_tree_is_a_scan_along_it_exactly_on_integers() -> None:
 
 
 @pytest.mark.parametrize("o", [options(t=5, v=33), options(b=1, t=18, io="bf16", h=1)], ids=str)
-def test_bytes_equal_the_formula_and_no_state_is_stored(o: Options) -> None:
-    trees.check_bytes(named(kernel), o)
+def test_bytes_equal_the_formulas_and_no_state_is_stored(o: Options) -> None:
+    """Of the scores between the launches only those of pairs that are seen are written and read."""
+    case = cases.draw(o, padding=False)
+    mask = torch.from_numpy(tree.ancestors(packed([parents_of("comb", o.t)] * o.b, o.t)))
+    pairs = kda_pairs.scratch(o.b, o.h, o.t, mask.device)
+    named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")} | {"pairs": pairs}
+    with watch(**named, slots=case.slots, mask=mask) as seen:
+        case.call(kernel.kda_tree, ancestors=mask, pairs=pairs)
+    expected = kernel.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, io=case.q.element_size())
+    expected += kda_pairs.traffic_bytes(int(mask.sum()), o.h)
+    assert seen.distinct_bytes() - seen.loaded("slots").distinct == expected
+    assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * 4
+    assert seen.stored("S").requested == 0
+    assert seen.outside == seen.races == []
 
 
-@pytest.mark.parametrize("many", [1, 64, 65, 256, 257, 2048])
-def test_the_tiles_of_a_program_cover_all_channels(many: int) -> None:
+def test_blocks_of_pairs_that_no_node_sees_are_skipped() -> None:
+    """Three chains of 16 nodes, two of which begin at node 0: the block of the third with the second is empty."""
+    case = cases.draw(options(b=1, t=48, h=1, k=4, v=5), padding=False)
+    parents = packed([np.array([-1, *range(15), 0, *range(16, 31), 0, *range(32, 47)])], 48)
+    pairs = torch.full_like(kda_pairs.scratch(1, 1, 48, case.q.device), torch.nan)
+    case.call(kernel.kda_tree, ancestors=torch.from_numpy(tree.ancestors(parents)), pairs=pairs)
+    blocks = [(i, j) for i in range(0, 48, 16) for j in range(0, i + 1, 16)]
+    assert [(i, j) for i, j in blocks if pairs[0, 0, :, i : i + 16, j : j + 16].isnan().all()] == [(32, 16)]
+
+
+@pytest.mark.parametrize("many", [1, 64, 65, 2048])
+@pytest.mark.parametrize("nodes", [16, 32, 64, 128])
+def test_a_tile_is_a_power_of_two_of_at_least_sixteen_channels(many: int, nodes: int) -> None:
     for v in (1, 16, 100, 128, 256):
-        block, each = kernel.tile(many, v)
-        assert block >= 16
-        assert block & (block - 1) == 0
-        assert each == 1 or block * each >= v
+        block, warps = kernel.tile(many, v, nodes)
+        assert block in (16, 32, 64, 128)
+        assert warps in (4, 8)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -107,25 +132,32 @@ def test_more_than_128_nodes_are_refused() -> None:
 
 
 FAULTS = [
-    ("tl.where(seen[:, None], G - at_key[None, :], float(\"-inf\"))", "G - at_key[None, :]", "pair_scores"),
-    ("tl.where(is_j, G, 0.0), axis=0)", "tl.where(is_j, G, 0.0), axis=0) * 0.0", "pair_scores"),
-    ("tl.sum(q * weight, axis=1)[:, None], to_query", "tl.sum(k * weight, axis=1)[:, None], to_query", "pair_scores"),
-    ("for j in range(T):", "for j in range(T - 1):", "pair_scores"),
+    ("tl.store(at, to_query, mask=seen)", "tl.store(at, to_query)", "kda_pairs_kernel"),
+    ("- tl.trans(G_j)[:, None, :]", "- 0.0 * tl.trans(G_j)[:, None, :]", "kda_pairs_kernel"),
+    ("tl.trans(q_i).to(tl.float32)[:, :, None]", "tl.trans(k_i).to(tl.float32)[:, :, None]", "kda_pairs_kernel"),
+    ("for _ in range(PARTS):", "for _ in range(PARTS - 1):", "kda_pairs_kernel"),
+    ("c += PART", "c += 0", "kda_pairs_kernel"),
+    ("G_j = G_i if BLOCKS == 1", "G_j = G_i if BLOCKS > 0", "kda_pairs_kernel"),
+    ("block += (pair >= n * (n + 1) // 2)", "block += (pair > n * (n + 1) // 2)", "kda_pairs_kernel"),
+    ("(pair - block * (block + 1) // 2) * NODES", "pair % 2 * NODES", "kda_pairs_kernel"),
+    ("at + ALL * ALL, to_key", "at, to_key", "kda_pairs_kernel"),
+    ("(b * tl.num_programs(1) + h) * (2 * ALL * ALL)", "h * (2 * ALL * ALL)", "kda_pairs_kernel"),
+    ("slot_of(slots, b) >= 0", "slot_of(slots, b) > 0", "kda_pairs_kernel"),
+    ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "kda_pairs_kernel"),
+    ("BOUNDED=lower_bound is not None", "BOUNDED=False", "launch_pairs"),
     ("n[:, None] > n[None, :], beta_t", "n[:, None] >= n[None, :], beta_t", None),
     ("n[:, None] > n[None, :], beta_t[:, None] * r_k[:, None] *", "n[:, None] > n[None, :], r_k[:, None] *", None),
-    ("sees_x = seen_nodes(at_anc, node, t, real_x, real, stride_anc)",
-     "sees_x = real_x[:, None] & real[None, :] & (node[:, None] >= t[None, :])", None),
-    ("xs += (x * tl.exp(G),)", "xs += (x,)", None),
-    ("read += dot_both(xs[part]", "read += dot_both(xs[0]", None),
+    ("at_pairs + BLOCK_T * BLOCK_T", "at_pairs", None),
+    ("x * tl.reshape(both, x.shape)", "x", None),
+    ("read += dot_both(x, state", "read = dot_both(x, state", None),
     ("m < BLOCK_T", "m >= BLOCK_T", None),
     ("v_t - r_k[:, None] * from_key", "v_t - from_key", None),
     ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", None),
     ("if slot >= 0:", "if slot > 0:", None),
     ("if slot >= 0:", "if slot != -2:", None),
-    ("* TILES + tile_v) * BLOCK_V", "* TILES) * BLOCK_V", None),
+    ("tl.program_id(0).to(tl.int64) * BLOCK_V", "0 * BLOCK_V", None),
     ("mask=(n < T)[:, None] & in_v[None, :])", "mask=(n < T)[:, None] & (j <= V)[None, :])", None),
-    ("BOUNDED=lower_bound is not None", "BOUNDED=False", None),
-    ("(g, beta), A, dt_bias = formed(g, beta, A, dt_bias, lower_bound), None, None", "pass", None),
+    ("BOUNDED=lower_bound is not None", "BOUNDED=False", "kda_tree"),
     ("beta_t = sigmoid(beta_t)", "pass", "kda_tree_kernel"),
 ]  # fmt: skip
 
@@ -133,7 +165,7 @@ FAULTS = [
 def check_all(module: ModuleType) -> None:
     for i in (0, 1, 2, 3, 5):
         trees.check(named(module), COVER[i], COVER[i].seed)
-    trees.check(named(module), options(t=6, io="bf16", v=37, seed=1), 1, tiles=(16, 3))
+    trees.check(named(module), options(t=6, io="bf16", v=37, seed=1), 1, block_v=16)
 
 
 @pytest.mark.parametrize(("old", "new", "at"), FAULTS, ids=[new for _, new, _ in FAULTS])

@@ -5,7 +5,7 @@
 
 without the norms of queries and keys. The decay of a pair is one number per channel, so that (2) is no product of matrices:
 there is an exp for each pair and channel. Nothing is divided by a decay, as exp(-G_j) would overflow after a few strong ones.
-The exponent of a pair that is not seen may be large and positive; the mask is applied before exp.
+The exponent of a pair that is not seen may be large and positive; its sum overflows alone, and is not stored.
 
 A program owns 16 nodes i and 16 nodes j of one value head of one row, and walks over the channels: pairs lie along the
 lanes, so that a lane sums its channels alone. Blocks without a pair are skipped. Layout: `pairs` (b, h, 2, t, j) in fp32, Q
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..delta.delta_inputs import load_gate_params, slot_of
 from ..launch import strides
+from ..shared.dots import dot_right
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
@@ -29,6 +30,20 @@ from .kda_inputs import kda_gates
 
 NODES: tl.constexpr = tl.constexpr(16)
 """Nodes of a block: the fewest rows of a product."""
+
+
+def scratch(b: int, h: int, t: int, device: torch.device) -> Tensor:
+    """Memory for `pairs` of b rows of h heads and trees of t nodes."""
+    nodes = max(16, triton.next_power_of_2(t))
+    return torch.empty(b, h, 2, nodes, nodes, dtype=torch.float32, device=device)
+
+
+def traffic_bytes(pairs: int, h: int) -> int:
+    """Bytes of (2) that this launch writes and the next one reads, for a number of pairs that are seen, of all rows.
+
+    Units: bytes.
+    """
+    return 2 * 2 * 4 * pairs * h
 
 
 def launch_pairs(
@@ -40,36 +55,32 @@ def launch_pairs(
     lower_bound: float | None,
     slots: Tensor | None,
     ancestors: Tensor,
-) -> Tensor:
+    pairs: Tensor,
+) -> None:
     """(2) from checked arguments, those of `kda_tree`; nothing is written for padding rows."""
     (b, t, groups, width), h = q.shape, g.shape[2]
     blocks, row = triton.cdiv(t, 16), H200["kda_pairs"]
-    nodes = 16 * triton.next_power_of_2(blocks)
-    pairs = torch.empty(b, h, 2, nodes, nodes, dtype=torch.float32, device=q.device)
     kda_pairs_kernel[(blocks * (blocks + 1) // 2, h, b)](
         q, k, g, A, dt_bias, slots, ancestors, pairs,
         GroupStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)), HeadStrides(*strides(g, 3)),
         MaskStrides(*strides(ancestors, 3)), *strides(dt_bias, 1), lower_bound or 0.0,
-        T=t, K=width, HEADS_PER_KEY=h // groups, BOUNDED=lower_bound is not None, BLOCKS=blocks, ALL=nodes,
-        PART=row["part"], num_warps=row["warps"],
+        T=t, K=width, HEADS_PER_KEY=h // groups, BOUNDED=lower_bound is not None, BLOCKS=blocks, ALL=pairs.shape[-1],
+        PART=row["part"], PARTS=triton.cdiv(width, row["part"]), num_warps=row["warps"],
     )  # fmt: skip
-    return pairs
 
 
 @triton.jit
-def path_sums(g, A, decay, bias, low, sees, real, t, i, in_k, stride_g_t, BOUNDED: tl.constexpr):
-    """G (1) of the rows of `sees` at some channels; the pointer is that of the head. Padding is seen by no node, and beyond k
-    queries and keys are 0."""
-    g_t = load_rows(g, t * stride_g_t, i, real, in_k).to(tl.float32)
-    g_t, _ = kda_gates(g_t, 0.0, decay, bias, low, A, BOUNDED)
-    return tl.dot(sees.to(tl.float32), g_t, input_precision="ieee")
+def load_part(q, k, g, stride_q, stride_k, stride_g, i, j, every, real_i, real_j, real, c, K: tl.constexpr):
+    """Queries and keys of the nodes i, keys of the nodes j, and gates of all nodes, at the channels c."""
+    q_i, k_i = load_rows(q, i * stride_q.t, c, real_i, c < K), load_rows(k, i * stride_k.t, c, real_i, c < K)
+    return q_i, k_i, load_rows(k, j * stride_k.t, c, real_j, c < K), load_rows(g, every * stride_g.t, c, real, c < K)
 
 
 @triton.jit
 def kda_pairs_kernel(
     q, k, g, A, dt_bias, slots, ancestors, pairs, stride_q, stride_k, stride_g, stride_anc, stride_bias_h, low,
     T: tl.constexpr, K: tl.constexpr, HEADS_PER_KEY: tl.constexpr, BOUNDED: tl.constexpr, BLOCKS: tl.constexpr,
-    ALL: tl.constexpr, PART: tl.constexpr,
+    ALL: tl.constexpr, PART: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
     pair = tl.program_id(0)
@@ -88,19 +99,21 @@ def kda_pairs_kernel(
         at_q = q + b * stride_q.b + h // HEADS_PER_KEY * stride_q.g
         at_k = k + b * stride_k.b + h // HEADS_PER_KEY * stride_k.g
         at_g = g + b * stride_g.b + h * stride_g.h
+        c = tl.arange(0, PART).to(tl.int64)
+        of_part = load_part(at_q, at_k, at_g, stride_q, stride_k, stride_g, i, j, every, real_i, real_j, real, c, K)
         to_query, to_key = tl.zeros([NODES, NODES], tl.float32), tl.zeros([NODES, NODES], tl.float32)
-        for part in range(tl.cdiv(K, PART)):
-            c = part * PART + tl.arange(0, PART).to(tl.int64)
+        for _ in range(PARTS):
             decay, bias = load_gate_params(A, dt_bias, h, c, stride_bias_h, c < K, True)
-            q_i = tl.trans(load_rows(at_q, i * stride_q.t, c, real_i, c < K).to(tl.float32))
-            k_i = tl.trans(load_rows(at_k, i * stride_k.t, c, real_i, c < K).to(tl.float32))
-            k_j = tl.trans(load_rows(at_k, j * stride_k.t, c, real_j, c < K).to(tl.float32))
-            G_i = path_sums(at_g, A, decay, bias, low, sees_i, real, every, c, c < K, stride_g.t, BOUNDED)  # (1)
-            G_j = path_sums(at_g, A, decay, bias, low, sees_j, real, every, c, c < K, stride_g.t, BOUNDED)
+            q_i, k_i, k_j, g_c = of_part
+            c += PART  # the next part is loaded while this one is computed; after the last it is empty
+            of_part = load_part(at_q, at_k, at_g, stride_q, stride_k, stride_g, i, j, every, real_i, real_j, real, c, K)
+            g_c, _ = kda_gates(g_c.to(tl.float32), 0.0, decay, bias, low, A, BOUNDED)
+            G_i = dot_right(sees_i.to(tl.bfloat16), g_c)  # (1)
+            G_j = G_i if BLOCKS == 1 else dot_right(sees_j.to(tl.bfloat16), g_c)
             between = tl.trans(G_i)[:, :, None] - tl.trans(G_j)[:, None, :]
-            weight = k_j[:, None, :] * tl.exp(tl.where(seen[None, :, :], between, float("-inf")))
-            to_query += tl.sum(q_i[:, :, None] * weight, axis=0)  # (2)
-            to_key += tl.sum(k_i[:, :, None] * weight, axis=0)
+            weight = tl.trans(k_j).to(tl.float32)[:, None, :] * tl.exp(between)
+            to_query += tl.sum(tl.trans(q_i).to(tl.float32)[:, :, None] * weight, axis=0)  # (2)
+            to_key += tl.sum(tl.trans(k_i).to(tl.float32)[:, :, None] * weight, axis=0)
         at = pairs + (b * tl.num_programs(1) + h) * (2 * ALL * ALL) + i[:, None] * ALL + j[None, :]
         tl.store(at, to_query, mask=seen)
         tl.store(at + ALL * ALL, to_key, mask=seen)

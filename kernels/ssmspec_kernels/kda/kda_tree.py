@@ -33,8 +33,8 @@ from ..shared.strides import MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
-from .kda_inputs import check_kda
-from .kda_pairs import launch_pairs, path_sums
+from .kda_inputs import check_kda, kda_gates
+from .kda_pairs import launch_pairs, scratch
 from .kda_scan import traffic_bytes as scan_bytes
 
 LARGEST = 128
@@ -42,7 +42,8 @@ LARGEST = 128
 
 
 def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int = 4, io: int = 2, gate: int = 4) -> int:
-    """Bytes that must cross the memory bus for b live rows of t nodes: the state, the nodes, the outputs, and the mask.
+    """Bytes that must cross the memory bus for b live rows of t nodes: the state, the nodes, the outputs, and the mask. Not
+    (2), which crosses it twice between the launches if no cache holds it (`kda_pairs.traffic_bytes`).
 
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
@@ -66,13 +67,15 @@ def kda_tree(
     eps: float = 1e-6,
     slots: Tensor | None = None,
     out: Tensor | None = None,
+    pairs: Tensor | None = None,
     block_v: int | None = None,
 ) -> Tensor:
     """The outputs (b, t, h, v) at the nodes of each row's tree over S[slots], which is only read: (1) to (4).
 
     `ancestors` (b, t, j): node t sees node j; ancestors precede, and their sets nest (`ssmspec_ref.tree`), which a launch
     cannot check. The other arguments are those of `kda_scan`; several rows may share a state. The output of a padding row is
-    not written. `block_v`: channels v of a program (None: those of `tile`).
+    not written. `pairs` is the memory of `kda_pairs.scratch` (None: allocated here), `block_v` the channels v of a program
+    (None: those of `tile`).
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), before anything is written.
     """
@@ -89,7 +92,8 @@ def kda_tree(
     block, warps = tile(b * h, axes["v"], nodes)
     block = block_v or block
     whole = max(16, triton.next_power_of_2(axes["k"]))
-    pairs = launch_pairs(q, k, g, A, dt_bias, lower_bound, slots, ancestors)
+    pairs = scratch(b, h, t, q.device) if pairs is None else pairs
+    launch_pairs(q, k, g, A, dt_bias, lower_bound, slots, ancestors, pairs)
     kda_tree_kernel[(triton.cdiv(axes["v"], block), h, b)](
         S, q, k, v, g, beta, A, dt_bias, slots, ancestors, pairs, o,
         window_strides(S, q, k, v, g, beta, o), MaskStrides(*strides(ancestors, 3)), *strides(dt_bias, 1), scale, eps,
@@ -103,11 +107,10 @@ def kda_tree(
 
 def tile(heads: int, v: int, nodes: int) -> tuple[int, int]:
     """Channels v of a program, and its warps; `heads` counts heads of rows. Few heads make more programs; many compute (3)
-    once each, as far as registers allow."""
+    once each, if their nodes leave enough registers."""
     row = H200["kda_tree"]
-    most = row["block_v"] if nodes <= row["many_nodes"] else row["many_nodes_block_v"]
-    block = row["few_heads_block_v"] if heads <= row["few_heads"] and nodes <= row["few_nodes"] else most
-    return max(16, min(triton.next_power_of_2(v), block)), row["warps" if nodes <= row["few_nodes"] else "more_warps"]
+    most = row["few_block_v" if heads <= row["few_heads"] or nodes > row["many_nodes"] else "block_v"]
+    return max(16, min(triton.next_power_of_2(v), most)), row["warps" if nodes <= row["few_nodes"] else "more_warps"]
 
 
 @triton.jit
@@ -117,7 +120,10 @@ def decayed_rows(
     """exp(G) times the keys and then the queries of all nodes, without r, at some channels."""
     decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, True)
     x = tl.load(at_x[:, None] + i[None, :], mask=real_x[:, None] & in_k[None, :], other=0.0).to(tl.float32)
-    G = path_sums(g, A, decay, bias, low, sees, real, t, i, in_k, stride_g_t, BOUNDED)  # (1)
+    g_t = load_rows(g, t * stride_g_t, i, real, in_k).to(tl.float32)
+    g_t, _ = kda_gates(g_t, 0.0, decay, bias, low, A, BOUNDED)
+    # Not in bf16 parts: from 64 nodes on Triton 3.6 compiles a product of 32 columns to wrong values (`ssd_window`).
+    G = tl.dot(sees.to(tl.float32), g_t, input_precision="ieee")  # (1)
     both = tl.broadcast_to(tl.exp(G)[None, :, :], (2, G.shape[0], G.shape[1]))
     return x * tl.reshape(both, x.shape)
 
@@ -139,9 +145,9 @@ def kda_tree_kernel(
         at_q = q + b * stride.q.b + h // HEADS_PER_KEY * stride.q.g
         at_k = k + b * stride.k.b + h // HEADS_PER_KEY * stride.k.g
         at_g = g + b * stride.g.b + h * stride.g.h
-        i = tl.arange(0, BLOCK_K).to(tl.int64)
-        r_q = norms(load_rows(at_q, t * stride.q.t, i, real, i < K), scale, eps, L2_NORM)
-        r_k = norms(load_rows(at_k, t * stride.k.t, i, real, i < K), 1.0, eps, L2_NORM)
+        whole = tl.arange(0, BLOCK_K).to(tl.int64)
+        r_q = norms(load_rows(at_q, t * stride.q.t, whole, real, whole < K), scale, eps, L2_NORM)
+        r_k = norms(load_rows(at_k, t * stride.k.t, whole, real, whole < K), 1.0, eps, L2_NORM)
         at_pairs = pairs + (b * tl.num_programs(1) + h) * (2 * BLOCK_T * BLOCK_T) + t[:, None] * BLOCK_T + t[None, :]
         to_query = tl.load(at_pairs, mask=sees, other=0.0)  # (2)
         to_key = tl.load(at_pairs + BLOCK_T * BLOCK_T, mask=sees, other=0.0)

@@ -55,14 +55,14 @@ H200: dict[str, dict[str, int]] = {
     "delta_tree_products": {"block_v": 64, "few_programs": 64, "warps": 4, "many_nodes_warps": 8},
     "gated_norm": {"channels": 1024, "channels_a_warp": 512, "most_warps": 16},
     "kda_commit": {"block_v": 16},
-    "kda_pairs": {"part": 16, "warps": 4},
+    "kda_pairs": {"part": 32, "warps": 8},
     "kda_scan": {
         "lanes": 8, "step_block_v": 64, "step_warps": 4, "block_v": 16, "unfused_lanes": 8, "unfused_block_v": 16,
     },
     "kda_snapshots": {"block_v": 16},
     "kda_tree": {
-        "part": 32, "few_heads": 64, "few_nodes": 32, "few_heads_block_v": 32, "warps": 4, "block_v": 128, "many_nodes": 64,
-        "many_nodes_block_v": 64, "more_warps": 8,
+        "part": 32, "few_heads": 64, "few_block_v": 64, "block_v": 128, "few_nodes": 32, "many_nodes": 64, "warps": 4,
+        "more_warps": 8,
     },
     "linear_rows": {
         "wide_outputs": 8192, "block_k": 256, "slices": 4, "stages": 3, "block_o": 32, "block_o_early": 64, "many_rows": 64,
