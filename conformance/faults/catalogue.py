@@ -22,6 +22,7 @@ from .recurrences import (
     short_convolutions,
     size_limits,
     tiles,
+    trapezoids,
     unreached,
     unread,
 )
@@ -112,6 +113,7 @@ def _faults() -> Iterator[Fault]:
         channel_gates,
         gates,
         short_convolutions,
+        trapezoids,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))

@@ -41,6 +41,7 @@ def test_every_pure_operation_has_vectors_and_all_are_small() -> None:
         "ssd",
         "delta",
         "shortconv",
+        "mamba3",
         "attention",
         "acceptance",
         "draft",

@@ -1,0 +1,362 @@
+"""Mamba-3 with another rotation, another trapezoid or another decay, or with one of its four pieces kept of a draft."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import mamba3
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.functions import sigmoid, softplus
+from ssmspec_ref.mamba3 import Pieces, finish, normed, packed, per_head, pieces_of, skip, turn, values
+from ssmspec_ref.mamba3 import tree as over_trees
+from ssmspec_ref.shapes import Array, Mask
+
+from ..single import Wrong, adapter_of
+from .short_convolutions import AGAIN, Rolled
+
+Runs = tuple[Array, Array]
+HALVES = Limits({"pairs": ("halves",)}, reason="pairs of halves")
+
+
+class Rule:
+    """Mamba-3, token by token; each fault replaces one of its parts."""
+
+    def rate(self, token: Any, params: Any) -> Array:
+        return np.maximum(softplus(token.A), params.A_floor)
+
+    def share(self, token: Any) -> Array:
+        return sigmoid(token.trap)
+
+    def second(self, dt: Array, share: Array, decay: Array) -> Array:
+        """The weight of the previous input."""
+        weight: Array = decay * dt * (1 - share)
+        return weight
+
+    def angle(self, held: Array, token: Any, dt: Array) -> Array:
+        angle: Array = np.mod(held + np.pi * dt[:, :, None] * np.tanh(token.angle)[:, None], mamba3.TURN)
+        return angle
+
+    def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
+        return per_head(normed(x, weight, params.eps), params.heads) + bias
+
+    def turned(self, x: Array, angle: Array, params: Any) -> Array:
+        return turn(x, angle[:, :, None], params.pairs)
+
+    query = turned
+
+    def kept(self, turned: Array, straight: Array) -> Array:
+        """The key that the next token reads."""
+        return turned
+
+    def ranks(self, v: Array, k: Array) -> Array:
+        return np.einsum("bhrp, bhrn -> bhpn", v, k)
+
+    def step(self, S: Array, token: Any, params: Any) -> Runs:
+        held = pieces_of(S, token.x.shape[2], token.angle.shape[1], params)
+        dt = softplus(token.dt + params.dt_bias)
+        decay, share = np.exp(-dt * self.rate(token, params)), self.share(token)
+        angle = self.angle(held.angle, token, dt)
+        straight = self.vectors(token.B, params.B_norm, params.B_bias, params)
+        k = self.turned(straight, angle, params)
+        q = self.query(self.vectors(token.C, params.C_norm, params.C_bias, params), angle, params)
+        v = values(token.x, params)
+        before = self.second(dt, share, decay)[..., None, None] * self.ranks(values(held.value, params), held.key)
+        H = decay[..., None, None] * held.S + before + (dt * share)[..., None, None] * self.ranks(v, k)
+        o = np.einsum("bhpn, bhrn -> bhrp", H, q) + skip(v, params)
+        return finish(o, token.z, params), packed(Pieces(H, angle, self.kept(k, straight), token.x))
+
+    def __call__(self, S: Array, window: Any, params: Any) -> Runs:
+        outputs = []
+        for t in range(window.x.shape[1]):
+            y, S = self.step(S, window.token(t), params)
+            outputs.append(y)
+        return np.stack(outputs, axis=1), S
+
+
+def pairs_and_halves_exchanged(S: Array, window: Any, params: Any) -> Runs:
+    """Neighbours are rotated where halves are meant, and halves where neighbours are."""
+    other = {"neighbours": "halves", "halves": "neighbours"}[params.pairs]
+    return mamba3.scan(S, window, replace(params, pairs=other))
+
+
+def halves_of_the_turned_part(S: Array, window: Any, params: Any) -> Runs:
+    """With half of the channels turned, channel i is paired with i + f as in attention, not with i + n / 2."""
+
+    class Partial(Rule):
+        def turned(self, x: Array, angle: Array, params: Any) -> Array:
+            f = 2 * angle.shape[-1]
+            return np.concatenate([turn(x[..., :f], angle[:, :, None], "halves"), x[..., f:]], axis=-1)
+
+        query = turned
+
+    return Partial()(S, window, params)
+
+
+def query_not_turned(S: Array, window: Any, params: Any) -> Runs:
+    """B is rotated by the running angle, C is not."""
+
+    class Straight(Rule):
+        def query(self, x: Array, angle: Array, params: Any) -> Array:
+            return x
+
+    return Straight()(S, window, params)
+
+
+def previous_key_not_turned(S: Array, window: Any, params: Any) -> Runs:
+    """The key that is kept for the next token is that before its rotation."""
+
+    class Unturned(Rule):
+        def kept(self, turned: Array, straight: Array) -> Array:
+            return straight
+
+    return Unturned()(S, window, params)
+
+
+def every_pair_turns(S: Array, window: Any, params: Any) -> Runs:
+    """The rope fraction is ignored: the angles are repeated until all pairs turn."""
+
+    class Whole(Rule):
+        def turned(self, x: Array, angle: Array, params: Any) -> Array:
+            return turn(x, np.resize(angle, (*angle.shape[:2], x.shape[-1] // 2))[:, :, None], params.pairs)
+
+        query = turned
+
+    return Whole()(S, window, params)
+
+
+def angle_of_one_token(S: Array, window: Any, params: Any) -> Runs:
+    """Each token is rotated by its own angle; the angles are not added up."""
+
+    class Own(Rule):
+        def angle(self, held: Array, token: Any, dt: Array) -> Array:
+            return super().angle(np.zeros_like(held), token, dt)
+
+    return Own()(S, window, params)
+
+
+def angle_without_steps(S: Array, window: Any, params: Any) -> Runs:
+    """The angle advances by pi tanh(a), the same in every head, without dt."""
+
+    class Even(Rule):
+        def angle(self, held: Array, token: Any, dt: Array) -> Array:
+            return super().angle(held, token, np.ones_like(dt))
+
+    return Even()(S, window, params)
+
+
+def angle_without_tanh(S: Array, window: Any, params: Any) -> Runs:
+    """The angle advances by pi dt a."""
+
+    class Open(Rule):
+        def angle(self, held: Array, token: Any, dt: Array) -> Array:
+            return np.mod(held + np.pi * dt[:, :, None] * token.angle[:, None], mamba3.TURN)
+
+    return Open()(S, window, params)
+
+
+def no_trapezoid(S: Array, window: Any, params: Any) -> Runs:
+    """Lambda is missing: each token writes dt x k^T, and the previous one nothing."""
+
+    class Euler(Rule):
+        def share(self, token: Any) -> Array:
+            return np.ones_like(token.trap)
+
+    return Euler()(S, window, params)
+
+
+def lambda_without_sigmoid(S: Array, window: Any, params: Any) -> Runs:
+    """Lambda is taken as it was projected."""
+
+    class Raw(Rule):
+        def share(self, token: Any) -> Array:
+            return np.asarray(token.trap)
+
+    return Raw()(S, window, params)
+
+
+def second_half_not_decayed(S: Array, window: Any, params: Any) -> Runs:
+    """The previous input enters after the decay of the state."""
+
+    class Late(Rule):
+        def second(self, dt: Array, share: Array, decay: Array) -> Array:
+            return super().second(dt, share, np.ones_like(decay))
+
+    return Late()(S, window, params)
+
+
+def no_floor(S: Array, window: Any, params: Any) -> Runs:
+    """The decay rate has no floor."""
+    return mamba3.scan(S, window, replace(params, A_floor=0.0))
+
+
+def floor_of_the_log_decay(S: Array, window: Any, params: Any) -> Runs:
+    """The floor is that of dt A, not of A."""
+
+    class Late(Rule):
+        def rate(self, token: Any, params: Any) -> Array:
+            dt = softplus(token.dt + params.dt_bias)
+            return np.maximum(dt * softplus(token.A), params.A_floor) / dt
+
+    return Late()(S, window, params)
+
+
+def bias_before_norm(S: Array, window: Any, params: Any) -> Runs:
+    """B and C are biased, then normed."""
+
+    class Biased(Rule):
+        def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
+            return normed(per_head(x, params.heads) + bias, weight, params.eps)
+
+    return Biased()(S, window, params)
+
+
+def bias_after_rotation(S: Array, window: Any, params: Any) -> Runs:
+    """B is rotated, then biased, and so is C."""
+
+    class Behind(Rule):
+        def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
+            self.bias = bias
+            return super().vectors(x, weight, np.zeros_like(bias), params)
+
+        def turned(self, x: Array, angle: Array, params: Any) -> Array:
+            return super().turned(x, angle, params) + self.bias
+
+        query = turned
+
+    return Behind()(S, window, params)
+
+
+def ranks_crossed(S: Array, window: Any, params: Any) -> Runs:
+    """Every value meets the sum of all keys, not the key of its rank."""
+
+    class Crossed(Rule):
+        def ranks(self, v: Array, k: Array) -> Array:
+            return np.einsum("bhrp, bhsn -> bhpn", v, k)
+
+    return Crossed()(S, window, params)
+
+
+def padding_is_the_previous_input(S: Array, window: Any, params: Any, live: Mask) -> Runs:
+    """A no-op leaves the state, but the next token finds 0 for its predecessor."""
+    outputs = []
+    for t in range(live.shape[1]):
+        y, after = mamba3.step(S, window.token(t), params)
+        held = pieces_of(S, window.x.shape[3], window.angle.shape[2], params)
+        empty = packed(replace(held, key=np.zeros_like(held.key), value=np.zeros_like(held.value)))
+        S = np.where(live[:, t, None, None], after, empty)
+        outputs.append(np.where(live[:, t, None, None], y, 0.0))
+    return np.stack(outputs, axis=1), S
+
+
+def _in_order(ancestors: Array) -> Array:
+    """Every node sees all nodes before it."""
+    live = np.einsum("btt -> bt", ancestors)
+    order: Array = np.tri(ancestors.shape[1], dtype=bool) & live[:, None, :] & live[:, :, None]
+    return order
+
+
+def previous_node_in_place_of_the_parent(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+    """The trapezoid of a node ends at the node before it in the packed tree, a sibling perhaps, not at its parent."""
+    held = pieces_of(S, window.x.shape[3], window.angle.shape[2], params)
+    run, live = over_trees.inputs(window, params), np.einsum("btt -> bt", ancestors)
+    _, keys, parents = over_trees.rotated(held, run, ancestors, params)
+    wrong = over_trees.rotated(held, run, _in_order(ancestors), params)[2]
+    found = [over_trees.behind(a, s, at) for at in (parents, wrong) for a, s in ((run.x, held.value), (keys, held.key))]
+    moved = np.einsum("bthrp, bthrn -> bthpn", values(found[2], params), found[3])
+    moved = moved - np.einsum("bthrp, bthrn -> bthpn", values(found[0], params), found[1])
+    y = over_trees.scan(S, window, ancestors, params)
+    angle = np.mod(held.angle[:, None] + np.einsum("btj, bjhf -> bthf", ancestors, run.turned), mamba3.TURN)
+    C = per_head(normed(window.C, params.C_norm, params.eps), params.heads) + params.C_bias
+    q = turn(C, angle[:, :, :, None], params.pairs)
+    weight = np.exp(run.log_decay) * run.before
+    o = np.einsum("bth, bthpn, bthrn -> bthrp", weight, moved, q)
+    return np.where(live[:, :, None, None], y + finish(o, window.z, params), 0.0)
+
+
+def angles_of_all_nodes_before(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+    """The running angle of a node adds up all nodes before it in the packed tree, not those of its path."""
+    run = over_trees.inputs(window, params)
+    held = pieces_of(S, window.x.shape[3], window.angle.shape[2], params)
+    live = np.einsum("btt -> bt", ancestors)
+    run = replace(run, turned=np.where(live[..., None, None], run.turned, 0.0))
+    wanted, path = (np.einsum("btj, bjhf -> bthf", m, run.turned) for m in (_in_order(ancestors), ancestors))
+    own = np.where(np.tril(ancestors, -1), np.arange(ancestors.shape[1]), -1).max(axis=2)
+    off = wanted - path
+    run = replace(
+        run, turned=run.turned + off - np.where((own < 0)[..., None, None], 0.0, over_trees.behind(off, 0 * held.angle, own))
+    )
+    y = over_trees.read(held, run, window, ancestors, params)
+    return np.where(live[:, :, None, None], y, 0.0)
+
+
+class KeepsOnePiece(Rolled):
+    """One piece of the state stays as the whole draft left it."""
+
+    piece = ""
+
+    def columns(self, kept: Array, whole: Array, rejected: Array) -> Array:
+        inner: Any = self.inner
+        right, left = (pieces_of(a, inner.mixer.channels, inner.mixer.angles, inner.mixer.params) for a in (kept, whole))
+        return packed(replace(right, **{self.piece: getattr(left, self.piece)}))
+
+
+class KeepsTheValue(KeepsOnePiece):
+    """The previous value is that of the last draft, after a rejection too."""
+
+    piece = "value"
+
+
+class KeepsTheKey(KeepsOnePiece):
+    """The previous key is that of the last draft, after a rejection too."""
+
+    piece = "key"
+
+
+class KeepsTheAngle(KeepsOnePiece):
+    """The angle is not rolled back: the next token is rotated as if all drafts had been accepted."""
+
+    piece = "angle"
+
+
+class KeepsTheSum(KeepsOnePiece):
+    """Angle, key and value are rolled back, and the matrix is not."""
+
+    piece = "S"
+
+
+def _scans(*runs: Any) -> tuple[Wrong, ...]:
+    return tuple((run, "mamba3.scan", "RULE") for run in runs)
+
+
+FAULTS: tuple[Wrong, ...] = (
+    *_scans(
+        pairs_and_halves_exchanged,
+        query_not_turned,
+        previous_key_not_turned,
+        every_pair_turns,
+        angle_of_one_token,
+        angle_without_steps,
+        angle_without_tanh,
+        no_trapezoid,
+        lambda_without_sigmoid,
+        second_half_not_decayed,
+        no_floor,
+        floor_of_the_log_decay,
+        bias_before_norm,
+        bias_after_rotation,
+        ranks_crossed,
+    ),
+    (halves_of_the_turned_part, "mamba3.scan", "VARIANT", FLOAT64, HALVES),
+    (padding_is_the_previous_input, "mamba3.scan_masked", "PAD-LEAK"),
+    (previous_node_in_place_of_the_parent, "mamba3.verify_tree", "TREE-TOPO"),
+    (angles_of_all_nodes_before, "mamba3.verify_tree", "TREE-MASK"),
+    (KeepsTheValue, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
+    (KeepsTheKey, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
+    (KeepsTheAngle, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
+    (KeepsTheSum, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
+)
+
+
+def adapter() -> Adapter:
+    return adapter_of("trapezoids", FAULTS)
