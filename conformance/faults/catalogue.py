@@ -34,6 +34,7 @@ from .rollback import (
     interleaved,
     lives,
     long_runs,
+    pieces,
     positions,
     ranks,
     rings,
@@ -114,6 +115,7 @@ def _faults() -> Iterator[Fault]:
         gates,
         short_convolutions,
         trapezoids,
+        pieces,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))

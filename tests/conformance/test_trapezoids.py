@@ -6,6 +6,7 @@ import pytest
 
 from conformance.faults.recurrences.short_convolutions import AGAIN, Rolled
 from conformance.faults.recurrences.trapezoids import FAULTS, Rule
+from conformance.faults.rollback import pieces
 from conformance.faults.single import single
 from conformance.judge.verdict import judge
 from conformance.meta import jobs
@@ -40,7 +41,9 @@ def failed(subject: Subject, operation: str) -> list[tuple[str, str]]:
     return [(job.identity, said.kind) for job, said in found if said.verdict is not Verdict.PASS]
 
 
-@pytest.mark.parametrize(("run", "operation", "bug_class", "given"), [(f[0], f[1], f[2], f[3:]) for f in FAULTS])
+@pytest.mark.parametrize(
+    ("run", "operation", "bug_class", "given"), [(f[0], f[1], f[2], f[3:]) for f in (*FAULTS, *pieces.FAULTS)]
+)
 def test_a_planted_fault_fails_by_values(run: Any, operation: str, bug_class: str, given: Any) -> None:
     found = failed(single(operation, run, *given), operation)
     assert found, "no case of the smallest tier shows it"
