@@ -16,7 +16,7 @@ def layer(m: Maker) -> Layer:
     rank = 2 if m.given("widened", False) else 1
     g, p, n = m.given("g", 1), m.given("p", 3), 2 * m.given("n", 5)
     h, f = g * m.given("h", 2), max(1, n // 4) if rank == 1 else n // 2
-    maps = [m.normal(h, rank, p, scale=0.3, offset=0.75) if rank > 1 else None for _ in range(3)]
+    up, gate, down = (m.normal(h, rank, p, scale=0.3, offset=0.75) if rank > 1 else None for _ in range(3))
     params = Mamba3Params(
         m.weight(n),
         m.weight(n),
@@ -24,7 +24,9 @@ def layer(m: Maker) -> Layer:
         m.normal(h, rank, n, scale=0.3, offset=1.0),
         m.normal(h, offset=-1.0),
         m.normal(h),
-        *maps,
+        up,
+        gate,
+        down,
         A_floor=2.0 ** round(float(np.mean(RATE[m.given("decay", "gentle")]) / np.log(2.0))),
         eps=EPS,
         pairs="neighbours" if rank == 1 else "halves",

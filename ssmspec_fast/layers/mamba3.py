@@ -35,7 +35,7 @@ TURN = 2 * math.pi
 
 @dataclass(frozen=True)
 class Mamba3Config(RecurrentConfig):
-    """`angles` of the state's pairs turn, of neighbours or of `halves`. A norm of the output stands for a gate of (5)."""
+    """`angles` of the state's pairs turn, of neighbours or of `halves`; with a norm, (5) has no gate."""
 
     heads: int
     channels: int
@@ -154,7 +154,7 @@ class Mamba3(Sequential):
     def step(self, S: Tensor, token: Mamba3Tokens) -> tuple[Tensor, Tensor]:
         r, n, f, p = token.key.shape[-3], token.order.shape[-1], token.turned.shape[-1], token.x.shape[-1]
         matrix, angle, key, value = torch.split(S, [p * n, f, r * n, p], dim=-1)
-        matrix, key = matrix.unflatten(-1, (p, n)), key.unflatten(-1, (r, n))
+        matrix, key = matrix.reshape(*matrix.shape[:2], p, n), key.reshape(*key.shape[:2], r, n)
         angle = angle + token.turned
         angle = angle - TURN * torch.floor(angle / TURN)
         cos, sin = (each[:, :, None] for each in self.arithmetic.turn(angle))
@@ -181,7 +181,8 @@ class Mamba3(Sequential):
 
 def paired(x: Tensor, halves: bool) -> Tensor:
     """Channels (.. n) as pairs (.. n / 2, 2): of neighbours, or of i and i + n / 2."""
-    return x.unflatten(-1, (2, -1)).transpose(-2, -1) if halves else x.unflatten(-1, (-1, 2))
+    lead, pairs = x.shape[:-1], x.shape[-1] // 2
+    return x.reshape(*lead, 2, pairs).transpose(-2, -1) if halves else x.reshape(*lead, pairs, 2)
 
 
 def rotated(pairs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -206,7 +207,9 @@ class Mamba3Layer(Recurrent):
     def stored(cls, source: "Source", prefix: str, width: int, c: Mamba3Config) -> Self:
         """As mamba_ssm stores it."""
         ranks, inner = (c.heads, c.rank, c.state), c.heads * c.channels
-        maps = [source.exact(f"{prefix}.{name}", c.heads, c.rank, c.channels) for name in MAPS] if c.maps else [None] * 3
+        up, gate, down = (
+            source.exact(f"{prefix}.mimo_{name}", c.heads, c.rank, c.channels) if c.maps else None for name in "xzo"
+        )
         params = Mamba3Params(
             source.exact(f"{prefix}.B_norm.weight", c.state),
             source.exact(f"{prefix}.C_norm.weight", c.state),
@@ -214,10 +217,12 @@ class Mamba3Layer(Recurrent):
             source.exact(f"{prefix}.C_bias", *ranks),
             source.exact(f"{prefix}.dt_bias", c.heads),
             source.exact(f"{prefix}.D", c.heads),
-            *maps,
-            floor=c.floor,
-            eps=c.eps,
-            halves=c.halves,
+            up,
+            gate,
+            down,
+            c.floor,
+            c.eps,
+            c.halves,
         )
         return cls(
             c,
@@ -247,14 +252,15 @@ class Mamba3Layer(Recurrent):
     def project(self, c: Tensor, gates: Any, operations: Operations) -> Mamba3Inputs:
         s = self.config
         z, x, B, C, dt, A, trap, angle = torch.split(gates, list(s.projected), dim=-1)
-        x, z = (a.unflatten(-1, (s.heads, s.channels)) for a in (x, z))
-        B, C = (a.unflatten(-1, (s.rank, s.groups, s.state)) for a in (B, C))
+        x, z = (a.reshape(*a.shape[:-1], s.heads, s.channels) for a in (x, z))
+        B, C = (a.reshape(*a.shape[:-1], s.rank, s.groups, s.state) for a in (B, C))
         return Mamba3Inputs(x, dt, A, trap, angle, B, C, z if self.norm is None else None)
 
     def room(self, new: Callable[..., Tensor]) -> Mamba3Inputs:
         s = self.config
-        per_head, ranks = (new(s.heads) for _ in range(3)), (new(s.rank, s.groups, s.state) for _ in range(2))
-        return Mamba3Inputs(new(s.heads, s.channels), *per_head, new(s.angles), *ranks)
+        dt, A, trap = (new(s.heads) for _ in range(3))
+        B, C = (new(s.rank, s.groups, s.state) for _ in range(2))
+        return Mamba3Inputs(new(s.heads, s.channels), dt, A, trap, new(s.angles), B, C)
 
     def output(self, y: Any, gates: Any, operations: Operations) -> Product:
         """(6)."""
@@ -263,6 +269,3 @@ class Mamba3Layer(Recurrent):
             n, z = self.config.norm, gates[..., : y.shape[-1]]
             y = operations.gated_norm(y, z, self.norm, groups=n.groups, eps=n.eps, norm_first=n.norm_first)
         return Product(self.out_proj, y)
-
-
-MAPS = ("mimo_x", "mimo_z", "mimo_o")

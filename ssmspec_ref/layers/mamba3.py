@@ -109,12 +109,11 @@ def tiny(rng: Draw, rank: int) -> Mamba3Layer:
     """SISO of rank 1: neighbours, a norm of the output, and half of the channels turned; MIMO: halves, all turned."""
     h, p, n, g, siso = 4, 3, 4, 2 if rank == 1 else 1, rank == 1
     angles = n // 4 if siso else n // 2
-    maps = [None if siso else rng.uniform(0.3, 1.2, (h, rank, p)) for _ in range(3)]
-    norms = (rng.uniform(0.5, 1.5, n) for _ in range(2))
-    biases = (1 + rng.normal(0, 0.3, (h, rank, n)) for _ in range(2))
+    up, gate, down = (None if siso else rng.uniform(0.3, 1.2, (h, rank, p)) for _ in range(3))
+    norms, biases = rng.uniform(0.5, 1.5, (2, n)), 1 + rng.normal(0, 0.3, (2, h, rank, n))
     params = Mamba3Params(
-        *norms, *biases, rng.normal(-1, 1, h), rng.normal(0, 1, h), *maps, A_floor=0.5 if siso else 1e-4,
-        pairs="neighbours" if siso else "halves",
+        norms[0], norms[1], biases[0], biases[1], rng.normal(-1, 1, h), rng.normal(0, 1, h), up, gate, down,
+        0.5 if siso else 1e-4, pairs="neighbours" if siso else "halves",
     )  # fmt: skip
     norm = GatedNorm(rng.uniform(0.5, 1.5, h * p), 1e-5, groups=h, norm_first=True) if siso else None
     outputs = 2 * h * p + 2 * rank * g * n + 3 * h + angles

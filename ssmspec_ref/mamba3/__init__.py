@@ -97,6 +97,11 @@ class Mamba3Params(Record):
     def states(self) -> int:
         return int(self.B_bias.shape[2])
 
+    def partners(self, angles: int) -> tuple[Array, Array]:
+        """The channels of the pairs that turn: the first of each, and the second."""
+        first = np.arange(angles)
+        return (2 * first, 2 * first + 1) if self.pairs == "neighbours" else (first, first + self.states // 2)
+
 
 @dataclass(frozen=True)
 class Mamba3Token(Record):
@@ -172,11 +177,9 @@ def pieces_of(S: Array, channels: int, angles: int, params: Mamba3Params) -> Pie
     return Pieces(a.reshape(*shape, p, n), b, c.reshape(*shape, r, n), d)
 
 
-def turn(x: Array, angle: Array, pairs: str) -> Array:
+def turn(x: Array, angle: Array, params: Mamba3Params) -> Array:
     """Pairs of channels of x (.. n) rotated by the angles (.. f); the pairs that have none stay as they are."""
-    f, half = angle.shape[-1], x.shape[-1] // 2
-    first = 2 * np.arange(f) if pairs == "neighbours" else np.arange(f)
-    second = first + (1 if pairs == "neighbours" else half)
+    first, second = params.partners(angle.shape[-1])
     turned = x.copy()
     turned[..., first] = cos(angle) * x[..., first] - sin(angle) * x[..., second]
     turned[..., second] = sin(angle) * x[..., first] + cos(angle) * x[..., second]
@@ -217,8 +220,8 @@ def _step(S: Array, token: Mamba3Token, params: Mamba3Params) -> tuple[Array, Ar
     share = sigmoid(token.trap)  # (3)
     angle = np.mod(held.angle + np.pi * dt[:, :, None] * tanh(token.angle)[:, None], TURN)  # (4)
     B, C = (normed(a, w, params.eps) for a, w in ((token.B, params.B_norm), (token.C, params.C_norm)))
-    k = turn(per_head(B, heads) + params.B_bias, angle[:, :, None], params.pairs)  # (5)
-    q = turn(per_head(C, heads) + params.C_bias, angle[:, :, None], params.pairs)  # (5)
+    k = turn(per_head(B, heads) + params.B_bias, angle[:, :, None], params)  # (5)
+    q = turn(per_head(C, heads) + params.C_bias, angle[:, :, None], params)  # (5)
     before = einsum("bh, bhrp, bhrn -> bhpn", dt * (1 - share), values(held.value, params), held.key)
     v = values(token.x, params)
     written = einsum("bh, bhrp, bhrn -> bhpn", dt * share, v, k)

@@ -67,7 +67,7 @@ def read(held: Pieces, run: Inputs, window: Mamba3Window, ancestors: Ancestors, 
     tokens = window.x.shape[1]
     angle, keys, parents = rotated(held, run, ancestors, params)
     C = per_head(normed(window.C, params.C_norm, params.eps), window.x.shape[2]) + params.C_bias
-    q = turn(C, angle[:, -tokens:, :, None], params.pairs)  # (3)
+    q = turn(C, angle[:, -tokens:, :, None], params)  # (3)
     from_state, between = tree.decays(ancestors, run.log_decay)  # (2)
     from_state, between = from_state[:, -tokens:], between[:, -tokens:]
     v, v_par = values(run.x, params), values(behind(run.x, held.value, parents), params)
@@ -82,7 +82,7 @@ def rotated(held: Pieces, run: Inputs, ancestors: Ancestors, params: Mamba3Param
     """The angle of every node (1), its key (3), and its parent: -1 for the state."""
     angle = np.mod(held.angle[:, None] + einsum("btj, bjhf -> bthf", ancestors, run.turned), TURN)
     parents = np.where(np.tril(ancestors, -1), np.arange(ancestors.shape[1]), -1).max(axis=2)
-    return angle, turn(run.key, angle[:, :, :, None], params.pairs), parents
+    return angle, turn(run.key, angle[:, :, :, None], params), parents
 
 
 def behind(nodes: Array, state: Array, parents: Array) -> Array:

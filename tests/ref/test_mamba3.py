@@ -85,8 +85,8 @@ def test_a_step_can_be_worked_out_by_hand() -> None:
 
 def test_neighbours_and_halves_turn_different_channels() -> None:
     x, quarter = np.arange(1.0, 9.0), np.full(2, np.pi / 2)
-    assert_allclose(turn(x, quarter, "neighbours"), [-2, 1, -4, 3, 5, 6, 7, 8])
-    assert_allclose(turn(x, quarter, "halves"), [-5, -6, 3, 4, 1, 2, 7, 8])
+    assert_allclose(turn(x, quarter, parameters(1)), [-2, 1, -4, 3, 5, 6, 7, 8])
+    assert_allclose(turn(x, quarter, parameters(1, pairs="halves")), [-5, -6, 3, 4, 1, 2, 7, 8])
 
 
 def test_a_constant_angle_of_one_turn_or_none_is_no_rotation() -> None:

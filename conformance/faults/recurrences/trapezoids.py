@@ -39,7 +39,7 @@ class Rule:
         return per_head(normed(x, weight, params.eps), params.heads) + bias
 
     def turned(self, x: Array, angle: Array, params: Any) -> Array:
-        return turn(x, angle[:, :, None], params.pairs)
+        return turn(x, angle[:, :, None], params)
 
     query = turned
 
@@ -83,8 +83,9 @@ def halves_of_the_turned_part(S: Array, window: Any, params: Any) -> Runs:
 
     class Partial(Rule):
         def turned(self, x: Array, angle: Array, params: Any) -> Array:
-            f = 2 * angle.shape[-1]
-            return np.concatenate([turn(x[..., :f], angle[:, :, None], "halves"), x[..., f:]], axis=-1)
+            f, cos, sin = angle.shape[-1], np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]
+            one, two = x[..., :f], x[..., f : 2 * f]
+            return np.concatenate([one * cos - two * sin, one * sin + two * cos, x[..., 2 * f :]], axis=-1)
 
         query = turned
 
@@ -116,7 +117,7 @@ def every_pair_turns(S: Array, window: Any, params: Any) -> Runs:
 
     class Whole(Rule):
         def turned(self, x: Array, angle: Array, params: Any) -> Array:
-            return turn(x, np.resize(angle, (*angle.shape[:2], x.shape[-1] // 2))[:, :, None], params.pairs)
+            return turn(x, np.resize(angle, (*angle.shape[:2], x.shape[-1] // 2))[:, :, None], params)
 
         query = turned
 

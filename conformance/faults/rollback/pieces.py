@@ -34,7 +34,7 @@ def previous_node_in_place_of_the_parent(S: Array, window: Any, ancestors: Array
     y = over_trees.scan(S, window, ancestors, params)
     angle = np.mod(held.angle[:, None] + np.einsum("btj, bjhf -> bthf", ancestors, run.turned), mamba3.TURN)
     C = per_head(normed(window.C, params.C_norm, params.eps), params.heads) + params.C_bias
-    q = turn(C, angle[:, :, :, None], params.pairs)
+    q = turn(C, angle[:, :, :, None], params)
     weight = np.exp(run.log_decay) * run.before
     o = np.einsum("bth, bthpn, bthrn -> bthrp", weight, moved, q)
     return np.where(live[:, :, None, None], y + finish(o, window.z, params), 0.0)

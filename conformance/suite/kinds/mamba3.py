@@ -23,7 +23,7 @@ OPTIONS = {
 def layer(draw: Draw) -> Mamba3Layer:
     """The floor is that of the published layer, or one that many tokens reach."""
     g, h, p, n, r, f = draw.shape("g h p n r f")
-    maps = [draw.normal(name, "h r p", 0.3, 0.75) if draw.on("maps") else None for name in ("up", "gate", "down")]
+    up, gate, down = (draw.normal(name, "h r p", 0.3, 0.75) if draw.on("maps") else None for name in ("up", "gate", "down"))
     params = Mamba3Params(
         scale(draw, "B norm", n),
         scale(draw, "C norm", n),
@@ -31,7 +31,9 @@ def layer(draw: Draw) -> Mamba3Layer:
         draw.normal("C_bias", "h r n", 0.5, 1.0),
         step_bias(draw),
         draw.normal("D", "h"),
-        *maps,
+        up,
+        gate,
+        down,
         A_floor={"gentle": 2.0**-13, "normal": 0.625}[draw.case.family],
         eps=eps(draw),
         pairs=draw.options["pairs"],  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def ok(sizes: Sizes) -> bool:
 def params(draw: Draw) -> Mamba3Params:
     """The floor is reached by about half of all tokens, unless it is low; norms and biases are all random."""
     n, floor = draw.sizes["n"], stored(np.array(RATE[draw.case.family]).prod() ** 0.5, "bf16")
-    maps = [draw.normal(name, "h r p", 0.3, 0.75) if draw.on("maps") else None for name in ("up", "gate", "down")]
+    up, gate, down = (draw.normal(name, "h r p", 0.3, 0.75) if draw.on("maps") else None for name in ("up", "gate", "down"))
     return Mamba3Params(
         draw.array("B_norm", (n,), 0.3, 1.0),
         draw.array("C_norm", (n,), 0.3, 1.0),
@@ -81,7 +81,9 @@ def params(draw: Draw) -> Mamba3Params:
         draw.normal("C_bias", "h r n", 0.5, 1.0),
         draw.step_bias("dt_bias", "h"),
         draw.normal("D", "h") if draw.options["D"] == "head" else None,
-        *maps,
+        up,
+        gate,
+        down,
         A_floor=float(floor) if draw.options["floor"] == "reached" else 2.0**-13,
         eps=1e-5 if draw.case.family == "gentle" else 2.0**-12,
         pairs=draw.options["pairs"],  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ WEIGHTS = ("B_norm", "C_norm", "B_bias", "C_bias", "dt_bias", "D", "up", "gate",
 
 
 def parameters(exact: Tensors, p: Any) -> Mamba3Params:
-    arrays = (exact(getattr(p, name)) for name in WEIGHTS)
-    return Mamba3Params(*arrays, floor=p.A_floor, eps=p.eps, halves=p.pairs == "halves")
+    arrays = {name: exact(getattr(p, name)) for name in WEIGHTS}
+    return Mamba3Params(**arrays, floor=p.A_floor, eps=p.eps, halves=p.pairs == "halves")
 
 
 def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[Mamba3Inputs, Mamba3Params]:

@@ -13,13 +13,14 @@ little that leaves of them.
 Source: equations of `mamba3` in the arithmetic of `arithmetic`; Higham, section 3.1.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 
 from ...contract import NumericContract
 from ...errors import Unsupported
-from ...mamba3 import TURN, Mamba3Params, Mamba3Window, pieces_of
+from ...mamba3 import TURN, Mamba3Params, Mamba3Window, per_head, pieces_of
 from ...shapes import Ancestors, Array, Mask
 from ..arithmetic import Approx, constant, sum_of_products, unit
 from ..functions import clip, cos, exp, sigmoid, silu, sin, softplus, tanh
@@ -79,9 +80,9 @@ def _inputs(
             "store the state in a float format"
         )
     i = lift(contract, wrong, window, params, S=S)
-    held = [pieces_of(a, window.x.shape[3], window.angle.shape[2], params) for a in (i.S.value, i.S.error)]
+    held, wrong_by = (pieces_of(a, window.x.shape[3], window.angle.shape[2], params) for a in (i.S.value, i.S.error))
     for name, piece in (("S", "S"), ("th", "angle"), ("key", "key"), ("value", "value")):
-        setattr(i, name, Approx(*(getattr(part, piece) for part in held), contract))  # type: ignore[misc]
+        setattr(i, name, Approx(getattr(held, piece), getattr(wrong_by, piece), contract))
     over, heads = keep[:, :, None], window.x.shape[2]
     dt = softplus(i.dt.where(over) + i.dt_bias)
     rate = clip(softplus(i.A.where(over)), params.A_floor, np.inf)
@@ -91,9 +92,7 @@ def _inputs(
     for name in ("B", "C"):
         vectors, scale = getattr(i, name).where(keep[:, :, None, None, None]), getattr(params, f"{name}_norm")
         unit_length = rms(vectors, scale, params.eps).store(contract.io)
-        each = heads // vectors.value.shape[-2]
-        wide = unit_length.map(lambda a, each=each: np.moveaxis(np.repeat(a, each, axis=-2), -2, -3))
-        setattr(i, name, wide + getattr(i, f"{name}_bias"))
+        setattr(i, name, unit_length.map(partial(per_head, heads=heads)) + getattr(i, f"{name}_bias"))
     i.x = i.x.where(keep[:, :, None, None])
     i.v, i.v_before = (_values(a, i) for a in (i.x, i.value))
     return i
@@ -128,10 +127,8 @@ def _turned(i: SimpleNamespace, order: Ancestors, params: Mamba3Params, stepped:
 def _rotated(x: Approx, angle: Approx, params: Mamba3Params) -> Approx:
     """`mamba3.turn` of pairs (.. h r n) by angles (.. h f)."""
     wide = angle[..., None, :]
-    c, s, f = cos(wide), sin(wide), angle.value.shape[-1]
-    step = 2 if params.pairs == "neighbours" else 1
-    first = np.arange(f) * step
-    second = first + (1 if step == 2 else x.value.shape[-1] // 2)
+    c, s = cos(wide), sin(wide)
+    first, second = params.partners(angle.value.shape[-1])
     a, b = x[..., first], x[..., second]
     value, error = x.value.copy(), x.error.copy()
     for place, turned in ((first, a * c - b * s), (second, a * s + b * c)):
@@ -213,18 +210,17 @@ def _finish(o: Approx, i: SimpleNamespace) -> Approx:
 
 def _left(i: SimpleNamespace, S: Approx, keep: Mask) -> Approx:
     """The four pieces after the last live token, packed; of a row without one those that it had."""
-    moved, last = keep.any(axis=1), np.where(keep, np.arange(keep.shape[1]), -1).max(axis=1)[:, None]
+    last: Array = np.where(keep, np.arange(keep.shape[1]), -1).max(axis=1)[:, None]
     angle, key, value = (_behind(run, state, last)[:, 0] for run, state in ((i.angle, i.th), (i.k, i.key), (i.x, i.value)))
     within = np.mod(angle.value, TURN)
     off = stored_state(Approx(within, angle.error, angle.contract)).error
     off = np.where((within - off < 0) | (within + off >= TURN), TURN + off, off)  # (2)
-    on = moved[:, None, None]
+    on = last[:, :, None] >= 0
     th = Approx(np.where(on, within, angle.value), np.where(on, off, angle.error), angle.contract)
-    new, kept = stored_state(key), stored_state(value)
     key, value = (
-        Approx(a.value, np.where(moved.reshape((-1,) + (1,) * (a.value.ndim - 1)), b.error, a.error), a.contract)
-        for a, b in ((key, new), (value, kept))
+        Approx(a.value, np.where(on.reshape((-1,) + (1,) * (a.value.ndim - 1)), stored_state(a).error, a.error), a.contract)
+        for a in (key, value)
     )
-    parts = (S, th, key, value)
-    flat = [[a.reshape(*a.shape[:2], -1) for a in (p.value, p.error)] for p in parts]
-    return Approx(*(np.concatenate(side, axis=2) for side in zip(*flat, strict=True)), S.contract)  # type: ignore[misc]
+    flat = [p.map(lambda a: a.reshape(*a.shape[:2], -1)) for p in (S, th, key, value)]
+    value, error = (np.concatenate([getattr(p, side) for p in flat], axis=2) for side in ("value", "error"))
+    return Approx(value, error, S.contract)

@@ -1,7 +1,11 @@
 """Bounds of the projections around Mamba-3: from the residual stream to its eight inputs, and from y back."""
 
+from functools import partial
+from math import prod
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from ...layers.mamba3 import Mamba3Gates, Mamba3Layer, Mamba3Mixer
 from ...mamba3 import Mamba3Window
@@ -24,12 +28,10 @@ def inputs(x: Approx, layer: Mamba3Layer) -> tuple[Approx, Any, dict[str, Array]
     h, r, n = m.params.B_bias.shape
     heads, ranks, lead = (h, m.channels), (r, m.groups, n), x.value.shape[:2]
     shapes = {"z": heads, "x": heads, "B": ranks, "C": ranks, "dt": (h,), "A": (h,), "trap": (h,), "angle": (m.angles,)}
-    found, start = {}, 0
+    found, start = dict[str, Approx](), 0
     for name, shape in shapes.items():
-        size = 1
-        for axis in shape:
-            size *= axis
-        found[name] = whole[..., start : start + size].map(lambda a, shape=shape: a.reshape(*lead, *shape))
+        size = prod(shape)
+        found[name] = whole[..., start : start + size].map(partial(np.reshape, shape=(*lead, *shape)))
         start += size
     z = found["z"].map(lambda a: a.reshape(*lead, -1))
     gates, known = values(Mamba3Gates, **{**found, "z": found["z"] if layer.norm is None else None})
