@@ -145,7 +145,7 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
 
 
 def limit(variance: float, sums: int = SUMS) -> float:
-    """The largest of so many sums (3) that unbiased, independent terms reach."""
+    """The largest sum (3), of `sums` of them, that unbiased, independent terms reach."""
     L = float(np.log(2 * sums / FALSE))
     return L / 3 + float(np.sqrt((L / 3) ** 2 + 2 * variance * L))
 

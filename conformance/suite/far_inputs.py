@@ -82,7 +82,7 @@ def axes_of(inputs: Any) -> Iterator[list[str]]:
 
 
 def dims(record: type, field: str, count: int) -> list[str]:
-    """The axes of a record's array of so many axes, by letters."""
+    """The axes of a record's array that has `count` of them, by letters."""
     hint = get_type_hints(record)[field]
     ways = [kind.dim_str.split() for kind in (hint, *get_args(hint)) if hasattr(kind, "dim_str")]
     return next(axes for axes in ways if len(axes) == count)

@@ -47,7 +47,9 @@ def with_slots(of: Specification) -> Specification:
     def draw(case: Case, contract: NumericContract) -> Arguments:
         S, *rest = of.draw(case, contract)
         way = case.options.get("slots", "rows")
-        return begun(Draw(case, contract), S, way), *rest
+        if way == "none":
+            return NoStates(np.zeros_like(S)), *rest
+        return S if way == "rows" else pool(Draw(case, contract), S, way), *rest
 
     def run(capability: Capability, arguments: Arguments) -> Came:
         held, *rest = arguments
@@ -98,13 +100,6 @@ def further(of: Specification) -> tuple[Further, ...]:
         ({"b": 1}, {"slots": "padded"}, first),
         (sizes, {"slots": "apart"}, first),
     )
-
-
-def begun(draw: Draw, S: Array, way: str) -> Any:
-    """What an operation gets in place of the states of its rows."""
-    if way == "none":
-        return NoStates(np.zeros_like(S))
-    return S if way == "rows" else pool(draw, S, way)
 
 
 def pool(draw: Draw, S: Array, way: str) -> Pool:

@@ -25,7 +25,7 @@ def over_pools(capability: Capability, zeros: Callable[..., Array] | None = None
 
 
 def pooled(run: Callable[..., Any], zeros: Callable[..., Array] | None = None) -> Callable[..., Any]:
-    """An operation over states, over a pool, or over None, which stands for zeros. The last of several outputs is the state;
+    """An operation over states, over a pool, or over None, which means zeros. The last of several outputs is the state;
     a single one is that of a tree."""
 
     def call(held: Any, *rest: Any) -> Any:

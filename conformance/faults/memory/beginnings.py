@@ -22,7 +22,7 @@ def rows_of(held: FreshPool, fresh: Array) -> Array:
 
 
 def reads_what_the_slot_holds(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
-    """That a row has no initial state is not read: it goes on from what its slot holds. Bug class SLOT-REUSE."""
+    """That a row has no initial state is not read: it continues with what its slot holds. Bug class SLOT-REUSE."""
     came: tuple[Array, Array] = pooled(ssd.scan)(
         Pool(S.states, S.read, S.write) if isinstance(S, Pool) else S, window, params
     )

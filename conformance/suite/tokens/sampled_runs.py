@@ -3,7 +3,7 @@
     sampled(p, q, roots, count, drafts, seed) -> tokens[, proposed, accepted]
 
 p and q (i i) are models of one token's memory: row x is the law of what follows token x, for the target and the draft. Row r
-goes on from `roots[r]`; it drafts, verifies and emits until it has `count` tokens. Every other operation of acceptance gets
+starts after `roots[r]`; it drafts, verifies and emits until it has `count` tokens. Every other operation of acceptance gets
 its drafts, their law and its noise from the suite; here the drafts are really drawn from the q of the ratio, or not.
 
 The expected counts are exact: plain decoding from p, enumerated with fractions (`ssmspec_ref.accept.exact_law`). Counted are
