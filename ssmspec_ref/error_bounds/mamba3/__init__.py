@@ -222,5 +222,5 @@ def _left(i: SimpleNamespace, S: Approx, keep: Mask) -> Approx:
         for a in (key, value)
     )
     flat = [p.map(lambda a: a.reshape(*a.shape[:2], -1)) for p in (S, th, key, value)]
-    value, error = (np.concatenate([getattr(p, side) for p in flat], axis=2) for side in ("value", "error"))
-    return Approx(value, error, S.contract)
+    whole, wrong_by = (np.concatenate([getattr(p, side) for p in flat], axis=2) for side in ("value", "error"))
+    return Approx(whole, wrong_by, S.contract)
