@@ -80,7 +80,7 @@ def shortconv_commit(
     )  # fmt: skip
 
 
-def commit_packed(
+def commit_run(
     S: Tensor, B: Tensor, x: Tensor, bounds: Tensor, slots: Tensor | None, fresh: Tensor | None, block: int
 ) -> None:
     """The last columns of every sequence of a packed run B, x (t, d), which starts at bounds[b]; the arguments are already

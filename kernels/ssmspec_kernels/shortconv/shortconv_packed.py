@@ -21,7 +21,7 @@ from ssmspec_ref.errors import ShapeMismatch
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_dense, check_pool, strides
 from ..shared.tuning import H200
 from .shortconv_columns import check_window, load_product
-from .shortconv_commit import commit_packed
+from .shortconv_commit import commit_run
 
 
 def traffic_bytes(tokens: int, sequences: int, d: int, w: int, *, state: int = 4, io: int = 2) -> int:
@@ -73,7 +73,7 @@ def shortconv_packed(
         D=d, W=w, BLOCK_T=block_t, BLOCK_D=block_d, BLOCK_B=triton.next_power_of_2(sequences), num_warps=num_warps,
         **AS_WRITTEN,
     )  # fmt: skip
-    commit_packed(S, B, x, bounds, slots, fresh, block_d)
+    commit_run(S, B, x, bounds, slots, fresh, block_d)
     return y
 
 
