@@ -340,10 +340,10 @@ class ShortConv(Launched):
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
         run = each(inputs, first)
-        return shortconv_packed(S, *run, bounds, params.weight, bias=params.bias, slots=slots, fresh=fresh)[None]
+        return shortconv_packed(S, *run, params.weight, bounds, bias=params.bias, slots=slots, fresh=fresh)[None]
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
-        return shortconv_tree(S, *inputs, parents, params.weight, bias=params.bias, slots=slots)
+        return shortconv_tree(S, *inputs, params.weight, parents, bias=params.bias, slots=slots)
 
     def commit(
         self,

@@ -77,15 +77,15 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
 
     def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
         pool, slots = kernels.held(S)
-        (*inputs, weight), rest = of.reads(mapped(lambda a: a[0], run), params)
+        inputs, rest = of.reads(mapped(lambda a: a[0], run), params)
         given = {**rest, "fresh": kernels.exact(fresh), "slots": slots}
-        y = shortconv_packed(pool, *inputs, kernels.exact(bounds), weight, **given)
+        y = shortconv_packed(pool, *inputs, kernels.exact(bounds), **given)
         return kernels.back(y[None], S, pool, slots)
 
     def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = kernels.held(S)
-        (*inputs, weight), rest = of.reads(window, params)
-        y = shortconv_tree(pool, *inputs, nearest(kernels.exact(ancestors)), weight, **rest, slots=slots)
+        inputs, rest = of.reads(window, params)
+        y = shortconv_tree(pool, *inputs, nearest(kernels.exact(ancestors)), **rest, slots=slots)
         found: Array = kernels.back(y, S, pool, slots)[0]
         return found
 
