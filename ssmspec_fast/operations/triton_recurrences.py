@@ -326,9 +326,7 @@ class Selective(Launched):
 class ShortConv(Launched):
     """LFM2's short convolution; a token has the same bits in every kernel, so that bitwise mode needs no others."""
 
-    def walk(
-        self, S: Tensor, inputs: Any, params: Any, slots: Tensor, live: Tensor | None, write_state: bool
-    ) -> Tensor:
+    def walk(self, S: Tensor, inputs: Any, params: Any, slots: Tensor, live: Tensor | None, write_state: bool) -> Tensor:
         return shortconv_scan(S, *inputs, params.weight, bias=params.bias, slots=slots, live=live, write_state=write_state)
 
     def snapshots(

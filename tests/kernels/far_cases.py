@@ -251,7 +251,10 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "delta snapshots": (delta_snapshots, snapshots),
     "short convolution": (shortconv_scan, lambda: short() | {"live": MARKS}),
     "short convolution, looped": (shortconv_scan, lambda: short(33)),
-    "short convolution, snapshots": (shortconv_snapshots, lambda: short() | {"S": numbered(12, 5, 3), "places": 3 + torch.arange(9).view(3, 3)}),
+    "short convolution, snapshots": (
+        shortconv_snapshots,
+        lambda: short() | {"S": numbered(12, 5, 3), "places": 3 + torch.arange(9).view(3, 3)},
+    ),
     "short convolution, tree": (shortconv_tree, lambda: short() | {"parents": torch.tensor(PARENTS)}),
     "short convolution, packed": (shortconv_packed, lambda: packed(short(), "B", "C", "x", "out")),
     "short convolution, commit": (shortconv_commit, short_commit),

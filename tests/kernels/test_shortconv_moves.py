@@ -43,7 +43,7 @@ def owned_by(rows: Any, bounds: Array) -> Tensor:
 
 # --- prompts ---
 
-LENGTHS = {0: (3, 0, 17, 1, 2), 1: (5, 8), 2: (1, 1, 1, 30, 1), 3: (7, 7, 7), 4: (40,)}
+LENGTHS = {0: (3, 2, 0, 17, 1), 1: (5, 8), 2: (1, 1, 1, 30, 1), 3: (7, 7, 7), 4: (40,)}
 PROMPTS = [
     Options(b=5, seed=0),
     Options(b=2, d=5, w=2, state="bf16", io="bf16", bias=False, seed=1),
@@ -196,7 +196,7 @@ def test_a_node_outside_the_window_is_read_as_zeros(node: int) -> None:
 RINGS = [
     Options(t=3),
     Options(t=4, w=2, io="bf16", index=torch.int64, seed=1),
-    Options(t=2, d=5, w=8, state="bf16", io="bf16", live=True, seed=2),
+    Options(t=3, d=5, w=8, state="bf16", io="bf16", live=True, seed=2),
     Options(t=3, d=9, w=4, state="fp16", io="fp16", live=True, padding=False, seed=3),
 ]
 CAPACITY = 9
@@ -230,16 +230,19 @@ class Beside:
 
 
 def check_rings(module: ModuleType, o: Options, flush: ModuleType = shortconv_flush) -> None:
-    """Five windows, each accepted in part, then a flush: outputs and checkpoints beside the oracle; bystanders; bytes."""
+    """Eight windows, each accepted in part, then a flush: outputs and checkpoints beside the oracle; bystanders; bytes."""
     rng, made = np.random.default_rng(o.seed), case(o)
     fixed = {name: made.tensors[name] for name in ("S", "weight", "slots", "out", "bias") if name in made.tensors}
     S, own, state, io = fixed["S"], made.named, BYTES[o.state], BYTES[o.io]
     u = strided(np.full((len(S), CAPACITY, o.d), np.nan), "fp32", gap=6)
     ring = Ring(u, torch.from_numpy(rng.integers(0, CAPACITY, len(S))).int(), torch.zeros(len(S), dtype=torch.int32))
     oracles = [Beside(o, made.S0[[i]], made.params) for i in range(len(made.rows))]
-    for turn in range(5):
+    for turn in range(8):
         lengths = rng.integers(0, o.t + 1, o.b) if o.live else np.full(o.b, o.t)
-        window, dead = case(Options(**{**vars(o), "live": False, "seed": 10 * o.seed + turn})), np.arange(o.t) >= lengths[:, None]
+        window, dead = (
+            case(Options(**{**vars(o), "live": False, "seed": 10 * o.seed + turn})),
+            np.arange(o.t) >= lengths[:, None],
+        )
         dead[[b for b in range(o.b) if b not in made.rows]] = True
         tokens = {name: window.tensors[name] for name in "BCx"}
         for x in tokens.values():
@@ -330,7 +333,12 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(
         "shortconv_packed": lambda: run_of(PROMPTS[0], False)[1],
         "shortconv_commit": lambda: replayed(COMMITS[0])[0],
         "shortconv_buffered": lambda: made.tensors | {"ring": ring_for(made)},
-        "shortconv_flush": lambda: {"S": made.tensors["S"], "slots": made.tensors["slots"], "ring": ring_for(made), "rows": 4},
+        "shortconv_flush": lambda: {
+            "S": made.tensors["S"],
+            "slots": made.tensors["slots"],
+            "ring": ring_for(made),
+            "rows": 4,
+        },
     }[name]()
     kept = Kept(**{key: x for key, x in given.items() if isinstance(x, Tensor)})
     with pytest.raises(error, match=text):
@@ -339,7 +347,7 @@ def test_a_wrong_argument_is_refused_and_nothing_is_written(
 
 
 PACKED = [
-    ("_shortconv_packed_kernel", "(b >= 0) & (t < tokens)", "(b >= 0)"),
+    ("_shortconv_packed_kernel", " & (t < tl.load(bounds + sequences))", ""),
     ("_shortconv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
     ("_shortconv_packed_kernel", "(held & (source < begin))", "(mine & (source < begin))"),
     ("_shortconv_packed_kernel", "(C_t * acc)", "acc"),

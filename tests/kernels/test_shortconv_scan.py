@@ -198,8 +198,14 @@ FURTHER: dict[str, tuple[ModuleType, Any, type[Exception], str]] = {
         "128",
     ),
 }
-MORE = {shortconv_scan: {}, shortconv_snapshots: {"places": torch.zeros(4, 5).int()}, shortconv_tree: {"parents": torch.zeros(4, 5).int()}}
-ALL = [(module, *REFUSED[name]) for module in MORE for name in REFUSED] + [(m, lambda _, c=c: c, *e) for m, c, *e in FURTHER.values()]
+MORE = {
+    shortconv_scan: {},
+    shortconv_snapshots: {"places": torch.zeros(4, 5).int()},
+    shortconv_tree: {"parents": torch.zeros(4, 5).int()},
+}
+ALL = [(module, *REFUSED[name]) for module in MORE for name in REFUSED] + [
+    (m, lambda _, c=c: c, *e) for m, c, *e in FURTHER.values()
+]
 
 
 @pytest.mark.parametrize(("module", "change", "error", "text"), ALL)
@@ -224,7 +230,7 @@ MUTANTS = [
     ("read_token", "y_t = C_t * filtered(", "y_t = filtered("),
     ("read_token", "C_t = tl.load(C, mask=there", "C_t = tl.load(C, mask=inside"),
     ("read_token", "tl.where(real, columns[k + 1], columns[k])", "columns[k + 1]"),
-    ("read_token", "tl.where(real, y_t, 0.0)", "y_t"),
+    ("read_token", "tl.where(real, y_t, 0.0)", "tl.where(real, y_t, 1.0)"),
     ("load_product", "return B_t * tl.load(x, mask=there, other=0.0)", "return B_t + tl.load(x, mask=there, other=0.0)"),
     ("load_product", "return B_t * tl.load", "return tl.load"),
     ("filtered", "y = shift", "y = tl.zeros_like(shift)"),

@@ -105,5 +105,4 @@ def read_token(window, B, C, x, real, inside, taps, shift, W: tl.constexpr, NO_O
         for k in tl.static_range(W - 1):
             after += (tl.where(real, columns[k + 1], columns[k]),)  # type: ignore[assignment]
         return tl.where(real, y_t, 0.0), u_t, after
-    else:
-        return y_t, u_t, columns[1:]
+    return y_t, u_t, columns[1:]

@@ -107,7 +107,9 @@ def _shortconv_packed_kernel(
         source = t - (W - 1 - k)
         behind = source >= begin
         there = (mine & behind)[:, None] & inside[None, :]
-        new = load_product(B + source[:, None] * stride_B_t + d[None, :], x + source[:, None] * stride_x_t + d[None, :], there)
+        new = load_product(
+            B + source[:, None] * stride_B_t + d[None, :], x + source[:, None] * stride_x_t + d[None, :], there
+        )
         S_at = S + slot[:, None] * stride_S_s + d[None, :] * stride_S_d + (W - 1 + source - begin)[:, None]
         old = tl.load(S_at, mask=(held & (source < begin))[:, None] & inside[None, :], other=0.0).to(tl.float32)
         tap = tl.load(weight + d * stride_weight_d + k * stride_weight_w, mask=inside, other=0.0).to(tl.float32)

@@ -54,7 +54,9 @@ def shortconv_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = check_window(S, B, C, x, weight, bias, slots, (("parents", parents, "b t", INDICES), ("out", out, "b t d", FLOATS)))
+    axes = check_window(
+        S, B, C, x, weight, bias, slots, (("parents", parents, "b t", INDICES), ("out", out, "b t d", FLOATS))
+    )
     b, t, d, w = (axes[a] for a in "btdw")
     if t > MOST:
         raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")

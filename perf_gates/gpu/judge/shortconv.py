@@ -111,7 +111,9 @@ def tree(call: Call, b: int, sizes: tuple[int, int], t: int) -> float:
         x[call.ints(parents == -2, torch.bool)] = float("nan")
     window = of.window(tokens, of.rows)
     y = eb.shortconv.tree(of.state(), window, ancestors(parents[of.rows]), of.params, of.contract)
-    return within("y", pulled(of.run("shortconv_tree", {}, tokens, of.live, parents=call.ints(parents)), of.rows, of.channels), y)
+    return within(
+        "y", pulled(of.run("shortconv_tree", {}, tokens, of.live, parents=call.ints(parents)), of.rows, of.channels), y
+    )
 
 
 def commit(call: Call, b: int, sizes: tuple[int, int], t: int, branching: bool = False) -> float:
