@@ -1,4 +1,4 @@
-"""Cases of the short convolution for its kernels: a pool with strangers, padding, no-ops, NaN wherever nothing may be read."""
+"""Cases of the short convolution for its kernels: a pool with strangers, padding, no-ops, NaN where nothing may be read."""
 
 from dataclasses import dataclass, field
 from typing import Any

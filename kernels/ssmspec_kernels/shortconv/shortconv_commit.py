@@ -6,8 +6,8 @@
 The window was verified from S, which was only read (`shortconv_scan`, `shortconv_tree`). Accepted are the first `advanced`
 tokens, or the nodes of a path. Of several drafts of a sequence, `rows` selects the accepted one. A program owns a tile of
 channels of one row of one layer; it reads the w - 1 columns of (2), from the state or as products, and writes w - 1. A row
-that accepted nothing is neither read nor written. Layout: S (i, s, d, w - 1), layer by layer, rows through `slots`; a row with
-a negative slot is padding and is skipped. Bound by the bytes of the states.
+that accepted nothing is neither read nor written. Layout: S (i, s, d, w - 1), layer by layer, rows through `slots`; a row
+with a negative slot is padding and is skipped. Bound by the bytes of the states.
 Source: as `ssmspec_ref.backtrack.activation_replay`.
 """
 

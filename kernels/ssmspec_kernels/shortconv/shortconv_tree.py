@@ -6,8 +6,8 @@
 
 parent(root) = -1, so that (2) continues from the tree into the state; a node of depth d reads w - d - 1 columns. A program
 owns a tile of channels and all nodes of one row: each input and each column is read once, and the nodes exchange the products
-on the chip. The bits are those of `shortconv_scan` along each path. The tiles are those of `conv_tree`; they were not measured
-with gates. Layout: S (s, d, w - 1), oldest first, a pool that rows index through `slots`; a row with a negative slot is
+on the chip. The bits are those of `shortconv_scan` along each path. The tiles are those of `conv_tree`, not measured with
+gates. Layout: S (s, d, w - 1), oldest first, a pool that rows index through `slots`; a row with a negative slot is
 padding and is skipped. Bound by the bytes of the inputs.
 """
 

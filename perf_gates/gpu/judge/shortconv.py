@@ -1,4 +1,4 @@
-"""The short convolution at the shape of LFM2: all channels run, some are compared; what is only copied is compared by bits."""
+"""The short convolution at the shape of LFM2: all channels run, some are compared; what is copied is compared by bits."""
 
 from collections.abc import Iterator
 from functools import partial
