@@ -60,8 +60,8 @@ def shortconv_buffered(
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
-    """Reads a window after the history of S[slots], stores it in the ring, flushes what is due: (1) to (4). Returns the outputs
-    (b, t, d).
+    """Reads a window after the history of S[slots], stores it in the ring, flushes what is due: (1) to (4). Returns the
+    outputs (b, t, d).
 
     `window` is the longest window (T of the rule; None: t). `lengths` (b) counts the real tokens of each row, which come
     first; the outputs after them are 0, and a row of length 0 is neither flushed nor extended. The cursors of `ring` are
