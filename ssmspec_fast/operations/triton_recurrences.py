@@ -327,21 +327,23 @@ class ShortConv(Launched):
     """LFM2's short convolution; a token has the same bits in every kernel, so that bitwise mode needs no others."""
 
     def walk(self, S: Tensor, inputs: Any, params: Any, slots: Tensor, live: Tensor | None, write_state: bool) -> Tensor:
-        return shortconv_scan(S, *inputs, params.weight, bias=params.bias, slots=slots, live=live, write_state=write_state)
+        return shortconv_scan(
+            S, *tokens(inputs), params.weight, bias=params.bias, slots=slots, live=live, write_state=write_state
+        )
 
     def snapshots(
         self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
     ) -> Tensor:
-        return shortconv_snapshots(S, *inputs, params.weight, places, bias=params.bias, slots=slots, live=live)
+        return shortconv_snapshots(S, *tokens(inputs), params.weight, places, bias=params.bias, slots=slots, live=live)
 
     def packed(
         self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
-        run = each(inputs, first)
+        run = tokens(each(inputs, first))
         return shortconv_packed(S, *run, params.weight, bounds, bias=params.bias, slots=slots, fresh=fresh)[None]
 
     def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
-        return shortconv_tree(S, *inputs, params.weight, parents, bias=params.bias, slots=slots)
+        return shortconv_tree(S, *tokens(inputs), params.weight, parents, bias=params.bias, slots=slots)
 
     def commit(
         self,
@@ -367,10 +369,15 @@ class ShortConv(Launched):
     ) -> Tensor:
         """A window after the ring's history, and the flush of the rows that are due."""
         given: dict[str, Any] = {"window": window, "slots": slots, "lengths": lengths}
-        return shortconv_buffered(S, ring, *inputs, params.weight, bias=params.bias, **given)
+        return shortconv_buffered(S, ring, *tokens(inputs), params.weight, bias=params.bias, **given)
 
     def flush(self, S: Tensor, ring: ShortConvRing, params: Any, *, slots: Tensor) -> None:
         shortconv_flush(S, ring, len(slots), slots=slots)
+
+
+def tokens(inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Positional arguments of the launchers of the short convolution: B, C, x."""
+    return inputs.B, inputs.C, inputs.x
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -140,8 +140,8 @@ def replayed(o: Options) -> tuple[dict[str, Any], Array, Array, Array]:
     for b, n in enumerate(taken):
         path[b, :n] = np.sort(rng.choice(o.t, n, replace=False)) if o.seed % 2 else np.arange(n)
     dead = np.ones((m, o.t), dtype=bool)
-    for b in np.flatnonzero(live):
-        dead[chosen[b], path[b, : taken[b]]] = False
+    for row in np.flatnonzero(live):
+        dead[chosen[row], path[row, : taken[row]]] = False
     B, x = (np.where(dead[:, :, None], np.nan, draw(rng, LAYERS, m, o.t, o.d, forms=(o.io,))) for _ in range(2))
     slots = 1 + rng.permutation(o.b + LOOSE - 1)[: o.b]
     slots[-1], slots[1] = 0, -1
@@ -162,7 +162,7 @@ def check_commit(module: ModuleType, o: Options) -> None:
     kept.check(S=(slice(None), own[torch.from_numpy(live)]))
     params = ShortConvParams(np.ones((o.d, o.w)))
     for layer in range(LAYERS):
-        for b in np.flatnonzero(live):
+        for b in map(int, np.flatnonzero(live)):
             nodes, slot = path[b][path[b] >= 0], int(own[b])
             found = doubles(tensors["S"][layer, slot])[None]
             if not len(nodes):

@@ -36,8 +36,8 @@ class Committed(Decoding):
 
     def commit(self, advanced: Array, path: Array) -> None:
         (B, _, x, _), _ = self.rule.reads(self.window, self.params)
-        how = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
-        shortconv_commit(self.pool[None], B[None], x[None], **how, slots=self.slots)
+        given: dict[str, Any] = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
+        shortconv_commit(self.pool[None], B[None], x[None], **given, slots=self.slots)
 
 
 class Singles(Buffered):
@@ -77,15 +77,15 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
 
     def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
         pool, slots = kernels.held(S)
-        inputs, rest = of.reads(mapped(lambda a: a[0], run), params)
+        (B, C, x, weight), rest = of.reads(mapped(lambda a: a[0], run), params)
         given = {**rest, "fresh": kernels.exact(fresh), "slots": slots}
-        y = shortconv_packed(pool, *inputs, kernels.exact(bounds), **given)
+        y = shortconv_packed(pool, B, C, x, weight, kernels.exact(bounds), **given)
         return kernels.back(y[None], S, pool, slots)
 
     def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
         pool, slots = kernels.held(S)
-        inputs, rest = of.reads(window, params)
-        y = shortconv_tree(pool, *inputs, nearest(kernels.exact(ancestors)), **rest, slots=slots)
+        (B, C, x, weight), rest = of.reads(window, params)
+        y = shortconv_tree(pool, B, C, x, weight, nearest(kernels.exact(ancestors)), **rest, slots=slots)
         found: Array = kernels.back(y, S, pool, slots)[0]
         return found
 
