@@ -10,7 +10,8 @@ sqrt(x)                                 an odd number that is a function of x, a
 softplus(x), sigmoid(x)                 functions of x, opaque; silu(x) = x sigmoid(x)                              (7)
 an integer constant                     itself; any other is an opaque element, the same for the same number in fp32 (8)
 min(x, c), max(x, c), c a constant      opaque functions of x, one for each c; but a minimum with infinity, or with a constant
-                                        of 60 or more, which guards against overflow, is x                          (9)
+                                        of 60 or more, which guards against overflow, is x, and so is max(x, 0), which is
+                                        taken of step sizes, and these are not negative                              (9)
 comparisons, other functions            not judged: `NotInRing`                                                    (10)
 
 Two expressions that are equal over the reals by ring identities and the law of exp alone are equal here. Two that are not
@@ -119,7 +120,7 @@ def minimum(x: Elements, other: Elements) -> Elements:
 def maximum(x: Elements, other: Elements) -> Elements:
     """(9). Raises: NotInRing for a maximum of two values."""
     value, limit = _with_constant(x, other)
-    return mixed(value ^ mixed(limit, "limit"), "maximum")
+    return value if limit == 0 else mixed(value ^ mixed(limit, "limit"), "maximum")
 
 
 def _with_constant(x: Elements, other: Elements) -> tuple[Elements, Any]:

@@ -20,6 +20,12 @@ from .algebra import Elements
 class Ring(np.ndarray):
     """Elements mod 2^64 in an array of float64."""
 
+    def astype(self, dtype: Any, *given: Any, **named: Any) -> Any:
+        """A copy. Raises: NotInRing for another format: code in NumPy must compute in float64."""
+        if np.dtype(dtype) != np.float64:
+            raise NotInRing(f"it casts an array of NumPy to {np.dtype(dtype)}")
+        return self.copy()
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **named: Any) -> Any:
         given = [elements(x) for x in inputs]
         if ufunc.__name__ == "add" and method in ("reduce", "accumulate"):
@@ -30,7 +36,7 @@ class Ring(np.ndarray):
         else:
             raise NotInRing(f"numpy's {ufunc.__name__} ({method}) has no rule in the ring")
         if out is not None:
-            elements(out[0])[...] = found
+            out[0].view(np.ndarray).view(np.uint64)[...] = found
             return out[0]
         return ring(found)
 
@@ -53,9 +59,14 @@ def ring(found: Any) -> Any:
 
 
 def elements(value: Any) -> Any:
-    """The elements of an array or a number; truth values and indices as they are."""
+    """The elements of an array or a number. An array that began as zeros or ones and was written to holds elements among
+    these: what is a small integer, or infinite, is that number, and anything else an element."""
     if isinstance(value, Ring):
         return value.view(np.ndarray).view(np.uint64)
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype == np.float64:
+        with np.errstate(invalid="ignore"):
+            number = np.isinf(value) | ((np.abs(value) < SMALL) & (value == np.rint(value)))
+        return np.where(number, algebra.constants(np.where(number, value, 0.0)), value.view(np.uint64))
     if isinstance(value, np.ndarray | np.generic | float | int):
         return algebra.constants(value)
     return value
@@ -70,9 +81,7 @@ def _given(value: Any) -> Any:
 
 
 def _clipped(a: Any, low: Any, high: Any) -> Any:
-    """The larger of a and low, then the smaller of it and high; limits of 0 and infinity are none."""
-    if (float(low), float(high)) == (0.0, float("inf")):
-        return a
+    """The larger of a and low, then the smaller of it and high."""
     return ring(algebra.minimum(algebra.maximum(elements(a), elements(low)), elements(high)))
 
 
@@ -87,6 +96,7 @@ def _softplus(zero: Elements, x: Elements) -> Elements:
     return algebra.softplus(x)
 
 
+SMALL = 1 << 20
 NATURAL = (np.add, np.subtract, np.multiply, np.negative, np.square, np.matmul, np.equal, np.not_equal)
 RULES: dict[str, Callable[..., Any]] = {
     "divide": _divided,
@@ -95,11 +105,12 @@ RULES: dict[str, Callable[..., Any]] = {
     "sqrt": algebra.sqrt,
     "logaddexp": _softplus,
     "minimum": algebra.minimum,
+    "maximum": algebra.maximum,
 }
 MOVES = {
-    "stack", "concatenate", "where", "repeat", "broadcast_to", "moveaxis", "swapaxes", "transpose", "reshape", "einsum", "sum",
-    "take_along_axis", "take", "zeros_like", "expand_dims", "squeeze", "copy", "flip", "cumsum", "ndim", "shape", "tril",
-    "append", "array_equal", "ascontiguousarray", "roll",
+    "append", "array_equal", "ascontiguousarray", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "cumsum", "einsum",
+    "empty_like", "expand_dims", "flip", "moveaxis", "ndim", "outer", "repeat", "reshape", "roll", "shape", "squeeze", "stack",
+    "sum", "swapaxes", "take", "take_along_axis", "tile", "transpose", "tril", "where", "zeros_like",
 }  # fmt: skip
 
 

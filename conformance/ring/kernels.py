@@ -1,12 +1,12 @@
 """Triton's interpreter over the ring: a kernel runs unchanged, and its registers of floats hold elements.
 
-    load, store        names in memory, elements in registers (`codes`)
-    cast               the identity; of an integer, the integer
-    +, *, fma, dot     mod 2^64, as NumPy's uint64
-    exp, exp2, sqrt    `algebra`
-    bit operations     of a float: the upper half of its bits, taken to cut it into parts of bf16, is the whole of it, and what
-                       is left is 0; anything else raises NotInRing, as comparisons do
-    softplus, silu     device functions of these names are opaque
+load, store        names in memory, elements in registers (`codes`)
+cast               the identity; of an integer, the integer
++, *, fma, dot     mod 2^64, as NumPy's uint64
+exp, exp2, sqrt    `algebra`
+bit operations     of a float: the upper half of its bits, taken to cut it into parts of bf16, is the whole of it, and what
+                   is left is 0; anything else raises NotInRing, as comparisons do
+softplus, silu     device functions of these names are opaque
 """
 
 from collections.abc import Callable, Iterator
@@ -126,9 +126,7 @@ def _methods(codes: Codes) -> dict[str, Callable[..., Any]]:
         if not _is_float(kind):
             return of("create_masked_load")(pointers, mask, other, cache, eviction, volatile)  # type: ignore[no-any-return]
         width = MEMORY[kind]
-        bits = interpreter._interpreter.load(
-            pointers.data, mask.data, np.zeros(pointers.data.shape, width), np.dtype(width)
-        )
+        bits = interpreter._interpreter.load(pointers.data, mask.data, np.zeros(pointers.data.shape, width), np.dtype(width))
         held = _elements(codes, bits, kind)
         return _handle(np.where(mask.data, held, 0 if other is None else other.data), kind)
 
