@@ -33,7 +33,7 @@ LEAST_GUARD, MOST_GUARD = 60, 1 << 20
 BITS = 64
 
 
-def mixed(x: Elements, what: str) -> Elements:
+def mixed(x: Elements | np.uint64, what: str) -> Elements:
     """An opaque function of x, of this name: the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
     key = np.uint64(int.from_bytes(what.encode()[:8].ljust(8, b"."), "little"))
     with np.errstate(over="ignore"):
@@ -88,9 +88,9 @@ def inverse(x: Elements) -> Elements:
     if np.any(x & np.uint64(1) == 0):
         raise NotInRing("it divides by what is no unit of the ring")
     with np.errstate(over="ignore"):
-        y = x * np.uint64(3) ^ np.uint64(2)  # right to 5 bits
+        y: Elements = x * np.uint64(3) ^ np.uint64(2)  # right to 5 bits
         for _ in range(4):
-            y = y * (np.uint64(2) - x * y)
+            y = np.asarray(y * (np.uint64(2) - x * y), dtype=np.uint64)
     return y
 
 

@@ -108,9 +108,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "maximum": algebra.maximum,
 }
 MOVES = {
-    "append", "array_equal", "ascontiguousarray", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "cumsum", "einsum",
-    "empty_like", "expand_dims", "flip", "moveaxis", "ndim", "outer", "repeat", "reshape", "roll", "shape", "squeeze", "stack",
-    "sum", "swapaxes", "take", "take_along_axis", "tile", "transpose", "tril", "where", "zeros_like",
+    "append", "array_equal", "ascontiguousarray", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "cumsum",
+    "einsum", "empty_like", "expand_dims", "flip", "moveaxis", "ndim", "outer", "repeat", "reshape", "roll", "shape",
+    "squeeze", "stack", "sum", "swapaxes", "take", "take_along_axis", "tile", "transpose", "tril", "where", "zeros_like",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Elements in the memory of a kernel: each is a number that bf16, fp32 and fp64 hold exactly, and stands in a table.
+"""Elements in the memory of a kernel: each is a number that bf16, fp32 and fp64 hold exactly, listed in a table.
 
 So an adapter casts, copies and slices tensors as always; only their values are names of elements. Two equal elements have one
 name, and 0 is the name of 0. Memory that holds no name, such as NaN between the slots of a pool, is an element that nothing

@@ -116,7 +116,7 @@ def replaced(value: Any, function: Callable[[Any], Any]) -> Any:
         return function(value)
     if not is_dataclass(value):
         return value
-    made: Any = object.__new__(type(value))  # type: ignore[call-overload]
+    made: Any = object.__new__(type(value))
     for field in fields(value):
         object.__setattr__(made, field.name, replaced(getattr(value, field.name), function))
     return made

@@ -33,7 +33,8 @@ class FloatBits:
     """The bits of floats, of which only the upper half can be taken."""
 
     def __init__(self, held: Any, dtype: Any) -> None:
-        self.held, self.dtype, self.attr = held, dtype, {}
+        self.held, self.dtype = held, dtype
+        self.attr: dict[str, Any] = {}
 
     @property
     def data(self) -> Any:
@@ -110,8 +111,8 @@ def _methods(codes: Codes) -> dict[str, Callable[..., Any]]:
     found["create_rsqrt"] = lambda a: _handle(algebra.inverse(algebra.sqrt(a.data)), a.dtype)
     for name in ("fdiv", "precise_divf"):
         found[f"create_{name}"] = lambda a, b: _handle(a.data * algebra.inverse(b.data), a.dtype)
-    for name, rule in (("minimumf", algebra.minimum), ("minnumf", algebra.minimum), ("maximumf", algebra.maximum)):
-        found[f"create_{name}"] = lambda a, b, rule=rule: _handle(rule(a.data, b.data), a.dtype)
+    for name, limited in (("minimumf", algebra.minimum), ("minnumf", algebra.minimum), ("maximumf", algebra.maximum)):
+        found[f"create_{name}"] = lambda a, b, limited=limited: _handle(limited(a.data, b.data), a.dtype)
     for name, kind in (("fp16", tl.float16), ("bf16", tl.bfloat16), ("fp32", tl.float32), ("fp64", tl.float64)):
         found[f"get_{name}"] = lambda value, kind=kind: _handle([algebra.constant(value)], kind)
 
@@ -124,7 +125,7 @@ def _methods(codes: Codes) -> dict[str, Callable[..., Any]]:
     def load(pointers: Any, mask: Any, other: Any, cache: Any, eviction: Any, volatile: Any) -> TensorHandle:
         kind = pointers.get_element_ty()
         if not _is_float(kind):
-            return of("create_masked_load")(pointers, mask, other, cache, eviction, volatile)  # type: ignore[no-any-return]
+            return of("create_masked_load")(pointers, mask, other, cache, eviction, volatile)
         width = MEMORY[kind]
         bits = interpreter._interpreter.load(pointers.data, mask.data, np.zeros(pointers.data.shape, width), np.dtype(width))
         held = _elements(codes, bits, kind)

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,11 @@ def test_a_planted_structural_fault_differs(
     specification, found = find(case)
     capability = Capability(LAUNCHERS[module](mutant, kernels), NumericContract())
     assert judged(specification, capability, found, kernels=True).verdict is Verdict.FAIL
+
+
+def test_the_page_says_how_many_are_planted() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "ring.md"
+    assert f"{len(FAULTS)} structural faults" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", LAUNCHERS)
