@@ -116,8 +116,7 @@ FAULTS = [
     ("delta.delta_tree", WIDE, DELTA_TREE, "for i in range(T - 1):", "for i in range(T - 2):", "substituted"),
     ("delta.delta_tree", WIDE, DELTA_TREE, "G = tl.sum(tl.where(sees, g[None, :], 0.0), axis=1)", "G = tl.cumsum(g, axis=0)",
      "cumulated"),
-    ("delta.delta_tree", NARROW, DELTA_TREE, "before = sees & (t[:, None] != t[None, :])", "before = sees",
-     "delta_tree_products_kernel"),
+    ("delta.delta_tree", WIDE, DELTA_TREE, "at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "_visible"),
 ]  # fmt: skip
 
 
