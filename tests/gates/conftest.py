@@ -1,4 +1,4 @@
-"""Tests that need the compiler run in a process of their own where this one has Triton's interpreter, as the kernels' have."""
+"""Tests that need the compiler run in a process of their own where this one has Triton's interpreter."""
 
 import os
 import subprocess
