@@ -1,6 +1,7 @@
 """The house: folders stay small, and a package's tests lie in the folder of its name."""
 
 import ast
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -19,6 +20,14 @@ TESTS = {
     "ssmspec_kernels": "kernels",
 }
 """Where the tests of a package lie, below `tests`."""
+
+
+FOLDERS = {*PACKAGES, "tests", "docs", ".ci", ".github"}
+
+
+def test_the_repository_holds_these_folders_and_no_output_of_a_run() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {name.split("/")[0] for name in listed if "/" in name} == FOLDERS
 
 
 def crowded(root: Path) -> dict[str, int]:

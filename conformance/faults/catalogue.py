@@ -9,7 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from .memory import bits, offsets, pools, state_formats, strides
+from .memory import beginnings, bits, far_inputs, offsets, pools, state_formats, strides
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -22,6 +22,7 @@ from .recurrences import (
     short_convolutions,
     size_limits,
     tiles,
+    trapezoids,
     unreached,
     unread,
 )
@@ -33,13 +34,14 @@ from .rollback import (
     interleaved,
     lives,
     long_runs,
+    pieces,
     positions,
     ranks,
     rings,
     speculation,
     windows,
 )
-from .sampled import acceptance, processors, sampling, tokens
+from .sampled import acceptance, processors, runs, sampling, tokens
 from .single import single
 from .whole_layers import attention, gates, layers, prompts
 
@@ -83,8 +85,8 @@ def _faults() -> Iterator[Fault]:
     for run in cheats.FAULTS:
         yield fault("CHEAT", "ssd.scan", cheats.subject(run))
     for of, made in ((commits.FAULTS, commits.subject), (other_rules.FAULTS, other_rules.subject), (sampling.FAULTS, single)):
-        for operation, runs in of.items():
-            for run, bug_class in runs:
+        for operation, every in of.items():
+            for run, bug_class in every:
                 yield fault(bug_class, operation, made(operation, run))
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
@@ -105,13 +107,18 @@ def _faults() -> Iterator[Fault]:
         state_formats,
         pools,
         offsets,
+        far_inputs,
+        beginnings,
         tokens,
+        runs,
         lives,
         ranks,
         long_runs,
         channel_gates,
         gates,
         short_convolutions,
+        trapezoids,
+        pieces,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))
@@ -122,8 +129,8 @@ def _faults() -> Iterator[Fault]:
 
 def _classed_below() -> Iterator[Fault]:
     """The faults with their bug classes from the tables below."""
-    for operation, runs in (acceptance.WRONG | attention.WRONG).items():
-        for run in runs:
+    for operation, every in (acceptance.WRONG | attention.WRONG).items():
+        for run in every:
             yield fault(DECISIONS[run.__name__], operation, single(operation, run))
     for rule in packed.windowed():
         for run in packed.WRONG:
