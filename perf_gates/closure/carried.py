@@ -10,6 +10,9 @@ A step states for some launchers that the code of hash `old` and that of hash `n
                  each launcher that changed had the same two hashes
     added        every launcher of `before` has the same hash in `after`, which has more launchers: the whole, a hash over
                  the launchers, is the only one that changed
+    rewritten    the launchers under `rewritten` have other code in `after` than in `before`, and every other one has the same
+                 hash. The whole is carried from that of the last kernels without them, so that only results that cannot
+                 have launched them stay valid
 
 Steps apply in their order. `renamed` maps launchers of older results to their present names.
 """
@@ -54,10 +57,23 @@ def present(name: str) -> str:
     return name
 
 
+def whole_before(steps: list[dict[str, Any]], launchers: list[str]) -> str:
+    """The hash of the last kernels without some launchers, by the first step that has one of them; empty if none has."""
+    for step in steps:
+        whole = max(step["codes"], key=lambda code: len(code["of"]))
+        if {*launchers} & {*whole["of"]}:
+            return str(whole["old"])
+    return ""
+
+
 def faults(held: dict[str, Any]) -> Iterator[str]:
     """The reasons why a record is not a proof."""
     for number, step in enumerate(held["steps"]):
         yield from (f"step {number}: {fault}" for fault in _faults(step))
+        if step["proof"]["kind"] == "rewritten":
+            last = whole_before(held["steps"][:number], step["proof"]["rewritten"])
+            if [code["old"] for code in step["codes"]] != [last]:
+                yield f"step {number}: carries more than the whole of {last}, the last kernels without what was rewritten"
 
 
 def _faults(step: dict[str, Any]) -> Iterator[str]:
@@ -89,5 +105,5 @@ def _faults(step: dict[str, Any]) -> Iterator[str]:
             yield "the runs compared different packages or launches"
     elif proof["kind"] == "added" and len(step["codes"]) > 1:
         yield "carries more than the whole, though launchers were only added"
-    elif proof["kind"] not in ("files", "added"):
+    elif proof["kind"] not in ("files", "added", "rewritten"):
         yield f"{proof['kind']} is no proof"

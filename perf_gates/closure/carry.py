@@ -12,6 +12,11 @@ carries what the runs show of two other revisions to launchers with the same has
     python -m perf_gates.closure.carry REVISION --added
 
 carries the whole without runs: where launchers were added, and all others have the same hashes.
+
+    python -m perf_gates.closure.carry REVISION --rewritten NAME ..
+
+carries the whole from the last kernels without these launchers, which have other code now, while all others have the same
+hashes: what was measured before they existed stays valid, and what was measured since does not.
 """
 
 import argparse
@@ -25,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..verdicts.measured import RUNS
-from .carried import FILE, faults
+from .carried import FILE, faults, whole_before
 from .hashes import Closures, folder_of
 from .package import Definition, Package
 
@@ -80,6 +85,22 @@ def grown(before: Closures, after: Closures) -> dict[str, Any]:
     return {"renamed": {}, "proof": {"kind": "added"}, "codes": [whole]}
 
 
+def rewritten(before: Closures, after: Closures, names: list[str], steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """A step without its revisions, for kernels of which the launchers `names` were rewritten; `steps` are those before it.
+
+    Raises: ValueError where another launcher differs, or no earlier step has the launchers.
+    """
+    old, new = ({(d.name, c.hash(d)) for d in c.launchers if d.name not in names} for c in (before, after))
+    if differ := sorted({name for name, _ in old ^ new}):
+        raise ValueError(f"{', '.join(differ)}: changed, gone or added; compare the machine code, and give --runs")
+    changed = [_told(d) for d in after.launchers if d.name in names]
+    last = whole_before(steps, changed)
+    if not last:
+        raise ValueError(f"{', '.join(names)}: no earlier step has such a launcher; name one by its function")
+    whole = {"of": [_told(d) for d in after.launchers], "old": last, "new": after.whole()}
+    return {"renamed": {}, "proof": {"kind": "rewritten", "rewritten": changed}, "codes": [whole]}
+
+
 def _told(launcher: Definition) -> str:
     return f"{launcher.module}.{launcher.name}"
 
@@ -113,6 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--runs", nargs="+", type=Path)
     how.add_argument("--added", action="store_true", help="launchers were only added")
+    how.add_argument("--rewritten", nargs="+", metavar="NAME", help="only these launchers changed")
     parser.add_argument(
         "--compared", nargs=2, default=[], metavar=("BEFORE", "AFTER"), help="the revisions of the runs, if not these"
     )
@@ -127,13 +149,15 @@ def main(argv: list[str] | None = None) -> int:
         old, new, *shown, own = (Closures(Package(package)) for package in packages)
     if new.whole() != own.whole():
         parser.error("the kernels differ from HEAD; commit them first")
+    record = json.loads(FILE.read_text())
     if a.added:
         made = grown(old, new)
+    elif a.rewritten:
+        made = rewritten(old, new, a.rewritten, record["steps"])
     else:
         runs = [json.loads(file.read_text()) for file in a.runs]
         made = step(old, new, runs, renamed, (shown[0], shown[1]) if shown else None)
     made["proof"] |= {"before": was, "after": now} | ({"compared": [name for name, _ in sides]} if sides else {})
-    record = json.loads(FILE.read_text())
     record["steps"].append(made)
     if wrong := list(faults(record)):
         parser.error("\n".join(wrong))

@@ -65,7 +65,7 @@ def test_the_kernels_are_those_that_were_measured_by_a_chain_of_proofs() -> None
     measured = first["codes"][0]["old"]
     assert carried.same(measured, kernels().whole())
     assert not carried.same(measured, "0" * 16)
-    assert {step["proof"]["kind"] for step in carried.record()["steps"][1:]} == {"same code", "added"}
+    assert {step["proof"]["kind"] for step in carried.record()["steps"][1:]} == {"same code", "added", "rewritten"}
 
 
 def test_results_of_code_that_is_proven_the_same_hold_and_others_do_not() -> None:
@@ -166,6 +166,33 @@ def test_launchers_that_were_only_added_carry_the_whole_and_nothing_else(tmp_pat
     for before, after, why in ((was, now, "gone or changed"), (more, was, "added: gone"), (was, was, "nothing to carry")):
         with pytest.raises(ValueError, match=why):
             carry.grown(before, after)
+
+
+def test_a_rewritten_launcher_carries_the_whole_from_the_last_kernels_without_it(tmp_path: Path) -> None:
+    again, other = (
+        ("deep/launchers.py", "return other(S)", "return other(S + S)"),
+        ("deep/launchers.py", '"no count"', '"count"'),
+    )
+    packages = {"was": (), "more": (ADDED,), "now": (ADDED, again), "both": (ADDED, again, other)}
+    was, more, now, both = (Closures(Package(written(tmp_path / name, *edits), {})) for name, edits in packages.items())
+    revisions = {"before": "a" * 40, "after": "b" * 40}
+    first = carry.grown(was, more)
+    first["proof"] |= revisions
+    made = carry.rewritten(more, now, ["added"], [first])
+    made["proof"] |= revisions
+    assert [(code["old"], code["new"]) for code in made["codes"]] == [(was.whole(), now.whole())]
+    assert list(carried.faults({"steps": [first, made]})) == []
+    made["codes"][0]["old"] = more.whole()
+    assert any("without what was rewritten" in fault for fault in carried.faults({"steps": [first, made]}))
+    for before, after, names, why in (
+        (more, both, ["added"], "changed, gone or added"),
+        (was, now, ["other"], "changed, gone or added"),
+        (more, now, [], "changed, gone or added"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            carry.rewritten(before, after, names, [first])
+    with pytest.raises(ValueError, match="no earlier step"):
+        carry.rewritten(more, now, ["added"], [])
 
 
 def test_runs_of_two_packages_carry_launchers_to_which_others_were_added_and_no_launcher_that_changed_too(
