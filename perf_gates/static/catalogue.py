@@ -149,7 +149,7 @@ def kda(shape: str) -> Iterator[Entry]:
     for b in (1, 64):
         quick = (90,) if b == 64 else ()
         nodes = meta(b, 13, 13, dtype=BOOL)
-        yield at("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o", quick=quick, width=8 if b == 1 else 16, **low)
+        yield at("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o pairs", quick=quick, width=8 if b == 1 else 16, **low)
     run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
     given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
     args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
