@@ -19,6 +19,7 @@ Engines that do not compute the log-probability of a draft write exactly 0 for i
 is a separate law; a failure of it does not end the configuration. An engine that gives none is "not judged".
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ LAWS = {
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
     "log-probabilities of drafted tokens": "none is exactly 0 of a token that is not certain",
 }
+FAILED = "EngineFailed: "
 RARE = 0.02
 """The fraction of near ties in a cell above which they may not be rounding, so the result is unknown."""
 
@@ -79,7 +81,10 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind."""
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that an engine
+        answers with is a kind of its own, whatever numbers it names."""
+        if self.law == "died" and self.why.startswith(FAILED):
+            return re.sub(r"\d+", "#", self.why)
         return self.law if self.law in ("died", "drafter followed") else "wrong"
 
     def __str__(self) -> str:

@@ -84,6 +84,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "conv_L_cache": 3, "conv_bias": False, "norm_eps": 1e-5, "max_position_embeddings": 1024, "rope_parameters": ROPE,
     },
 }  # fmt: skip
+CONFIGS["qwen3_5-128"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16", "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+"""Of engines that compute the delta rule in bf16 alone, with heads of 128 channels (vLLM on a CPU)."""
 Shapes = Iterator[tuple[str, tuple[int, ...], str]]
 """Name, shape and how it is drawn."""
 

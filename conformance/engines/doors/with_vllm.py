@@ -46,6 +46,11 @@ class Door:
             "can": ["batch", "stop", "logprobs", "sample"],
         }
 
+    def dropped(self) -> None:
+        """After an error: the requests that it has left in the engine are taken out, or the next call would go on with them."""
+        engine = self.llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+
     def counts(self) -> tuple[int, int]:
         """Drafted and accepted tokens so far."""
         found = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
@@ -54,7 +59,11 @@ class Door:
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         prompts = [TokensPrompt(prompt_token_ids=request["ids"]) for request in requests]
-        outs = self.llm.generate(prompts, [self.params(request) for request in requests], use_tqdm=False)
+        try:
+            outs = self.llm.generate(prompts, [self.params(request) for request in requests], use_tqdm=False)
+        except Exception:
+            self.dropped()
+            raise
         drafted, accepted = (now - then for now, then in zip(self.counts(), self.before, strict=True))
         self.before = self.counts()
         answers = []

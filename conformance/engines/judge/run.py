@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
@@ -87,14 +87,19 @@ class Run:
             self.judge.found.failures.append(Failure(self.name, DRAFTED, str(small), (line,)))
 
     def one(self, schedule: Schedule) -> None:
-        """Run a schedule. Raises: Broken, always from one line, by which hypothesis knows that it is the same break."""
-        if not (self.first(schedule) if self.smallest is None else self.smallest.smaller(schedule)):
-            return
-        raise Broken
+        """Run a schedule. Raises: Broken, always from one line, by which hypothesis knows that it is the same break; what
+        hypothesis draws another schedule for, where the plain run has no answer to a prompt of this one."""
+        broken = self.first(schedule) if self.smallest is None else self.smallest.smaller(schedule)
+        if self.attempts.unknown and self.smallest is None:
+            reject()
+        if broken:
+            raise Broken
 
     def first(self, schedule: Schedule) -> bool:
         """Whether a schedule breaks; the first that does is run again by a new engine, and each of its requests alone."""
         broken = self.attempts.tried(schedule)
+        if self.attempts.unknown:
+            return False
         self.judge.found.schedules += 1
         if broken is None:
             self.past.append(schedule)

@@ -145,7 +145,7 @@ def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:
     """A request of the last tokens of a prompt, by itself and greedy; and as it was asked for, where that differs."""
     usual: dict[str, Any] = {"tail": (), "of": None, "continues": False, "after": 0, "cancel": None}
     alone = replace(ask, pattern=ids[-length:], length=length, **usual)
-    greedy = replace(alone, stop_at=None, temperature=0.0, drafts=None)
+    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None)
     found = (greedy, replace(greedy, stop_at=ask.stop_at), replace(alone, stop_at=None), alone)
     return tuple(dict.fromkeys(found))
 
