@@ -30,6 +30,7 @@ import numpy as np
 from ssmspec_ref.near_ties import first_difference
 from ssmspec_ref.shapes import Array
 
+from .errors import EngineFailed
 from .oracle import Oracle
 from .protocol import Answer, Options, Request
 
@@ -81,8 +82,8 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that an engine
-        answers with is a kind of its own, whatever numbers it names."""
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that is
+        answered is a kind of its own, whatever numbers it names."""
         if self.law == "died" and self.why.startswith(FAILED):
             return re.sub(r"\d+", "#", self.why)
         return self.law if self.law in ("died", "drafter followed") else "wrong"
@@ -95,6 +96,11 @@ class Finding:
         where = f"token {self.at}: {self.came} came, {self.expected} was expected"
         gap = "" if np.isnan(self.gap) else f"; {self.gap:.3g} logits apart, {self.bound:.2g} would be rounding"
         return f"{where}{gap}{f'; {self.why}' if self.why else ''}"
+
+
+def failure_of(request: Request, error: EngineFailed) -> Finding:
+    """An error that an engine answered with."""
+    return Finding("died", request, 0, None, None, why=f"{FAILED}{error}")
 
 
 @dataclass

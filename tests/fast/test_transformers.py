@@ -133,6 +133,7 @@ PLANTED = {
     "mamba2": ("groups of the norm", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, groups=1)))),
     "falcon_h1-norm": ("gate first", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, norm_first=False)))),
     "falcon_h1": ("multiplier of keys", lambda m: with_mixer(m, lambda c: replace(c, key_multiplier=1.0), place=1)),
+    "granite_hybrid": ("divisor of logits", lambda m: replace(m, config=replace(m.config, head_multiplier=1.0))),
     "qwen3_5": ("scale of the delta rule", lambda m: with_params(m, scale=1.0)),
     "kimi_linear": ("lower bound of the decay", lambda m: with_params(m, lower_bound=-5.0)),
     "lfm2": ("taps reversed", lambda m: with_params(m, weight=m.mixers[0].params.weight.flip(-1))),

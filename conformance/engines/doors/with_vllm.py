@@ -11,7 +11,8 @@ from typing import Any
 from lines import Refuse, ended, serve
 from vllm import LLM, SamplingParams, TokensPrompt, __version__
 
-LENGTH = 256
+LENGTH, BLOCK = 256, 32
+"""Most tokens of a request; tokens of a block of the cache of prefixes, where 128 would leave short prompts uncached."""
 
 
 class Door:
@@ -30,6 +31,8 @@ class Door:
             }  # fmt: skip
         if options.get("chunk"):
             named |= {"enable_chunked_prefill": True, "max_num_batched_tokens": max(options["chunk"], options["slots"] + 1)}
+        if options.get("cache"):
+            named |= {"block_size": BLOCK}
         try:
             self.llm = LLM(
                 folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=LENGTH, enforce_eager=True, seed=0,
@@ -47,7 +50,7 @@ class Door:
         }
 
     def dropped(self) -> None:
-        """After an error: the requests that it has left in the engine are taken out, or the next call would go on with them."""
+        """After an error, take out the requests that it has left in the engine; the next call would go on with them."""
         engine = self.llm.llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 

@@ -29,6 +29,8 @@ class Attempts:
         self.drafter: Oracle | None = None
         self.zero: Finding | None = None
         """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
+        self.once, self.fixed = False, False
+        """Whether a process starts it a single time, and whether its options were decided before."""
         self.unknown = False
         """Whether the plain run failed at a prompt of the last schedule, so that it was not judged."""
 
@@ -39,13 +41,14 @@ class Attempts:
 
     def begin(self) -> None:
         """Start a new engine, in the existing process if it is alive. Raises: as `Engine.start`."""
-        if self.started is not None and getattr(self.engine, "once", False):
+        if self.started is not None and self.once:
             self.close()
         if self.engine is None:
             self.engine = self.judge.open()
+            self.once, self.fixed = (getattr(self.engine, name, False) for name in ("once", "fixed"))
         try:
             self.started = self.engine.start(self.judge.model, self.options)
-        except EngineDied:
+        except (EngineRefused, EngineFailed, EngineDied):
             self.close()
             raise
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..diagnosis import explained
 from ..errors import EngineDied, EngineFailed, EngineRefused, NotStarted, PlainFailed
-from ..laws import FAILED, Finding, reported, same_model
+from ..laws import Finding, failure_of, reported, same_model
 from ..oracle import Oracle
 from ..protocol import Answer, Engine, Options, Request
 from ..schedules import LONGEST
@@ -22,7 +22,7 @@ from .run import Run
 Key = tuple[tuple[int, ...], float, int]
 """A prompt, its temperature and its seed."""
 MOST_FAILED = 0.5
-"""Where the plain run fails at more than this part of its prompts, and at `FEW` at least, there is nothing to compare with."""
+"""Where the plain run fails at more than this part of its prompts, at least `FEW`, there is nothing to compare with."""
 FEW = 12
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
@@ -186,8 +186,3 @@ class Judge:
                     if other.law == finding.law:
                         return other
         return finding
-
-
-def failure_of(request: Request, error: EngineFailed) -> Finding:
-    """An error that an engine answered with."""
-    return Finding("died", request, 0, None, None, why=f"{FAILED}{error}")

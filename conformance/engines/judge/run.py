@@ -1,5 +1,6 @@
 """A configuration through all its schedules, up to the first that breaks."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from ...draws import by_seed_alone
 from .. import sampled
 from ..checkpoint import NoOracle, read
 from ..errors import EngineDied, EngineFailed, EngineRefused
-from ..laws import Finding, zero
+from ..laws import Finding, failure_of, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Options, Request
 from ..schedules import LONGEST, Schedule, features, schedules, told
@@ -123,7 +124,7 @@ class Run:
         return finding
 
     def sampled(self, oracle: Oracle) -> None:
-        """The law of sampled tokens. Raises: EngineDied, EngineFailed."""
+        """The law of sampled tokens. Raises: EngineDied."""
         if self.attempts.engine is None:
             self.attempts.begin()
         assert self.attempts.engine is not None
@@ -139,11 +140,32 @@ class Run:
                 if width == 1:
                     raise
                 width = 1
+            except EngineFailed as error:
+                finding, law = self.failing(some, error), "sampled law"
+                line = f"prompt {list(finding.request.ids)}, most {finding.request.most}"
+                line += f", temperature {finding.request.temperature:g}, seed {finding.request.seed}"
+                self.judge.found.count(self.name, law, "died")
+                self.judge.found.failures.append(Failure(self.name, law, f"died: {finding.why}", (line,)))
+                return
         outcome, finding = sampled.law(oracle, asked, answers)
         self.judge.found.count(self.name, "sampled law", outcome)
         if finding is not None:
             line = f"{len(asked)} requests of {sampled.TOKENS} tokens at temperature {sampled.TEMPERATURE}"
             self.judge.found.failures.append(Failure(self.name, "sampled law", str(finding), (line,)))
+
+    def failing(self, requests: Sequence[Request], error: EngineFailed) -> Finding:
+        """The shortest request that fails so alone, of the last tokens of one of `requests`; the first if none does."""
+        assert self.attempts.engine is not None
+        found = failure_of(requests[0], error)
+        for request in requests:
+            for length in range(1, len(request.ids) + 1):
+                try:
+                    self.attempts.engine.generate((request.model_copy(update={"ids": request.ids[-length:]}),))
+                except EngineFailed as again:
+                    other = failure_of(request.model_copy(update={"ids": request.ids[-length:]}), again)
+                    if other.kind == found.kind:
+                        return other
+        return found
 
     def told(self, smallest: Smallest) -> None:
         """Report the failure, under the law that its smallest schedule violates."""

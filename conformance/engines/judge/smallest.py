@@ -24,12 +24,12 @@ class Smallest:
         self.attempts, self.past = attempts, tuple(past)
         self.schedule, (self.finding, self.says) = schedule, broken
         self.seconds = attempts.judge.shrinking
-        self.once, self.reducible, self.until = False, False, 0.0
+        self.once, self.fixed, self.reducible, self.until = False, False, False, 0.0
 
     def repeat(self) -> None:
         """Run the schedule again in a new engine, and each of its requests alone; then there is time for smaller ones."""
         again = self.attempts.tried(self.schedule, fresh=True)
-        self.once = getattr(self.attempts.engine, "once", False)
+        self.once, self.fixed = self.attempts.once, self.attempts.fixed
         if again is None:
             self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
         else:
@@ -97,7 +97,8 @@ class Smallest:
         until = time.monotonic() + self.seconds
         schedule, attempts = self.schedule, self.attempts
         options, history = attempts.options, attempts.full(*self.past, self.schedule)
-        attempts.options = options.model_copy(update={"slots": 1})
+        if not self.fixed:
+            attempts.options = options.model_copy(update={"slots": 1})
         drawn = self.searched(until - self.seconds / 2)
         found = next(filter(self.breaks, chain(map(in_turn, (attempts.full(schedule), history)), drawn)), None)
         if found is None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from conformance.engines import sampled
 from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
 from conformance.engines.judge import Found, Judge, purpose
+from conformance.engines.judge.run import Run
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.table import show
@@ -144,6 +146,22 @@ def test_an_engine_that_fails_at_every_prompt_ends_soon_and_is_red() -> None:
     assert found.outcome("plain", "repeated") == found.outcome("ngram-4", "speculation") == "died"
     assert not found.green
     assert found.schedules <= 2
+
+
+def test_a_sampled_request_that_fails_is_told_with_the_fewest_last_tokens() -> None:
+    class Long(Few):
+        def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+            if max(len(request.ids) for request in requests) >= 5:
+                raise EngineFailed("CPU Generator does not use offset")
+            return super().generate(requests)
+
+    run = Run(Judge(Long, "model", None, 1), "chunk-8", Options())
+    run.attempts.engine = Long()
+    asked = sampled.requests(4, 64)
+    found = run.failing(asked, EngineFailed("CPU Generator does not use offset"))
+    assert found.request.ids == asked[0].ids[-5:]
+    assert found.request.seed == asked[0].seed
+    assert run.failing(asked, EngineFailed("another")).request == asked[0]
 
 
 def test_drafts_that_were_never_accepted_are_not_exercised_and_not_green() -> None:

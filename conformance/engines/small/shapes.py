@@ -1,91 +1,12 @@
-"""Small random checkpoints of the families: `python -m conformance.engines.small FOLDER [--family mamba2]`.
+"""The tensors of a small checkpoint: names, shapes, and how each is drawn."""
 
-Each is a folder that transformers reads, in float32 or bfloat16, with a drafter beside it (`FAMILY-drafter`): the same
-weights moved by noise, so that its drafts are accepted often and not always. The sizes differ where a family lets them:
-groups are fewer than heads, keys are narrower than values, the last chunk is not full.
-"""
-
-import argparse
-import json
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref.shapes import Array
 
-VOCABULARY, WIDTH, EOS = 64, 64, 0
-NOISE = 0.05
-"""Noise in the drafter's matrices, relative to their size."""
-RECURRENT = {"llama": "mamba2"}
-"""Of a target whose state is keys and values alone: a drafter whose state must be put back after a rejection
-(`FAMILY-recurrent`). Its own tokens are those of the target six times in ten."""
-CYCLE, LOOPING = 4, 0.3
-"""The head favours the previous token of a cycle of this many tokens, with this weight added to random weights. Greedy text
-therefore enters loops and leaves them, and drafts from its own tokens are accepted often but not always."""
-ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "num_hidden_layers": 3,
-    "tie_word_embeddings": False,
-    "eos_token_id": EOS,
-    "bos_token_id": None,
-    "pad_token_id": None,
-    "dtype": "float32",
-    "use_cache": True,
-    "hidden_act": "silu",
-}
-ATTENTION: dict[str, Any] = {
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "attention_bias": False,
-    "intermediate_size": 96,
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-5,
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "mamba2": {
-        **COMMON, "model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"], "expand": 2, "num_heads": 4, "head_dim": 32,
-        "state_size": 16, "n_groups": 1, "conv_kernel": 4, "chunk_size": 16, "use_bias": False, "use_conv_bias": True,
-        "layer_norm_epsilon": 1e-5, "rms_norm": True, "residual_in_fp32": True, "time_step_limit": [0.0, float("inf")],
-        "time_step_rank": 4,
-    },
-    "bamba": {
-        **COMMON, **ATTENTION, "model_type": "bamba", "architectures": ["BambaForCausalLM"], "attn_layer_indices": [1],
-        "mamba_chunk_size": 16, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 32, "mamba_d_state": 16,
-        "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_proj_bias": False, "mlp_bias": False,
-        "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "partial_rotary_factor": 0.5,
-    },
-    "qwen3_5": {
-        **COMMON, **ATTENTION, "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 32,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attention_interval": 2,
-        "rms_norm_eps": 1e-6,
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "partial_rotary_factor": 0.5,
-        "rope_parameters": {**ROPE, "mrope_section": [3, 3, 2], "partial_rotary_factor": 0.5},
-    },
-    "kimi_linear": {
-        **COMMON, **ATTENTION, "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"],
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "mlp_layer_types": ["dense"] * 3,
-        "linear_num_heads": 2, "linear_head_dim": 32, "num_key_value_heads": 2, "kv_lora_rank": 24, "q_lora_rank": None,
-        "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20,
-    },
-    "llama": {
-        **COMMON, **ATTENTION, "model_type": "llama", "architectures": ["LlamaForCausalLM"], "head_dim": 32,
-        "mlp_bias": False, "rope_parameters": ROPE,
-    },
-    "lfm2": {
-        **{name: value for name, value in COMMON.items() if name != "hidden_act"},
-        "model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv", "full_attention", "conv"],
-        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 96, "block_auto_adjust_ff_dim": False,
-        "conv_L_cache": 3, "conv_bias": False, "norm_eps": 1e-5, "max_position_embeddings": 1024, "rope_parameters": ROPE,
-    },
-}  # fmt: skip
-CONFIGS["qwen3_5-128"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16", "linear_key_head_dim": 128, "linear_value_head_dim": 128}
-"""Of engines that compute the delta rule in bf16 alone, with heads of 128 channels (vLLM on a CPU)."""
 Shapes = Iterator[tuple[str, tuple[int, ...], str]]
 """Name, shape and how it is drawn."""
 
@@ -158,6 +79,13 @@ def mlp_block(p: str, c: dict[str, Any]) -> Shapes:
         yield f"{p}.{name}_proj.weight", (sizes[shape[0]], sizes[shape[1]]), "matrix"
 
 
+def shared_mlp_block(p: str, c: dict[str, Any]) -> Shapes:
+    """Gate and up in one matrix (Granite)."""
+    width, inner = c["hidden_size"], c["shared_intermediate_size"]
+    yield f"{p}.input_linear.weight", (2 * inner, width), "matrix"
+    yield f"{p}.output_linear.weight", (width, inner), "matrix"
+
+
 def lfm2(c: dict[str, Any]) -> Shapes:
     """Every tensor of a checkpoint of LFM2."""
     width, size = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
@@ -183,6 +111,11 @@ def lfm2(c: dict[str, Any]) -> Shapes:
     yield "lm_head.weight", (c["vocab_size"], width), "head"
 
 
+def has_mamba2(c: dict[str, Any], layer: int) -> bool:
+    """Whether a layer of Bamba or of Granite's hybrid is Mamba-2."""
+    return bool(c["layer_types"][layer] == "mamba" if "layer_types" in c else layer not in c["attn_layer_indices"])
+
+
 def tensors(c: dict[str, Any]) -> Shapes:
     """Every tensor of a checkpoint."""
     kind, width = c["model_type"], c["hidden_size"]
@@ -199,7 +132,7 @@ def tensors(c: dict[str, Any]) -> Shapes:
         if plain:
             yield from mamba2_block(f"{p}.mixer", c, 2 * width, c["num_heads"], c["state_size"], c["n_groups"], 4)
             continue
-        if kind == "bamba" and i not in c["attn_layer_indices"]:
+        if kind in ("bamba", "granitemoehybrid") and has_mamba2(c, i):
             yield from mamba2_block(
                 f"{p}.mamba", c, 2 * width, c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"], 4
             )
@@ -212,7 +145,10 @@ def tensors(c: dict[str, Any]) -> Shapes:
             size = c.get("head_dim", width // c["num_attention_heads"])
             yield from attention_block(f"{p}.self_attn", c, size, kind == "qwen3_5_text")
         yield f"{p}.{'pre_ff' if kind == 'bamba' else 'post_attention'}_layernorm.weight", (width,), drawn
-        yield from mlp_block(f"{p}.{'feed_forward' if kind == 'bamba' else 'mlp'}", c)
+        if kind == "granitemoehybrid":
+            yield from shared_mlp_block(f"{p}.shared_mlp", c)
+        else:
+            yield from mlp_block(f"{p}.{'feed_forward' if kind == 'bamba' else 'mlp'}", c)
     last = {"mamba2": "norm_f", "bamba": "final_layernorm"}.get(kind, "norm")
     yield f"{home}.{last}.weight", (width,), drawn
     yield "lm_head.weight", (c["vocab_size"], width), "head"
@@ -230,69 +166,3 @@ DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "head": lambda rng, shape: rng.normal(0, 2.0 * shape[-1] ** -0.5, shape),
 }
 """Parameters as trained models have them: states that last for a few to a few hundred tokens."""
-
-
-def before(tokens: int) -> Array:
-    """The previous token of each token in its cycle."""
-    first = np.arange(tokens) // CYCLE * CYCLE
-    return np.minimum(first + (np.arange(tokens) - first - 1) % CYCLE, tokens - 1)
-
-
-def make(family: str, folder: Path, seed: int = 0, noise: float = 0.0, **changed: Any) -> Path:
-    """Write one checkpoint; its folder. `changed` are fields of its config: with `dtype` "bfloat16" it is stored in that."""
-    config = CONFIGS[family] | changed
-    rng, other = np.random.default_rng(seed), np.random.default_rng(seed + 1)
-    made: dict[str, Array] = {}
-    table = np.zeros(0)
-    for name, shape, how in tensors(config):
-        values = DRAWN[how](rng, shape)
-        table = values if how == "embedding" else table
-        if how == "head":
-            values = values + LOOPING * table[before(len(table))]
-        if noise and how in ("matrix", "head"):
-            values = values + noise * np.std(values) * other.normal(0, 1, shape)
-        made[name] = values.astype(np.float32)
-    folder.mkdir(parents=True, exist_ok=True)
-    stored = {name: STORED[config["dtype"]](values) for name, values in made.items()}
-    home = import_module("safetensors")
-    told = {name: home.TensorSpec(dtype=config["dtype"], shape=x.shape, data_ptr=x.ctypes.data, data_len=x.nbytes)
-            for name, x in stored.items()}  # fmt: skip
-    home.serialize_file(told, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
-    return folder
-
-
-def upper(values: Array) -> Array:
-    """bf16: the upper half of an fp32 number, rounded to the nearest, ties to even."""
-    whole = np.ascontiguousarray(values, "<f4").view("<u4")
-    return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype("<u2")
-
-
-STORED: dict[str, Callable[[Array], Array]] = {
-    "float32": lambda values: np.ascontiguousarray(values, "<f4"),
-    "bfloat16": upper,
-}
-"""Numbers as they are stored, by dtype."""
-
-
-def pair(family: str, folder: Path, seed: int = 0, **changed: Any) -> tuple[Path, Path]:
-    """A target and its drafter."""
-    target = make(family, folder / family, seed, **changed)
-    if family in RECURRENT:
-        make(RECURRENT[family], folder / f"{family}-recurrent", seed, **changed)
-    return target, make(family, folder / f"{family}-drafter", seed, NOISE, **changed)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--family", choices=CONFIGS, action="append")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    for family in given.family or CONFIGS:
-        for path in pair(family, given.folder, given.seed):
-            print(path)
-
-
-if __name__ == "__main__":
-    main()
