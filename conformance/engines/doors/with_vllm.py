@@ -6,13 +6,17 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_DO_NOT_TRACK": "1"}
 
 import gc
+import json
+from pathlib import Path
 from typing import Any
 
 from lines import Refuse, ended, serve
 from vllm import LLM, SamplingParams, TokensPrompt, __version__
 
 LENGTH, BLOCK = 256, 32
-"""Most tokens of a request; tokens of a block of the cache of prefixes, where 128 would leave short prompts uncached."""
+"""Most tokens of a request; tokens of a block of keys and values in the cache, where 128 would leave short prompts uncached.
+A recurrent model has blocks of its own, its chunks."""
+ATTENTION = ("llama", "mistral")
 
 
 class Door:
@@ -31,7 +35,8 @@ class Door:
             }  # fmt: skip
         if options.get("chunk"):
             named |= {"enable_chunked_prefill": True, "max_num_batched_tokens": max(options["chunk"], options["slots"] + 1)}
-        if options.get("cache"):
+        kind = json.loads((Path(folder) / "config.json").read_text())["model_type"]
+        if options.get("cache") and kind in ATTENTION:
             named |= {"block_size": BLOCK}
         try:
             self.llm = LLM(
