@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..diagnosis import explained
 from ..errors import EngineDied, EngineFailed, EngineRefused, PlainFailed
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 Break = tuple[Finding, str]
 """What is wrong with an answer, and what explains it."""
+
+
+class Resolved(NamedTuple):
+    """A request with the tokens of the plain run, its expected output, and how its prompt was made."""
+
+    ask: Ask
+    request: Request
+    plain: tuple[int, ...]
+    made: list[str]
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The prompt and the expected output."""
+        return (*self.request.ids, *self.plain)
 
 
 class Attempts:
@@ -88,35 +102,34 @@ class Attempts:
     def broken(self, schedule: Schedule, count: bool) -> Iterator[Break]:
         """Every violation, with the states that could explain it."""
         assert self.engine is not None
-        asked: list[tuple[int, ...]] = []
         whole: list[tuple[int, ...]] = []
-        for asks in schedule:
-            requests, plains, made = [], [], []
-            for ask in asks:
-                request, plain, how = self.resolved(ask, asked, whole)
-                requests.append(request)
-                plains.append(plain)
-                made.append(how)
-            asked += [request.ids for request in requests]
-            whole += [(*request.ids, *plain) for request, plain in zip(requests, plains, strict=True)]
+        for call in self.resolved(schedule):
+            requests = [one.request for one in call]
+            whole += [one.whole for one in call]
             try:
                 answers = self.engine.generate(tuple(requests))
             except EngineRefused:
                 if count:
                     self.judge.found.count(self.name, "batch" if len(requests) > 1 else "repeated", "refused")
                 continue
-            for request, plain, answer, how in zip(requests, plains, answers, made, strict=True):
-                yield from self.judged(request, requests, plain, answer, how, count, whole)
+            for one, answer in zip(call, answers, strict=True):
+                yield from self.judged(one.request, requests, one.plain, answer, one.made, count, whole)
 
-    def resolved(
-        self, ask: Ask, asked: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]]
-    ) -> tuple[Request, tuple[int, ...], list[str]]:
-        """A request with the tokens of the plain run, its expected output, and how its prompt was made."""
+    def resolved(self, schedule: Schedule) -> Iterator[list[Resolved]]:
+        """The requests of each call, in order. A request continues or repeats one of an earlier call, not one beside it."""
+        before: list[Resolved] = []
+        for asks in schedule:
+            call = [self.request(ask, before) for ask in asks]
+            before += call
+            yield call
+
+    def request(self, ask: Ask, before: Sequence[Resolved]) -> Resolved:
+        """What is sent for a request after others."""
         how: list[str] = []
         ids = ask.own
-        if ask.of is not None and ask.of < len(asked):
-            how = ["continuation"] if ask.continues else ["fork"]
-            ids = (*(whole[ask.of] if ask.continues else asked[ask.of][: ask.kept]), *ids)
+        if ask.of is not None and ask.of < len(before):
+            how, of = ["continuation"] if ask.continues else ["fork"], before[ask.of]
+            ids = (*(of.whole if ask.continues else of.request.ids[: ask.kept]), *ids)
         plain = self.judge.expect(ids, ask.temperature, ask.seed)
         stop = () if ask.stop_at is None or ask.stop_at >= len(plain) else (plain[ask.stop_at],)
         named: dict[str, Any] = {
@@ -127,7 +140,7 @@ class Attempts:
             "cancel": ask.cancel,
         }
         request = Request(ids=ids, most=ask.most, stop=stop, **named)
-        return request, cut(plain, ask.most, stop), how
+        return Resolved(ask, request, cut(plain, ask.most, stop), how)
 
     def judged(
         self, request: Request, beside: Sequence[Request], plain: tuple[int, ...], answer: Answer, how: list[str],
@@ -179,12 +192,7 @@ class Attempts:
 
     def prompts(self, schedule: Schedule) -> list[tuple[Ask, tuple[int, ...]]]:
         """The requests of a schedule in order, each with its whole prompt."""
-        asked, whole = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        for ask in (ask for asks in schedule for ask in asks):
-            request, plain, _ = self.resolved(ask, asked, whole)
-            asked.append(request.ids)
-            whole.append((*request.ids, *plain))
-        return list(zip((ask for asks in schedule for ask in asks), asked, strict=True))
+        return [(one.ask, one.request.ids) for call in self.resolved(schedule) for one in call]
 
     def full(self, *schedules: Schedule) -> Schedule:
         """Schedules as one, each request with its whole prompt."""

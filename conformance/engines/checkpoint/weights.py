@@ -1,0 +1,59 @@
+"""The weights of a language model, as the oracle takes them."""
+
+from dataclasses import dataclass
+
+from ssmspec_ref.attention import AttentionParams
+from ssmspec_ref.attention.latent import LatentLayer
+from ssmspec_ref.layers.layer import RecurrentLayer
+from ssmspec_ref.layers.linear import Linear
+from ssmspec_ref.layers.norm import Norm
+from ssmspec_ref.shapes import Array
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention, with norms of q and k and a gate in families that have them (Qwen3.5)."""
+
+    params: AttentionParams
+    q_proj: Linear
+    k_proj: Linear
+    v_proj: Linear
+    out_proj: Linear
+    heads: int
+    groups: int
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    gated: bool = False
+
+
+@dataclass(frozen=True)
+class MLP:
+    """down(silu(gate x) up x), or down(relu(up x)^2) without a gate (Nemotron-H)."""
+
+    up: Linear
+    down: Linear
+    gate: Linear | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    norm: Norm
+    layer: RecurrentLayer | Attention | LatentLayer | MLP
+    mlp_norm: Norm | None = None
+    mlp: MLP | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a whole language model; `eos` are the tokens that end a text."""
+
+    family: str
+    embedding: Array
+    blocks: tuple[Block, ...]
+    norm: Norm
+    head: Linear
+    eos: tuple[int, ...] = ()
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.embedding)
