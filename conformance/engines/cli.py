@@ -142,7 +142,8 @@ def engine(
                 one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
                 where = ["--model" if model and name not in SMALL else "--family", name]
                 line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]
-                line += [word for at in (("--dtype", dtype), ("--stored", stored)) if at[1] is not None for word in at]
+                line += [] if dtype is None else ["--dtype", dtype]
+                line += [] if stored is None else ["--stored", stored]
                 line += [] if shrink is None else ["--shrink", f"{shrink:g}"]
                 found[name] = rerunnable(one, [*line, *(["--python", python] if python and engine != "ssmspec" else [])])
     except ConformanceError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .delta import kimi_linear, qwen3_5
+from .granite import granite_hybrid
 from .mamba import bamba, mamba1, mamba2, nemotron_h
 from .tensors import NoOracle, Tensors
 from .transformer import lfm2, llama
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "mamba": mamba1,
     "mamba2": mamba2,
     "bamba": bamba,
+    "granitemoehybrid": granite_hybrid,
     "nemotron_h": nemotron_h,
     "qwen3_5_text": qwen3_5,
     "llama": llama,

@@ -37,15 +37,18 @@ class MLP:
 
 @dataclass(frozen=True)
 class Block:
+    """A layer and an MLP, each on its norm; `factor` multiplies what each adds to the residual stream."""
+
     norm: Norm
     layer: RecurrentLayer | Attention | LatentLayer | MLP
     mlp_norm: Norm | None = None
     mlp: MLP | None = None
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a whole language model; `eos` are the tokens that end a text."""
+    """The weights of a whole language model; `eos` are the tokens that end a text. Factors multiply embedding and logits."""
 
     family: str
     embedding: Array
@@ -53,6 +56,8 @@ class Weights:
     norm: Norm
     head: Linear
     eos: tuple[int, ...] = ()
+    embedding_factor: float = 1.0
+    head_factor: float = 1.0
 
     @property
     def vocabulary(self) -> int:

@@ -141,11 +141,11 @@ class Run:
                     raise
                 width = 1
             except EngineFailed as error:
-                finding, law = self.failing(some, error), "sampled law"
-                line = f"prompt {list(finding.request.ids)}, most {finding.request.most}"
-                line += f", temperature {finding.request.temperature:g}, seed {finding.request.seed}"
-                self.judge.found.count(self.name, law, "died")
-                self.judge.found.failures.append(Failure(self.name, law, f"died: {finding.why}", (line,)))
+                failed = self.failing(some, error)
+                line = f"prompt {list(failed.request.ids)}, most {failed.request.most}"
+                line += f", temperature {failed.request.temperature:g}, seed {failed.request.seed}"
+                self.judge.found.count(self.name, "sampled law", "died")
+                self.judge.found.failures.append(Failure(self.name, "sampled law", f"died: {failed.why}", (line,)))
                 return
         outcome, finding = sampled.law(oracle, asked, answers)
         self.judge.found.count(self.name, "sampled law", outcome)
