@@ -89,8 +89,8 @@ def shared_mlp_block(p: str, c: dict[str, Any]) -> Shapes:
 def lfm2(c: dict[str, Any]) -> Shapes:
     """Every tensor of a checkpoint of LFM2."""
     width, size = c["hidden_size"], c["hidden_size"] // c["num_attention_heads"]
-    keys = c["num_key_value_heads"] * size
-    yield "model.embed_tokens.weight", (c["vocab_size"], width), "embedding"
+    keys, tied = c["num_key_value_heads"] * size, c["tie_word_embeddings"]
+    yield "model.embed_tokens.weight", (c["vocab_size"], width), "tied" if tied else "embedding"
     for i, kind in enumerate(c["layer_types"]):
         p = f"model.layers.{i}"
         if kind == "conv":
@@ -108,7 +108,8 @@ def lfm2(c: dict[str, Any]) -> Shapes:
         for name in ("operator", "ffn"):
             yield f"{p}.{name}_norm.weight", (width,), "one"
     yield "model.embedding_norm.weight", (width,), "one"
-    yield "lm_head.weight", (c["vocab_size"], width), "head"
+    if not tied:
+        yield "lm_head.weight", (c["vocab_size"], width), "head"
 
 
 def has_mamba2(c: dict[str, Any], layer: int) -> bool:
@@ -163,6 +164,8 @@ DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "matrix": lambda rng, shape: rng.normal(0, shape[-1] ** -0.5, shape),
     "filter": lambda rng, shape: rng.normal(0, 0.5, shape),
     "embedding": lambda rng, shape: rng.normal(0, 1.0, shape),
+    "tied": lambda rng, shape: rng.normal(0, 0.3, shape),
     "head": lambda rng, shape: rng.normal(0, 2.0 * shape[-1] ** -0.5, shape),
 }
-"""Parameters as trained models have them: states that last for a few to a few hundred tokens."""
+"""Parameters as trained models have them: states that last for a few to a few hundred tokens. An embedding that is the head
+too is smaller, so that a token is not followed by itself."""
