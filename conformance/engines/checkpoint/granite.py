@@ -20,7 +20,7 @@ def granite_hybrid(c: dict[str, Any], w: Tensors) -> Weights:
         raise NoOracle("granitemoehybrid: the oracle has no mixtures of experts; num_local_experts must be 0")
     eps, heads = c["rms_norm_eps"], c["num_attention_heads"]
     sizes = c["mamba_expand"] * c["hidden_size"] // c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"]
-    turned = c.get("position_embedding_type") == "rope"
+    added, turned = c.get("residual_multiplier", 1.0), c.get("position_embedding_type") == "rope"
     params = rotary_params(c, c["hidden_size"] // heads) if turned else AttentionParams()
     params, blocks = replace(params, scale=c.get("attention_multiplier", 1.0)), []
     for i, kind in enumerate(c.get("layers_block_type") or c["layer_types"]):
@@ -31,9 +31,9 @@ def granite_hybrid(c: dict[str, Any], w: Tensors) -> Weights:
         else:
             layer = ssd_layer(w, f"{p}.mamba", sizes, eps, step_limit(c))
         gate, up = np.split(w[f"{p}.shared_mlp.input_linear.weight"], 2)
-        mlp = MLP(Linear(up), w.linear(f"{p}.shared_mlp.output_linear"), Linear(gate))
+        mlp = MLP(Linear(up), w.linear(f"{p}.shared_mlp.output_linear"), Linear(gate), factor=added)
         norms = w.norm(f"{p}.input_layernorm", eps), w.norm(f"{p}.post_attention_layernorm", eps)
-        blocks.append(Block(norms[0], layer, norms[1], mlp, c.get("residual_multiplier", 1.0)))
+        blocks.append(Block(norms[0], layer, norms[1], mlp, added))
     whole = model_of(c, w, ("model.embed_tokens", "model.norm"), blocks, eps)
     factors = c.get("embedding_multiplier", 1.0), 1.0 / c.get("logits_scaling", 1.0)
     return replace(whole, embedding_factor=factors[0], head_factor=factors[1])

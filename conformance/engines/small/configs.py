@@ -42,6 +42,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "attn_layer_indices": [1], "mlp_bias": False,
         "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}, "partial_rotary_factor": 0.5,
     },
+    "falcon_h1": {
+        **COMMON, **ATTENTION, **MAMBA, "model_type": "falcon_h1", "architectures": ["FalconH1ForCausalLM"], "head_dim": 32,
+        "mamba_d_ssm": 128, "mamba_rms_norm": False, "mamba_norm_before_gate": True, "mlp_bias": False,
+        "projectors_bias": False, "rope_parameters": ROPE, "embedding_multiplier": 1.5, "lm_head_multiplier": 0.75,
+        "mlp_multipliers": [0.75, 1.25], "key_multiplier": 0.75, "attention_in_multiplier": 1.25,
+        "attention_out_multiplier": 0.75, "ssm_in_multiplier": 1.25, "ssm_out_multiplier": 0.75,
+        "ssm_multipliers": [0.75, 1.25, 1.5, 0.75, 1.25],
+    },
     "granitemoehybrid": {
         **COMMON, **ATTENTION, **MAMBA, "model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"],
         "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0, "num_experts_per_tok": 0,

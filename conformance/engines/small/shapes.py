@@ -19,7 +19,8 @@ def mamba2_block(p: str, c: dict[str, Any], inner: int, heads: int, state: int, 
     yield f"{p}.conv1d.weight", (channels, 1, width), "filter"
     yield f"{p}.conv1d.bias", (channels,), "bias"
     yield f"{p}.in_proj.weight", (inner + channels + heads, c["hidden_size"]), "matrix"
-    yield f"{p}.norm.weight", (inner,), "one"
+    if c.get("mamba_rms_norm", True):
+        yield f"{p}.norm.weight", (inner,), "one"
     yield f"{p}.out_proj.weight", (c["hidden_size"], inner), "matrix"
 
 
@@ -113,8 +114,25 @@ def lfm2(c: dict[str, Any]) -> Shapes:
 
 
 def has_mamba2(c: dict[str, Any], layer: int) -> bool:
-    """Whether a layer of Bamba or of Granite's hybrid is Mamba-2."""
-    return bool(c["layer_types"][layer] == "mamba" if "layer_types" in c else layer not in c["attn_layer_indices"])
+    """Whether a layer of Bamba, Falcon-H1 or Granite's hybrid has Mamba-2."""
+    if c["model_type"] == "granitemoehybrid":
+        return bool(c["layer_types"][layer] == "mamba")
+    return c["model_type"] == "falcon_h1" or (c["model_type"] == "bamba" and layer not in c["attn_layer_indices"])
+
+
+def mixers(p: str, c: dict[str, Any], layer: int) -> Shapes:
+    """The mixers of a layer; Falcon-H1 has two."""
+    kind, ssm, width = c["model_type"], has_mamba2(c, layer), c["hidden_size"]
+    if ssm:
+        yield from mamba2_block(f"{p}.mamba", c, 2 * width, c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"], 4)
+    if kind == "qwen3_5_text" and c["layer_types"][layer] == "linear_attention":
+        yield from delta_block(f"{p}.linear_attn", c)
+    elif kind == "kimi_linear":
+        block = kda_block if c["layer_types"][layer] == "linear_attention" else latent_block
+        yield from block(f"{p}.self_attn", c)
+    elif not ssm or kind == "falcon_h1":
+        size = c.get("head_dim", width // c["num_attention_heads"])
+        yield from attention_block(f"{p}.self_attn", c, size, kind == "qwen3_5_text")
 
 
 def tensors(c: dict[str, Any]) -> Shapes:
@@ -133,24 +151,14 @@ def tensors(c: dict[str, Any]) -> Shapes:
         if plain:
             yield from mamba2_block(f"{p}.mixer", c, 2 * width, c["num_heads"], c["state_size"], c["n_groups"], 4)
             continue
-        if kind in ("bamba", "granitemoehybrid") and has_mamba2(c, i):
-            yield from mamba2_block(
-                f"{p}.mamba", c, 2 * width, c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"], 4
-            )
-        elif kind == "qwen3_5_text" and c["layer_types"][i] == "linear_attention":
-            yield from delta_block(f"{p}.linear_attn", c)
-        elif kind == "kimi_linear":
-            block = kda_block if c["layer_types"][i] == "linear_attention" else latent_block
-            yield from block(f"{p}.self_attn", c)
-        else:
-            size = c.get("head_dim", width // c["num_attention_heads"])
-            yield from attention_block(f"{p}.self_attn", c, size, kind == "qwen3_5_text")
-        yield f"{p}.{'pre_ff' if kind == 'bamba' else 'post_attention'}_layernorm.weight", (width,), drawn
+        yield from mixers(p, c, i)
+        bamba = kind in ("bamba", "falcon_h1")
+        yield f"{p}.{'pre_ff' if bamba else 'post_attention'}_layernorm.weight", (width,), drawn
         if kind == "granitemoehybrid":
             yield from shared_mlp_block(f"{p}.shared_mlp", c)
         else:
-            yield from mlp_block(f"{p}.{'feed_forward' if kind == 'bamba' else 'mlp'}", c)
-    last = {"mamba2": "norm_f", "bamba": "final_layernorm"}.get(kind, "norm")
+            yield from mlp_block(f"{p}.{'feed_forward' if bamba else 'mlp'}", c)
+    last = {"mamba2": "norm_f", "bamba": "final_layernorm", "falcon_h1": "final_layernorm"}.get(kind, "norm")
     yield f"{home}.{last}.weight", (width,), drawn
     yield "lm_head.weight", (c["vocab_size"], width), "head"
 
