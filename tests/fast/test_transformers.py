@@ -102,10 +102,7 @@ ORACLES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    ORACLES,
-)
+@pytest.mark.parametrize("name", ORACLES)
 def test_the_oracle_of_whole_engines_is_the_model_of_transformers(folders: Path, name: str) -> None:
     oracle, expected = Oracle(read(folders / name)), load_file(folders / name / "expected.safetensors")
     for i, prompt in enumerate(PROMPTS):
