@@ -140,10 +140,10 @@ def held(results: Path) -> "Results":
 
 def judgements(results: Path) -> "list[Judged]":
     """The verdicts of all cells of the papers' tables."""
-    return [j for j in judged(results).judged if j.row.kernel is None]
+    return [j for j in outcome_of(results).judged if j.row.kernel is None]
 
 
-def judged(results: Path) -> "Outcome":
+def outcome_of(results: Path) -> "Outcome":
     """A run compared with the committed limits."""
     from .machine import kernels_hash
     from .ratchet import bars
@@ -160,7 +160,7 @@ def verdicts(
     tight: Annotated[bool, typer.Option("--tight", help="Also exit with 1 if a limit should be updated.")] = False,
 ) -> None:
     """Exit with 1 if a figure is worse than its limit, misses a target it had reached, or is unknown."""
-    found = judged(results)
+    found = outcome_of(results)
     typer.echo("\n".join(found.lines()))
     raise typer.Exit(FAILED if found.reds or (tight and found.asks) else 0)
 
@@ -204,7 +204,7 @@ def why(
 
     if not name.strip():
         raise OptionError("the name is empty, and part of every name; give part of the names of some rows")
-    rows = [j for j in judged(results).judged if name in j.row.name]
+    rows = [j for j in outcome_of(results).judged if name in j.row.name]
     if not rows:
         raise OptionError(f"no row has {name!r} in its name; `ssmspec gates table` and `verdicts` print the rows")
     read, earlier = held(results), runs()

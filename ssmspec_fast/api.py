@@ -18,8 +18,8 @@ from ssmspec_ref.errors import ParameterError
 from .accept import Acceptance
 from .accept.processors import Sampling
 from .draft import Drafter
+from .engine.emitted_windows import Counts, EmittedWindow, StreamingEngine, count
 from .engine.requests import Finish, Settings, tokens_of
-from .engine.watch import Counts, Seen, Watched, count
 from .methods import Method
 from .models.build import Parts
 from .models.tokenizer import Stream, Tokenizer
@@ -34,7 +34,7 @@ class Piece:
     request: int
     drafts: str
     own: str
-    window: Seen
+    window: EmittedWindow
 
 
 Show: TypeAlias = Callable[[Piece], None]
@@ -62,7 +62,7 @@ class Generation:
 class Generator:
     """An engine with a tokenizer (None: prompts are lists of tokens)."""
 
-    def __init__(self, engine: Watched, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, engine: StreamingEngine, tokenizer: Tokenizer | None = None) -> None:
         self.engine, self.tokenizer = engine, tokenizer
 
     def settings(
@@ -99,10 +99,10 @@ class Generator:
         tokens = [self.encode(prompt) for prompt in prompts]
         settings = self.settings() if settings is None else settings
         each = [settings] * len(tokens) if isinstance(settings, Settings) else list(settings)
-        seen: list[list[Seen]] = [[] for _ in tokens]
+        seen: list[list[EmittedWindow]] = [[] for _ in tokens]
         shown = None if show is None else Shown(self.tokenizer, each, show)
 
-        def watch(window: Seen) -> None:
+        def watch(window: EmittedWindow) -> None:
             seen[window.request].append(window)
             if shown is not None:
                 shown(window)
@@ -137,7 +137,7 @@ class Shown:
         self.tokenizer, self.settings, self.show = tokenizer, settings, show
         self.streams: dict[int, Stream] = {}
 
-    def __call__(self, window: Seen) -> None:
+    def __call__(self, window: EmittedWindow) -> None:
         drafts, own = window.tokens[: window.accepted], window.tokens[window.accepted :]
         self.show(Piece(window.request, self.text(window.request, drafts), self.text(window.request, own), window))
 

@@ -127,6 +127,8 @@ _BEHIND = {
     "life.states": "sequences over a cache of prefixes: begun, fed, forked, evicted, exported and taken elsewhere",
     "generate.greedy": "generate(prompts, count, speculate) -> tokens[, proposed, accepted]: an engine against itself "
     "without speculation",
+    "generate.sampled": "sampled(p, q, roots, count, drafts, seed) -> tokens[, proposed, accepted]: rows generated with "
+    "drafts from q, accepted against p, by random numbers of the implementation",
 }
 OPERATIONS = Derived(
     lambda: _BEFORE | {name: says for kind in RECURRENCES.values() for name, says in kind.operations.items()} | _BEHIND
@@ -292,7 +294,7 @@ class Limits:
     reason: str = "outside the limits that the adapter declares"
 
 
-ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one"}
+ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one", "far": "none"}
 """Options that not every interface has: only this value is tested, unless a capability's limits name the option."""
 
 BITWISE: dict[str, str] = {
@@ -314,7 +316,8 @@ class Capability:
     `life.states` is `run(mixer, slots, block) -> States`, and with the option `ranks` `run(mixer, slots, block, ranks)`.
     `verify_snapshots`, `verify_replay`, `buffered_verify` and `buffered_step` are `run(S, params) -> Windows`, with records
     of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit. Options of `ASKED` are tested only if the
-    limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned; with `slots=far` a `slots.FarPool`.
+    limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned; with `slots=far` a `slots.FarPool`,
+    with `slots=fresh` a `slots.FreshPool`, with `slots=none` None; with `far` inputs are views of far strides, and so is y.
 
     Raises: ParameterError for an unknown law, and for any law if the state is rounded at random.
     """

@@ -109,6 +109,7 @@ Parents = Int64[Array, "b t"]  # node 0 is the root, parent -1; a parent precede
 Path = Int64[Array, "b t"]  # accepted nodes, root first, padded with -1
 Ancestors = Bool[Array, "b t j"]  # j lies on the path from the root to t, t included
 Slots = Int64[Array, "b"]  # slot of each row in a pool; negative is padding
+Fresh = Bool[Array, "b"]  # rows without an initial state, which start from zeros
 Marks = Int64[Array, "m"]  # of chosen places in a packed run
 
 # Tokens and distributions

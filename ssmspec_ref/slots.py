@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from .checks import checked
 from .errors import NoRoom, PrecisionError, ShapeMismatch, SlotError
 from .records import Record, arrays, each
-from .shapes import Array, Slots
+from .shapes import Array, Fresh, Slots
 
 T = TypeVar("T")
 
@@ -77,6 +77,21 @@ class FarPool(Pool):
     """
 
 
+@dataclass(frozen=True)
+class FreshPool(Pool):
+    """A pool of which the rows marked in `fresh` have no initial state: they start from zeros.
+
+    Their slots still hold the states of sequences that have ended; these are never read.
+    """
+
+    fresh: Fresh
+
+    @property
+    def rows(self) -> Array:
+        """The states that the rows start from; zeros for padding and fresh rows."""
+        return np.where(self.fresh.reshape(-1, *[1] * (self.states.ndim - 1)), 0.0, super().rows)
+
+
 def far(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
     """Zeros of a shape, each slot 2^31 elements after the one before.
 
@@ -96,9 +111,9 @@ def far(shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
     return as_strided(np.frombuffer(held, kind, 1), shape, (APART * kind.itemsize, *inner))
 
 
-def is_far(a: Array) -> bool:
-    """Whether the slots of a pool are 2^31 elements apart."""
-    return a.ndim > 0 and abs(a.strides[0]) >= APART * a.itemsize
+def is_far(a: Array, axis: int = 0) -> bool:
+    """Whether the slots of a pool, or what lies along another axis, are 2^31 elements apart."""
+    return a.ndim > axis and abs(a.strides[axis]) >= APART * a.itemsize
 
 
 def take(pool: T, slots: Slots) -> T:

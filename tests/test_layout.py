@@ -1,6 +1,7 @@
 """The house: folders stay small, and a package's tests lie in the folder of its name."""
 
 import ast
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -19,6 +20,14 @@ TESTS = {
     "ssmspec_kernels": "kernels",
 }
 """Where the tests of a package lie, below `tests`."""
+
+
+FOLDERS = {*PACKAGES, "tests", "docs", ".ci", ".github"}
+
+
+def test_the_repository_holds_these_folders_and_no_output_of_a_run() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {name.split("/")[0] for name in listed if "/" in name} == FOLDERS
 
 
 def crowded(root: Path) -> dict[str, int]:
@@ -98,7 +107,6 @@ def test_a_module_that_its_package_imports_is_no_second_thing(tmp_path: Path) ->
 
 
 STRINGS = Path(__file__).with_name("chosen_by_string.toml")
-HOST = ("ssmspec_ref", "ssmspec_fast", "conformance", "property_tests", "perf_gates")
 
 
 def is_text(node: ast.expr) -> bool:
@@ -123,16 +131,17 @@ def chosen(function: ast.FunctionDef) -> set[str]:
     return found & {p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)} - {"device"}
 
 
-def choosers(text: str) -> set[str]:
-    """The functions of a module that do."""
-    return {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and chosen(node)}
+def choosers(text: str, only: str = "") -> set[str]:
+    """The functions of a module that do, or those with `only` in a decorator."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef) and chosen(node)]
+    return {f.name for f in functions if not only or any(only in ast.unparse(d) for d in f.decorator_list)}
 
 
 def test_no_function_is_several_that_a_string_chooses_from() -> None:
     """A function for each is better; where it is not, `chosen_by_string.toml` says why."""
     found = {
         f"{file.relative_to(ROOT).as_posix()} {name}"
-        for package in HOST
+        for package in PACKAGES
         for file in (ROOT / package).rglob("*.py")
         for name in choosers(file.read_text())
     }
@@ -140,6 +149,13 @@ def test_no_function_is_several_that_a_string_chooses_from() -> None:
     assert len(listed) == len(set(listed))
     assert found - set(listed) == set()
     assert set(listed) - found == set()
+
+
+def test_a_function_for_the_device_is_given_flags() -> None:
+    """A launcher takes an option by its name in the contract, and gives its kernel a flag; no list excuses a kernel."""
+    assert {name for file in (ROOT / "kernels").rglob("*.py") for name in choosers(file.read_text(), "jit")} == set()
+    kernel = "@triton.jit\ndef kernel(x, KEEP: tl.constexpr):\n    if KEEP == 'all':\n        x += 1\n"
+    assert choosers(kernel, "jit") == {"kernel"}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from ssmspec_ref.layers.recurrences import RECURRENCES, Recurrence
 from ssmspec_ref.shapes import Array
 
 from . import torch_fp32
-from .reference_parts import acceptance, attention, backtracking, drafts, ranks, windows
-from .reference_parts.pools import over_pools
+from .reference_parts import acceptance, attention, backtracking, drafts, ranks, sampled_runs, windows
+from .reference_parts.pools import no_states, no_windows, over_pools
 
 CHUNK = 4
 """Tokens per chunk: few, so that short cases cross chunk boundaries."""
@@ -75,7 +75,7 @@ def recurrence(kind: Recurrence) -> Subject:
     }
     return Subject(
         f"{name} chunked",
-        {operation: over_pools(run) for operation, run in runs.items() if operation in OPERATIONS},
+        {operation: over_pools(run, no_states(kind)) for operation, run in runs.items() if operation in OPERATIONS},
         absent={"": "another part of the reference", "layer": "the second derivations have no layers"},
     )
 
@@ -86,14 +86,14 @@ def adapter(device: str = "cpu") -> Adapter:
         "conv filter",
         {
             "conv.step": over_pools(Capability(conv_step, FLOAT64)),
-            "conv.scan": over_pools(Capability(conv_filter.scan, FLOAT64)),
-            "conv.scan_masked": over_pools(Capability(conv_scan_masked, FLOAT64)),
+            "conv.scan": over_pools(Capability(conv_filter.scan, FLOAT64), no_windows),
+            "conv.scan_masked": over_pools(Capability(conv_scan_masked, FLOAT64), no_windows),
             "conv.verify_tree": over_pools(Capability(conv_tree.scan, FLOAT64)),
         },
         absent={"conv": "one derivation only: it moves columns and computes nothing", "": "another part of the reference"},
     )
     recurrences = map(recurrence, RECURRENCES.values())
-    parts = (attention, acceptance, drafts, ranks)
+    parts = (attention, acceptance, drafts, ranks, sampled_runs)
     paths = (*(part.subject() for part in parts), *windows.subjects(), *backtracking.subjects())
     return Adapter("reference", version(), (conv, *recurrences, *paths, *torch_fp32.subjects(device)))
 

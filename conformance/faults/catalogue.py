@@ -9,7 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from .memory import bits, offsets, pools, state_formats, strides
+from .memory import beginnings, bits, far_inputs, offsets, pools, state_formats, strides
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -39,7 +39,7 @@ from .rollback import (
     speculation,
     windows,
 )
-from .sampled import acceptance, processors, sampling, tokens
+from .sampled import acceptance, processors, runs, sampling, tokens
 from .single import single
 from .whole_layers import attention, gates, layers, prompts
 
@@ -83,8 +83,8 @@ def _faults() -> Iterator[Fault]:
     for run in cheats.FAULTS:
         yield fault("CHEAT", "ssd.scan", cheats.subject(run))
     for of, made in ((commits.FAULTS, commits.subject), (other_rules.FAULTS, other_rules.subject), (sampling.FAULTS, single)):
-        for operation, runs in of.items():
-            for run, bug_class in runs:
+        for operation, every in of.items():
+            for run, bug_class in every:
                 yield fault(bug_class, operation, made(operation, run))
     for faults, made in ((histories.FAULTS, single), (rings.FAULTS, rings.subject), (prompts.FAULTS, single)):
         for run, operation, bug_class in faults:
@@ -105,7 +105,10 @@ def _faults() -> Iterator[Fault]:
         state_formats,
         pools,
         offsets,
+        far_inputs,
+        beginnings,
         tokens,
+        runs,
         lives,
         ranks,
         long_runs,
@@ -122,8 +125,8 @@ def _faults() -> Iterator[Fault]:
 
 def _classed_below() -> Iterator[Fault]:
     """The faults with their bug classes from the tables below."""
-    for operation, runs in (acceptance.WRONG | attention.WRONG).items():
-        for run in runs:
+    for operation, every in (acceptance.WRONG | attention.WRONG).items():
+        for run in every:
             yield fault(DECISIONS[run.__name__], operation, single(operation, run))
     for rule in packed.windowed():
         for run in packed.WRONG:

@@ -41,7 +41,7 @@ LEFT_OUT: dict[str, str] = {
     "GRAMMAR": "the contract has no operation that takes a constraint mask",
     "a resume column from the block size of attention": "blocks and their sizes are an engine's; no operation has them",
     "grammar rows advanced by a trimmed draft length": "as GRAMMAR",
-    "offsets past 2^31 elements, but in pools": "no other input is that large; the tests of our kernels place tokens there",
+    "offsets past 2^31 elements, but in pools and scans": "no other input is that large; the tests of our kernels go there",
     "rows of a captured graph beyond the batch": "operations get live rows; decoders get padding, in the fuzzing",
     "pages of a cache": "caches come as rows of slots",
     "sums over the shards of a layer": "every operation runs on one device; how states are cut by rank is tested",

@@ -133,7 +133,7 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
     """The sums (2): along the calls, the rows and every axis of the state."""
     for axis, name in enumerate(["calls", *axes.split()]):
         for distance in 2 ** np.arange(max(int(r.shape[axis]).bit_length() - 1, 0)):
-            first, second = _pairs(r.shape[axis], int(distance))
+            first, second = pairs(r.shape[axis], int(distance))
             a, b = np.take(r, first, axis), np.take(r, second, axis)
             moved = np.sum(np.abs(a) * np.take(blur, second, axis) + np.abs(b) * np.take(blur, first, axis))
             most = limit(float(np.sum(a**2 * np.take(variance, second, axis)))) + float(moved)
@@ -144,13 +144,13 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
             yield abs(total) / most, f"rounding at random draws no fresh numbers: {said}"
 
 
-def limit(variance: float) -> float:
-    """The largest sum (3) that unbiased, independent roundings reach."""
-    L = float(np.log(2 * SUMS / FALSE))
+def limit(variance: float, sums: int = SUMS) -> float:
+    """The largest sum (3), of `sums` of them, that unbiased, independent terms reach."""
+    L = float(np.log(2 * sums / FALSE))
     return L / 3 + float(np.sqrt((L / 3) ** 2 + 2 * variance * L))
 
 
-def _pairs(length: int, distance: int) -> tuple[Array, Array]:
+def pairs(length: int, distance: int) -> tuple[Array, Array]:
     """Disjoint pairs (i, i + distance) along an axis."""
     at = np.arange(length - distance)
     first = at[(at // distance) % 2 == 0]

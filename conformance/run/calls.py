@@ -20,12 +20,13 @@ from ssmspec_ref.contract import Capability
 from ssmspec_ref.errors import NoRoom
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.slots import FarPool, far, is_far
+from ssmspec_ref.slots import FarPool, is_far
 
 from ..device.observed import ELSEWHERE, Watch
 from ..errors import ConformanceError
 from ..isolation.memory import taken
 from ..isolation.text import clean, name, told
+from ..suite.far_inputs import FarInputs, far_along
 from ..suite.specification import Arguments, Came, Specification
 
 PLAIN = "biufc"
@@ -50,6 +51,9 @@ class Foreign:
 MOST_TAKEN = 64 << 20
 """Bytes of memory that a pool with slots far apart may take: its cases have kilobytes."""
 NOT_FAR = "the slots of the pool that came back are not 2^31 elements apart, so no such offset shows; return it itself"
+Y_NOT_FAR = (
+    "y is not 2^31 elements apart along the axis along which the inputs are, so no such offset shows; give it such strides"
+)
 NOTHING = Came(())
 REUSED = "this call changed {} of the outputs of the call before it, as if a buffer was used again; return new arrays"
 
@@ -110,8 +114,8 @@ class Here:
         except BaseException as error:  # a Rust panic is not an Exception, and an implementation may exit
             answer = Answer(failed="error", said=tail(error), place=seen(capability, watch))
             return lambda: answer
-        if any(isinstance(given, FarPool) for given in self.given) and not returned_far(came):
-            return unjudged(NOT_FAR)
+        if told := not_far(self.given, came):
+            return unjudged(told)
         changed = sum(not np.array_equal(a, kept, equal_nan=a.dtype.kind == "f") for a, kept in held)
         self.held = [(a, a.copy()) for a in came.outputs if isinstance(a, np.ndarray)] if again else []
         if changed:
@@ -162,29 +166,37 @@ def placed(arguments: Arguments, gaps: bool) -> Arguments:
 
 
 def set_apart(given: Arguments) -> Arguments:
-    """The inputs, each pool whose slots are far apart in memory of that kind.
+    """The inputs, each pool whose slots are far apart, and all inputs that are, in memory of that kind.
 
     Raises: NoRoom if the system does not give the addresses, or takes memory for what is not written.
     """
-    if not any(isinstance(value, FarPool) for value in given):
+    if not any(isinstance(value, FarPool | FarInputs) for value in given):
         return given
     before = taken()
-    made = tuple(replace(value, states=copied_far(value.states)) if isinstance(value, FarPool) else value for value in given)
+    made = tuple(map(copied_far, given))
     if (more := taken() - before) > MOST_TAKEN:
         raise NoRoom(f"the system took {more >> 20} MiB for addresses of which {MOST_TAKEN >> 20} MiB at most are written")
     return made
 
 
-def copied_far(states: Array) -> Array:
-    pool = far(states.shape, states.dtype)
-    pool[:] = states
-    return pool
+def copied_far(value: Any) -> Any:
+    """A pool, or inputs, over addresses that are far apart; anything else as it is."""
+    if isinstance(value, FarPool):
+        return replace(value, states=far_along(value.states, 0))
+    return value.apart() if isinstance(value, FarInputs) else value
 
 
-def returned_far(came: Came) -> bool:
-    """Whether the last output, which is the pool, is far apart; one of another form is judged as an output."""
-    last = came.outputs[-1] if came.outputs else None
-    return not isinstance(last, np.ndarray) or is_far(last)
+def not_far(given: Arguments, came: Came) -> str:
+    """What should be far apart and came back otherwise: the last output, which is the pool, or the first, of far inputs; ""
+    if nothing. An output of another form is judged as an output."""
+    for value in given:
+        pool = isinstance(value, FarPool)
+        if not came.outputs or not (pool or isinstance(value, FarInputs)):
+            continue
+        back = came.outputs[-1 if pool else 0]
+        if isinstance(back, np.ndarray) and not is_far(back, 0 if pool else value.output):
+            return NOT_FAR if pool else Y_NOT_FAR
+    return ""
 
 
 def unjudged(why: str) -> Callable[[], Answer]:

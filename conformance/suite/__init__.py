@@ -16,7 +16,7 @@ from .processors import SPECIFICATIONS as PROCESSORS
 from .recurrences import RECURRENCES, packed, windows
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
-from .tokens import choices, drafts, row_settings
+from .tokens import choices, drafts, row_settings, sampled_runs
 
 
 def _recurrences() -> tuple[Specification, ...]:
@@ -27,7 +27,9 @@ def _recurrences() -> tuple[Specification, ...]:
 
 TOKENS = (*choices.SPECIFICATIONS, row_settings.SPECIFICATION, *drafts.SPECIFICATIONS)
 PURE: Rows[Specification] = Rows(lambda: (*CONV, *_recurrences(), *ATTENTION, *ACCEPTANCE, *PROCESSORS, *TOKENS))
-SPECIFICATIONS: Rows[Specification] = Rows(lambda: (*PURE, *LAYERS, *SPECULATE, *states.SPECIFICATIONS, *GENERATE))
+SPECIFICATIONS: Rows[Specification] = Rows(
+    lambda: (*PURE, *LAYERS, *SPECULATE, *states.SPECIFICATIONS, *GENERATE, sampled_runs.SPECIFICATION)
+)
 
 
 def find(identity: str) -> tuple[Specification, Case]:

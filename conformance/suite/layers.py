@@ -27,7 +27,7 @@ from ..judge.draw import POISON, Draw
 from .kinds.weights import SOURCES, WINDOWS, Kind
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
-from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders
+from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, of_axes, oracles, orders
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def specification(name: str, kind: Kind) -> Specification:
     """The specification of a script with a kind of layer."""
     script, goes_on, source = SCRIPTS[name]
     base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
-    rows = tuple({axis: size for axis, size in row.items() if axis in base} for row in (*WINDOWS, *kind.rows))
+    rows = tuple(of_axes(base, row) for row in (*WINDOWS, *kind.rows))
     more, rare = BEHIND.get(name, ((), {}))
     return Specification(
         operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *more), options=kind.options,

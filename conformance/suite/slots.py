@@ -1,4 +1,5 @@
-"""Any operation with a state over a pool of slots, as engines call it: rows in any slots, padding, another slot to write.
+"""Any operation with a state over a pool of slots, as engines call it: rows in any slots, padding, another slot to write;
+and rows without an initial state.
 
 The first argument is a `ssmspec_ref.slots.Pool` instead of the states of the rows, and the pool is returned instead of their
 new states. Slots that no row writes must be unchanged, bit for bit; outputs of padding are not compared.
@@ -10,23 +11,34 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
     far       one slot more than rows, 2^31 elements apart, over addresses without memory (`ssmspec_ref.slots.far`): an offset
               of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is judged
 
+    fresh     of three rows one has no initial state (`ssmspec_ref.slots.FreshPool`), in a batch of one row that row: it
+              starts from zeros, though its slot holds what another sequence left there
+    none      no pool: the states are None, so that all rows start from zeros; a prompt, with or without no-ops
+
 In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.slots import FarPool, Pool
+from ssmspec_ref.slots import FarPool, FreshPool, Pool
 
 from ..cases import Case
 from ..judge.draw import Draw, stored
-from .specification import Arguments, Expected, Further, Specification
+from .specification import Arguments, Came, Expected, Further, Specification
 
-SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far")}
+SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far", "fresh", "none")}
+
+
+@dataclass(frozen=True)
+class NoStates:
+    """The zeros that the rows of a call start from whose states are None."""
+
+    states: Array
 
 
 def with_slots(of: Specification) -> Specification:
@@ -35,21 +47,35 @@ def with_slots(of: Specification) -> Specification:
     def draw(case: Case, contract: NumericContract) -> Arguments:
         S, *rest = of.draw(case, contract)
         way = case.options.get("slots", "rows")
+        if way == "none":
+            return NoStates(np.zeros_like(S)), *rest
         return S if way == "rows" else pool(Draw(case, contract), S, way), *rest
+
+    def run(capability: Capability, arguments: Arguments) -> Came:
+        held, *rest = arguments
+        return of.run(capability, (None if isinstance(held, NoStates) else held, *rest))
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         held, *rest = arguments
+        if isinstance(held, NoStates):
+            return of.expect((held.states, *rest), contract, used)
         if not isinstance(held, Pool):
             return of.expect(arguments, contract, used)
         live = row_of_tokens(held.write >= 0, arguments) if of.operation.endswith("_packed") else held.write >= 0
         found = of.expect((held.rows, *rest), contract, used)
         return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in found]
 
-    ways = tuple(way for way in SLOTS["slots"] if way != "far" or returns_pool(of))
     return replace(
-        of, draw=draw, expect=expect, rare={**of.rare, "slots": ways}, production=(*of.production, *further(of)),
-        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, PREFIX-CKPT, INDEX"},
+        of, draw=draw, expect=expect, run=run, rare={**of.rare, "slots": ways(of)}, production=(*of.production, *further(of)),
+        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, SLOT-REUSE, PREFIX-CKPT, INDEX"},
     )  # fmt: skip
+
+
+def ways(of: Specification) -> tuple[str, ...]:
+    """The values of `slots` that an operation has. A packed run marks its fresh sequences itself."""
+    packed, prompts = of.operation.endswith("_packed"), of.operation.endswith((".scan", ".scan_masked"))
+    left_out = {"far": not returns_pool(of), "fresh": packed, "none": not prompts}
+    return tuple(way for way in SLOTS["slots"] if not left_out.get(way))
 
 
 def returns_pool(of: Specification) -> bool:
@@ -59,11 +85,15 @@ def returns_pool(of: Specification) -> bool:
 
 def further(of: Specification) -> tuple[Further, ...]:
     """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
-    apart, if an operation returns the pool."""
+    apart; calls without states before and after others."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
-    apart: tuple[Further, ...] = (({"b": 3}, {"slots": "far"}, first),) if returns_pool(of) else ()
+    some: dict[str, tuple[Further, ...]] = {
+        "far": (({"b": 3}, {"slots": "far"}, first),),
+        "fresh": ((sizes, {"slots": "fresh"}, first), ({"b": 1}, {"slots": "fresh"}, first)),
+        "none": ((sizes, {"slots": "none"}, first), (sizes, {"slots": "none"}, last)),
+    }
     return (
-        *apart,
+        *(one for way in ways(of) for one in some.get(way, ())),
         (sizes, {"slots": "shuffled"}, first),
         (sizes, {"slots": "shuffled"}, last),
         (sizes, {"slots": "padded"}, first),
@@ -88,7 +118,10 @@ def pool(draw: Draw, S: Array, way: str) -> Pool:
         write = order[rows : 2 * rows].copy()
         write[-1] = read[-1] if rows > 2 else write[-1]
         read[1:2] = read[:1]
-    return (FarPool if way == "far" else Pool)(states, read.astype(np.int64), write.astype(np.int64))
+    given = states, read.astype(np.int64), write.astype(np.int64)
+    if way == "fresh":
+        return FreshPool(*given, (np.arange(rows) % 3 == 1) | (rows == 1))
+    return (FarPool if way == "far" else Pool)(*given)
 
 
 def in_pool(want: Expected, held: Pool) -> Expected:

@@ -4,7 +4,7 @@ A case is one choice of sizes, options, family and seed. Tables give a base and 
 a failure names its cause; mixed rows, drawn once from the row's number, cover combinations.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
@@ -315,6 +315,11 @@ def pure(capability: Capability, arguments: Arguments) -> Came:
     """Call a pure operation."""
     got = capability.run(*arguments)
     return Came(got if isinstance(got, tuple) else (got,))
+
+
+def of_axes(axes: Container[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of these axes only: a recurrence without heads has no g and h, a prompt nothing after it."""
+    return {axis: size for axis, size in sizes.items() if axis in axes}
 
 
 def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 import torch
 
-from .output_guard import Outputs, written
+from .output_guard import Outputs, check_written
 
 L2_BYTES = 60 * 2**20
 """The H200's level-2 cache; a measurement touches at least eight times as much before it reads the same bytes again."""
@@ -66,7 +66,7 @@ def graph_us(launches: Sequence[Launch], outputs: Outputs, states: Collection[to
         return 1.0
     replay = recorded(launches, warm=2)
     times = _replays_us(replay, replays)
-    written(replay, outputs, states)
+    check_written(replay, outputs, states)
     return known_median(times) / len(launches)
 
 

@@ -61,7 +61,7 @@ class Case:
         given = {"mode": "fast", "prompt": self.tokens, **self.options, **options}
         if "sampling" in given:
             given["sampling"] = ours("accept.processors", "Sampling")(**given["sampling"])
-        engine = functools.partial(ours("engine.watch", "Watched"), graphs=recorder)
+        engine = functools.partial(ours("engine.emitted_windows", "StreamingEngine"), graphs=recorder)
         return ours("models.build", "Parts")(folder, device=device, engine=engine, **given)
 
 

@@ -32,7 +32,7 @@ def numbered(count: int) -> list[str]:
     return [f"launch {i} of {count}" for i in range(count)]
 
 
-def written(replay: Callable[[], object], outputs: Outputs, states: Collection[Tensor] = ()) -> None:
+def check_written(replay: Callable[[], object], outputs: Outputs, states: Collection[Tensor] = ()) -> None:
     """Fills, replays, looks.
 
     Raises: WrongOutputError for an output that was not written whole or holds something that is not finite, with its name,

@@ -73,12 +73,14 @@ class Said:
         return bool(self.planted and self.checks) and not (self.found or self.failed or self.unrun or self.refused)
 
 
-def chosen() -> list[Check]:
-    """The first check of each launcher and variant, and all of `MANY`; rings, which take most time, before all others."""
+def chosen(only: str = "") -> list[Check]:
+    """The first check of each launcher and variant, and all of `MANY`; rings, which take most time, before all others. With
+    `only`, those whose name the pattern matches."""
     from perf_gates.gpu.model_shapes import checks
 
     found = list({(check.kernel, check.variant): check for check in reversed(checks(PLAN))}.values())[::-1]
-    return sorted([*checks(MANY, OTHERWISE), *found], key=lambda check: "buffered" not in check.kernel)
+    named = [check for check in (*checks(MANY, OTHERWISE), *found) if re.search(only, check.name)]
+    return sorted(named, key=lambda check: "buffered" not in check.kernel)
 
 
 @contextmanager
@@ -98,11 +100,11 @@ def launched() -> Iterator[set[str]]:
         yield names
 
 
-def run(tool: str, share: str, seconds: float) -> str:
+def run(tool: str, share: str, only: str, seconds: float) -> str:
     """The output of a process under a tool, as far as it arrives in time: for the planted fault, or for a share of the
-    checks."""
+    checks whose name a pattern matches."""
     command = ["compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "20"]
-    work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--inside", share]
+    work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--only", only, "--inside", share]
     env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         try:
@@ -184,8 +186,8 @@ def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
     return [Said(**one) for one in held["tools"] if same]
 
 
-def inside(tool: str, share: str) -> Iterator[str]:
-    """The work of a process: the planted fault, or share `i/n` of the checks, a line for each."""
+def inside(tool: str, share: str, only: str) -> Iterator[str]:
+    """The work of a process: the planted fault, or share `i/n` of the checks that `only` matches, a line for each."""
     import torch
 
     from perf_gates.gpu.model_shapes import judge
@@ -196,7 +198,7 @@ def inside(tool: str, share: str) -> Iterator[str]:
         torch.cuda.synchronize()
         return
     i, n = map(int, share.split("/"))
-    for check in chosen()[i::n]:
+    for check in chosen(only)[i::n]:
         with launched() as names:
             began, verdict = monotonic(), judge(check, "cuda", 0)
         held = {"check": check.name, "passed": verdict.passed, "message": verdict.message, "kernels": sorted(names)}
@@ -207,13 +209,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu.sanitized", description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tools", nargs="+", choices=tuple(PLANTED), default=tuple(PLANTED))
+    parser.add_argument("--only", default="", help="checks whose name this pattern matches; valid results of others are kept")
     parser.add_argument("--jobs", type=int, default=8, help="processes at once, of all tools together")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--logs", type=Path, help="a folder for what every process said")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
     if a.inside:
-        for line in inside(a.tools[0], a.inside):
+        for line in inside(a.tools[0], a.inside, a.only):
             print(line, flush=True)
         return 0
     if a.out is None:
@@ -221,10 +224,10 @@ def main(argv: list[str] | None = None) -> int:
     need_gpu(parser)
     until, each = monotonic() + a.seconds, max(1, a.jobs // len(a.tools))
     with ThreadPoolExecutor(a.jobs) as pool:
-        planted = {tool: pool.submit(run, tool, "planted", until - monotonic()) for tool in a.tools}
+        planted = {tool: pool.submit(run, tool, "planted", a.only, until - monotonic()) for tool in a.tools}
         blind = [tool for tool in a.tools if not counted(planted[tool].result())]
         shares = {
-            tool: [pool.submit(run, tool, f"{i}/{each}", until - monotonic()) for i in range(each)]
+            tool: [pool.submit(run, tool, f"{i}/{each}", a.only, until - monotonic()) for i in range(each)]
             for tool in a.tools
             if tool not in blind
         }

@@ -128,7 +128,7 @@ def launched(check: Check) -> set[Variant]:
     return {variant(launch) for launch in launches}
 
 
-def judged(chosen: Iterable[Check]) -> dict[str, set[Variant]]:
+def launched_by(chosen: Iterable[Check]) -> dict[str, set[Variant]]:
     """The variants that each check launches, by its name."""
     return {check.name: launched(check) for check in chosen}
 
@@ -163,9 +163,9 @@ def untimed(found: dict[str, set[Variant]]) -> dict[Variant, str]:
 
 def main() -> int:
     """1 if a timed variant is launched by no check of the plan."""
-    candidates = judged(checks(further.PLAN, LAUNCHERS))
+    candidates = launched_by(checks(further.PLAN, LAUNCHERS))
     wanted = timed() | untimed(candidates)
-    alone = judged(checks(Plan(), LAUNCHERS))
+    alone = launched_by(checks(Plan(), LAUNCHERS))
     missing = lacking(wanted, alone | {name: candidates[name] for name in further.NAMES})
     for one in missing:
         print(f"{wanted[one]}: {one}")

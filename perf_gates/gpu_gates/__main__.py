@@ -105,7 +105,7 @@ def measured(parts: Sequence[Part], out: Path, peers: Path | None, minutes: floa
             print(f"=== {part.name}", flush=True)
             said = run(part, out, peers, left)
             if part.name == "core":
-                core_part.written(out / BENCHMARK, out)
+                core_part.write_part(out / BENCHMARK, out)
             print(f"=== {part.name}: {said}", flush=True)
             if archive:
                 archived(out, archive)

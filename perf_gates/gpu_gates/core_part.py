@@ -7,7 +7,7 @@ from typing import Any
 from ..timed.place import PART
 
 
-def written(benchmark: Path, out: Path) -> bool:
+def write_part(benchmark: Path, out: Path) -> bool:
     """Writes DIR/core_set.json from the benchmarks; returns whether there were any. A measurement of several pairs counts
     once."""
     read = json.loads(benchmark.read_text())["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []

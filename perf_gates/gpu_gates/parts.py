@@ -43,7 +43,7 @@ class Part:
 
 PARTS = (
     Part("core", ("core_set",), 40),
-    Part("steps", ("steps", "buffered", "buffered_delta"), 160),
+    Part("steps", ("steps", "buffered", "buffered_delta", "kda"), 190),
     Part("peers", ("unrolled", "linear", "prefill", "peers"), 150),
     Part("shapes", ("model_shapes",), 360),
     Part("papers", ("papers", "trained"), 220),

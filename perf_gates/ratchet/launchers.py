@@ -8,8 +8,9 @@ from functools import cache
 
 from ..closure.hashes import kernels
 from ..machine import kernel_hash, kernels_hash
-from ..static.shapes import DELTA
+from ..static.shapes import DELTA, KDA
 from ..verdicts.measured import At
+from ..verdicts.targets import OF_THE_DELTA_RULE
 
 OURS = (
     (r"linear_rows|projection", "linear_rows"),
@@ -18,6 +19,7 @@ OURS = (
     (r"convolution of 1$", "conv_step"),
     (r"convolution", "conv_window"),
     (r"acceptance", "accept_greedy"),
+    (OF_THE_DELTA_RULE, "delta_scan"),
     (r"snapshots", "FAMILY_snapshots"),
     (r"buffered|ring of 1$", "FAMILY_buffered_step"),
     (r"verify|ring", "FAMILY_buffered"),
@@ -26,7 +28,7 @@ OURS = (
     (r"step|scan", "FAMILY_scan"),
 )
 """How an operation's name begins, and its launcher; the family is that of the shape."""
-NAMES = {"ssd_tree": "ssd_tree_scan", "delta_window": "delta_chunked"}
+NAMES = {"ssd_tree": "ssd_tree_scan", "delta_window": "delta_chunked", "kda_window": "kda_scan"}
 PEERS = re.compile(r", (vLLM|fla|mamba-ssm|torch)$|^cuBLAS")
 WHOLE = ("bench", "trained", "equality")
 
@@ -35,7 +37,7 @@ def launcher(at: At) -> str:
     """The launcher; empty for measurements that use all of them, or none of ours."""
     if at.part in WHOLE or PEERS.search(at.operation):
         return ""
-    family = "delta" if at.shape in DELTA else "ssd"
+    family = "kda" if at.shape in KDA else "delta" if at.shape in DELTA else "ssd"
     for begins, name in OURS:
         if found := re.match(begins, at.operation):
             made = found.expand(name).replace("FAMILY", family)

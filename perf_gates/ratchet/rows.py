@@ -38,7 +38,7 @@ def rows(gates: Gates) -> Iterator[Row]:
 
 @cache
 def kernels() -> tuple[Row, ...]:
-    return tuple(map(of_kernel, targets.cells()))
+    return tuple(map(of_kernel, targets.every()))
 
 
 def of_kernel(cell: targets.Cell) -> Row:

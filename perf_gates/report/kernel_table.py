@@ -8,7 +8,7 @@ ones, a part with a fault, or a missed target that `missed.toml` does not explai
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..machine import kernels_hash
 from ..static.shapes import BATCHES
 from ..verdicts import missed
 from ..verdicts.measured import LOOKED_AT, PARTS, Missing, Results, ruled, stands
-from ..verdicts.targets import SHAPES, Cell, accurate_prompts, cells, peer_of, steps
+from ..verdicts.targets import SHAPES, Cell, accurate_prompts, apart, cells, every, peer_of, steps
 from .page_section import PageSection
 from .paper_table import figure
 
@@ -43,7 +43,7 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             yield f"{part}: {left} of {len(found['verdicts'])} checks {NOT_RUN}"
         ran = (v for v in failed if v["message"] != NOT_RUN)
         yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in ran)
-    for cell in cells():
+    for cell in every():
         try:
             cell.reached(results)
             shown(cell, results)
@@ -83,11 +83,11 @@ def shown(cell: Cell, results: Results) -> str:
     return f"{best} {cell.peer}".strip()
 
 
-def speed(results: Results) -> Iterator[str]:
-    """The table of targets."""
+def speed(lines: Iterable[str]) -> Iterator[str]:
+    """A table of targets."""
     yield "| what | shape | batch | target | reached | floor | best peer | verdict |"
     yield "|---|---|---|---|---|---|---|---|"
-    yield from (line(cell, results) for cell in cells())
+    yield from lines
 
 
 def conformance(verdicts: list[dict[str, Any]]) -> Iterator[str]:
@@ -116,13 +116,15 @@ def machine(results: Results) -> str:
 
 def text(results: Results) -> str:
     """Everything between the markers."""
-    found = [(cell, line(cell, results)) for cell in cells()]
+    table, further = ([line(cell, results) for cell in held] for held in (cells(), apart()))
     verdicts = results.parts.get("model_shapes", {}).get("verdicts", [])
     parts = [
         machine(results),
-        count([row for _, row in found]),
+        count(table),
         *older(results),
-        "\n".join(speed(results)),
+        "\n".join(speed(table)),
+        f"Counted apart, of kernels that are newer than the table: {count(further)}",
+        "\n".join(speed(further)),
         "A plain step in us, and the slowest of ours over the fastest. Figures divided by a step use the fastest of a line:",
         "\n".join(plain_steps(results)),
         "Prompts with products as accurate as fp32, over the peer's time. No peer has such products, so there is no target:",
@@ -196,7 +198,8 @@ def main(argv: list[str] | None = None) -> int:
     results = Results(options.results)
     if not results.parts:
         parser.error(f"{options.results} has no part of a run")
-    print("\n".join(r for r in speed(results) if "reached |" not in r) if options.missed else text(results))
+    lines = (line(cell, results) for cell in every())
+    print("\n".join(speed(row for row in lines if "reached |" not in row)) if options.missed else text(results))
     wrong = list(faults(results, kernels_hash()))
     if options.write:
         README.write_text(MADE.put(README.read_text(), text(results)))

@@ -97,15 +97,17 @@ def delta(shape: str) -> Iterator[Entry]:
     yield at("delta_scan", "T=6 verify", 64, 6, stores="o", write_state=False)
     # A lane reads 8 bytes of the small tiles, which were chosen by measurement: eight lanes a row, in the order of the
     # products.
-    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,), width=8, held=False)
-    yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False, held=False)
+    yield at("delta_chunked", "T=6", 64, 6, stores="S o", quick=(90,), width=8, two_launches=False)
+    yield at("delta_chunked", "T=6 verify", 64, 6, stores="o", write_state=False, two_launches=False)
     yield at("delta_chunked", "T=32", 64, 32, stores="S o", width=8)
     # Two launches are for sm_90 only.
     for t, write, stores in ((6, True, "S parts factors o"), (6, False, "parts factors o"), (10, True, "S parts factors o")):
         name, quick = f"T={t}{'' if write else ' verify'}, two launches", (90,) if t == 10 else ()
-        yield at("delta_chunked", name, 64, t, stores=stores, quick=quick, width=8, on=(90,), write_state=write, held=True)
+        yield at(
+            "delta_chunked", name, 64, t, stores=stores, quick=quick, width=8, on=(90,), write_state=write, two_launches=True
+        )
     name, stores = "T=10, two launches, 16 rows", "S parts factors o"
-    yield at("delta_chunked", name, 16, 10, stores=stores, width=8, on=(90,), held=True)
+    yield at("delta_chunked", name, 16, 10, stores=stores, width=8, on=(90,), two_launches=True)
     for b in (1, 8):
         g, h, k, v = DELTA[shape]
         keys, gates = meta(4096, g, k), meta(4096, h)
@@ -117,8 +119,10 @@ def delta(shape: str) -> Iterator[Entry]:
     yield entry("delta_chunk_scan", "B=8 chunks of 64", shape, args, given | {"chunk": 64}, **wide)
     yield entry("delta_chunk_scan", "B=8 in bf16", shape, args, given | ROUNDED, stores=stores, wide="S")
     small = meta(64, 13, 13, dtype=BOOL)
-    yield at("delta_tree", "T=13", 64, 13, small, stores="o", quick=(90,), held=False)
-    yield at("delta_tree", "T=13, two launches", 64, 13, small, stores="parts factors o", width=8, on=(90,), held=True)
+    yield at("delta_tree", "T=13", 64, 13, small, stores="o", quick=(90,), two_launches=False)
+    yield at(
+        "delta_tree", "T=13, two launches", 64, 13, small, stores="parts factors o", width=8, on=(90,), two_launches=True
+    )
     # Triton 3.7.1 compiles the inverse to a trap on sm_100, where the launcher avoids it.
     large = meta(64, 63, 63, dtype=BOOL)
     yield at("delta_tree", "T=63", 64, 63, large, stores="o", on=(80, 90))

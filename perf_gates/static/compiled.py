@@ -221,7 +221,7 @@ def budgets() -> tuple[Made, dict[str, Cost]]:
     return Made(read["triton"], read["kernels"]), {name: Cost(**cost) for name, cost in read["cost"].items()}
 
 
-def written(costs: dict[str, Cost]) -> str:
+def budgets_text(costs: dict[str, Cost]) -> str:
     """The text of `budgets.toml`."""
     head = f"# Written by `{REWRITE}`.\n" + "".join(f'{k} = "{v}"\n' for k, v in asdict(made()).items()) + "\n[cost]\n"
     lines = (f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in asdict(cost).items())} }}\n' for name, cost in costs.items())
@@ -304,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
     costs = {row.name: row.cost for row in found}
     if options.write:
         known = ({} if stale(held) else budget) | costs
-        BUDGETS.write_text(written({name: known[name] for name in names if name in known}))
+        BUDGETS.write_text(budgets_text({name: known[name] for name in names if name in known}))
         held, budget = budgets()
     wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, held, budget)
     gone = sorted(set(budget) - set(names))

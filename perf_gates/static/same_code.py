@@ -1,7 +1,8 @@
 """Whether the kernels of two revisions are the same machine code, on any machine.
 
     python -m perf_gates.static.same_code REVISION
-    python -m perf_gates.static.same_code REVISION --renamed new=old ..     where modules and launchers have other names now
+    python -m perf_gates.static.same_code REVISION --renamed new=old ..     where modules, launchers or their arguments have
+                                                                            other names now
     python -m perf_gates.static.same_code REVISION --out FILE               also writes the proof for `closure.carry`
     python -m perf_gates.static.same_code REVISION --keep FOLDER            continues an interrupted run
     python -m perf_gates.static.same_code REVISION --machine-code           every launch compiled, whatever its Triton IR
@@ -38,6 +39,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import isfunction, signature
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -162,18 +164,36 @@ def timed_names() -> list[str]:
 
 
 def rename(names: dict[str, str]) -> None:
-    """Makes modules and functions of a package available under their names in another: new name, old name.
+    """Makes modules, functions and arguments of launchers of a package available under their names in another: new name, old
+    name.
 
     Raises: LookupError for an old name that the package does not have.
     """
     for new, old in names.items():
-        functions = [module for module in map(kernel_module, [*homes()]) if hasattr(module, old)]
+        modules = {name: kernel_module(name) for name in [*homes()]}
+        functions = [module for module in modules.values() if hasattr(module, old)]
+        launchers = {name: vars(module)[name] for name, module in modules.items() if isfunction(vars(module).get(name))}
+        taking = {name: launcher for name, launcher in launchers.items() if old in signature(launcher).parameters}
         if old in homes():
             homes().setdefault(new, homes()[old])
-        elif not functions:
-            raise LookupError(f"the package has neither a module nor a function {old!r}; give new=old")
+        elif not functions and not taking:
+            raise LookupError(
+                f"the package has no module, no function and no launcher with an argument {old!r}; give new=old"
+            )
         for module in functions:
             setattr(module, new, getattr(module, old))
+        for name, launcher in taking.items():
+            setattr(modules[name], name, _given_as(launcher, new, old))
+
+
+def _given_as(launcher: Callable[..., Any], new: str, old: str) -> Callable[..., Any]:
+    """The launcher, with a name for an argument in place of another."""
+
+    @functools.wraps(launcher)
+    def called(*args: Any, **options: Any) -> Any:
+        return launcher(*args, **{old if name == new else name: value for name, value in options.items()})
+
+    return called
 
 
 def _code(launch: Launch, capability: int, known: dict[int, int]) -> Code:
@@ -346,7 +366,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--form", choices=FORMS, default="code", help=argparse.SUPPRESS)
     parser.add_argument("--without-sample", action="store_true", help="compile only what differs, where another run has it")
     parser.add_argument("--machine-code", action="store_true", help="compile every launch, whatever its Triton IR")
-    parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="modules and launchers of the revision")
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="names of the revision")
     parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
     parser.add_argument("--out", type=Path, help="a file for what was compared")
     parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that a stopped run goes on")

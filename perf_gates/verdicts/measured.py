@@ -9,7 +9,7 @@ from typing import Any
 from ..closure.carried import same
 from ..machine import kernel_hash, kernels_hash
 
-PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers", "model_shapes")
+PARTS = ("steps", "buffered", "buffered_delta", "kda", "unrolled", "linear", "prefill", "peers", "model_shapes")
 FURTHER = ("papers", "bench", "trained", "equality")
 """What the papers' tables need in addition: more windows and rings of the kernels; steps of an engine; its runs with the
 checkpoints; whether speculation equals plain decoding at full size."""
@@ -21,6 +21,7 @@ RUNS = {
     "steps": ("ssd_scan", "ssd_snapshots", "ssd_window", "ssd_tree_scan", "delta_scan", "delta_chunked", "delta_tree"),
     "buffered": ("ssd_buffered", "ssd_buffered_step", "ssd_scan", "commit_window", "commit_step"),
     "buffered_delta": ("delta_buffered", "delta_buffered_step", "delta_scan", "commit_window", "commit_step"),
+    "kda": ("kda_scan", "kda_tree", "delta_scan"),
     "unrolled": ("ssd_window", "ssd_tree_scan", "delta_chunked", "delta_tree"),
     "linear": ("linear_rows",),
     "prefill": ("ssd_chunk_scan", "delta_chunk_scan", "causal_attention"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .measured import Missing, Results
-from .targets import Cell, cells
+from .targets import Cell, every
 
 FILE = Path(__file__).parent.parent / "missed.toml"
 
@@ -49,7 +49,7 @@ def reasons(file: Path = FILE) -> tuple[Reason, ...]:
 def missed(results: Results) -> list[Cell]:
     """The measured cells that miss their target."""
     found = []
-    for cell in cells():
+    for cell in every():
         try:
             if not cell.holds(cell.reached(results)):
                 found.append(cell)

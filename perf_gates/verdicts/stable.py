@@ -36,7 +36,7 @@ def gathered(files: Sequence[Path]) -> dict[str, Any]:
     return {"machine": machine, "runs": len(files), "pairs": pairs}
 
 
-def judged(held: dict[str, Any], limits: Limits, core: Sequence[Core]) -> dict[str, Any]:
+def with_current_best(held: dict[str, Any], limits: Limits, core: Sequence[Core]) -> dict[str, Any]:
     """The same with the verdicts by the current best ratios."""
     best = {pair.name: pair.best for pair in core}
 
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     a = parser.parse_args(argv)
     gates = load()
-    held = judged(gathered(a.files), gates.limits, gates.core)
+    held = with_current_best(gathered(a.files), gates.limits, gates.core)
     (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
     a.page.write_text(MADE.put(a.page.read_text(), "\n".join(table(held))))
     found = list(faults(held))

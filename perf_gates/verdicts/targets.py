@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from ..static.launch_traffic import PACKED, PRIVATE, SHARED, TOKENS
-from ..static.shapes import BATCHES, DELTA, SSD
+from ..static.shapes import BATCHES, DELTA, KDA, SSD
 from .floors import Floor, FloorOfCopy, FloorOfPeer
 from .measured import At, Figure, OfCopy, OverFloor, Ratio
 
@@ -13,6 +13,8 @@ MAMBA2, NEMOTRON = SSD
 SHAPES = (*SSD, *DELTA)
 ROUTES = ("in registers", "by products")
 """Two kernels compute a fused scan; the faster one counts."""
+OF_THE_DELTA_RULE = "step of the delta rule"
+"""The plain step with one decay per head, at the same shape and in the same part as those with one per key channel."""
 LAYERS = 129
 """Launches of all linear layers of Mamba2-2.7B for a token."""
 PREFILL = (
@@ -42,6 +44,18 @@ class Cell:
 
     def holds(self, value: float) -> bool:
         return value >= self.target if self.least else value <= self.target
+
+
+def every() -> Iterator[Cell]:
+    """All cells: the table, and those that are counted apart."""
+    yield from cells()
+    yield from apart()
+
+
+def apart() -> Iterator[Cell]:
+    """Cells of what the table did not have when its 185 cells were set."""
+    for shape in KDA:
+        yield from by_channel(shape)
 
 
 def cells() -> Iterator[Cell]:
@@ -164,6 +178,35 @@ def large_trees(shape: str) -> Iterator[Cell]:
     for b in BATCHES:
         large, small = (At("steps", shape, f"tree of {nodes}", b) for nodes in (63, 15))
         yield Cell("tree of 63", what, shape, b, Ratio((large,), (small,)), limit, floor=Floor(large, small))
+
+
+def by_channel(shape: str) -> Iterator[Cell]:
+    """Kimi Delta Attention: limits of the delta rule; a gate per channel, a hundredth of the bytes, costs at most 5 %.
+
+    Windows are set against a plain step: 1.3 for one row, 1 for 4, 0.85 from 16 on, as the bytes without a write allow.
+    """
+
+    def at(operation: str) -> At:
+        return At("kda", shape, operation, b)
+
+    def ratio(row: str, what: str, over: str, under: str, limit: float) -> Cell:
+        figure, floor = Ratio((at(over),), (at(under),)), Floor(at(over), at(under))
+        return Cell(f"KDA: {row}", f"KDA: {what}", shape, b, figure, limit, floor=floor)
+
+    for b in BATCHES:
+        row, step = "KDA: plain step", at("step")
+        if b < 64:
+            yield Cell(row, f"{row}, over bytes and one launch", shape, b, OverFloor(step), 1.3, floor="1")
+        else:
+            limit, floor = {64: 0.91, 256: 0.95}[b], FloorOfCopy(step)
+            yield Cell(row, f"{row}, bytes / time in copy", shape, b, OfCopy(step), limit, True, floor)
+        yield ratio("plain step", "plain step, over the delta rule's", "step", OF_THE_DELTA_RULE, 1.05)
+        for t, most in ((5, 1.15), (10, 1.40)):
+            yield ratio("fused scan", f"fused scan of {t}, over a step", f"scan of {t}", "step", most)
+        most = {1: 1.3, 4: 1.0}.get(b, 0.85)
+        yield ratio("window", "window of 5 without a write, over a step", "window of 5", "step", most)
+        yield ratio("tree of 13", "tree of 13 over a window of 5 without a write", "tree of 13", "window of 5", 1.25)
+        yield ratio("tree of 63", "tree of 63 over a tree of 15", "tree of 63", "tree of 15", 2.5)
 
 
 def unrolled() -> Iterator[Cell]:

@@ -22,9 +22,9 @@ from ssmspec_ref.errors import SpecError, Unsupported
 from ..accept import Acceptance
 from ..accept.naive import Naive
 from ..accept.processors import Sampling
+from ..engine.emitted_windows import EmittedWindow
 from ..engine.requests import Settings
 from ..engine.scheduler import Scheduler, Served
-from ..engine.watch import Seen
 from ..engine.window import Proposal, Verdict
 from ..models.build import Parts
 
@@ -123,7 +123,7 @@ class Door:
         waiting = sorted(running, key=lambda one: one.asked.get("after", 0))
         live: dict[int, Running] = {}
 
-        def show(window: Seen) -> None:
+        def show(window: EmittedWindow) -> None:
             one = live[window.request]
             slot = next(slot for slot, request in scheduler.running.items() if request.number == window.request)
             one.logprobs += self.rule.found[slot][: len(window.tokens)]

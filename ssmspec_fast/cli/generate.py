@@ -21,7 +21,7 @@ from .refusal import refused
 if TYPE_CHECKING:
     from ..accept.processors import Sampling
     from ..api import Generation
-    from ..engine.watch import Counts
+    from ..engine.emitted_windows import Counts
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Complete prompts with a checkpoint, speculatively.")
 DIFFERS, FAILED, INTERRUPTED = 1, 1, 130

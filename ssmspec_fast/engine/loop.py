@@ -38,7 +38,7 @@ from .sequences import Sequences, new_sequences
 from .window import Proposal, Verdict
 
 Show: TypeAlias = Callable[[Any], None]
-"""Receives every window, as `watch.Seen`."""
+"""Receives every window, as `emitted_windows.EmittedWindow`."""
 KEPT = 8
 """Most sets of graphs that are kept: one for each combination of settings. The least recently used one is dropped."""
 

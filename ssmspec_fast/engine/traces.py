@@ -21,10 +21,10 @@ from ..models.tokenizer import Tokenizer
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
 from .decoder import Decoder
+from .emitted_windows import Counts, EmittedWindow, StreamingEngine, count, emitted_windows
 from .graphs import CUDARecorder, Recorder
 from .requests import Request, Result, Settings
 from .sequences import Sequences, new_sequences
-from .watch import Counts, Seen, Watched, count, windows
 from .window import Proposal, Verdict, Window
 
 CHUNK = 64
@@ -64,7 +64,7 @@ class Kept(Acceptance):
         self.inner.takes(settings)
 
 
-class Traced(Watched):
+class Traced(StreamingEngine):
     """An engine that collects the windows and the logits of every request.
 
     It takes many requests and records few shapes: steps of all slots, a quarter and a sixteenth of them, in multiples of
@@ -134,9 +134,9 @@ def on_host(records: list[Any]) -> list[Any]:
     return [copied(record, lambda x: next(parts).to(x.dtype)) for record in records]
 
 
-def collected(moments: Sequence[Moment], count: int) -> tuple[list[list[Seen]], list[list[Tensor]]]:
+def collected(moments: Sequence[Moment], count: int) -> tuple[list[list[EmittedWindow]], list[list[Tensor]]]:
     """Windows and logits of each of `count` requests."""
-    seen: list[list[Seen]] = [[] for _ in range(count)]
+    seen: list[list[EmittedWindow]] = [[] for _ in range(count)]
     logits: list[list[Tensor]] = [[] for _ in range(count)]
     if not moments:
         return seen, logits
@@ -145,7 +145,7 @@ def collected(moments: Sequence[Moment], count: int) -> tuple[list[list[Seen]], 
     proposals, verdicts = on_host([m.proposal for m in moments]), on_host([m.verdict for m in moments])
     first = 0
     for moment, proposal, verdict in zip(moments, proposals, verdicts, strict=True):
-        for window in windows(proposal, verdict, moment.numbers):
+        for window in emitted_windows(proposal, verdict, moment.numbers):
             seen[window.request].append(window)
         for slot, advanced in zip(verdict.slots.tolist(), verdict.run.advanced.tolist(), strict=True):
             if slot in moment.numbers:

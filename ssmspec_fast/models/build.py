@@ -16,8 +16,8 @@ from ..accept.processors import Sampling
 from ..cli import choices
 from ..device import check_device
 from ..draft import Drafter
+from ..engine.emitted_windows import StreamingEngine
 from ..engine.requests import whole
-from ..engine.watch import Watched
 from ..errors import MemoryRefused
 from ..families.source import Plan
 from ..methods import Method
@@ -62,7 +62,7 @@ class Parts:
     rows: int = 1
     tree: str | None = None
     kernels: bool | None = None
-    engine: type[Watched] = Watched
+    engine: type[StreamingEngine] = StreamingEngine
     prompt: int | None = None
     """Most tokens of a prompt; None: as many as the cache holds."""
 
@@ -114,7 +114,7 @@ class Parts:
         check_size(tokenizer, checkpoint.config.vocabulary)
         return tokenizer
 
-    def build(self, target: Model, draft: Model | None) -> Watched:
+    def build(self, target: Model, draft: Model | None) -> StreamingEngine:
         """The engine of these models. Raises: Unsupported, ParameterError, RingOverflow."""
         drafting = choices.Drafting(
             self.drafts, self.rows, self.tree, self.rule.divides, self.sampling, self.seed, self.slots, self.cache, self.texts

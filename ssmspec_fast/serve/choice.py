@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..engine.emitted_windows import EmittedWindow
 from ..engine.requests import Settings
 from ..engine.scheduler import Served
-from ..engine.watch import Seen
 from .logits import Logprob, logprobs
 from .refusal import Refused
 from .writer import Writer
@@ -52,7 +52,7 @@ class Choice:
     over: bool = field(default=False, init=False)
     token: int = field(default=-1, init=False)
 
-    def window(self, seen: Seen) -> bool:
+    def window(self, seen: EmittedWindow) -> bool:
         """Takes a window of this request; returns whether its text has reached a stop string, so that it is over."""
         text, begins = "", list[int]()
         for token in seen.tokens:

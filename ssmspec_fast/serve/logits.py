@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..engine.emitted_windows import StreamingEngine
 from ..engine.requests import Request
 from ..engine.sequences import Sequences
 from ..engine.traces import Kept
-from ..engine.watch import Watched
 from ..engine.window import Verdict
 
 
-class Logged(Watched):
+class Logged(StreamingEngine):
     """Keeps the logits of the last step; steps are not recorded as graphs."""
 
     def __init__(self, model: Any, drafter: Any, method: Any, acceptance: Any, **options: Any) -> None:

@@ -123,7 +123,8 @@ def test_drawn_values_are_exact_in_the_declared_formats(specification: Specifica
         floats = [a for a in drawn if a.dtype == np.float64]
         tokens = ("acceptance.greedy", "generate.greedy", "attention.positions", "draft.lookup", "draft.png")
         assert floats or specification.operation in tokens
-        settled = specification.operation in ("acceptance.sampled", "acceptance.process_rows")  # laws, noise and settings
+        laws = ("acceptance.sampled", "acceptance.process_rows", "generate.sampled")
+        settled = specification.operation in laws  # laws, noise and settings
         form = "fp64" if specification.operation.endswith("_rows") else "fp32" if settled else "bf16"
         assert all(np.array_equal(stored(a, form), a) for a in floats)
 

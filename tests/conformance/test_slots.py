@@ -6,19 +6,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.adapters.reference_parts.pools import WAYS, pooled
-from conformance.faults.memory import offsets, pools
+from conformance.adapters.reference_parts.pools import WAYS, no_states, over_pools, pooled
+from conformance.faults.memory import beginnings, far_inputs, offsets, pools
 from conformance.faults.rollback import windows
 from conformance.faults.whole_layers.layers import Right
 from conformance.isolation.memory import taken
 from conformance.judge.verdict import Judgement, judge
 from conformance.run.plan import Selection, plan
 from conformance.suite import SPECIFICATIONS, find
+from conformance.suite.recurrences import RECURRENCES as WITH_WINDOWS
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject, Verdict
 from ssmspec_ref.errors import NoRoom, SlotError
+from ssmspec_ref.layers.recurrences import RECURRENCES
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import APART, Pool, far, is_far
+
+WINDOWED = [kind.name for kind in WITH_WINDOWS.values() if kind.alone]
 
 
 def cases_of(capability: Capability, operation: str, option: str) -> list[Any]:
@@ -176,3 +180,54 @@ def test_a_layer_may_keep_w_minus_one_columns() -> None:
 
     specification, case = find("layer.step/b2,t5,j3,g2,h4,p4,n5,w4/kind=mamba2/gentle/s0")
     assert judge(specification, Capability(Narrow, FLOAT64), case).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("fault", beginnings.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_a_row_without_an_initial_state_that_starts_from_one_fails_and_only_there(fault: Any) -> None:
+    run, operation, _, contract, limits = fault
+    assert set(failed(Capability(run, contract, limits), operation, "slots", "rows")) <= {"fresh", "none"}
+    assert failed(Capability(run, contract, limits), operation, "slots", "rows")
+    rows = next(job for job in cases_of(Capability(run, contract), operation, "slots"))
+    assert judge(rows.specification, rows.capability, rows.case).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("kind", RECURRENCES.values(), ids=lambda kind: kind.name)
+def test_a_scan_that_begins_with_zeros_where_it_has_no_states_passes(kind: Any) -> None:
+    for operation, run in ((f"{kind.name}.scan", kind.definition.scan), (f"{kind.name}.scan_masked", kind.definition.scan)):
+        assert failed(over_pools(Capability(run, FLOAT64), no_states(kind)), operation, "slots", "rows") == []
+
+
+def test_a_packed_run_marks_its_own_fresh_sequences_and_only_prompts_come_without_states() -> None:
+    has = {s.operation: s.values["slots"] for s in SPECIFICATIONS if "slots" in s.values}
+    assert {operation for operation, values in has.items() if "fresh" not in values} == {f"{k}.scan_packed" for k in WINDOWED}
+    assert {operation.partition(".")[2] for operation, values in has.items() if "none" in values} == {"scan", "scan_masked"}
+
+
+def test_what_the_slot_of_a_fresh_row_holds_is_another_state() -> None:
+    specification = next(s for s in SPECIFICATIONS if s.operation == "ssd.step")
+    held = specification.draw(specification.case({"b": 5}, {"slots": "fresh"}, "gentle", 0), NumericContract())[0]
+    assert held.fresh.tolist() == [False, True, False, False, True]
+    assert np.all(np.abs(held.states[held.read[held.fresh]]).max(axis=(1, 2, 3)) > 0)
+    assert not held.rows[held.fresh].any()
+    assert np.array_equal(held.rows[~held.fresh], held.states[held.read[~held.fresh]])
+
+
+@pytest.mark.parametrize("fault", far_inputs.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_an_offset_of_an_input_in_32_bits_fails_only_where_inputs_are_far_apart(fault: Any) -> None:
+    run, operation, *_ = fault
+    capability = Capability(run, FLOAT64, far_inputs.WAYS)
+    assert failed(capability, operation, "far", "none")
+    near = next(job for job in cases_of(capability, operation, "far") if job.case.options["far"] == "none")
+    assert judge(near.specification, capability, near.case).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("operation", ["ssd.scan", "delta.scan", "selective.scan", "shortconv.scan", "conv.scan"])
+def test_a_scan_over_inputs_far_apart_passes_and_one_that_returns_a_compact_y_is_not_judged(operation: str) -> None:
+    run = conv.scan if operation == "conv.scan" else RECURRENCES[operation.partition(".")[0]].definition.scan
+    for capability, verdict in ((pooled(run), Verdict.PASS), (run, Verdict.UNKNOWN)):
+        judged = Capability(capability, FLOAT64, far_inputs.WAYS)
+        jobs = [job for job in cases_of(judged, operation, "far") if job.case.options["far"] != "none"]
+        assert len(jobs) == 2
+        found = [judge(job.specification, judged, job.case) for job in jobs]
+        assert [one.verdict for one in found] == [verdict] * 2
+        assert verdict is Verdict.PASS or all("y is not 2^31 elements apart" in one.message for one in found)

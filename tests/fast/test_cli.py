@@ -20,8 +20,8 @@ from ssmspec_fast.cli import generate as cli
 from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.device import check_device
+from ssmspec_fast.engine.emitted_windows import EmittedWindow, count
 from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.watch import Seen, count
 from ssmspec_fast.errors import BrokenFile, MemoryRefused, TokenizerMismatch
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.models.tokenizer import Stream, Tokenizer
@@ -107,7 +107,12 @@ def test_what_streams_is_what_comes_back(trained: Path) -> None:
 
 
 def test_a_window_is_whole_when_nothing_drafted_stands_below_what_was_accepted() -> None:
-    seen = [Seen(0, (5,), 2, False), Seen(0, (5, 6), 2, False), Seen(0, (5, 6, 7), 2, True), Seen(0, (5,), 0, True)]
+    seen = [
+        EmittedWindow(0, (5,), 2, False),
+        EmittedWindow(0, (5, 6), 2, False),
+        EmittedWindow(0, (5, 6, 7), 2, True),
+        EmittedWindow(0, (5,), 0, True),
+    ]
     found = count(seen)
     assert (found.none, found.some, found.all, found.drafted) == (1, 1, 1, 6)
     assert found.histogram == (2, 1, 1)

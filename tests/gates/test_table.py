@@ -15,7 +15,7 @@ from perf_gates.verdicts import floors, targets
 from perf_gates.verdicts.measured import At, Missing, Ratio, Results
 
 RESULTS = Path(__file__).parents[2] / "perf_gates" / "results"
-PARTS = ("steps", "buffered", "buffered_delta", "unrolled", "linear", "prefill", "peers")
+PARTS = ("steps", "buffered", "buffered_delta", "kda", "unrolled", "linear", "prefill", "peers")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.kernels.steps import kernel
 from perf_gates.gpu.model_shapes import checks
 from perf_gates.gpu.rehearsal import H200
-from perf_gates.gpu.variants import LAUNCHERS, Variant, fewest, judged, lacking
+from perf_gates.gpu.variants import LAUNCHERS, Variant, fewest, lacking, launched_by
 from perf_gates.static import catalogue, compiled
 from perf_gates.static.capture import recorded
 from perf_gates.static.on_device import on_device
@@ -23,7 +23,7 @@ PLANTED = Variant("planted_kernel", (("T", 5),), ())
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, set[Variant]]:
-    return judged(checks(Plan(further=True), LAUNCHERS))
+    return launched_by(checks(Plan(further=True), LAUNCHERS))
 
 
 @pytest.fixture(scope="module")

@@ -213,7 +213,7 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "ssd flush": (ssd_flush, lambda: flushed(ssd_ring(3, 7), "A")),
     "delta prompt": (delta_chunk_scan, lambda: packed(delta(), *DELTA)),
     "delta prompt, kept": (delta_chunk_scan, lambda: kept(packed(delta(), *DELTA))),
-    "delta, marked, in two launches": (delta_chunked, lambda: delta() | {"live": MARKS, "held": True}),
+    "delta, marked, in two launches": (delta_chunked, lambda: delta() | {"live": MARKS, "two_launches": True}),
     "delta, marked, in registers": (delta_scan, lambda: delta() | {"live": MARKS}),
     "delta snapshots": (delta_snapshots, snapshots),
     "delta by channel, snapshots": (kda_snapshots, lambda: snapshots(g=-numbered(3, 3, 3, 4) / 97)),

@@ -196,7 +196,7 @@ MUTANTS = {
     ),
     "q keeps the drawn tokens": (
         "without_replacement",
-        "W += tl.sum(_without(q_i, i, first, drawn, token, BLOCK_I)",
+        "W += tl.sum(_undrawn(q_i, i, first, drawn, token, BLOCK_I)",
         "W += tl.sum((q_i)",
     ),
     "a twin is judged again": (
@@ -226,7 +226,7 @@ MUTANTS = {
     ),
     "drawn tokens keep their weight": (
         "point_mass",
-        "r = _without(r, i, first, drawn, token, BLOCK_I)",
+        "r = _undrawn(r, i, first, drawn, token, BLOCK_I)",
         "r = r",
     ),
     "the residual outlives its node": (

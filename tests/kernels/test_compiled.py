@@ -68,7 +68,7 @@ def test_the_budgets_are_of_the_kernels_that_stand() -> None:
 
 def test_budgets_of_other_kernels_are_not_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "budgets.toml"
-    file.write_text(compiled.written({"a b": COST}).replace(kernels_hash(), "of another"))
+    file.write_text(compiled.budgets_text({"a b": COST}).replace(kernels_hash(), "of another"))
     monkeypatch.setattr(compiled, "BUDGETS", file)
     before = file.read_text()
     for part in (["--quick"], ["--only", "ssd_scan"]):
@@ -130,7 +130,7 @@ def test_spills_are_a_fault_without_a_reason_and_a_block_too_large_always() -> N
 
 def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BUDGETS", tmp_path / "budgets.toml")
-    compiled.BUDGETS.write_text(compiled.written({"a b": COST, "c": replace(COST, stores=0)}))
+    compiled.BUDGETS.write_text(compiled.budgets_text({"a b": COST, "c": replace(COST, stores=0)}))
     assert compiled.budgets() == (compiled.made(), {"a b": COST, "c": replace(COST, stores=0)})
 
 

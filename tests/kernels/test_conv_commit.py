@@ -81,7 +81,7 @@ MUTANTS = [
     ("load_columns", "i = first + k", "i = first + k + 1"),
     ("load_columns", "node = i - W", "node = i - W + 1"),
     ("load_columns", "node * stride_u_t", "node * stride_M_c"),
-    ("load_columns", "mask=inside & held & (i < W)", "mask=inside & held & (i <= W)"),
+    ("load_columns", "mask=inside & has_state & (i < W)", "mask=inside & has_state & (i <= W)"),
     ("load_columns", "tl.where(i < W, old, new)", "tl.where(i <= W, old, new)"),
 ]
 

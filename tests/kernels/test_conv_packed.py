@@ -146,7 +146,7 @@ MUTANTS = [
     ("_conv_packed_kernel", "(W + source - begin)", "(W - 1 + source - begin)"),
     ("_conv_packed_kernel", "(t < tl.load(bounds + sequences))", "(t < tokens)"),
     ("_conv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
-    ("_conv_packed_kernel", "held = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "held = mine"),
+    ("_conv_packed_kernel", "has_state = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "has_state = mine"),
     ("_conv_packed_kernel", "k * stride_weight_w", "(W - 1 - k) * stride_weight_w"),
     ("conv_packed", "        commit_packed(M, u, bounds, slots, fresh, block_c)\n", "        pass\n"),
     (
@@ -155,7 +155,7 @@ MUTANTS = [
         "bounds + b + 1).to(tl.int64)",
     ),
     ("conv_commit_kernel", "inputs += begin * stride_u_t", "inputs += begin * stride_M_c"),
-    ("conv_commit_kernel", "held = tl.load(fresh + b) == 0", "held = tl.load(fresh + b) != 0"),
+    ("conv_commit_kernel", "has_state = tl.load(fresh + b) == 0", "has_state = tl.load(fresh + b) != 0"),
 ]
 
 

@@ -178,7 +178,7 @@ MUTANTS = [
     ("_conv_window_kernel", "b * stride_previous_b", "slot * stride_previous_b"),
     ("load_columns", "i = first + k", "i = first + k - 1"),
     ("load_columns", "tl.where(i < W, old, new)", "new"),
-    ("load_columns", "mask=inside & held & (i < W)", "mask=inside & held"),
+    ("load_columns", "mask=inside & has_state & (i < W)", "mask=inside & has_state"),
     ("accepted_count", "mask=i < LONGEST", "mask=i < LONGEST - 1"),
     ("accepted_count", "(nodes >= 0)", "(nodes > 0)"),
     ("accepted_count", "tl.maximum(taken, 0)", "tl.maximum(taken, 1)"),

@@ -47,7 +47,7 @@ def filled(o: Options) -> delta_solve.Solved:
 
 
 def two(module: ModuleType, o: Options) -> Any:
-    return partial(module.delta_chunked, held=True, solved=filled(o))
+    return partial(module.delta_chunked, two_launches=True, solved=filled(o))
 
 
 @pytest.mark.parametrize("o", COVER, ids=str)
@@ -77,7 +77,7 @@ def test_the_last_token_has_weight_1_however_strong_the_decay(t: int) -> None:
 
 @pytest.mark.parametrize("o", TREES, ids=str)
 def test_every_node_of_a_tree_lies_within_the_bound(o: Options) -> None:
-    trees.check(delta_tree, o, held=True, solved=filled(o))
+    trees.check(delta_tree, o, two_launches=True, solved=filled(o))
 
 
 def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
@@ -85,13 +85,13 @@ def check_bytes(module: ModuleType, o: Options, write: bool) -> None:
     case, solved = cases.draw(o, padding=False), filled(o)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, slots=case.slots, parts=solved.parts, factors=solved.factors) as seen:
-        case.call(partial(module.delta_chunked, held=True, solved=solved), write_state=write)
+        case.call(partial(module.delta_chunked, two_launches=True, solved=solved), write_state=write)
     sizes = {"state": case.S.element_size(), "io": 2, "gate": 4}
     expected = module.traffic_bytes(o.b, o.t, o.g, o.h, o.k, o.v, **sizes, write_state=write)
     between = [seen.stored(name).distinct for name in ("parts", "factors")]
     read = sum(seen.loaded(name).distinct for name in ("parts", "factors"))
     assert sum(between) == delta_solve.traffic_bytes(o.b, o.t, o.h)
-    tokens = delta_solve.rows(o.t)
+    tokens = delta_solve.product_rows(o.t)
     assert read == o.b * o.h * (3 * 2 * 2 * tokens**2 + 4 * (2 * tokens + (tokens + 1 if write else 0)))
     assert seen.distinct_bytes() - sum(between) - read - seen.loaded("slots").distinct == expected
     assert seen.loaded("S").requested == o.b * o.h * o.k * o.v * case.S.element_size()
@@ -123,9 +123,9 @@ def test_what_two_launches_do_not_take_is_refused_and_nothing_is_written(o: Opti
     case, sees = cases.draw(o, padding=False), torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
     before = [cases.whole(x).clone() for x in (case.S, case.out)]
     with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
-        case.call(partial(delta_chunked.delta_chunked, held=True))
+        case.call(partial(delta_chunked.delta_chunked, two_launches=True))
     with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
-        case.call(partial(delta_tree.delta_tree, held=True), ancestors=sees)
+        case.call(partial(delta_tree.delta_tree, two_launches=True), ancestors=sees)
     for old, x in zip(before, (case.S, case.out), strict=True):
         assert cases.untouched(old, cases.whole(x))
 
@@ -133,7 +133,7 @@ def test_what_two_launches_do_not_take_is_refused_and_nothing_is_written(o: Opti
 def check_padding(module: ModuleType) -> None:
     o = Options(io="bf16")
     case, solved = cases.draw(o), filled(o)
-    case.call(partial(module.delta_chunked, held=True, solved=solved))
+    case.call(partial(module.delta_chunked, two_launches=True, solved=solved))
     dead = [i for i in range(o.b) if i not in case.rows]
     assert dead
     assert solved.parts[dead].isnan().all()
@@ -146,7 +146,7 @@ def test_nothing_is_solved_for_rows_of_padding() -> None:
 
 @pytest.mark.parametrize(("programs", "expected"), [(127, False), (128, True)])
 def test_many_heads_of_rows_take_two_launches(programs: int, expected: bool) -> None:
-    assert delta_chunked.two_launches(torch.empty(0), programs) is expected
+    assert delta_chunked.two_are_faster(torch.empty(0), programs) is expected
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ OF_TREES = [
 @pytest.mark.parametrize(("old", "new"), OF_TREES, ids=[new for _, new in OF_TREES])
 def test_planted_fault_of_trees_is_caught(old: str, new: str) -> None:
     mutant = mutated(delta_tree, old, new, at="_of_tree")
-    assert caught(mutant, lambda m, o: trees.check(m, o, held=True, solved=filled(o)), TREES)
+    assert caught(mutant, lambda m, o: trees.check(m, o, two_launches=True, solved=filled(o)), TREES)
 
 
 ODD = [
@@ -299,7 +299,7 @@ def check_odd(module: ModuleType, o: Options) -> None:
         case.extra[name] = torch.cat([case.extra[name], torch.full((1,), float("nan"))])[: o.h]
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "slots", "out")} | case.extra
     with watch(**named, parts=solved.parts, factors=solved.factors) as seen:
-        case.call(partial(module.delta_chunked, held=True, solved=solved))
+        case.call(partial(module.delta_chunked, two_launches=True, solved=solved))
     assert seen.outside == seen.races == []
     assert all(seen.loaded(name).distinct == 4 * o.h for name in gates)
     check_bound(two(module, o), o, order="chunked")
@@ -326,4 +326,4 @@ def test_a_planted_head_that_is_not_there_is_caught(old: str, new: str) -> None:
 @pytest.mark.parametrize(("t", "h"), [(8, 1), (2, 5)])
 def test_every_node_of_a_tree_lies_within_the_bound_of_an_odd_number_of_heads(t: int, h: int) -> None:
     o = Options(t=t, g=1, h=h, io="bf16", k=6, v=9, seed=t)
-    trees.check(delta_tree, o, held=True, solved=filled(o))
+    trees.check(delta_tree, o, two_launches=True, solved=filled(o))

@@ -59,9 +59,9 @@ def test_a_scan_keeps_the_tokens_before(poisoned: str) -> None:
     assert torch.equal(clean[:LATER], found[:LATER])
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_queries_of_a_window_by_products_are_read_for_their_own_token(held: bool) -> None:
-    clean, found = reached(partial(by_products.delta_chunked, held=held), "q")
+@pytest.mark.parametrize("two_launches", [False, True])
+def test_queries_of_a_window_by_products_are_read_for_their_own_token(two_launches: bool) -> None:
+    clean, found = reached(partial(by_products.delta_chunked, two_launches=two_launches), "q")
     others = [t for t in range(O.t) if t != LATER]
     assert torch.equal(clean[others], found[others])
 
@@ -73,10 +73,10 @@ def check_kept_or_nan(launcher: Callable[..., torch.Tensor], poisoned: str) -> N
     assert bool(found[LATER:].isnan().all()) or poisoned == "q", f"NaN in {poisoned} is lost behind its token"
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("two_launches", [False, True])
 @pytest.mark.parametrize("poisoned", KEYS)
-def test_a_window_by_products_is_nan_or_what_it_was(poisoned: str, held: bool) -> None:
-    check_kept_or_nan(partial(by_products.delta_chunked, held=held), poisoned)
+def test_a_window_by_products_is_nan_or_what_it_was(poisoned: str, two_launches: bool) -> None:
+    check_kept_or_nan(partial(by_products.delta_chunked, two_launches=two_launches), poisoned)
 
 
 @pytest.mark.parametrize("poisoned", ["q", *KEYS])
@@ -96,4 +96,4 @@ LOST = [
 def test_a_planted_loss_of_what_is_no_number_is_caught(old: str, new: str, poisoned: str) -> None:
     mutant = mutated(by_products, old, new)
     with pytest.raises(AssertionError, match="NaN in"):
-        check_kept_or_nan(partial(mutant.delta_chunked, held=True), poisoned)
+        check_kept_or_nan(partial(mutant.delta_chunked, two_launches=True), poisoned)

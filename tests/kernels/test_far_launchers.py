@@ -73,7 +73,7 @@ FAULTS = [
     ("commit tokens", 0, SLOT, "_commit_tokens_kernel"),
     ("prompt's attention", 0, "mask=b >= 0, other=-1).to(tl.int64)", "_causal_attention_kernel"),
     ("compaction", 2, "g = tl.program_id(1).to(tl.int64)", "_kv_compact_kernel"),
-    ("rotary", 2, "tl.arange(0, BLOCK_H)).to(tl.int64)", "_turned"),
+    ("rotary", 2, "tl.arange(0, BLOCK_H)).to(tl.int64)", "_rotate_heads"),
     ("conv step", 0, SLOT, "_conv_step_kernel"),
     ("conv packed", 0, "begin = tl.load(bounds + b).to(tl.int64)", "conv_commit_kernel"),
     ("conv commit", 1, "i = tl.arange(0, BLOCK_L).to(tl.int64)", "accepted_count"),

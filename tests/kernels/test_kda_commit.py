@@ -267,7 +267,7 @@ FAULTS = [
     ("real = (node >= 0) & (node < T)", "real = node >= 0"),
     ("None if path is None else path + b * stride_path.b", "path"),
     ("BOUNDED=lower_bound is not None", "BOUNDED=False"),
-    ('tile(axes["k"], axes["v"], t, fused=False)', "(2, 8, 1)"),
+    ('unfused_tile(axes["k"], axes["v"], H200["kda_commit"]["block_v"])', "(2, 8, 1)"),
     ("return layers * (moved", "return (moved"),
 ]
 

@@ -34,7 +34,8 @@ ROWS = {
     "linear_rows",
     "prefill",
 }
-
+APART = {"KDA: plain step", "KDA: fused scan", "KDA: window", "KDA: tree of 13", "KDA: tree of 63"}
+"""Rows that are counted apart."""
 
 KERNELS = {
     "steps": {
@@ -57,6 +58,7 @@ KERNELS = {
         "delta_step_short_kernel",
         "_commit_kernel",
     },
+    "kda": {"delta_scan_kernel", "kda_scan_kernel", "kda_tree_kernel"},
     "unrolled": {"ssd_window_kernel", "ssd_tree_large_kernel"},
     "linear": {"linear_rows_kernel"},
     "prefill": {"_causal_attention_kernel", "_chunk_walk_kernel", "_chunk_outputs_kernel"},
@@ -112,7 +114,8 @@ def test_what_the_table_reads_is_what_the_measurements_write(rehearsed: dict[str
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up results that hold everything the table asks for; of what they miss, everything is explained."""
     explained = tuple(
-        missed.Reason(row, "Bounds.", "nothing.") for row in ("buffered standard", "verification", "packed tree")
+        missed.Reason(row, "Bounds.", "nothing.")
+        for row in ("buffered standard", "verification", "packed tree", "KDA: window")
     )
     monkeypatch.setattr(missed, "reasons", lambda: explained)
     asked: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
@@ -142,7 +145,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def keys() -> set[At]:
     """Every measurement that some cell reads."""
     found: set[At] = set()
-    for cell in targets.cells():
+    for cell in targets.every():
         for figure in (cell.reached, cell.best, cell.floor):
             if not isinstance(figure, str):
                 held = (at for value in vars(figure).values() for at in (value if isinstance(value, tuple) else (value,)))
@@ -161,7 +164,8 @@ def test_the_report_names_every_row_and_whole_results_have_no_fault(folder: Path
     assert kernel_table.main([str(folder)]) == 0
     printed = capsys.readouterr().out
     assert {cell.row for cell in targets.cells()} == ROWS
-    for cell in targets.cells():
+    assert {cell.row for cell in targets.apart()} == APART
+    for cell in targets.every():
         assert f"| {cell.what} | {cell.shape} | {cell.batch} |" in printed
     assert " | - | " not in printed
     assert "| k | m | 1 | 0.50 | 0 |" in printed
@@ -270,8 +274,8 @@ def test_entry_that_explains_what_holds_is_a_fault(folder: Path, monkeypatch: py
 
 def test_committed_entries_name_rows_and_shapes_of_the_table() -> None:
     for reason in missed.reasons(missed.FILE):
-        assert any(reason.covers(cell) for cell in targets.cells())
-        assert set(reason.shapes) <= set(targets.SHAPES)
+        assert any(reason.covers(cell) for cell in targets.every())
+        assert set(reason.shapes) <= {cell.shape for cell in targets.every()}
         assert reason.bounds.endswith(".")
         assert reason.tried.endswith(".")
 

@@ -150,7 +150,7 @@ def test_modules_in_other_folders_and_under_other_names_are_compared_and_so_is_w
     before = same_code.of_tree(same_code.KERNELS, names, 90, 1)
     assert [*before] == [f"{NAME} 0", "timed linear#0#0"]
     assert list(same_code.differences(before, same_code.of_tree(package.parent, names, 90, 1, renamed))) == []
-    with pytest.raises(RuntimeError, match="neither a module nor a function 'of_none'"):
+    with pytest.raises(RuntimeError, match="no module, no function and no launcher with an argument 'of_none'"):
         same_code.of_tree(package.parent, names, 90, 1, {"none": "of_none"})
 
 
@@ -159,6 +159,13 @@ def test_a_launcher_under_another_name_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(halves, "commit_both", None, raising=False)
     same_code.rename({"commit_both": "commit_halves"})
     assert halves.commit_both is halves.commit_halves
+
+
+def test_an_argument_under_another_name_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm = kernel_module("norm")
+    monkeypatch.setattr(norm, "norm", lambda x, *, eps=1.0: (x, eps))
+    same_code.rename({"epsilon": "eps"})
+    assert norm.norm(2, epsilon=3.0) == norm.norm(2, eps=3.0) == (2, 3.0)
 
 
 def test_every_variant_that_is_timed_is_compared_once() -> None:

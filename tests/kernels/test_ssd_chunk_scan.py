@@ -140,7 +140,7 @@ def check_places(module: ModuleType) -> None:
     free = [s for s in range(case.case.S.shape[0]) if s not in case.case.slots.tolist()]
     marks = packed.every(case.lengths, CHUNK)
     bounds = {int(m): case.bound(int(m))[1] for m in marks.tokens}
-    places = torch.full((packed_chunks.most(case.run["x"].shape[0], 3, CHUNK),), -1, dtype=torch.int32)
+    places = torch.full((packed_chunks.most_chunks(case.run["x"].shape[0], 3, CHUNK),), -1, dtype=torch.int32)
     places[: len(marks.tokens)] = torch.tensor(free[: len(marks.tokens)])
     places[1] = -1
     case.call(module, places=places)

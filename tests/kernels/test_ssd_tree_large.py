@@ -144,11 +144,11 @@ def test_a_head_that_is_not_finite_reaches_no_other(o: Options, large: bool) -> 
     ("o", "old", "new", "at"),
     [
         (WIDE, "tl.where(k[None, :] == head, Gs, 0.0)", "tl.where(k[None, :] == head, 1.0, 0.0) * Gs", "_weights"),
-        (REST, "0.0 * Gs + 0.0 * steps", "0.0 * steps", "_told_apart"),
-        (REST, "axis=0) + 0.0 * skips", "axis=0)", "_told_apart"),
+        (REST, "0.0 * Gs + 0.0 * steps", "0.0 * steps", "_finite_heads"),
+        (REST, "axis=0) + 0.0 * skips", "axis=0)", "_finite_heads"),
         (REST, "decay += tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "pass", "ssd_tree_large_kernel"),
         (REST, "tl.sum(tl.where(k == head, lost, 0.0), axis=0)", "tl.sum(lost, axis=0)", "ssd_tree_large_kernel"),
-        (REST, "sound = lost == 0.0", "sound = lost != 1.0", "_told_apart"),
+        (REST, "sound = lost == 0.0", "sound = lost != 1.0", "_finite_heads"),
     ],
 )
 def test_a_head_that_reaches_another_is_caught(o: Options, old: str, new: str, at: str) -> None:
@@ -208,7 +208,7 @@ def check_all(module: ModuleType) -> None:
 
 FAULTS = [
     ("token = pair // 256 * 8 + pair % 4 * 2", "token = pair // 256 * 8 + pair % 2 * 4", "places"),
-    ("bits >> (pair % 4 * 2)", "bits >> (pair % 2 * 4)", "chosen"),
+    ("bits >> (pair % 4 * 2)", "bits >> (pair % 2 * 4)", "bit_of_token"),
     ("row % 8 * 2 + row // 32 % 2", "row % 8 + row // 32 % 2 * 8", "row_channels"),
     ("(tl.exp(-G) * step)[:, None]", "step[:, None]", "_weights"),
     ("W = tl.exp(between)", "W = tl.exp(-between)", "_weights"),
@@ -216,7 +216,7 @@ FAULTS = [
     ("_add_weighted(decay * y_p,", "_add_weighted(y_p,", "ssd_tree_large_kernel"),
     ("k[None, :] == head, steps", "k[None, :] == 0, steps", "_weights"),
     ("tl.where(tl.trans(sees),", "tl.where(sees,", "_node_scores"),
-    ("chosen(tl.where(first + head < all_heads, bits, 0))", "token < T", "ssd_tree_large_kernel"),
+    ("bit_of_token(tl.where(first + head < all_heads, bits, 0))", "token < T", "ssd_tree_large_kernel"),
     ("(warp < HEADS)[:, None] & (n >= 0)", "(warp < 1)[:, None] & (n >= 0)", "_rest"),
     ("tl.where(own, decay, 1.0) * y_rest", "decay * y_rest", "ssd_tree_large_kernel"),
     ("(token < T) & (owners < HEADS)", "token < T", "ssd_tree_large_kernel"),

@@ -170,8 +170,8 @@ def test_the_formula_counts_a_gate_where_there_is_one() -> None:
 
 FAULTS = [
     ("given, None, ancestors, False, out", "given, None, ancestors, True, out", None),
-    ("real &= tl.load(at_anc +", "in_t &= tl.load(at_anc +", "_load_seen"),
-    ("stride_anc.t + stride_anc.j), mask=in_t", "stride_anc.t), mask=in_t", "_load_seen"),
+    ("real &= real_nodes(at_anc,", "in_t &= real_nodes(at_anc,", "_load_seen"),
+    ("stride.t + stride.j", "stride.t", "real_nodes"),
     ("at_anc + t[:, None] * stride_anc.t + t[None, :]", "at_anc + t[None, :] * stride_anc.t + t[:, None]",
      "_load_seen"),
     ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "_load_seen"),

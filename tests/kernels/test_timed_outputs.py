@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from perf_gates.gpu import clock, core
 from perf_gates.gpu import output_guard as looking
 from perf_gates.gpu.kernels import buffered, buffered_delta, linear, papers, peers, prefill, steps, unrolled
-from perf_gates.gpu.output_guard import finite, numbered, own_outputs, pieces, written
+from perf_gates.gpu.output_guard import check_written, finite, numbered, own_outputs, pieces
 from perf_gates.gpu.paired_timing import WrongOutputError
 from perf_gates.static.launch_traffic import PACKED, PRIVATE, SHARED
 from perf_gates.static.shapes import ATTENTION, DELTA, SSD
@@ -289,7 +289,11 @@ def test_a_prompt_of_the_graph_whose_last_token_is_left_out_is_caught(
 
 
 def test_the_bytes_of_our_prompts_are_written_down() -> None:
-    assert prefill.moved("qwen3.5-4b", "delta_chunk_scan, ours") > prefill.moved("qwen3.5-4b", "delta_chunk_scan, fla") == 0
+    assert (
+        prefill.bytes_of_ours("qwen3.5-4b", "delta_chunk_scan, ours")
+        > prefill.bytes_of_ours("qwen3.5-4b", "delta_chunk_scan, fla")
+        == 0
+    )
 
 
 def test_prompts_of_a_graph_share_nothing() -> None:
@@ -327,14 +331,14 @@ def test_launches_that_share_an_output_and_graphs_without_one_are_refused() -> N
     out = torch.zeros(2)
     for outputs in ({}, {"a": out, "b": out}):
         with pytest.raises(ValueError, match="give each launch its own"):
-            written(lambda: None, outputs)
+            check_written(lambda: None, outputs)
 
 
 def test_what_was_written_before_the_last_replay_does_not_count() -> None:
     outputs = {name: torch.zeros(2, 3) for name in "ab"}
-    written(lambda: [out.zero_() for out in outputs.values()], outputs)
+    check_written(lambda: [out.zero_() for out in outputs.values()], outputs)
     with pytest.raises(WrongOutputError, match="the output of b was not written, or is not finite; no time"):
-        written(lambda: (outputs["a"].zero_(), outputs["b"][0].zero_()), outputs)
+        check_written(lambda: (outputs["a"].zero_(), outputs["b"][0].zero_()), outputs)
 
 
 def test_outputs_are_looked_at_in_as_few_pieces_as_they_fill_and_no_neighbour_is_filled() -> None:
@@ -345,7 +349,7 @@ def test_outputs_are_looked_at_in_as_few_pieces_as_they_fill_and_no_neighbour_is
     alone = torch.zeros(3)
     assert [out is alone for out in pieces([alone, alone.clone()])] == [True, False]
     beside = torch.zeros(4)
-    written(lambda: beside[:2].zero_(), {"a": beside[:2]})
+    check_written(lambda: beside[:2].zero_(), {"a": beside[:2]})
     assert beside.tolist() == [0.0] * 4
 
 

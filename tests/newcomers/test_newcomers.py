@@ -1,7 +1,8 @@
 """What a newcomer does is a patch: what is added is new files and few rows, is judged and passes; a failing gate is explained
 without a change; what is wrong in the flush of a ring is mended in one file.
 
-Made by `git diff -U1` in a checkout where the task was done; where a patch no longer applies, do the task again.
+Made by `git diff -U1` in a checkout where the task was done; where a patch no longer applies, do the task again. The rows of
+a recurrence are the first of their registries, and its imports come first: there the lines beside them stay as they are.
 """
 
 import json
@@ -106,6 +107,18 @@ def test_what_a_newcomer_adds_is_judged(task: Task, tmp_path: Path) -> None:
     assert judged(tmp_path, task) == 0
     plant(tmp_path, task)
     assert judged(tmp_path, task) == 1
+
+
+def test_another_recurrence_leaves_the_patch_applicable(tmp_path: Path) -> None:
+    """A row at the end of each registry, and its import in the order of names."""
+    copied(tmp_path)
+    files = [tmp_path / file for file in changed((HERE / "add_recurrence.patch").read_text())]
+    for file in files:
+        text, rows = re.subn(r"(?s)(= Registry\(.*?\n)\)", r"\1    another.RECURRENCE,\n)", file.read_text())
+        assert rows == 1
+        file.write_text(text.replace("import delta,", "import another, delta, mine,"))
+    apply("add_recurrence", tmp_path)
+    assert all("another" in file.read_text() for file in files)
 
 
 def test_the_flush_of_a_ring_is_mended_in_one_file(tmp_path: Path) -> None:

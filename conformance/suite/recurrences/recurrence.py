@@ -17,6 +17,7 @@ from ssmspec_ref.tree import paths as tree_paths
 
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
+from ..far_inputs import with_far_inputs
 from ..kinds.weights import Kind
 from ..slots import with_slots
 from ..specification import Arguments, Further, Specification, expecting, pure, unread, without_tokens, without_tokens_of
@@ -133,7 +134,9 @@ class Recurrence:
             shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
-            return with_slots(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
+            return with_slots(
+                with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
+            )
 
         definition = self.definition
         return (

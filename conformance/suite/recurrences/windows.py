@@ -36,6 +36,7 @@ from ..specification import (
     Specification,
     allowed,
     copied,
+    of_axes,
     oracles,
     orders,
     poison,
@@ -190,14 +191,11 @@ class Windows:
         shared |= {"ok": self.of.ok, "sources": {**self.of.sources, **SOURCES}}
         sizes = {**self.of.base, "t": 4, "j": 3}
         table = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
-        single = {axis: size for axis, size in sizes.items() if axis != "t"} | {"j": 7}
+        single = without_tokens(sizes) | {"j": 7}
 
         def made(operation: str, **given: Any) -> Specification:
             fields = {"base": sizes, "rows": table} | shared | given
-            fields["further"] = tuple(
-                ({axis: size for axis, size in changed.items() if axis in fields["base"]}, *rest)
-                for changed, *rest in fields["further"]  # a recurrence without heads has no g and h
-            )
+            fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
             return Specification(operation=f"{self.of.name}.{operation}", **fields)
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}

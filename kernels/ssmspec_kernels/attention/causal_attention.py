@@ -31,7 +31,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError
 from ..contract import Products, rounds
 from ..launch import FLOATS, INDICES, check_pool, divides, overlaps, sizes, strides
 from ..shared.dots import dot_inputs, dot_onto
-from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments
 from ..shared.strides import PackedHeadStrides, PoolStrides
 from ..shared.tuning import H200
 
@@ -97,7 +97,7 @@ def causal_attention(
     block_e = max(16, triton.next_power_of_2(e))
     near = rounded and (overlaps(q.device) if descriptors is None else descriptors) and _aligned(K) and _aligned(V)
     blocks = [TensorDescriptor.from_tensor(pool, [1, block_l, 1, block_e]) if near else None for pool in (K, V)]
-    _causal_attention_kernel[(h, most(t, sequences, block_t))](
+    _causal_attention_kernel[(h, most_chunks(t, sequences, block_t))](
         q, K, V, *blocks, bounds, length, slots, y, PackedHeadStrides(*strides(q, 2)), PoolStrides(*strides(K, 3)),
         PoolStrides(*strides(V, 3)), PackedHeadStrides(*strides(y, 2)), t, sequences, scale * math.log2(math.e),
         E=e, L=axes["l"], HEADS_PER_KEY=h // g, ROUND=rounded, BLOCK_T=block_t, BLOCK_L=block_l,

@@ -88,14 +88,14 @@ def _rotary_kernel(
     s = tl.load(sin + b * stride_sin_b + t * stride_sin_t + i, mask=i < F, other=0.0)[None, :]
     if part < parts:
         at_q, to_q = q + b * stride_q_b + t * stride_q_t, out_q + b * stride_out_q_b + t * stride_out_q_t
-        _turned(at_q, to_q, part, c, s, stride_q_h, stride_out_q_h, H, E, F, BLOCK_H, BLOCK_F, BLOCK_REST)
+        _rotate_heads(at_q, to_q, part, c, s, stride_q_h, stride_out_q_h, H, E, F, BLOCK_H, BLOCK_F, BLOCK_REST)
     else:
         at_k, to_k = k + b * stride_k_b + t * stride_k_t, out_k + b * stride_out_k_b + t * stride_out_k_t
-        _turned(at_k, to_k, part - parts, c, s, stride_k_h, stride_out_k_h, G, E, F, BLOCK_H, BLOCK_F, BLOCK_REST)
+        _rotate_heads(at_k, to_k, part - parts, c, s, stride_k_h, stride_out_k_h, G, E, F, BLOCK_H, BLOCK_F, BLOCK_REST)
 
 
 @triton.jit
-def _turned(
+def _rotate_heads(
     x, y, part, cos, sin, stride_x_h, stride_y_h, HEADS: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_REST: tl.constexpr,
 ):  # fmt: skip

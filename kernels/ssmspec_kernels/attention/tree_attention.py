@@ -31,6 +31,7 @@ from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ..launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from ..shared.dots import dot_inputs, dot_left
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides, PoolStrides
+from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from .tree_mask import check_nodes
 
@@ -177,9 +178,8 @@ def _nodes(ancestors, b, i, j, in_r, stride_anc, T: tl.constexpr):
     visible = (j[None, :] <= i[:, None]) & real[None, :]
     if ancestors is not None:
         of_row = ancestors + b * stride_anc.b
-        real = tl.load(of_row + j * (stride_anc.t + stride_anc.j), mask=real, other=0) != 0
-        at = of_row + i[:, None] * stride_anc.t + j[None, :] * stride_anc.j
-        visible = (tl.load(at, mask=in_r[:, None] & (j < T)[None, :], other=0) != 0) & real[None, :]
+        real = real_nodes(of_row, j, real, stride_anc)
+        visible = seen_nodes(of_row, i, j, in_r, j < T, stride_anc) & real[None, :]
     return real, visible
 
 
@@ -207,8 +207,7 @@ def _attend_kernel(
         in_r, in_e = i < T, e < E
         alive = in_r
         if ancestors is not None:
-            own = ancestors + b * stride_anc.b + i * (stride_anc.t + stride_anc.j)
-            alive = tl.load(own, mask=in_r, other=0) != 0
+            alive = real_nodes(ancestors + b * stride_anc.b, i, in_r, stride_anc)
         q_r = tl.load(of_q, mask=alive[:, None] & in_e[None, :], other=0.0)
         of_K = K + slot * stride_K.s + g * stride_K.g + e[None, :]
         of_V = V + slot * stride_V.s + g * stride_V.g + e[None, :]
@@ -261,12 +260,12 @@ def _merge_kernel(
         e = tl.arange(0, BLOCK_E)
         real, in_e = i < T, e < E
         end = tl.minimum(tl.load(length + slot).to(tl.int64), L)
-        held = (end + split - 1) // split
+        parts = (end + split - 1) // split
         high = tl.full([BLOCK_T], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_T], tl.float32)
         acc = tl.zeros([BLOCK_T, BLOCK_E], tl.float32)
-        for turn in range(held + 1):
-            part = tl.where(turn < held, turn, count).to(tl.int64)
+        for turn in range(parts + 1):
+            part = tl.where(turn < parts, turn, count).to(tl.int64)
             at = ((part * rows + b) * H + h) * T + i
             m = tl.load(m_s + at, mask=real, other=float("-inf"))
             d = tl.load(d_s + at, mask=real, other=0.0)
@@ -279,7 +278,7 @@ def _merge_kernel(
             high = above
         value = acc / total[:, None]
         if ancestors is not None:
-            itself = tl.load(ancestors + b * stride_anc.b + i * (stride_anc.t + stride_anc.j), mask=real, other=0) != 0
+            itself = real_nodes(ancestors + b * stride_anc.b, i, real, stride_anc)
             value = tl.where(itself[:, None], value, 0.0)
         at_y = y + b * stride_y.b + i[:, None] * stride_y.t + h * stride_y.h + e[None, :]
         tl.store(at_y, value.to(y.dtype.element_ty), mask=real[:, None] & in_e[None, :])

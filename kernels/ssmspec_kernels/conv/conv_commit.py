@@ -93,9 +93,9 @@ def conv_commit_kernel(
     if slot >= 0:
         c = tl.program_id(0).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
         inside = c < C
-        held = True
+        has_state = True
         if fresh is not None:
-            held = tl.load(fresh + b) == 0
+            has_state = tl.load(fresh + b) == 0
         state = M + slot * stride_M_s
         inputs = u + b * stride_u_b
         nodes = None if path is None else path + b * stride_path_b
@@ -108,6 +108,6 @@ def conv_commit_kernel(
             first = accepted_count(advanced, nodes, b, tokens, stride_path_l, LONGEST, BLOCK_L)
             end = tokens
         window = load_columns(
-            state, inputs, nodes, first, end, held, c, inside, stride_M_c, stride_u_t, stride_path_l, W, 0
+            state, inputs, nodes, first, end, has_state, c, inside, stride_M_c, stride_u_t, stride_path_l, W, 0
         )  # (2)
         store_columns(state, window, c, inside, stride_M_c, W, BLOCK_C, BLOCK_W)

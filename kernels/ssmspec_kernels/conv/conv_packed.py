@@ -110,9 +110,9 @@ def _conv_packed_kernel(
     if slots is not None:
         slot = tl.load(slots + b, mask=mine, other=-1).to(tl.int64)
     mine = mine & (slot >= 0)
-    held = mine
+    has_state = mine
     if fresh is not None:
-        held = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)
+        has_state = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)
     inside = c < C
     acc = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
     if bias is not None:
@@ -123,7 +123,7 @@ def _conv_packed_kernel(
         u_at = u + source[:, None] * stride_u_t + c[None, :] * stride_u_c
         new = tl.load(u_at, mask=(mine & behind)[:, None] & inside[None, :], other=0.0).to(tl.float32)
         M_at = M + slot[:, None] * stride_M_s + c[None, :] * stride_M_c + (W + source - begin)[:, None]
-        old = tl.load(M_at, mask=(held & (source < begin))[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        old = tl.load(M_at, mask=(has_state & (source < begin))[:, None] & inside[None, :], other=0.0).to(tl.float32)
         tap = tl.load(weight + c * stride_weight_c + k * stride_weight_w, mask=inside, other=0.0).to(tl.float32)
         acc += tl.where(behind[:, None], new, old) * tap[None, :]  # (1) (2)
     if ACTIVATION:

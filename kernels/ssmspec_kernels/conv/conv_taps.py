@@ -57,25 +57,25 @@ def accepted_count(advanced, path, b, tokens, stride_path_l, LONGEST: tl.constex
 
 @triton.jit
 def load_columns(
-    M, u, path, first, tokens, held, c, inside, stride_M_c, stride_u_t, stride_path_l,
+    M, u, path, first, tokens, has_state, c, inside, stride_M_c, stride_u_t, stride_path_l,
     W: tl.constexpr, LOW: tl.constexpr,
 ):  # fmt: skip
     """Columns first .. first + w - 1 of (1); those below LOW are not read and are 0. Without inputs `first` is 0.
 
-    A state that is not `held` counts as zeros and is not read.
+    Without `has_state` the columns of the state count as zeros, and it is not read.
     """
     window = ()
     for k in tl.static_range(W):
         column = tl.zeros_like(c).to(tl.float32)
         if k >= LOW:
             if u is None:
-                column = tl.load(M + c * stride_M_c + k, mask=inside & held, other=0.0).to(tl.float32)
+                column = tl.load(M + c * stride_M_c + k, mask=inside & has_state, other=0.0).to(tl.float32)
             else:
                 i = first + k
                 node = i - W
                 if path is not None:
                     node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
-                old = tl.load(M + c * stride_M_c + i, mask=inside & held & (i < W), other=0.0).to(tl.float32)
+                old = tl.load(M + c * stride_M_c + i, mask=inside & has_state & (i < W), other=0.0).to(tl.float32)
                 there = (node >= 0) & (node < tokens)
                 new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)
                 column = tl.where(i < W, old, new)

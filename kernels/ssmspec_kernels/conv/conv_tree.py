@@ -39,10 +39,10 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    held = w if keep == "committed" else w - 1
-    replayed = min(advanced or 0, held)
+    columns = w if keep == "committed" else w - 1
+    replayed = min(advanced or 0, columns)
     written = w if keep == "committed" else 0
-    return b * c * ((held - replayed + written) * state + replayed * io) + 2 * nodes * c * io
+    return b * c * ((columns - replayed + written) * state + replayed * io) + 2 * nodes * c * io
 
 
 def conv_tree(

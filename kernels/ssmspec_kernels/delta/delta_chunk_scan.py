@@ -28,7 +28,7 @@ from ..contract import Products, rounds
 from ..launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from ..shared.dots import dot_both
 from ..shared.functions import sigmoid, softplus
-from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments, sequence_place
 from ..shared.strides import ChunkStrides, KeyStrides, PackedGroupStrides, PackedHeadStrides
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
@@ -61,7 +61,7 @@ def traffic_bytes(
 
 def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 32) -> tuple[int, int, int, int]:
     """The shape of the scratch (fp32) that a run needs."""
-    return most(tokens, sequences, chunk), h, 2 * (chunk + 1), chunk
+    return most_chunks(tokens, sequences, chunk), h, 2 * (chunk + 1), chunk
 
 
 def delta_chunk_scan(

@@ -28,12 +28,13 @@ from ssmspec_ref.errors import ParameterError
 from ..launch import FLOATS, overlapped, strides
 from ..shared.dots import dot_both, dot_inputs, dot_left
 from ..shared.strides import MaskStrides, TokenStrides
+from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from .delta_apply import launch_apply
 from .delta_inputs import check_inputs, gates, load_gate_params, window_strides
 from .delta_operand import add_dots, load_state, rows, store_state, unrows
 from .delta_scan import traffic_bytes
-from .delta_solve import Solved, launch_solve, scratch, takes
+from .delta_solve import Solved, launch_solve, scratch, supports
 from .delta_window import check_one_type, last, scores, substituted
 
 __all__ = ["delta_chunked", "traffic_bytes"]
@@ -58,14 +59,14 @@ def delta_chunked(
     live: Tensor | None = None,
     write_state: bool = True,
     out: Tensor | None = None,
-    held: bool | None = None,
+    two_launches: bool | None = None,
     solved: Solved | None = None,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Advances the states S[slots] by a window of tokens, in place, and returns the outputs (b, t, h, v): (1) to (6).
 
-    The arguments are those of `delta_scan`; q, k and v have one type. `held` selects two launches or one (None: the faster
-    one, as measured); `solved` is the buffer between the two (None: a new one).
+    The arguments are those of `delta_scan`; q, k and v have one type. `two_launches`: whether (1) to (3) have a launch of
+    their own (None: if that is faster, as measured); `solved` is the buffer between the two (None: a new one).
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 tokens, or two launches for unsupported arguments),
     before anything is written.
@@ -78,7 +79,7 @@ def delta_chunked(
         raise ParameterError(f"the window holds {t} tokens; a launch takes up to {LONGEST}: cut it, or use delta_scan")
     o = torch.empty_like(v) if out is None else out
     launch_window(
-        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o, l2_norm, scale, eps, write_state, held, solved, tiles
+        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o, l2_norm, scale, eps, write_state, two_launches, solved, tiles
     )  # fmt: skip
     return o
 
@@ -100,7 +101,7 @@ def launch_window(
     scale: float,
     eps: float,
     write_state: bool,
-    held: bool | None,
+    two_launches: bool | None,
     solved: Solved | None,
     tiles: tuple[int, int, int] | None,
 ) -> None:
@@ -109,12 +110,12 @@ def launch_window(
     Raises: ParameterError (two launches for unsupported arguments), before anything is written.
     """
     (b, t, groups, width), (h, channels) = q.shape, v.shape[2:]
-    if held and not takes(q, g):
+    if two_launches and not supports(q, g):
         raise ParameterError(
-            f"held is True for {t} tokens of {width} channels in {q.dtype} with gates {tuple(g.shape)}; two launches "
-            "take up to 16 tokens of 128 channels in bf16 with a gate per head: leave it out"
+            f"two_launches is True for {t} tokens of {width} channels in {q.dtype} with gates {tuple(g.shape)}; they take "
+            "up to 16 tokens of 128 channels in bf16 with a gate per head: leave it out"
         )
-    if takes(q, g) and tiles is None and (two_launches(S, b * h) if held is None else held):
+    if supports(q, g) and tiles is None and (two_are_faster(S, b * h) if two_launches is None else two_launches):
         solved = solved or scratch(b, h, q.device)
         live = live if ancestors is None else ancestors.diagonal(dim1=1, dim2=2)
         launch_solve(q, k, g, beta, A, dt_bias, slots, live, ancestors, l2_norm, scale, eps, solved)
@@ -134,7 +135,7 @@ def launch_window(
     )  # fmt: skip
 
 
-def two_launches(S: Tensor, programs: int) -> bool:
+def two_are_faster(S: Tensor, programs: int) -> bool:
     """Whether two launches are faster: for many heads of rows on sm_90, as measured on an H200."""
     other = S.is_cuda and torch.cuda.get_device_capability(S.device) != (9, 0)
     return not other and programs >= H200["delta_chunked"]["two_launches_from"]
@@ -161,9 +162,8 @@ def _visible(live, ancestors, b, t, stride_live, stride_anc, T: tl.constexpr):
         real &= tl.load(live + b * stride_live.b + t * stride_live.t, mask=t < T, other=0) != 0
     if ancestors is not None:
         at_anc = ancestors + b * stride_anc.b
-        real &= tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=t < T, other=0) != 0
-        at_anc += t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-        sees = tl.load(at_anc, mask=real[:, None] & real[None, :], other=0) != 0
+        real &= real_nodes(at_anc, t, t < T, stride_anc)
+        sees = seen_nodes(at_anc, t, t, real, real, stride_anc)
     else:
         sees = (t[:, None] >= t[None, :]) & real[:, None] & real[None, :]
     same = t[:, None] == t[None, :]

@@ -52,7 +52,7 @@ def scratch(b: int, h: int, device: torch.device) -> Solved:
     )
 
 
-def rows(t: int) -> int:
+def product_rows(t: int) -> int:
     """The rows of a product for t tokens of a head: two heads share a product if they fit."""
     return 8 if t <= 8 else LONGEST
 
@@ -62,10 +62,10 @@ def traffic_bytes(b: int, t: int, h: int) -> int:
 
     The next launch reads as many, except for a window that writes no state, of which it reads neither `to` nor exp(G_T).
     """
-    return b * h * (2 * 3 * 2 * rows(t) ** 2 + 4 * (3 * rows(t) + 1))
+    return b * h * (2 * 3 * 2 * product_rows(t) ** 2 + 4 * (3 * product_rows(t) + 1))
 
 
-def takes(q: Tensor, g: Tensor) -> bool:
+def supports(q: Tensor, g: Tensor) -> bool:
     """Whether the two launches support a window: bf16 activations, a gate per head, up to 16 tokens and 128 channels k."""
     return q.dtype == torch.bfloat16 and g.dim() == 3 and q.shape[1] <= LONGEST and q.shape[3] <= 128
 
@@ -87,7 +87,7 @@ def launch_solve(
 ) -> None:
     """Computes (1) to (4) from checked arguments; nothing is written for padding rows."""
     (b, t, groups, width), h = q.shape, beta.shape[2]
-    each = rows(t)
+    each = product_rows(t)
     _delta_solve_kernel[(triton.cdiv(h, LONGEST // each), b)](
         q, k, g, beta, A, dt_bias, slots, live, ancestors, into.parts, into.factors,
         GroupStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)), HeadStrides(*strides(g, 3)),

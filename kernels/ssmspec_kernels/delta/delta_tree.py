@@ -28,6 +28,7 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ..launch import FLOATS, strides
 from ..shared.dots import dot_both
 from ..shared.strides import MaskStrides
+from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params, window_strides
@@ -67,7 +68,7 @@ def delta_tree(
     slots: Tensor | None = None,
     out: Tensor | None = None,
     inverse: bool | None = None,
-    held: bool | None = None,
+    two_launches: bool | None = None,
     solved: Solved | None = None,
     tiles: tuple[int, int, int] | None = None,
     block_v: int | None = None,
@@ -78,7 +79,7 @@ def delta_tree(
     `ancestors` (b, t, j): node t sees node j; ancestors precede, and their sets nest (`ssmspec_ref.tree`), which a launch
     cannot check. The other arguments are those of `delta_scan`; several rows may share a state. The output of a padding row
     is not written. `inverse` allows or forbids the inverse for large trees (None: decided by the device).
-    `held` and `solved`: see `delta_chunked`.
+    `two_launches` and `solved`: see `delta_chunked`.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes, or two launches for unsupported arguments),
     before anything is written.
@@ -92,9 +93,10 @@ def delta_tree(
     if t > LARGEST:
         raise ParameterError(f"the tree holds {t} nodes; a launch takes up to {LARGEST}: prune it")
     o = torch.empty_like(v) if out is None else out
-    if t <= LONGEST or held:
+    if t <= LONGEST or two_launches:
         launch_window(
-            S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, held, solved, tiles
+            S, q, k, v, g, beta, A, dt_bias, slots, None, ancestors, o, l2_norm, scale, eps, False, two_launches, solved,
+            tiles,
         )  # fmt: skip
         return o
     may = not is_trap(S.device) if inverse is None else inverse
@@ -161,7 +163,7 @@ def _delta_tree_kernel(
         decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL)
         every = tl.arange(0, ALL).to(tl.int64)
         at_mask = ancestors + b * stride_anc.b
-        live = tl.load(at_mask + every * (stride_anc.t + stride_anc.j), mask=every < T, other=0) != 0
+        live = real_nodes(at_mask, every, every < T, stride_anc)
         at_q, at_k = q + b * stride.q.b + group * stride.q.g, k + b * stride.k.b + group * stride.k.g
         at_v, at_g = v + b * stride.v.b + h * stride.v.h, g + b * stride.g.b + h * stride.g.h
         at_beta = beta + b * stride.beta.b + h * stride.beta.h
@@ -172,9 +174,8 @@ def _delta_tree_kernel(
         U = tl.zeros([ALL, BLOCK_V], tl.float32)
         for block in range(BLOCKS):
             t = block * 16 + tl.arange(0, 16).to(tl.int64)
-            real = tl.load(at_mask + t * (stride_anc.t + stride_anc.j), mask=t < T, other=0) != 0
-            sees = at_mask + t[:, None] * stride_anc.t + every[None, :] * stride_anc.j
-            sees = tl.load(sees, mask=real[:, None] & (every < T)[None, :], other=0) != 0
+            real = real_nodes(at_mask, t, t < T, stride_anc)
+            sees = seen_nodes(at_mask, t, every, real, every < T, stride_anc)
             q_t, k_t, v_t, g_t, beta_t = load_window(
                 at_q, at_k, at_v, at_g, at_beta, A, decay, bias, real, t, stride.q.t, stride.k.t, stride.v.t, stride.g.t,
                 stride.beta.t, i, j, in_k, in_v, CHANNEL,
@@ -189,8 +190,7 @@ def _delta_tree_kernel(
             coupling = beta_t[:, None] * scores(k_t, r_k, G, k_all, r_all, G_all, sees, T, CHANNEL)  # (2)
             R = beta_t[:, None] * (v_t - from_state(k_t, r_k, G, state, CHANNEL, SPLIT))
             R -= dot_both(coupling, U, SPLIT)  # U of this block and of later ones is still 0
-            near = at_mask + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-            near = tl.load(near, mask=real[:, None] & (t < T)[None, :], other=0) != 0
+            near = seen_nodes(at_mask, t, t, real, t < T, stride_anc)
             near &= t[:, None] != t[None, :]
             own = beta_t[:, None] * scores(k_t, r_k, G, k_t, r_k, G, near, 16, CHANNEL)
             U = _with_block(U, substituted(own, R, 16), block)  # (3)

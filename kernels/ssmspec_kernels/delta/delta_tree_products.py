@@ -22,6 +22,7 @@ from torch import Tensor
 from ..launch import strides
 from ..shared.dots import dot_both, dot_inputs, split3
 from ..shared.strides import MaskStrides
+from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from .delta_inputs import gates, load_gate_params, window_strides
 from .delta_inverse import inverted
@@ -84,9 +85,8 @@ def delta_tree_products_kernel(
         t, i = tl.arange(0, ALL).to(tl.int64), tl.arange(0, BLOCK_K).to(tl.int64)
         in_t, in_k = t < T, i < K
         at_anc = ancestors + b * stride_anc.b
-        real = tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=in_t, other=0) != 0
-        sees = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-        sees = tl.load(sees, mask=real[:, None] & real[None, :], other=0) != 0
+        real = real_nodes(at_anc, t, in_t, stride_anc)
+        sees = seen_nodes(at_anc, t, t, real, real, stride_anc)
         before = sees & (t[:, None] != t[None, :])
         at_q, at_k = q + b * stride.q.b + group * stride.q.g, k + b * stride.k.b + group * stride.k.g
         of_k = real[:, None] & in_k[None, :]

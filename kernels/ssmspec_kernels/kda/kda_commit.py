@@ -31,8 +31,9 @@ from ..shared.strides import (
     LayerStrides,
     PathStrides,
 )
+from ..shared.tuning import H200
 from .kda_inputs import check_bound, kda_gates
-from .kda_scan import tile
+from .kda_scan import unfused_tile
 
 
 def traffic_bytes(
@@ -96,7 +97,7 @@ def kda_commit(
         raise ShapeMismatch(f"the inputs have {axes['m']} rows for {b} sequences; give rows, or a row for each")
     if not eps > 0 or (dt_bias is not None and A is None):
         raise ParameterError(f"eps is {eps}, and dt_bias {'without' if A is None else 'with'} A; give eps > 0, and A too")
-    lanes, block, warps = tile(axes["k"], axes["v"], t, fused=False)
+    lanes, block, warps = unfused_tile(axes["k"], axes["v"], H200["kda_commit"]["block_v"])
     _kda_commit_kernel[(triton.cdiv(axes["v"], block) * h * b * i,)](
         S, k, v, g, beta, A, dt_bias, advanced, path, rows, slots, b, h,
         LayerStateStrides(*strides(S, 4)), LayerGroupStrides(*strides(k, 4)), LayerHeadStrides(*strides(v, 4)),

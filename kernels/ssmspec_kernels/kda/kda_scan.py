@@ -26,6 +26,7 @@ from ..delta.delta_inputs import advance, load_gate_params, load_token, rows, wi
 from ..delta.delta_scan import traffic_bytes as scan_bytes
 from ..launch import FLOATS, overlapped, strides
 from ..shared.strides import TokenStrides
+from ..shared.tuning import H200
 from .kda_inputs import check_kda, kda_gates
 
 
@@ -87,13 +88,20 @@ def kda_scan(
 
 
 def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int]:
-    """Lanes along k, value channels, and warps of a program: those of `delta.delta_scan`, which were measured on an H200; but
-    windows that are not fused have 16 channels, half of its registers.
+    """Lanes along k, value channels, and warps of a program.
 
     The number of rows does not matter, nor that of tokens unless `fused`: other warps would sum norms in another order.
     """
-    lanes, block, warps = (8, 64, 4) if fused and tokens == 1 else (8, 16, 1)
-    return min(lanes, triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
+    row = H200["kda_scan"]
+    if not fused:
+        return unfused_tile(k, v, row["unfused_block_v"])
+    block, warps = (row["step_block_v"], row["step_warps"]) if tokens == 1 else (row["block_v"], 1)
+    return min(row["lanes"], triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), warps
+
+
+def unfused_tile(k: int, v: int, block: int) -> tuple[int, int, int]:
+    """As `tile`, of up to `block` value channels, which do not change the bits: those of a scan that is not fused."""
+    return min(H200["kda_scan"]["unfused_lanes"], triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), 1
 
 
 @triton.jit

@@ -17,8 +17,9 @@ from torch import Tensor
 from ..delta.delta_inputs import window_strides
 from ..launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
 from ..shared.strides import TokenStrides
+from ..shared.tuning import H200
 from .kda_inputs import check_kda
-from .kda_scan import kda_scan_kernel, tile
+from .kda_scan import kda_scan_kernel, unfused_tile
 from .kda_scan import traffic_bytes as scan_bytes
 
 
@@ -60,7 +61,7 @@ def kda_snapshots(
     more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS), ("places", places, "b t", INDICES)
     axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
     o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or tile(axes["k"], axes["v"], axes["t"], fused=False)
+    lanes, block, warps = tiles or unfused_tile(axes["k"], axes["v"], H200["kda_snapshots"]["block_v"])
     kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](
         S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
         window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)),

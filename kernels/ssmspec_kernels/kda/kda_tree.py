@@ -33,14 +33,14 @@ from ..launch import FLOATS, strides
 from ..shared.dots import dot_both
 from ..shared.functions import sigmoid
 from ..shared.strides import MaskStrides
+from ..shared.tree_nodes import real_nodes, seen_nodes
+from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
 from .kda_inputs import check_kda, formed, kda_gates
 from .kda_scan import traffic_bytes as scan_bytes
 
 LARGEST = 32
 """Most nodes of a tree that is solved here."""
-PART = 32
-"""Channels k of a product."""
 
 
 def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int = 4, io: int = 2, gate: int = 4) -> int:
@@ -90,6 +90,7 @@ def kda_tree(
         given = {"A": A, "dt_bias": dt_bias, "l2_norm": l2_norm, "scale": scale, "eps": eps, "slots": slots, "out": out}
         return delta_tree(S, q, k, v, g, beta, ancestors, **given)  # type: ignore[arg-type]
     o = torch.empty_like(v) if out is None else out
+    row = H200["kda_tree"]
     block, each = tiles or tile(b * h, axes["v"])
     whole = max(16, triton.next_power_of_2(axes["k"]))
     kda_tree_kernel[(triton.cdiv(axes["v"], block * each), h, b)](
@@ -98,16 +99,17 @@ def kda_tree(
         lower_bound or 0.0,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // axes["g"], BOUNDED=lower_bound is not None, L2_NORM=l2_norm,
         SPLIT=q.dtype == torch.bfloat16, BLOCK_T=max(16, triton.next_power_of_2(t)), BLOCK_K=whole,
-        WIDTH=min(PART, whole), BLOCK_V=block, TILES=each, num_warps=4,
+        WIDTH=min(row["part"], whole), BLOCK_V=block, TILES=each, num_warps=row["warps"],
     )  # fmt: skip
     return o
 
 
 def tile(heads: int, v: int) -> tuple[int, int]:
     """Channels v of a tile, and tiles of a program; `heads` counts heads of rows. Chosen so that few heads make many
-    programs, and many heads compute (1) to (3) once each; not measured."""
-    block = max(16, min(triton.next_power_of_2(v), 32 if heads <= 64 else 64))
-    return block, 1 if heads <= 256 else triton.cdiv(v, block)
+    programs, and many heads compute (1) to (3) once each."""
+    row = H200["kda_tree"]
+    block = max(16, min(triton.next_power_of_2(v), row["few_block_v" if heads <= row["few_heads"] else "block_v"]))
+    return block, 1 if heads <= row["split_heads"] else triton.cdiv(v, block)
 
 
 @triton.jit
@@ -146,9 +148,8 @@ def kda_tree_kernel(
     if slot >= 0:
         n, t = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_T).to(tl.int64)
         at_anc = ancestors + b * stride_anc.b
-        real = tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=n < T, other=0) != 0
-        sees = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-        sees = tl.load(sees, mask=real[:, None] & real[None, :], other=0) != 0
+        real = real_nodes(at_anc, t, n < T, stride_anc)
+        sees = seen_nodes(at_anc, t, t, real, real, stride_anc)
         at_q = q + b * stride.q.b + h // HEADS_PER_KEY * stride.q.g
         at_k = k + b * stride.k.b + h // HEADS_PER_KEY * stride.k.g
         at_g = g + b * stride.g.b + h * stride.g.h
@@ -168,9 +169,8 @@ def kda_tree_kernel(
         m = tl.arange(0, 2 * BLOCK_T)
         node, is_key = (m % BLOCK_T).to(tl.int64), m < BLOCK_T
         at_x = tl.where(is_key, at_k + node * stride.k.t, at_q + node * stride.q.t)
-        real_x = tl.load(at_anc + node * (stride_anc.t + stride_anc.j), mask=node < T, other=0) != 0
-        sees_x = at_anc + node[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-        sees_x = tl.load(sees_x, mask=real_x[:, None] & real[None, :], other=0) != 0
+        real_x = real_nodes(at_anc, node, node < T, stride_anc)
+        sees_x = seen_nodes(at_anc, node, t, real_x, real, stride_anc)
         xs = ()
         for part in tl.static_range(BLOCK_K // WIDTH):
             i = part * WIDTH + tl.arange(0, WIDTH).to(tl.int64)

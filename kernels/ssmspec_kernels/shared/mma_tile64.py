@@ -19,7 +19,7 @@ def places():
 
 
 @triton.jit
-def chosen(bits):
+def bit_of_token(bits):
     """Whether the bit of each pair's token is set among 64, from one pair of registers instead of a mask for each token."""
     pair = tl.arange(0, 2048)
     lane = bits >> (pair % 4 * 2).to(tl.int64)

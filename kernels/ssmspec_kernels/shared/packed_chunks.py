@@ -16,7 +16,7 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ..launch import INDICES, Argument
 
 
-def most(tokens: int, sequences: int, chunk: int) -> int:
+def most_chunks(tokens: int, sequences: int, chunk: int) -> int:
     """The largest number of chunks (2) of `tokens` tokens in `sequences` sequences."""
     return tokens // chunk + sequences
 

@@ -54,6 +54,12 @@ H200: dict[str, dict[str, int]] = {
     "delta_tree": {"block_v": 32, "warps": 4},
     "delta_tree_products": {"block_v": 64, "few_programs": 64, "warps": 4, "many_nodes_warps": 8},
     "gated_norm": {"channels": 1024, "channels_a_warp": 512, "most_warps": 16},
+    "kda_commit": {"block_v": 16},
+    "kda_scan": {
+        "lanes": 8, "step_block_v": 64, "step_warps": 4, "block_v": 16, "unfused_lanes": 8, "unfused_block_v": 16,
+    },
+    "kda_snapshots": {"block_v": 16},
+    "kda_tree": {"part": 32, "few_heads": 64, "few_block_v": 32, "block_v": 64, "split_heads": 256, "warps": 4},
     "linear_rows": {
         "wide_outputs": 8192, "block_k": 256, "slices": 4, "stages": 3, "block_o": 32, "block_o_early": 64, "many_rows": 64,
         "narrow_block_k": 512, "narrow_slices": 8, "early_outputs": 4096, "early_stages": 4,

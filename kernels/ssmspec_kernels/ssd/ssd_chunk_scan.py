@@ -28,7 +28,7 @@ from ..contract import Products, rounds
 from ..launch import FLOATS, INDICES, check_pool, d_strides, divides, sizes, strides
 from ..shared.dots import dot_inputs, dot_left, dot_right
 from ..shared.functions import silu
-from ..shared.packed_chunks import check_packed, chunk_place, most, packed_arguments, sequence_place
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments, sequence_place
 from ..shared.tuning import H200
 from .ssd_inputs import check_limit, check_one_type, load_rows, step_size, weights_by_token
 
@@ -69,7 +69,7 @@ def scratch_shape(
     products: Products = "fp32",
 ) -> tuple[int, int, int]:
     """The shape of the scratch (fp32) that a run needs; two bf16 states share a number."""
-    return most(tokens, sequences, chunk), h, 2 * chunk + (p * n if products == "fp32" else triton.cdiv(p * n, 2))
+    return most_chunks(tokens, sequences, chunk), h, 2 * chunk + (p * n if products == "fp32" else triton.cdiv(p * n, 2))
 
 
 def ssd_chunk_scan(

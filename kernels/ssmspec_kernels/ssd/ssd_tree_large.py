@@ -15,7 +15,7 @@ before their product waits for all loads in flight, so no load for the next head
 
 Heads of 80 channels are one tile of 64 and a quarter of another: the last 16 channels of up to four heads are the rows of one
 tile. Their product with C is taken once for all, that with the weights for each head, with 0 in the rows of other heads. So
-that no other head gets 0 times NaN or infinity, weights are made finite there (`_told_apart`), while the decays of such a
+that no other head gets 0 times NaN or infinity, weights are made finite there (`_finite_heads`), while the decays of such a
 head, which multiply its own sums only, keep their values. There x is loaded after the weights (EARLY off), because registers
 are short. Each product waits for the previous one: the state takes three products of all its columns (COLUMNS), not six of
 half as many, except where many heads of 64 channels share a program, which leaves too few registers.
@@ -36,8 +36,9 @@ from ..launch import overlapped, strides
 from ..shared.dots import cut, dot_right, split3
 from ..shared.load_fence import hold_layout
 from ..shared.mma_tile import permuted
-from ..shared.mma_tile64 import chosen, from_pairs, load_pairs, places, row_channels, store_pairs, to_mma, to_pairs
+from ..shared.mma_tile64 import bit_of_token, from_pairs, load_pairs, places, row_channels, store_pairs, to_mma, to_pairs
 from ..shared.strides import MaskStrides, constant
+from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from .ring.ssd_state_tile import heads_per_program
 from .ssd_inputs import Inputs, check_heads, load_rows, skip_strides, step_size, window_strides
@@ -48,7 +49,7 @@ REST_HEADS = 4
 CHANNELS, STATES = (64, 80), 128
 
 
-def takes(given: Inputs) -> bool:
+def supports(given: Inputs) -> bool:
     """Whether the kernel supports these arguments and their device."""
     _, t, _, p, n, _ = given.sizes
     other = given.S.is_cuda and torch.cuda.get_device_capability(given.S.device) != (9, 0)
@@ -126,7 +127,7 @@ def _operands(rows, slot, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _told_apart(Gs, steps, skips):
+def _finite_heads(Gs, steps, skips):
     """The inputs of the heads' weights, with zeros for a head where any is not finite; and NaN for such a head, 0 for
     others."""
     lost = tl.sum(0.0 * Gs + 0.0 * steps, axis=0) + 0.0 * skips
@@ -156,9 +157,8 @@ def _weights(head, Gs, steps, scores, skips, SKIP: tl.constexpr, MILD: tl.conste
 def _nodes_seen(ancestors, b, t, in_t, stride_anc):
     """Which nodes are real, and which of them each node sees."""
     at_anc = ancestors + b * stride_anc.b
-    real = tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=in_t, other=0) != 0
-    at_pair = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-    return real, tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+    real = real_nodes(at_anc, t, in_t, stride_anc)
+    return real, seen_nodes(at_anc, t, t, real, real, stride_anc)
 
 
 @triton.jit
@@ -249,7 +249,7 @@ def ssd_tree_large_kernel(
         Gs = dot_right(sees.to(tl.bfloat16), lds)
         scores = _node_scores(Bs, Cs, sees, COLUMNS)
         if REST:
-            Gs, steps, skips, lost = _told_apart(Gs, steps, skips)
+            Gs, steps, skips, lost = _finite_heads(Gs, steps, skips)
         bits = tl.sum(tl.where(real, tl.full((64,), 1, tl.int64) << t, 0), axis=0)
         token, channel = places()
         at_x = x + b * stride.x.b + first * stride.x.h + token * stride.x.t
@@ -262,7 +262,7 @@ def ssd_tree_large_kernel(
         for head in tl.range(0, HEADS, num_stages=1):
             tiles = _tiles(at_S + head * stride.S.h, stride.S.p, COLUMNS)
             # True for every head; as the test depends on the head, the masks are not kept in registers between heads.
-            asked = chosen(tl.where(first + head < all_heads, bits, 0))
+            asked = bit_of_token(tl.where(first + head < all_heads, bits, 0))
             if EARLY:
                 x_p, x_rest = _load_inputs(at_x + head * stride.x.h + channel, at_rest, owners, head, asked, REST)
             W, decay = _weights(head, Gs, steps, scores, skips, D is not None, MILD, BLOCK_H)

@@ -21,7 +21,7 @@ from ssmspec_ref.errors import ShapeMismatch
 
 from .ssd_inputs import check_inputs
 from .ssd_scan import traffic_bytes as scan_bytes
-from .ssd_tree_large import launch_large, takes
+from .ssd_tree_large import launch_large, supports
 from .ssd_window import launch
 
 
@@ -70,7 +70,7 @@ def ssd_tree_scan(
     if columns != t:
         raise ShapeMismatch(f"ancestors has {columns} columns for {t} nodes; give one for each node")
     tiled = any(tile is not None for tile in (block_p, program_p, num_warps, stages))
-    if large and not tiled and takes(given):
+    if large and not tiled and supports(given):
         y = torch.empty_like(x) if out is None else out
         launch_large(given, ancestors, y, heads)
         return y

@@ -40,6 +40,7 @@ from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ..shared.functions import silu
 from ..shared.load_fence import hold_layout
 from ..shared.strides import MaskStrides, TokenStrides, constant
+from ..shared.tree_nodes import real_nodes
 from ..shared.tuning import H200
 from .ring.ssd_state_tile import CHANNELS, has_many_tiles, heads_per_program, tiles_per_program
 from .ring.ssd_state_tile import MOST_TOKENS as SHORT
@@ -195,7 +196,7 @@ def _load_seen(live, ancestors, b, t, in_t, stride_live, stride_anc):
     pairs = real
     if ancestors is not None:
         at_anc = ancestors + b * stride_anc.b
-        real &= tl.load(at_anc + t * (stride_anc.t + stride_anc.j), mask=in_t, other=0) != 0
+        real &= real_nodes(at_anc, t, in_t, stride_anc)
         at_pair = at_anc + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
         pairs = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0)
     return real, pairs

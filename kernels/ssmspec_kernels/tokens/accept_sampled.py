@@ -122,7 +122,7 @@ def accept_sampled(
 
 
 @triton.jit
-def _without(w, i, first, drawn, token, BLOCK_I: tl.constexpr):
+def _undrawn(w, i, first, drawn, token, BLOCK_I: tl.constexpr):
     """The weights of a block of the vocabulary, 0 on the drawn tokens."""
     here = drawn & (token >= first) & (token < first + BLOCK_I)
     while tl.max(here.to(tl.int32), axis=0) == 1:
@@ -133,12 +133,12 @@ def _without(w, i, first, drawn, token, BLOCK_I: tl.constexpr):
 
 
 @triton.jit
-def _left(p_n, q_n, first, l, drawn, token, V: tl.constexpr, POINT: tl.constexpr, BLOCK_I: tl.constexpr):
+def _residual(p_n, q_n, first, l, drawn, token, V: tl.constexpr, POINT: tl.constexpr, BLOCK_I: tl.constexpr):
     """r (4) on the block of the vocabulary that begins at `first`."""
     i = first + tl.arange(0, BLOCK_I)
     r = tl.load(p_n + i, mask=i < V, other=0.0).to(tl.float64)
     if POINT:
-        r = _without(r, i, first, drawn, token, BLOCK_I)
+        r = _undrawn(r, i, first, drawn, token, BLOCK_I)
     else:
         at = q_n + i
         if l > 0:
@@ -152,12 +152,12 @@ def _sums(p_n, q_n, l, drawn, token, V: tl.constexpr, POINT: tl.constexpr, SHRIN
     S = tl.full((), 0.0, tl.float64)
     W = tl.full((), 0.0, tl.float64)
     for first in range(0, V, BLOCK_I):
-        S += tl.sum(_left(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I), axis=0)
+        S += tl.sum(_residual(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I), axis=0)
         if SHRINKING:
             i = first + tl.arange(0, BLOCK_I)
             if l > 0:
                 q_i = tl.load(q_n + i, mask=i < V, other=0.0).to(tl.float64)
-                W += tl.sum(_without(q_i, i, first, drawn, token, BLOCK_I), axis=0)
+                W += tl.sum(_undrawn(q_i, i, first, drawn, token, BLOCK_I), axis=0)
     return S, W
 
 
@@ -170,7 +170,7 @@ def _pick(p_n, q_n, l, drawn, token, u, S, V: tl.constexpr, POINT: tl.constexpr,
     first = tl.full((), 0, tl.int32)
     while (first < V) & (found == V):
         i = first + tl.arange(0, BLOCK_I)
-        r = _left(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I)
+        r = _residual(p_n, q_n, first, l, drawn, token, V, POINT, BLOCK_I)
         passed = (before + tl.cumsum(r, axis=0) > u * S) & (r > 0)
         found = tl.min(tl.where(passed, i, V), axis=0)
         last = tl.maximum(last, tl.max(tl.where(r > 0, i, -1), axis=0))

@@ -66,7 +66,7 @@ def timings(name: str, device: str = "cuda", tokens: int = TOKENS) -> list[Timin
     encode = engine("models.tokenizer", "Tokenizer")(folder / TARGET).encode
     prompts, short = [encode(json.loads(line)["prompt"]) for line in text], is_compiling()
     recorder = engine("engine.graphs", "CUDARecorder")() if device == "cuda" and not short else None
-    made = functools.partial(engine("engine.watch", "Watched"), graphs=recorder)
+    made = functools.partial(engine("engine.emitted_windows", "StreamingEngine"), graphs=recorder)
     room = {"slots": 1, "cache": max(map(len, prompts)) + tokens, "mode": "fast", "device": device}
     engine_ = engine("models.build", "Parts")(folder / TARGET, engine=made, **room, **given).load().engine
     settings = engine("engine.requests", "Settings")(8 if short else tokens)

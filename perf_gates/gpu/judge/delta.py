@@ -88,7 +88,7 @@ class Layer(SSDLayer):
     def blank(self, t: int) -> Tensor:
         return self.call.blank(self.b, t, self.sizes[1], self.sizes[3], form=self.form)
 
-    def judged(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
+    def sampled(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
         """A window, each head with the keys of its group, its gates as pairs; padding is 0."""
         group = self.heads // (self.sizes[1] // self.sizes[0])
         by = {"q": group, "k": group, "v": self.heads, "g": self.heads, "beta": self.heads}

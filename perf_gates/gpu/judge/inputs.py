@@ -72,7 +72,7 @@ class Convolution:
         at = self.slots[torch.as_tensor(self.rows, device=self.M.device)].long().cpu().numpy()
         return pulled(self.M, at, self.channels, axis=1)
 
-    def judged(self, u: Tensor) -> Array:
+    def sampled(self, u: Tensor) -> Array:
         return np.nan_to_num(pulled(u, self.rows, self.channels))
 
     def same(self, **tensors: Tensor) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class Convolution:
         path, advanced = accepted(self.call, mask)
         unread = self.call.ints(~(path[:, :, None] == np.arange(t)).any(axis=1), torch.bool)
         previous[unread] = float("nan")
-        M = conv.commit_path(self.state(), self.judged(previous), path[self.rows])
+        M = conv.commit_path(self.state(), self.sampled(previous), path[self.rows])
         what = {"path": self.call.ints(path)} if branching else {"advanced": self.call.ints(advanced)}
         return {"previous": previous, **what}, M
 
@@ -96,7 +96,7 @@ class Convolution:
 def step(call: Call, b: int, c: int) -> float:
     of = Convolution(call, b, c)
     u, out = of.inputs(1)[:, 0], call.blank(b, c)
-    y, M = eb.conv.scan(of.state(), of.judged(u[:, None]), of.params, of.contract)
+    y, M = eb.conv.scan(of.state(), of.sampled(u[:, None]), of.params, of.contract)
     with call.keeping({"out": slice(0, of.live), "M": of.own}, out=out, **of.same(u=u)):
         launcher("conv_step")(of.M, u, **of.given, out=out)
     finite("y", out, of.live)
@@ -108,7 +108,7 @@ def window(call: Call, b: int, c: int, t: int, keep: str, replay: bool = False) 
     of = Convolution(call, b, c)
     more, M = of.replayed(max(t, 3), False) if replay else ({}, of.state())
     u, out = of.inputs(t), call.blank(b, t, c)
-    y, after = eb.conv.scan(M, of.judged(u), of.params, of.contract)
+    y, after = eb.conv.scan(M, of.sampled(u), of.params, of.contract)
     owned = {"out": slice(0, of.live), **({} if keep == "none" else {"M": of.own})}
     with call.keeping(owned, out=out, **of.same(u=u, **more)):
         launcher("conv_window")(of.M, u, **of.given, **more, keep=keep, out=out)
@@ -122,7 +122,7 @@ def tree(call: Call, b: int, c: int, t: int, replay: bool = False) -> float:
     more, M = of.replayed(t, True) if replay else ({}, of.state())
     u, out = of.inputs(t), call.blank(b, t, c)
     u[call.ints(parents == -2, torch.bool)] = float("nan")
-    y = eb.conv.tree(M, of.judged(u), ancestors(parents[of.rows]), of.params, of.contract)
+    y = eb.conv.tree(M, of.sampled(u), ancestors(parents[of.rows]), of.params, of.contract)
     more["parents"] = call.ints(parents)
     owned = {"out": slice(0, of.live), **({"M": of.own} if replay else {})}
     with call.keeping(owned, out=out, **of.same(u=u, **more)):

@@ -71,7 +71,7 @@ def buffered(call: Call, family: Any, sizes: Any, b: int, t: int, capacity: int,
         with call.keeping(owned, out=out, origin=ring.origin, held=ring.held, **layer.same(**tokens)):
             launcher(f"{layer.name}_buffered")(layer.S, ring, **tokens, **layer.given, out=out)
         finite("y", out, layer.live)
-        window, states = layer.judged(tokens), layer.state()
+        window, states = layer.sampled(tokens), layer.state()
         for i, one in enumerate(judged):
             used = max(used, within("y", layer.outputs(out)[i : i + 1], one.read(row(window, i))))
             if due[i]:
@@ -96,7 +96,7 @@ def steps(call: Call, family: Any, sizes: Any, b: int, capacity: int, output_onl
             kernel = launcher(f"{layer.name}_buffered_step")
             kernel(layer.S, ring, **tokens, **layer.given, out=out, output_only=output_only)
         finite("y", out, layer.live)
-        window, found, states = layer.judged(tokens), layer.outputs(out), layer.state()
+        window, found, states = layer.sampled(tokens), layer.outputs(out), layer.state()
         for i, one in enumerate(judged):
             used = max(used, within("y", found[i : i + 1], one.read(row(window, i))))
             one.take(row(window, i), 1)

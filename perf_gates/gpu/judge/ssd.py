@@ -59,7 +59,7 @@ def _check(model: str, sizes: Sizes, b: int, kernel: str, variant: str, run: Any
 def scan(call: Call, sizes: Any, b: int, t: int, by: str, order: Any, write_state: bool = True, family: Any = Layer) -> float:
     layer = family(call, sizes, b)
     tokens, out = layer.window(t), layer.blank(t)
-    y, S = layer.scan(layer.state(), *layer.judged(tokens), order=order)
+    y, S = layer.scan(layer.state(), *layer.sampled(tokens), order=order)
     owned = {"out": slice(0, layer.live), **({"S": layer.own} if write_state else {})}
     with call.keeping(owned, out=out, **layer.same(**tokens)):
         launcher(by)(layer.S, **tokens, **layer.given, out=out, write_state=write_state)
@@ -75,7 +75,7 @@ def tree(call: Call, sizes: Any, b: int, t: int, by: str = "ssd_tree_scan", fami
     with call.keeping({"out": slice(0, layer.live)}, out=out, sees=sees, **layer.same(**tokens)):
         launcher(by)(layer.S, **tokens, ancestors=sees, **layer.given, out=out, **how)
     finite("y", out, layer.live)
-    window, errors = layer.judged(tokens)
+    window, errors = layer.sampled(tokens)
     return within("y", layer.outputs(out), layer.tree(layer.state(), window, mask[layer.rows], errors))
 
 
@@ -85,7 +85,7 @@ def snapshots(call: Call, sizes: Any, b: int, t: int, family: Any = Layer) -> fl
     tokens, out = layer.window(t), layer.blank(t)
     free = np.setdiff1d(np.arange(len(layer.S)), layer.slots.cpu().numpy())
     places = call.ints(call.rng.permutation(free)[: b * t].reshape(b, t))
-    y, states = layer.states(layer.state(), *layer.judged(tokens))
+    y, states = layer.states(layer.state(), *layer.sampled(tokens))
     owned = {"out": slice(0, layer.live), "S": places[: layer.live].flatten().long()}
     with call.keeping(owned, out=out, places=places, **layer.same(**tokens)):
         launcher(f"{layer.name}_snapshots")(layer.S, **tokens, places=places, **layer.given, out=out)
@@ -115,7 +115,7 @@ def prefill(call: Call, sizes: Any, b: int, chunk: int = 64, family: Any = Layer
     used, only, dot = 0.0, np.array([0]), "ieee" if products == "fp32" else products
     for i, sequence in enumerate(layer.rows):
         cut = slice(int(bounds[sequence]), int(bounds[sequence + 1]))
-        tokens = layer.judged({name: x[None, cut] for name, x in run.items()}, only)
+        tokens = layer.sampled({name: x[None, cut] for name, x in run.items()}, only)
         S = np.zeros_like(start[i : i + 1]) if fresh[sequence] else start[i : i + 1]
         y, S_next = layer.scan(S, *tokens, order="chunked", chunk=chunk, dot=dot)
         used = max(used, within("y", pulled(out[None, cut], only, layer.heads), y))
@@ -138,7 +138,7 @@ def commit(call: Call, sizes: Any, b: int, t: int, branching: bool = False, fami
     with call.keeping({"S": (slice(None), layer.own)}, S=S, **inputs, **given):
         launcher(f"{layer.name}_commit")(S, **inputs, **given, **bound)
     for moved, tokens in zip(S, windows, strict=True):
-        found, window = pulled(moved, layer.at.cpu().numpy(), layer.heads, axis=1), layer.judged(tokens)
+        found, window = pulled(moved, layer.at.cpu().numpy(), layer.heads, axis=1), layer.sampled(tokens)
         for i, b_i in enumerate(layer.rows):
             if not advanced[b_i]:
                 assert np.array_equal(found[i], start[i]), "a state changed although nothing was accepted"
@@ -172,7 +172,7 @@ def replay(call: Call, sizes: Sizes, b: int, t: int, branching: bool = False, wi
         with call.keeping(owned, out=out, half=cache.half, **layer.same(**tokens)):
             launcher("ssd_replay_scan")(layer.S, cache, call.ints(advanced), **tokens, **more, **layer.given, out=out)
         finite("y", out, layer.live)
-        found, window = layer.state(), layer.judged(tokens)
+        found, window = layer.state(), layer.sampled(tokens)
         for i, b_i in enumerate(layer.rows):
             S = eb.exact(start[i : i + 1], layer.contract())
             if advanced[b_i] and last is not None:

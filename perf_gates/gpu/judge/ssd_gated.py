@@ -18,7 +18,7 @@ def gated(call: Call, sizes: Any, b: int) -> float:
     layer, (h, p, _, _), parts = Layer(call, sizes, b), sizes, launcher("ssd_gated", "parts")
     z, weight, squares = call.normal(b, 1, h, p), call.normal(h, p), call.blank(b, 1, parts(h, p), form="fp32")
     tokens, out = layer.window(1), layer.blank(1)
-    window, errors = layer.judged(tokens)
+    window, errors = layer.sampled(tokens)
     window = replace(window, z=pulled(z, layer.rows, layer.heads))
     g, S = eb.ssd.scan(layer.state(), window, layer.params, declared(io="fp32"), inexact=errors)
     owned = {"out": slice(0, layer.live), "squares": slice(0, layer.live), "S": layer.own}
@@ -37,7 +37,7 @@ def gated_window(call: Call, sizes: Any, b: int, t: int, branching: bool = False
     z, weight, tokens, out = call.normal(b, t, h, p), call.normal(h, p), layer.window(t), layer.blank(t)
     mask = masks(call, b, t, branching)
     sees = poisoned(call, tokens | {"z": z}, mask)
-    window, errors = layer.judged(tokens)
+    window, errors = layer.sampled(tokens)
     window = replace(window, z=np.nan_to_num(pulled(z, layer.rows, layer.heads)))
     contract = declared(io="fp32", order="output_only")
     g = eb.ssd.tree(layer.state(), window, mask[layer.rows], layer.params, contract, inexact=errors)

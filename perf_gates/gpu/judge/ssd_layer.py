@@ -75,7 +75,7 @@ class Layer:
     def outputs(self, out: Tensor) -> Array:
         return pulled(out, self.rows, self.heads)
 
-    def judged(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
+    def sampled(self, tensors: dict[str, Tensor], rows: Array | None = None) -> Tokens:
         """A window, each head with the B and C of its group; padding is 0."""
         group = self.heads // (self.sizes[0] // self.sizes[3])
         by = {"x": self.heads, "dt": self.heads, "B": group, "C": group}

@@ -220,11 +220,12 @@ def timings(name: str, model: str) -> list[Timing]:
     """Ours, which must be the recurrence in float64, and the peers'."""
     timed, _ = WORK[name]
     return [
-        Timing(model, f"{name}, {by}", 1, us, moved(model, f"{name}, {by}")) for by, us in timed(peers(), model, True).items()
+        Timing(model, f"{name}, {by}", 1, us, bytes_of_ours(model, f"{name}, {by}"))
+        for by, us in timed(peers(), model, True).items()
     ]
 
 
-def moved(model: str, operation: str) -> int:
+def bytes_of_ours(model: str, operation: str) -> int:
     """The bytes of ours; 0 for a peer's, which are unknown."""
     at = At("prefill", model, operation, 1)
     return bytes_of(at) if operation.split(", ")[1].startswith("ours") else 0

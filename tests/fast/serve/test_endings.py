@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.cli.serve import app
-from ssmspec_fast.engine.watch import Watched
+from ssmspec_fast.engine.emitted_windows import StreamingEngine
 from ssmspec_fast.serve.worker import Worker
 
 from .serving import MODEL, Ask, Running, said, serving, until
@@ -50,14 +50,14 @@ app()
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every step; a step takes 10 ms or more."""
-    found, real = list[int](), Watched.step
+    found, real = list[int](), StreamingEngine.step
 
-    def step(self: Watched, running: Any, sequences: Any) -> None:
+    def step(self: StreamingEngine, running: Any, sequences: Any) -> None:
         found.append(len(running))
         time.sleep(0.01)
         real(self, running, sequences)
 
-    monkeypatch.setattr(Watched, "step", step)
+    monkeypatch.setattr(StreamingEngine, "step", step)
     return found
 
 

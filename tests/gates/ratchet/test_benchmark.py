@@ -88,7 +88,7 @@ def test_rounds_are_real_grouped_and_hold_the_ratio_pair_by_pair(tmp_path: Path,
     (pair,) = core_part.pairs(tmp_path / "found.json")
     assert len(pair["pairs"]) >= 10
     assert pair["delayed"]["ratio"] > pair["ratio"]
-    assert core_part.written(tmp_path / "found.json", tmp_path)
+    assert core_part.write_part(tmp_path / "found.json", tmp_path)
     assert len(json.loads((tmp_path / "core_set.json").read_text())["timings"]) == 2
 
 

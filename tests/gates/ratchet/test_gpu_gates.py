@@ -129,12 +129,12 @@ def test_what_other_parts_measure_is_not_red_for_one_part_alone(folder: Path) ->
 def test_the_core_set_becomes_a_part_and_a_pair_that_does_not_pass_is_red(folder: Path) -> None:
     runs = [told(1.19, "pass"), told(1.5, "FAIL"), told(0.8, "to tighten"), told(1.19, "pass", planted="pass")]
     (folder / BENCHMARK).write_text(json.dumps({"benchmarks": [{"extra_info": one} for one in runs]}))
-    assert core_part.written(folder / BENCHMARK, folder)
+    assert core_part.write_part(folder / BENCHMARK, folder)
     timings = json.loads((folder / "core_set.json").read_text())["timings"]
     assert [(t["operation"], t["us"]) for t in timings] == [(load().core[0].over, 1000.0)]
     assert len(core_part.reds(folder / BENCHMARK)) == 3
     assert command.main(["--out", str(folder), "--report"]) == 1
-    assert not core_part.written(folder / "none.json", folder)
+    assert not core_part.write_part(folder / "none.json", folder)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said without a GPU")

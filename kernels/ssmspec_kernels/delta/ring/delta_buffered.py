@@ -134,7 +134,7 @@ def delta_buffered(
     if fits and (bool(each) if short is None else short):
         each = each or 1
         grid = triton.cdiv(axes["v"], 32 * each), h, b
-        in_turn = b <= MOST and (in_rounds(prod(grid)) if flushed_first is None else flushed_first)
+        in_turn = b <= MOST and (several_rounds(prod(grid)) if flushed_first is None else flushed_first)
         delta_buffered_short_kernel[grid](
             S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
             window_strides(S, q, k, v, g, beta, o), ring.strides(), *strides(dt_bias, 1), scale, eps, b,
@@ -172,7 +172,7 @@ def tiles_of(heads: int, v: int) -> int:
     return 0 if heads < row["short_from"] else min(most, triton.cdiv(v, 32))
 
 
-def in_rounds(programs: int) -> bool:
+def several_rounds(programs: int) -> bool:
     """Whether programs of `delta_buffered_short` come in several rounds; otherwise their order is of no
     use."""
     return programs > H200["delta_buffered"]["short_resident"]

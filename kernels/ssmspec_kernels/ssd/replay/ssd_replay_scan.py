@@ -33,8 +33,10 @@ from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 from ...launch import FLOATS, INDICES, overlapped, strides
 from ...shared.dots import dot_inputs, dot_left, dot_right
 from ...shared.double_buffer import check_halves
-from ...shared.strides import EntryGroupStrides, EntryStrides, MaskStrides, PathStrides, RingStrides, constant
+from ...shared.strides import MaskStrides, PathStrides, RingStrides, constant
+from ...shared.tree_nodes import seen_nodes
 from ...shared.tuning import H200
+from ..ring.ssd_ring import entry_strides
 from ..ring.ssd_state_tile import CHANNELS, has_many_tiles, tiles_per_program
 from ..ssd_inputs import (
     check_inputs,
@@ -82,8 +84,7 @@ class Cache:
     @property
     def strides(self) -> RingStrides:
         """The strides of x, dt and B."""
-        x, dt, B = (strides(a, 3) for a in (self.x, self.dt, self.B))
-        return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
+        return entry_strides(self.x, self.dt, self.B)
 
 
 def traffic_bytes(
@@ -225,8 +226,7 @@ def _replayed(
 def _nodes_or_tokens(ancestors, b, i, t, real, stride_anc):
     """Which nodes of a tree, or tokens of a chain, are real, and which of them each one sees."""
     if ancestors is not None:
-        at_pair = ancestors + b * stride_anc.b + t[:, None] * stride_anc.t + t[None, :] * stride_anc.j
-        sees = tl.load(at_pair, mask=real[:, None] & real[None, :], other=0) != 0
+        sees = seen_nodes(ancestors + b * stride_anc.b, t, t, real, real, stride_anc)
         real &= tl.max(tl.where((i[:, None] == i[None, :]) & sees, 1, 0), axis=1) > 0
     else:
         sees = (i[:, None] >= i[None, :]) & real[:, None] & real[None, :]

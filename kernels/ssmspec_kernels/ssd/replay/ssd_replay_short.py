@@ -16,6 +16,7 @@ import triton.language.extra.cuda  # griddepcontrol
 
 from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ...shared.mma_tile import permuted
+from ...shared.tree_nodes import real_nodes
 from ..ring.ssd_state_tile import load_half, store_half, to_mma
 from ..ring.ssd_tile_outputs import load_head, store_outputs, weights_by_entry
 from ..ssd_inputs import load_rows, step_size
@@ -54,8 +55,8 @@ def _real_pairs(ancestors, b, i, t, row_i, col_t, length, stride):
     real, real_t = i < length, t < length
     if ancestors is not None:
         at_anc = ancestors + b * stride.b
-        real &= tl.load(at_anc + row_i * (stride.t + stride.j), mask=real, other=0) != 0
-        real_t &= tl.load(at_anc + col_t * (stride.t + stride.j), mask=real_t, other=0) != 0
+        real &= real_nodes(at_anc, row_i, real, stride)
+        real_t &= real_nodes(at_anc, col_t, real_t, stride)
         at_pair = at_anc + row_i[:, None] * stride.j + col_t[None, :] * stride.t
         sees = tl.load(at_pair, mask=real[:, None] & real_t[None, :], other=0) != 0
     else:

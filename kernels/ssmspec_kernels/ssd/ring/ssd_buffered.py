@@ -152,7 +152,7 @@ def _launch(
         )
         return
     if apart is None:
-        apart = products and b * h >= few(p)
+        apart = products and b * h >= few_heads(p)
     for open_, flushed in ((True, False), (False, True)) if apart else ((True, True),):
         default = tile(b * h, h // g, p, products, not open_)
         block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
@@ -173,7 +173,7 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     row = H200["ssd_buffered"]
     if not products:
         return row["exact_block_p"], p, 1, row["exact_warps"], 1
-    if rows < few(p):
+    if rows < few_heads(p):
         return row["few_block_p"], row["few_block_p"], 1, row["few_ragged_warps" if p % 64 else "few_warps"], 1
     run = 2 - heads % 2
     if p % 64:
@@ -184,7 +184,7 @@ def tile(rows: int, heads: int, p: int, products: bool, due: bool) -> tuple[int,
     return row["block_p"], p, run, row["warps"], row["flushed_stages" if due else "stages"]
 
 
-def few(p: int) -> int:
+def few_heads(p: int) -> int:
     """Heads of rows below which one launch does everything, with little work per program."""
     return H200["ssd_buffered"]["few_ragged_heads" if p % 64 else "few_heads"]
 

@@ -59,8 +59,7 @@ class Ring:
     @property
     def strides(self) -> RingStrides:
         """The strides of x, dt and B."""
-        x, dt, B = (strides(a, 3) for a in (self.x, self.dt, self.B))
-        return RingStrides(EntryStrides(*x), EntryStrides(*dt), EntryGroupStrides(*B))
+        return entry_strides(self.x, self.dt, self.B)
 
     def arguments(self) -> list[Argument]:
         """The arguments for `launch.sizes`."""
@@ -75,6 +74,11 @@ class Ring:
     def check_types(self, x: Tensor, B: Tensor, C: Tensor) -> None:
         """Raises: PrecisionError unless the ring stores x and B in their types, and they and C have one type."""
         check_one_type(x=x, B=B, C=C, **{"ring.x": self.x, "ring.B": self.B})
+
+
+def entry_strides(x: Tensor, dt: Tensor, B: Tensor) -> RingStrides:
+    """The strides of x, dt and B of a ring, or of a cache of two windows."""
+    return RingStrides(EntryStrides(*strides(x, 3)), EntryStrides(*strides(dt, 3)), EntryGroupStrides(*strides(B, 3)))
 
 
 def entry_bytes(h: int, p: int, n: int, g: int, *, io: int = 2) -> int:

@@ -14,7 +14,7 @@ from .sequences import Sequences
 from .window import Proposal, Verdict
 
 
-class Seen(NamedTuple):
+class EmittedWindow(NamedTuple):
     """One window of one request: what it emitted, of which the first `accepted` were drafts.
 
     `drafted` counts its drafts. `whole` says that no draft lies below the last accepted one: the whole chain was accepted,
@@ -55,7 +55,7 @@ class Counts:
         return self.emitted / self.seconds if self.seconds else 0.0
 
 
-def count(seen: Iterable[Seen], seconds: float = 0.0) -> Counts:
+def count(seen: Iterable[EmittedWindow], seconds: float = 0.0) -> Counts:
     """`histogram[a]` counts the windows that accepted `a` drafts."""
     windows = list(seen)
     most = max((w.accepted for w in windows), default=-1)
@@ -69,7 +69,7 @@ def count(seen: Iterable[Seen], seconds: float = 0.0) -> Counts:
     return Counts(len(windows), emitted, drafted, tuple(histogram), none, len(drafts) - none - every, every, seconds)
 
 
-class Last(Wrapper):
+class LastWindow(Wrapper):
     """Wraps a drafter and keeps its last proposal and verdict."""
 
     def __init__(self, inner: Drafter) -> None:
@@ -82,11 +82,11 @@ class Last(Wrapper):
         super().observe(sequences, proposal, verdict)
 
 
-class Watched(Engine):
+class StreamingEngine(Engine):
     """An engine that passes every window to its request's `show` as soon as it is decided."""
 
     def __init__(self, model: Any, drafter: Drafter, *more: Any, **options: Any) -> None:
-        self.last = Last(drafter)
+        self.last = LastWindow(drafter)
         super().__init__(model, self.last, *more, **options)
 
     def logits(self, verdict: Verdict) -> Tensor | None:
@@ -99,7 +99,7 @@ class Watched(Engine):
         if not shown or self.last.proposal is None or self.last.verdict is None:
             return
         numbers, logits = {s: r.number for s, r in running.items()}, self.logits(self.last.verdict)
-        for seen in windows(self.last.proposal, self.last.verdict, numbers, logits):
+        for seen in emitted_windows(self.last.proposal, self.last.verdict, numbers, logits):
             request = shown.get(seen.request)
             if request is not None and request.show is not None and request.fault is None:
                 try:
@@ -108,7 +108,9 @@ class Watched(Engine):
                     request.fault = error
 
 
-def windows(proposal: Proposal, verdict: Verdict, numbers: dict[int, int], logits: Tensor | None = None) -> Iterable[Seen]:
+def emitted_windows(
+    proposal: Proposal, verdict: Verdict, numbers: dict[int, int], logits: Tensor | None = None
+) -> Iterable[EmittedWindow]:
     """The windows of the running sequences, row by row."""
     run, live, parents = verdict.run, proposal.window.live()[verdict.row], proposal.window.tree()[verdict.row]
     last = run.path.gather(1, (run.advanced - 1).clamp_min(0).long()[:, None])
@@ -118,4 +120,4 @@ def windows(proposal: Proposal, verdict: Verdict, numbers: dict[int, int], logit
     for row, (slot, tokens, advanced, drafted, whole) in enumerate(rows):
         if slot in numbers:
             chosen = None if logits is None else logits[row, :advanced]
-            yield Seen(numbers[slot], tuple(tokens[:advanced]), drafted, whole, chosen)
+            yield EmittedWindow(numbers[slot], tuple(tokens[:advanced]), drafted, whole, chosen)

@@ -1,0 +1,75 @@
+"""Offsets of tokens, heads and channels formed in 32 bits: right for every tensor of fewer than 2^31 elements."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import conv, delta, selective, ssd
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.shapes import Array
+
+from ...adapters.reference_parts.pools import as_far
+from ...suite.far_inputs import LETTERS
+from ..single import Wrong, adapter_of
+
+WRAP = 1 << 32
+WAYS = Limits({"far": ("none", *LETTERS)})
+
+
+def places(a: Array, axis: int, signed: bool) -> Array:
+    """Along an axis, the elements whose offsets in 32 bits are those of the elements there; -1 before the tensor."""
+    step = a.strides[axis] // a.itemsize
+    offsets = np.arange(a.shape[axis]) * step % WRAP
+    offsets = np.where(signed & (offsets >= WRAP // 2), offsets - WRAP, offsets)
+    return np.maximum(offsets // step, -1)
+
+
+def read(a: Array, axis: int, signed: bool) -> Array:
+    """What is read by such offsets; before the tensor lies what is no number."""
+    at = places(a, axis, signed)
+    shape = [1] * a.ndim
+    shape[axis] = -1
+    return np.where(at.reshape(shape) < 0, np.nan, np.take(a, at, axis))
+
+
+def tokens_in_32_bits(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The offset of a token is formed in 32 bits, and wraps. Bug class INDEX."""
+    return as_far(window, ssd.scan(S, replace(window, x=read(window.x, 1, signed=False)), params))
+
+
+def groups_in_32_bits(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The offset of a group of B is formed in 32 bits. Bug class INDEX."""
+    return as_far(window, ssd.scan(S, replace(window, B=read(window.B, 2, signed=False)), params))
+
+
+def values_before_the_tensor(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Offsets of heads are int32: those of values beyond 2^31 elements are negative. Bug class INDEX."""
+    return as_far(window, delta.scan(S, replace(window, v=read(window.v, 2, signed=True)), params))
+
+
+def outputs_in_32_bits(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    """An output is written where its offset in 32 bits says, over that of an earlier token. Bug class INDEX."""
+    came, after = conv.scan(M, u, params)
+    y, _ = as_far(u, (came.copy(), after))
+    for token, place in enumerate(places(y, 1, signed=False)):
+        y[:, place] = came[:, token]
+    return y, after
+
+
+def channels_before_the_tensor(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Offsets of channels are int32: steps beyond 2^31 elements are read before the tensor. Bug class INDEX."""
+    return as_far(window, selective.scan(S, replace(window, dt=read(window.dt, 2, signed=True)), params))
+
+
+FAULTS: tuple[Wrong, ...] = (
+    (tokens_in_32_bits, "ssd.scan", "INDEX", FLOAT64, WAYS),
+    (groups_in_32_bits, "ssd.scan", "INDEX", FLOAT64, WAYS),
+    (values_before_the_tensor, "delta.scan", "INDEX", FLOAT64, WAYS),
+    (outputs_in_32_bits, "conv.scan", "INDEX", FLOAT64, WAYS),
+    (channels_before_the_tensor, "selective.scan", "INDEX", FLOAT64, WAYS),
+)
+
+
+def adapter() -> Adapter:
+    return adapter_of("far inputs", FAULTS)

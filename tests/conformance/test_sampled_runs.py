@@ -1,0 +1,76 @@
+"""Drafting and acceptance together: what is right passes, planted faults fail, and what cannot be counted is told."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.adapters.reference_parts.sampled_runs import sampled, subject
+from conformance.faults.sampled import runs
+from conformance.judge.verdict import judge
+from conformance.suite import find
+from conformance.suite.tokens.sampled_runs import apart
+from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Verdict
+from ssmspec_ref.shapes import Array
+
+PLAIN = "generate.sampled/b30000,i3,j3,t3/plain/normal/s0"
+SHORT = "generate.sampled/b30000,i3,j3,t1/plain/normal/s0"
+RIGHT = subject().capabilities["generate.sampled"]
+
+
+@pytest.mark.parametrize(
+    "identity", [PLAIN, SHORT, PLAIN.replace("plain", "laws=zeros"), PLAIN.replace("plain", "laws=near")]
+)
+@pytest.mark.parametrize("contract", [FLOAT64, NumericContract()], ids=str)
+def test_speculative_sampling_has_the_law_of_plain_decoding(identity: str, contract: NumericContract) -> None:
+    specification, case = find(identity)
+    found = judge(specification, Capability(sampled, contract), case)
+    assert found.verdict is Verdict.PASS, found.message
+    assert found.drafts is not None
+    assert 0 < found.drafts[1] < found.drafts[0]
+
+
+@pytest.mark.parametrize("fault", runs.FAULTS, ids=lambda fault: fault[0].__name__)
+def test_a_planted_fault_fails(fault: Any) -> None:
+    run, _, _, contract = fault
+    assert any(judge(*found(identity, Capability(run, contract))).verdict is Verdict.FAIL for identity in (PLAIN, SHORT))
+
+
+def found(identity: str, capability: Capability) -> tuple[Any, Any, Any]:
+    specification, case = find(identity)
+    return specification, capability, case
+
+
+def test_a_token_that_the_target_never_emits_fails_if_it_comes_once() -> None:
+    def once(p: Array, q: Array, roots: Array, count: int, drafts: int, seed: int) -> Array:
+        tokens, _, _ = sampled(p, q, roots, count, drafts, seed)
+        tokens[0, 0] = int(p[roots[0]].argmin())
+        return tokens
+
+    told = judge(*found(PLAIN.replace("plain", "laws=zeros"), Capability(once, FLOAT64)))
+    assert (told.verdict, told.kind) == (Verdict.FAIL, "bound")
+    assert "expected 0, got 1" in told.message
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda tokens: tokens[:, 1:], "return an array of integers"),
+        (lambda tokens: tokens.astype(float), "return an array of integers"),
+        (lambda tokens: tokens + 1, "all must be 0 to 2"),
+        (lambda tokens: (tokens, 5, 9), "accepted 9 of 5 drafts"),
+    ],
+)
+def test_what_cannot_be_counted_is_told(spoil: Any, said: str) -> None:
+    def run(*given: Any) -> Any:
+        return spoil(sampled(*given)[0])
+
+    told = judge(*found(PLAIN, Capability(run, FLOAT64)))
+    assert (told.verdict, told.kind) == (Verdict.FAIL, "error")
+    assert said in told.message
+
+
+def test_pairs_of_rows_are_disjoint_and_as_far_apart_as_they_say() -> None:
+    for n, (first, second) in enumerate(apart(30)):
+        assert np.all(second - first == 1 << n)
+        assert len({*first.tolist(), *second.tolist()}) == 2 * len(first)
