@@ -9,6 +9,7 @@ ConformanceError
 ├── UnknownLimit       a limit on an option, a value or an axis that the operation does not have
 ├── ProgramError       a program that ended, or whose answer cannot be read
 ├── Garbled            bytes from an adapter's process that are not a message
+├── NotInRing          a computation that has no meaning over the integers mod 2^64
 ├── OtherWeights       a layer that reports other weights than those given
 ├── KnownListError     a list of known failures that cannot be read
 ├── UnpackError        a wheel that cannot be downloaded or lacks a part; a folder that holds another version
@@ -57,6 +58,10 @@ class Garbled(ConformanceError):
 
 class WrongCounts(ConformanceError):
     """An engine whose counts of drafts cannot be, or that speculates where it must not."""
+
+
+class NotInRing(ConformanceError):
+    """A computation that has no meaning over the integers mod 2^64 (`conformance.ring`), and is not judged there."""
 
 
 class OtherWeights(ConformanceError):

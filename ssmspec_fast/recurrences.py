@@ -10,6 +10,7 @@ from .layers.delta import Delta
 from .layers.kda import KDA
 from .layers.mamba1 import Mamba1
 from .layers.mamba2 import Mamba2
+from .layers.mamba3 import Mamba3, Mamba3Config, Mamba3Layer
 from .layers.recurrent import Recurrent
 from .layers.shortconv import ShortConv, ShortConvConfig, ShortConvLayer
 from .models.config import DeltaConfig, KDAConfig, Mamba1Config, Mamba2Config, RecurrentConfig
@@ -61,4 +62,5 @@ RECURRENCES = Registry(
     Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a), _kernels("KDA")),
     Recurrence("delta", DeltaConfig, Delta, lambda a, _: torch_recurrences.Delta(a), _kernels("Delta")),
     Recurrence("shortconv", ShortConvConfig, ShortConvLayer, lambda a, _: ShortConv(a)),
+    Recurrence("mamba3", Mamba3Config, Mamba3Layer, lambda a, _: Mamba3(a)),
 )

@@ -92,6 +92,7 @@ RECURRENCES = Registry(
     Recurrence("ssd"),
     Recurrence("delta"),
     Recurrence("shortconv"),
+    Recurrence("mamba3"),
 )
 """The recurrences that can be tested."""
 

@@ -17,10 +17,12 @@ q     column of a short convolution's state, w - 1 of them L_cache - 1
 e     channel of an attention head                         head_dim
 u     channel of the residual stream                       d_model
 l     position of a cache or of a ring                     L, cache length
-f     frequency of the rotary embedding, for two channels  head_dim / 2
+f     frequency of the rotary embedding, or rotary angle,  head_dim / 2; num_rope_angles
+      for two channels
 s     slot of a pool of states                             slot, block
 i     token of the vocabulary                              V
-o r   output of a projection; rank of dt, of a latent      dt_rank; kv_lora_rank
+o r   output of a projection; rank of dt, of a latent, of  dt_rank; kv_lora_rank; mimo_rank
+      Mamba-3's inputs
 
 A token record has no `t`; a window record has `t` after the rows. `S` is a state, `M` the window of the convolution.
 """
@@ -76,6 +78,20 @@ Columns = Float64[Array, "b d q"]  # the last w - 1 products B x, oldest first
 ColumnStates = Float64[Array, "b t d q"]
 ShortWeight = Float64[Array, "d _"]  # w taps, the last for the newest product
 
+# Mamba-3: x, z, dt, A and trap are Heads and PerHeads
+Packed = Float64[Array, "b h _"]  # the four pieces of a state, head by head: S (p n), angles (f), key (r n), value (p)
+PackedStates = Float64[Array, "b t h _"]
+FlatState = Float64[Array, "b _ _"]  # a state of two axes, of any recurrence, which checks its own
+RankProj = Float64[Array, "b r g n"]
+RankProjs = Float64[Array, "b t r g n"]
+Angle = Float64[Array, "b f"]  # raw, the same for all heads
+Angles = Float64[Array, "b t f"]
+HeadAngle = Float64[Array, "b h f"]  # of a state
+HeadKey = Float64[Array, "b h r n"]
+StateParam = Float64[Array, "n"]
+HeadRankParam = Float64[Array, "h r n"]
+HeadRankChannelParam = Float64[Array, "h r p"]
+
 # Layers: the axis `_` may have any size, which its record checks
 Weight = Float64[Array, "_ _"]  # of a linear map: outputs, inputs
 Scale = Float64[Array, "_"]  # of a norm, or of a projection, channel by channel
@@ -100,6 +116,8 @@ RingKeys = Float64[Array, "b l g k"]
 RingKeyGates = Float64[Array, "b l h k"]
 RingInners = Float64[Array, "b l d"]
 RingShareds = Float64[Array, "b l n"]
+RingHeadKeys = Float64[Array, "b l h r n"]
+RingAngles = Float64[Array, "b l h f"]
 Held = Bool[Array, "b l"]  # which tokens of a ring, in order, are committed
 
 # Rows, windows and trees

@@ -49,7 +49,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
     for field in fields(value):
         kinds = get_args(hints[field.name]) or (hints[field.name],)
         axes = [f"({kind.dim_str})" for kind in kinds if hasattr(kind, "dim_str")]
-        named = dict.fromkeys(kind.__name__ for kind in kinds if kind not in (type(None), ...))
+        named = dict.fromkeys(str(getattr(kind, "__name__", kind)) for kind in kinds if kind not in (type(None), ...))
         told = " or ".join(axes or named)
         yield f"{name}.{field.name}", told + (", may be None" if type(None) in kinds else "")
 

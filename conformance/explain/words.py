@@ -16,7 +16,8 @@ AXES = {
     "l": "slots of the cache",
     "e": "channels of an attention head",
     "i": "tokens of the vocabulary",
-    "r": "rank of the projection of dt",
+    "r": "rank of the projection of dt, or of the inputs of Mamba-3",
+    "f": "angles of Mamba-3, each of which turns a pair of states",
     "q": "columns of the state of a short convolution, one fewer than its taps",
     "m": "drafts of a sequence",
 }
@@ -25,6 +26,7 @@ AXES_OF = {
     "ssd.buffered_step": {"j": "single tokens, one after the other"},
     "delta.buffered_step": {"j": "single tokens, one after the other"},
     "shortconv.buffered_step": {"j": "single tokens, one after the other"},
+    "mamba3.buffered_step": {"j": "single tokens, one after the other"},
     "layer": {"t": "tokens of the prompt", "j": "tokens after the prompt, in each part of the script"},
     "speculate": {"t": "tokens of each window: a root and its drafts"},
     "generate": {"t": "tokens of the prompt", "j": "tokens generated"},
@@ -105,6 +107,9 @@ OPTIONS = {
     "longest": "the longest suffix that is looked up",
     "min_p": "only tokens with a share of the largest probability are kept",
     "combine": "how many settings of a row change something",
+    "pairs": "which channels of a key of Mamba-3 are rotated together",
+    "maps": "x, its gate and y have a weight for each head, rank and channel",
+    "floor": "the least decay rate of Mamba-3",
     "widened": "x and B have fewer heads than the recurrence, and are repeated",
 }
 VALUES = {
@@ -132,6 +137,10 @@ VALUES = {
     "dt_limit=finite": "a lower and an upper limit that bind",
     "gate=head": "one decay for each head (Gated DeltaNet)",
     "gate=channel": "one decay for each key channel (Kimi Delta Attention)",
+    "pairs=neighbours": "channels 2 i and 2 i + 1 (SISO)",
+    "pairs=halves": "channels i and i + n / 2 (MIMO)",
+    "floor=reached": "about half of all tokens lie below it",
+    "floor=low": "almost none do",
     "lengths=turns": "t tokens, 1, about t / 2 and none in turn",
     "lengths=gaps": "with empty sequences between others",
     "lengths=whole": "all of t tokens",

@@ -22,6 +22,7 @@ from .recurrences import (
     short_convolutions,
     size_limits,
     tiles,
+    trapezoids,
     unreached,
     unread,
 )
@@ -33,6 +34,7 @@ from .rollback import (
     interleaved,
     lives,
     long_runs,
+    pieces,
     positions,
     ranks,
     rings,
@@ -115,6 +117,8 @@ def _faults() -> Iterator[Fault]:
         channel_gates,
         gates,
         short_convolutions,
+        trapezoids,
+        pieces,
     ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))

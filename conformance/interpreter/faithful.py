@@ -12,6 +12,7 @@ multiplies the integers, and it computes every dot of fp32 exactly, whatever pre
 tf32x3 counts as exact: its error, about 2^-22, is below that of the fp32 sums around it.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -108,6 +109,7 @@ def _narrowed(value: Any) -> Any:
 
 
 def _reduced(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
     def reduce(self: ReduceOps, value: Any, *args: Any, **kwargs: Any) -> Any:  # (4)
         first = value[0] if isinstance(value, tuple) else value
         if not _is_bf16(first.handle):

@@ -11,6 +11,7 @@ wide    steps from 1e-9 to 95 and keys from 1e-4 to 1, one of them zero, from a 
 """
 
 import zlib
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -75,8 +76,8 @@ class Draw:
         return np.random.default_rng([self.case.seed, zlib.crc32(f"{self.case.operation} {name}".encode())])
 
     def shape(self, axes: str) -> tuple[int, ...]:
-        """The shape of axes given as letters, as in "b t h p"."""
-        return tuple(self.sizes[axis] for axis in axes.split())
+        """The shape of axes given as letters, as in "b t h p"; an axis of several pieces is a sum of products: "pn+p"."""
+        return tuple(sum(prod(self.sizes[a] for a in piece) for piece in axis.split("+")) for axis in axes.split())
 
     def normal(self, name: str, axes: str, scale: float = 1.0, offset: float = 0.0) -> Array:
         """Normal values in the format of inputs and outputs."""

@@ -145,7 +145,9 @@ def sign(given: Given) -> None:
 
 def reset(given: Given) -> None:
     """15. After a token with decay 0 nothing depends on the earlier state."""
-    first, params = RECURRENCES[given.kind].forgetting(tokens(given.window, slice(0, 1)), given.params)
+    forgetting = RECURRENCES[given.kind].forgetting
+    assert forgetting is not None
+    first, params = forgetting(tokens(given.window, slice(0, 1)), given.params)
     run = concat(first, given.window)
     one, other = given.scan(given.S, run, params), given.scan(np.ones_like(given.S), run, params)
     equal("outputs", one[0], other[0])
@@ -229,6 +231,14 @@ def linear(kind: Kind) -> bool:
     return bool(kind.linear)
 
 
+def affine(kind: Kind) -> bool:
+    return kind.affine
+
+
+def forgets(kind: Kind) -> bool:
+    return kind.forgetting is not None
+
+
 def grouped(kind: Kind) -> bool:
     return kind.groups
 
@@ -242,10 +252,10 @@ LAWS = (
     Law(sibling_permutation, every, ("verify_tree",), ("tree_as_chain",)),
     Law(chain_is_a_tree, every, ("verify_tree",), ("nodes_see_the_root_only",)),
     Law(tree_is_its_chains, every, ("verify_tree",), ("tree_as_chain", "nodes_see_the_root_only")),
-    Law(affine_in_state, every, (), ("clamps_the_state",)),
+    Law(affine_in_state, affine, (), ("clamps_the_state",)),
     Law(doubling, linear, (), ("adds_an_eps", "clamps_the_state")),
     Law(sign, linear, (), ("adds_an_eps", "takes_absolute_values")),
-    Law(reset, every, (), ("floors_the_decay",)),
+    Law(reset, forgets, (), ("floors_the_decay",)),
     Law(repeated_groups, grouped, (), ("takes_groups_in_turn",)),
     Law(head_permutation, grouped, (), ("first_heads_rate",)),
     Law(zero_states, grouped, (), ("drops_the_last_state",)),

@@ -2,7 +2,7 @@
 
 from ssmspec_ref.registry import Registry
 
-from . import delta, selective, shortconv, ssd
+from . import delta, mamba3, selective, shortconv, ssd
 
 RECURRENCES = Registry(
     "fuzzed recurrence",
@@ -10,4 +10,5 @@ RECURRENCES = Registry(
     selective.KIND,
     delta.KIND,
     shortconv.KIND,
+    mamba3.KIND,
 )

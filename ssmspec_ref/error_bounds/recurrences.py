@@ -6,9 +6,10 @@ from typing import Any, Protocol
 from ..contract import NumericContract
 from ..registry import Registry
 from ..shapes import Ancestors, Array, Mask
-from . import delta, selective, shortconv, ssd
+from . import delta, mamba3, selective, shortconv, ssd
 from .arithmetic import Approx
 from .inputs import Inexact
+from .mamba3 import around as around_mamba3
 from .projections import delta as around_delta
 from .projections import selective as around_selective
 from .projections import ssd as around_ssd
@@ -64,4 +65,5 @@ BOUNDS = Registry(
     Bounds("ssd", ssd, around_ssd),
     Bounds("delta", delta, around_delta),
     Bounds("shortconv", shortconv, around_shortconv),
+    Bounds("mamba3", mamba3, around_mamba3),
 )

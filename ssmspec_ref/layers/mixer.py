@@ -30,9 +30,9 @@ from ..shapes import (
     Ancestors,
     Array,
     Channels,
-    ChannelState,
     ConvState,
     DeltaState,
+    FlatState,
     Heads,
     Held,
     InnerProjection,
@@ -49,7 +49,7 @@ from ..ssd import buffered as ssd_buffered
 from ..ssd import tree as ssd_tree
 from .norm import Norm, rms
 
-RecurrenceState: TypeAlias = State | DeltaState | ChannelState
+RecurrenceState: TypeAlias = State | DeltaState | FlatState
 RecurrenceWindow: TypeAlias = Record
 
 

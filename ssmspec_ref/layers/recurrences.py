@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from ..delta import DeltaWindow
 from ..delta import chunked as delta_chunked
+from ..mamba3 import Mamba3Window
+from ..mamba3 import chunked as mamba3_chunked
 from ..model import tiny_layers
 from ..model.tiny_layers import Make
 from ..records import Record
@@ -17,6 +19,8 @@ from ..shortconv import chunked as shortconv_chunked
 from ..ssd import SSDWindow
 from ..ssd import chunked as ssd_chunked
 from .layer import DeltaLayer, Mamba1Layer, Mamba2Layer, RecurrentLayer
+from .mamba3 import Mamba3Layer, Mamba3Mixer
+from .mamba3 import tiny as tiny_mamba3
 from .mixer import DeltaMixer, Mixer, SelectiveMixer, SSDMixer, TreeScan
 from .mixer import Recurrence as Definition
 from .shortconv import ShortConvLayer, ShortConvMixer
@@ -89,5 +93,13 @@ RECURRENCES = Registry(
         shortconv_chunked,
         "shortconv",
         (lambda r: tiny_shortconv(r, False), lambda r: tiny_shortconv(r, True)),
+    ),
+    Recurrence(
+        Mamba3Window,
+        Mamba3Mixer,
+        Mamba3Layer,
+        mamba3_chunked,
+        "mamba3",
+        (lambda r: tiny_mamba3(r, 1), lambda r: tiny_mamba3(r, 2)),
     ),
 )

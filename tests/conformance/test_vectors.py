@@ -41,11 +41,12 @@ def test_every_pure_operation_has_vectors_and_all_are_small() -> None:
         "ssd",
         "delta",
         "shortconv",
+        "mamba3",
         "attention",
         "acceptance",
         "draft",
     }
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix in (".safetensors", ".json")) < 2_000_000
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix in (".safetensors", ".json")) < 2_600_000
 
 
 def test_flags_name_bug_classes_and_planted_faults() -> None:

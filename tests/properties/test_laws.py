@@ -12,8 +12,8 @@ from property_tests.laws.relations import Broken, given_of
 from ssmspec_fast.adapters import kernels as kernel_adapter
 from ssmspec_ref.contract import Subject
 
-ALL = ("ssd", "delta", "selective", "shortconv")
-NO_KERNELS = {"shortconv"}
+ALL = ("ssd", "delta", "selective", "shortconv", "mamba3")
+NO_KERNELS = {"shortconv", "mamba3"}
 """Kinds that the engine computes in PyTorch next to its kernels."""
 FAMILIES = st.sampled_from(["gentle", "normal", "strong"])
 BY_NAME = {law.name: law for law in LAWS}

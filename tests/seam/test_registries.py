@@ -12,13 +12,13 @@ from ssmspec_ref.layers.recurrences import RECURRENCES
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ssmspec_ref", "ssmspec_fast", "conformance", "property_tests", "perf_gates")
 WORDS = {"ssd": "ssd", "mamba2": "ssd", "delta": "delta", "kda": "delta", "selective": "selective", "mamba1": "selective"}
-WORDS |= {"shortconv": "shortconv"}
+WORDS |= {"shortconv": "shortconv", "mamba3": "mamba3"}
 NAMES = re.compile(
-    r"(SSD|Mamba2|Delta|GatedDelta|KDA|Selective|Mamba1|ShortConv)(?![a-z])"
-    r"|(ssd|mamba2|delta|selective|mamba1|shortconv)(_|$)"
+    r"(SSD|Mamba2|Delta|GatedDelta|KDA|Selective|Mamba1|ShortConv|Mamba3)(?![a-z])"
+    r"|(ssd|mamba2|delta|selective|mamba1|shortconv|mamba3)(_|$)"
 )
 KINDS = {"SSD": "ssd", "Mamba2": "ssd", "Delta": "delta", "GatedDelta": "delta", "KDA": "delta"}
-KINDS |= {"Selective": "selective", "Mamba1": "selective", "ShortConv": "shortconv"} | WORDS
+KINDS |= {"Selective": "selective", "Mamba1": "selective", "ShortConv": "shortconv", "Mamba3": "mamba3"} | WORDS
 OWN = {name.name for kind in RECURRENCES.values() for name in fields(kind.mixer)}
 OWN -= {name for name in OWN if sum(name in {f.name for f in fields(k.mixer)} for k in RECURRENCES.values()) > 1}
 """Fields by which one kind of mixer could be told from the others."""

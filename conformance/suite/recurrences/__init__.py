@@ -2,7 +2,7 @@
 
 from ssmspec_ref.registry import Derived, Registry
 
-from . import delta, selective, shortconv, ssd
+from . import delta, mamba3, selective, shortconv, ssd
 
 RECURRENCES = Registry(
     "recurrence of the suite",
@@ -10,6 +10,7 @@ RECURRENCES = Registry(
     selective.RECURRENCE,
     delta.RECURRENCE,
     shortconv.RECURRENCE,
+    mamba3.RECURRENCE,
 )
 KINDS = Derived(lambda: {kind.name: kind for recurrence in RECURRENCES.values() for kind in recurrence.layers})
 """The kinds of layers."""
