@@ -83,7 +83,7 @@ class Finding:
     @property
     def kind(self) -> str:
         """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that is
-        answered is a kind of its own, whatever numbers it names."""
+        answered is a separate kind, whatever numbers it names."""
         if self.law == "died" and self.why.startswith(FAILED):
             return re.sub(r"\d+", "#", self.why)
         return self.law if self.law in ("died", "drafter followed") else "wrong"

@@ -1,6 +1,6 @@
 """A torchvision that imports and holds nothing, for an environment without one.
 
-vLLM's Qwen3.5 imports readers of pictures, which a text does not use, in a process of its own, so that this has to be a file.
+vLLM's Qwen3.5 imports readers of pictures, which a text does not use, in another process, so that this has to be a file.
 
 python stand_in.py        writes it into the environment of this Python; keeps a torchvision that is there
 """

@@ -15,7 +15,7 @@ from vllm import LLM, SamplingParams, TokensPrompt, __version__
 
 LENGTH, BLOCK = 256, 32
 """Most tokens of a request; tokens of a block of keys and values in the cache, where 128 would leave short prompts uncached.
-A recurrent model has blocks of its own, its chunks."""
+The blocks of a recurrent model are its chunks."""
 ATTENTION = ("llama", "mistral")
 
 
@@ -55,7 +55,7 @@ class Door:
         }
 
     def dropped(self) -> None:
-        """After an error, take out the requests that it has left in the engine; the next call would go on with them."""
+        """After an error, take out the requests that it has left in the engine, or the next call continues them."""
         engine = self.llm.llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 

@@ -30,12 +30,14 @@ class Smallest:
         """Run the schedule again in a new engine, and each of its requests alone; then there is time for smaller ones."""
         again = self.attempts.tried(self.schedule, fresh=True)
         self.once, self.fixed = self.attempts.once, self.attempts.fixed
-        if again is None:
-            self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
-        else:
+        if again is not None:
             self.keep(self.schedule, again)
-            self.alone(self.schedule)
-        single = size(self.schedule)[0] == 1 and again is not None
+        whole = self.schedule
+        self.alone(whole)
+        repeats = again is not None or self.schedule is not whole
+        if not repeats:
+            self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
+        single = size(self.schedule)[0] == 1 and repeats
         self.reducible = not (single or self.once)
         self.until = time.monotonic() + (0 if self.once else self.seconds / (1 if single else 3))
 

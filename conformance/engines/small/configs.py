@@ -82,6 +82,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 CONFIGS["lfm2-tied"] = CONFIGS["lfm2"] | {"tie_word_embeddings": True}
-"""Of engines whose LFM2 has no head of its own (mlx-lm)."""
+"""Of engines whose LFM2 has no separate head (mlx-lm)."""
 CONFIGS["qwen3_5-128"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16", "linear_key_head_dim": 128, "linear_value_head_dim": 128}
 """Of engines that compute the delta rule in bf16 alone, with heads of 128 channels (vLLM on a CPU)."""
