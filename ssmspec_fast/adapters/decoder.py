@@ -31,7 +31,7 @@ from ..operations import Emitted, Operations
 from . import methods as adapter_methods
 from .given import GIVEN
 from .given.tokens import Tokens
-from .layer import LONGEST, model_of
+from .given.layer import LONGEST, model_of
 from .methods import Make
 from .poison import poison
 from .tensors import apart, exact

@@ -18,7 +18,7 @@ from ..operations import Operations
 from . import methods
 from .decoder import NOT_THERE, Decoding
 from .given import GIVEN
-from .layer import LONGEST
+from .given.layer import LONGEST
 from .methods import Make
 from .poison import poison
 
@@ -94,7 +94,7 @@ class Server(Decoding):
 
 
 METHODS = {"plain": methods.plain, "replay buffer": methods.CHAINS["replay buffer"][0]}
-"""States as they are, and behind a ring, which a copy must take with it."""
+"""States as they are, and with a ring whose tokens a copy must include."""
 
 
 def subjects(device: str, operations: Operations, contract: NumericContract, name: str = "life") -> list[Subject]:

@@ -2,9 +2,9 @@
 
 The model is what a prefix cache must be: a set of token sequences. A state is saved at every multiple of `block` tokens that
 a sequence passes; with a block of 0 there is no cache. A prompt that begins is covered by the longest saved prefix that
-leaves at least its last token to feed. Prompts share texts, differ in their first token alone, or are new, so that a key of the
-length, or of the last block only, finds the wrong state. Half of them end at a boundary: there a saved state would cover all
-of the prompt. Half of what is fed goes to the sequence that was copied last, so that a copy that shares memory shows.
+leaves at least its last token to feed. Prompts share texts, differ in their first token alone, or are new, so that a key of
+the length, or of the last block only, finds the wrong state. Half of them end at a boundary: there a saved state would cover
+all of the prompt. Half of what is fed goes to the sequence that was copied last, so that a copy that shares memory shows.
 """
 
 from collections.abc import Iterator
