@@ -30,8 +30,8 @@ from ..methods.tree import Tree
 from ..operations import Emitted, Operations
 from . import methods as adapter_methods
 from .given import GIVEN
-from .given.tokens import Tokens
 from .given.layer import LONGEST, model_of
+from .given.tokens import Tokens
 from .methods import Make
 from .poison import poison
 from .tensors import apart, exact
