@@ -61,6 +61,6 @@ RECURRENCES = Registry(
     Recurrence("selective", Mamba1Config, Mamba1, lambda a, _: torch_recurrences.Selective(a), _kernels("Selective")),
     Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a), _kernels("KDA")),
     Recurrence("delta", DeltaConfig, Delta, lambda a, _: torch_recurrences.Delta(a), _kernels("Delta")),
-    Recurrence("shortconv", ShortConvConfig, ShortConvLayer, lambda a, _: ShortConv(a)),
+    Recurrence("shortconv", ShortConvConfig, ShortConvLayer, lambda a, _: ShortConv(a), _kernels("ShortConv")),
     Recurrence("mamba3", Mamba3Config, Mamba3Layer, lambda a, _: Mamba3(a)),
 )

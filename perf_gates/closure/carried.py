@@ -8,6 +8,8 @@ A step states for some launchers that the code of hash `old` and that of hash `n
                  under `machine_code` were compiled, some in one of the runs at least, and of the others
                  (`ir`, as many) the Triton IR was the same. With `compared` the runs are of those two revisions, where
                  each launcher that changed had the same two hashes
+    added        every launcher of `before` has the same hash in `after`, which has more launchers: the whole, a hash over
+                 the launchers, is the only one that changed
 
 Steps apply in their order. `renamed` maps launchers of older results to their present names.
 """
@@ -85,5 +87,7 @@ def _faults(step: dict[str, Any]) -> Iterator[str]:
             yield "no run compiled a launch to machine code"
         if len({(run["before"], run["after"], run["entries"]) for run in runs}) != 1:
             yield "the runs compared different packages or launches"
-    elif proof["kind"] != "files":
+    elif proof["kind"] == "added" and len(step["codes"]) > 1:
+        yield "carries more than the whole, though launchers were only added"
+    elif proof["kind"] not in ("files", "added"):
         yield f"{proof['kind']} is no proof"

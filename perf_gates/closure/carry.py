@@ -8,6 +8,10 @@ committed. Every launcher whose hash changed is carried, the whole, and the part
     python -m perf_gates.closure.carry REVISION --runs A.json B.json --compared BEFORE AFTER
 
 carries what the runs show of two other revisions to launchers with the same hashes: where others were added meanwhile.
+
+    python -m perf_gates.closure.carry REVISION --added
+
+carries the whole without runs: where launchers were added, and all others have the same hashes.
 """
 
 import argparse
@@ -62,6 +66,20 @@ def step(
     return {"renamed": renamed, "proof": {"kind": "same code", "runs": runs}, "codes": list(unique.values())}
 
 
+def grown(before: Closures, after: Closures) -> dict[str, Any]:
+    """A step without its revisions, for kernels to which launchers were added.
+
+    Raises: ValueError where a launcher is gone or changed, or none was added.
+    """
+    old, new = ({(d.name, c.hash(d)) for d in c.launchers} for c in (before, after))
+    if gone := sorted(name for name, _ in old - new):
+        raise ValueError(f"{', '.join(gone)}: gone or changed; compare the machine code, and give --runs")
+    if len(after.launchers) == len(before.launchers):
+        raise ValueError("no launcher was added, so there is nothing to carry")
+    whole = {"of": [_told(d) for d in after.launchers], "old": before.whole(), "new": after.whole()}
+    return {"renamed": {}, "proof": {"kind": "added"}, "codes": [whole]}
+
+
 def _told(launcher: Definition) -> str:
     return f"{launcher.module}.{launcher.name}"
 
@@ -92,7 +110,9 @@ def at(revision: str, folder: Path) -> tuple[str, Path]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.closure.carry", description=__doc__)
     parser.add_argument("revision", help="before the change")
-    parser.add_argument("--runs", nargs="+", type=Path, required=True)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--runs", nargs="+", type=Path)
+    how.add_argument("--added", action="store_true", help="launchers were only added")
     parser.add_argument(
         "--compared", nargs=2, default=[], metavar=("BEFORE", "AFTER"), help="the revisions of the runs, if not these"
     )
@@ -107,8 +127,11 @@ def main(argv: list[str] | None = None) -> int:
         old, new, *shown, own = (Closures(Package(package)) for package in packages)
     if new.whole() != own.whole():
         parser.error("the kernels differ from HEAD; commit them first")
-    runs = [json.loads(file.read_text()) for file in a.runs]
-    made = step(old, new, runs, renamed, (shown[0], shown[1]) if shown else None)
+    if a.added:
+        made = grown(old, new)
+    else:
+        runs = [json.loads(file.read_text()) for file in a.runs]
+        made = step(old, new, runs, renamed, (shown[0], shown[1]) if shown else None)
     made["proof"] |= {"before": was, "after": now} | ({"compared": [name for name, _ in sides]} if sides else {})
     record = json.loads(FILE.read_text())
     record["steps"].append(made)

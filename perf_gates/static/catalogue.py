@@ -25,7 +25,7 @@ from .entry import (
     ssd_entry,
 )
 from .kernel_modules import kernel_module
-from .shapes import CONV, DELTA, KDA, SELECTIVE
+from .shapes import CONV, DELTA, KDA, SELECTIVE, SHORTCONV
 
 ROUNDED: dict[str, Any] = {"products": "bf16"}
 
@@ -42,6 +42,8 @@ def entries() -> Iterator[Entry]:
     yield from batches()
     for shape in ("mamba2-2.7b", "qwen3.5-4b"):
         yield from conv(shape)
+    for shape in SHORTCONV:
+        yield from shortconv(shape)
     for shape in SELECTIVE:
         yield from selective(shape)
     yield from trees()
@@ -296,6 +298,35 @@ def conv(shape: str) -> Iterator[Entry]:
     yield entry("conv_tree", "T=13", shape, tree, given, stores="y", quick=quick)
     yield entry("conv_packed", "T=4096", shape, run, given, stores="M y", quick=quick)
     yield entry("conv_commit", "T=6", shape, (M, u), {"advanced": meta(b, dtype=I32)}, stores="M", quick=quick)
+
+
+def shortconv(shape: str) -> Iterator[Entry]:
+    """The short convolution of LFM2: columns in fp32, B | C | x as one projection writes them."""
+    (d, w), b, L = SHORTCONV[shape], 64, 32
+    S, weight, slots = meta(b, d, w - 1, dtype=FP32), meta(d, w), {"slots": meta(b, dtype=I32)}
+
+    def window(*axes: int) -> tuple[torch.Tensor, ...]:
+        return (S, *meta(*axes, 3 * d).chunk(3, dim=-1), weight)
+
+    at = partial(entry, shape=shape, options=slots)
+    yield at("shortconv_scan", "T=1", args=window(b, 1), stores="S y", quick=(90,))
+    yield at("shortconv_scan", "T=6", args=window(b, 6), stores="S y")
+    yield at("shortconv_scan", "T=6 verify", args=window(b, 6), stores="y", options=slots | {"write_state": False})
+    yield at("shortconv_scan", "T=64", args=window(b, 64), stores="S y")
+    places = meta(b, 6, dtype=I32)
+    yield at("shortconv_snapshots", "T=6", args=(*window(b, 6), places), stores="S y", quick=(90,))
+    for t in (13, 63):
+        nodes = meta(b, t, dtype=I32)
+        yield at("shortconv_tree", f"T={t}", args=(*window(b, t), nodes), stores="y", quick=(90,) if t == 13 else ())
+    run = (*window(4096), meta(b + 1, dtype=I32))
+    yield at("shortconv_packed", "T=4096", args=run, stores="S y", quick=(90,))
+    B, _, x = meta(2, b, 6, 3 * d).chunk(3, dim=-1)
+    accepted, states = slots | {"advanced": meta(b, dtype=I32)}, meta(2, b, d, w - 1, dtype=FP32)
+    yield at("shortconv_commit", "T=6", args=(states, B, x), stores="S", options=accepted, quick=(90,))
+    ring = kernel_module("shortconv_ring").Ring(meta(b, L, d, dtype=FP32), meta(b, dtype=I32), meta(b, dtype=I32))
+    first, *rest = window(b, 6)
+    yield at("shortconv_buffered", "T=6 L=32", args=(first, ring, *rest), stores="S ring_u y", quick=(90,))
+    yield at("shortconv_flush", "L=32", args=(S, ring, b), stores="S", quick=(90,))
 
 
 def selective(shape: str) -> Iterator[Entry]:

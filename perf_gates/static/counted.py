@@ -27,6 +27,8 @@ SSD = (2, 18, 16, 2)
 """h, p, n, g; all states together hold six equal parts."""
 DELTA = (1, 2, 32, 32)
 """g, h, k, v."""
+SHORTCONV = (40, 3)
+"""d, w."""
 LINEAR = (64, 48)
 """Inputs and outputs of a layer."""
 CAPACITY = 9
@@ -111,6 +113,34 @@ def delta(module: str, t: int, words: set[str]) -> Case:
     return _case(module, t, words, (h, k, v), (g, h, k, v), tokens, params, entries | cursors, made, bf16(ROWS, t, h, v))
 
 
+def shortconv(module: str, t: int, words: set[str]) -> Case:
+    """The state is w - 1 = HELD columns, as many as a ring holds that is not due: they are all read from it."""
+    d, w = SHORTCONV
+    tokens = {name: bf16(ROWS, t, d) for name in ("B", "C", "x", "out")}
+    params = {"weight": torch.randn(d, w), "bias": torch.randn(d), "slots": torch.arange(ROWS).int()}
+    S = torch.randn(ROWS * (1 + t if "snapshots" in module else 1), d, w - 1)
+    named: dict[str, Any] = tokens | params
+    tensors, left_out, more, sizes = {**named, "S": S}, [*params], dict[str, Any](), (ROWS, t, d, w)
+    if "snapshots" in module:
+        more["places"] = ROWS + torch.arange(ROWS * t).int().view(ROWS, t)
+    if "tree" in module:
+        more["parents"] = ((torch.arange(t) - 1) // 2).int().expand(ROWS, t).contiguous()
+        sizes = (ROWS, ROWS * t, d, w)
+    tensors, left_out, rest = tensors | more, [*left_out, *more], dict[str, Any]()
+    if "verify" in words:
+        more["write_state"] = rest["write_state"] = False
+    if "buffered" in module:
+        held = CAPACITY - t if "due" in words else HELD
+        cursors = {"origin": torch.zeros(ROWS).int(), "held": torch.full((ROWS,), held).int()}
+        u = torch.randn(ROWS, CAPACITY, d)
+        more |= {"ring": kernel("shortconv_ring", "Ring")(u, *cursors.values()), "window": t}
+        tensors, left_out = tensors | {"u": u} | cursors, [*left_out, *cursors]
+        formula = kernel(module, "traffic_bytes")([held] * ROWS, t, d, w, capacity=CAPACITY, window=t)
+    else:
+        formula = kernel(module, "traffic_bytes")(*sizes, **rest)
+    return Case(lambda: kernel(module)(S=S, **named, **more), tensors, "S", tuple(left_out), formula)
+
+
 @dataclass(frozen=True)
 class Family:
     """A recurrence whose kernels are counted."""
@@ -119,7 +149,7 @@ class Family:
     case: Callable[[str, int, set[str]], Case]
 
 
-FAMILIES = Registry("family of counted kernels", Family("ssd", ssd), Family("delta", delta))
+FAMILIES = Registry("family of counted kernels", Family("ssd", ssd), Family("delta", delta), Family("shortconv", shortconv))
 
 
 def _case(

@@ -8,6 +8,8 @@ KDA = {"kimi-linear": (32, 32, 128, 128)}
 """The same, of Kimi Delta Attention (Kimi-Linear-48B-A3B)."""
 CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
+SHORTCONV = {"lfm2-1.2b": (2048, 3)}
+"""d, w: channels, taps of the short convolution; those of LFM2-2.6B are the same."""
 SELECTIVE = {"mamba-2.8b": (5120, 16)}
 """d, n: channels, state."""
 ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}

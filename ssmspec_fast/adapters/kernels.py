@@ -15,7 +15,8 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_fast.adapters import kernel_acceptance, kernel_attention, kernel_kda, kernel_windows
+from ssmspec_fast.adapters.kernel_parts import acceptance, attention, kda, shortconv
+from ssmspec_fast.adapters.kernel_parts import windows as decoding
 from ssmspec_fast.adapters.tensors import POOLS, exact, held, is_pool, mapped, nearest, wide
 from ssmspec_kernels.contract import CONTRACT, of_products
 from ssmspec_kernels.conv.conv_commit import conv_commit
@@ -243,7 +244,7 @@ def adapter(device: str = "cuda") -> Adapter:
             narrow = kernels.packed(partial(scan, products="bf16"), reads)
             run = may(narrow, of_products("bf16", chunked(tokens)))
             prompts.append(Subject(f"{rule}_chunk_scan in bf16", {f"{rule}.scan_packed": run}))
-        by_channel = kernel_kda.by_channel
+        by_channel = kda.by_channel
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
         stepped, solved, walked = (kernels.delta(kernel) for kernel in (delta_scan, delta_chunked, kda_scan))
         subjects += [
@@ -277,9 +278,10 @@ def adapter(device: str = "cuda") -> Adapter:
             }),
             Subject("kda_tree", {"delta.verify_tree": by_channel(may(kernels.delta_tree(kda_tree), windows))}),
             *prompts,
-            *(kernel_attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
-            *kernel_windows.subjects(kernels, contract),
-            *kernel_kda.subjects(kernels, contract),
+            *(attention.subjects(device, DTYPES[io], contract) if state == "fp32" else ()),
+            *decoding.subjects(kernels, contract),
+            *kda.subjects(kernels, contract),
+            *shortconv.subjects(kernels, contract),
         ]  # fmt: skip
-    subjects += kernel_acceptance.subjects(device, CONTRACT)
+    subjects += acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

@@ -133,6 +133,9 @@ class ShortConvLayer(Recurrent):
     def project(self, c: Tensor, gates: Any, operations: Operations) -> ShortConvInputs:
         return ShortConvInputs(*gates.chunk(3, dim=-1))
 
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> ShortConvInputs:
+        return ShortConvInputs(*projected.chunk(3, dim=-1))
+
     def room(self, new: Callable[..., Tensor]) -> ShortConvInputs:
         return ShortConvInputs(*(new(self.config.channels) for _ in range(3)))
 

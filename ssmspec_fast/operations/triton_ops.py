@@ -5,6 +5,7 @@ cache, so that a token's bits would depend on the number of tokens in its window
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -45,6 +46,16 @@ token. Windows of 7 and 13 tokens of Mamba2-2.7B took 2.1 and 2.4 us on an H200 
 and 6.0, not 3.7 and 5.0."""
 ROWS = 128
 """Most rows of one `linear_rows` launch; its sums have the same order for any number of rows."""
+
+
+def of_channels(convolution: Callable[..., Any]) -> Callable[..., Any]:
+    """A convolution of no channels launches nothing: the layer has none in front of its recurrence."""
+
+    @wraps(convolution)
+    def launched(self: Any, M: Tensor, u: Tensor, *args: Any, **given: Any) -> Any:
+        return convolution(self, M, u, *args, **given) if M.shape[1] else u
+
+    return launched
 
 
 class TritonOperations(OneLaunch):
@@ -118,6 +129,7 @@ class TritonOperations(OneLaunch):
             return norm(x, weight, residual=residual, eps=eps)
         return norm(x.reshape(-1, x.shape[-1]), weight, eps=eps).view(x.shape)
 
+    @of_channels
     def conv_window(
         self,
         M: Tensor,
@@ -129,27 +141,27 @@ class TritonOperations(OneLaunch):
         keep: Keep = "final",
         out: Tensor | None = None,
     ) -> Tensor:
-        if not M.shape[1]:
-            return u  # no channels: the layer has no convolution in front of its recurrence
         if keep == "none" and live is None and u.shape[0] <= NARROW and 1 < u.shape[1] <= LONGEST:
             return conv_tree(M, u, None, **filters(taps), slots=slots, out=out)
         return conv_window(M, u, **filters(taps), slots=slots, live=live, keep=keep, out=out)
 
+    @of_channels
     def conv_packed(
         self, M: Tensor, u: Tensor, taps: Taps, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
     ) -> Tensor:
-        return u if not M.shape[1] else conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
+        return conv_packed(M, u[0], bounds, **filters(taps), slots=slots, fresh=fresh)[None]
 
+    @of_channels
     def conv_tree(
         self, M: Tensor, u: Tensor, taps: Taps, parents: Tensor, *, slots: Tensor, out: Tensor | None = None
     ) -> Tensor:
-        return u if not M.shape[1] else conv_tree(M, u, parents, **filters(taps), slots=slots, out=out)
+        return conv_tree(M, u, parents, **filters(taps), slots=slots, out=out)
 
+    @of_channels
     def conv_commit(
         self, M: Tensor, u: Tensor, *, advanced: Tensor | None = None, path: Tensor | None = None, slots: Tensor
     ) -> None:
-        if M.shape[1]:
-            conv_commit(M, u, advanced=advanced, path=path, slots=slots)
+        conv_commit(M, u, advanced=advanced, path=path, slots=slots)
 
     def attention(
         self,

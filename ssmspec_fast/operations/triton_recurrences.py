@@ -26,6 +26,14 @@ from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
 from ssmspec_kernels.kda.kda_tree import kda_tree
 from ssmspec_kernels.selective.selective_scan import selective_scan
 from ssmspec_kernels.selective.selective_tree import selective_tree
+from ssmspec_kernels.shortconv.shortconv_buffered import shortconv_buffered
+from ssmspec_kernels.shortconv.shortconv_commit import shortconv_commit
+from ssmspec_kernels.shortconv.shortconv_flush import shortconv_flush
+from ssmspec_kernels.shortconv.shortconv_packed import shortconv_packed
+from ssmspec_kernels.shortconv.shortconv_ring import Ring as ShortConvRing
+from ssmspec_kernels.shortconv.shortconv_scan import shortconv_scan
+from ssmspec_kernels.shortconv.shortconv_snapshots import shortconv_snapshots
+from ssmspec_kernels.shortconv.shortconv_tree import shortconv_tree
 from ssmspec_kernels.ssd.ring.ssd_buffered import ssd_buffered
 from ssmspec_kernels.ssd.ring.ssd_flush import ssd_flush
 from ssmspec_kernels.ssd.ring.ssd_ring import Ring as SSDRing
@@ -313,6 +321,63 @@ class Selective(Launched):
         if self.bitwise:
             return super().tree(S, inputs, params, parents, ancestors, slots=slots)
         return selective_tree(S, *leading(inputs, params), parents, **named(inputs, params), slots=slots)
+
+
+class ShortConv(Launched):
+    """LFM2's short convolution; a token has the same bits in every kernel, so that bitwise mode needs no others."""
+
+    def walk(self, S: Tensor, inputs: Any, params: Any, slots: Tensor, live: Tensor | None, write_state: bool) -> Tensor:
+        return shortconv_scan(
+            S, *tokens(inputs), params.weight, bias=params.bias, slots=slots, live=live, write_state=write_state
+        )
+
+    def snapshots(
+        self, S: Tensor, inputs: Any, params: Any, places: Tensor, *, slots: Tensor, live: Tensor | None = None
+    ) -> Tensor:
+        return shortconv_snapshots(S, *tokens(inputs), params.weight, places, bias=params.bias, slots=slots, live=live)
+
+    def packed(
+        self, S: Tensor, inputs: Any, params: Any, bounds: Tensor, *, slots: Tensor, fresh: Tensor | None = None
+    ) -> Tensor:
+        run = tokens(each(inputs, first))
+        return shortconv_packed(S, *run, params.weight, bounds, bias=params.bias, slots=slots, fresh=fresh)[None]
+
+    def tree(self, S: Tensor, inputs: Any, params: Any, parents: Tensor, ancestors: Tensor, *, slots: Tensor) -> Tensor:
+        return shortconv_tree(S, *tokens(inputs), params.weight, parents, bias=params.bias, slots=slots)
+
+    def commit(
+        self,
+        S: Tensor,
+        inputs: Any,
+        params: Any,
+        *,
+        slots: Tensor,
+        rows: Tensor | None = None,
+        advanced: Tensor | None = None,
+        path: Tensor | None = None,
+    ) -> None:
+        """Enters the accepted products of a window into the columns of all layers; everything has a leading axis of layers.
+        C and the parameters are not read."""
+        shortconv_commit(S, inputs.B, inputs.x, advanced=advanced, path=path, rows=rows, slots=slots)
+
+    def new_ring(self, room: Any, origin: Tensor, held: Tensor) -> ShortConvRing:
+        """A token's product is stored in fp32, in which that of two bf16 numbers is exact."""
+        return ShortConvRing(room.x.float(), origin, held)
+
+    def buffered(
+        self, S: Tensor, ring: ShortConvRing, inputs: Any, params: Any, *, window: int, slots: Tensor, lengths: Tensor | None
+    ) -> Tensor:
+        """A window after the ring's history, and the flush of the rows that are due."""
+        given: dict[str, Any] = {"window": window, "slots": slots, "lengths": lengths}
+        return shortconv_buffered(S, ring, *tokens(inputs), params.weight, bias=params.bias, **given)
+
+    def flush(self, S: Tensor, ring: ShortConvRing, params: Any, *, slots: Tensor) -> None:
+        shortconv_flush(S, ring, len(slots), slots=slots)
+
+
+def tokens(inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Positional arguments of the launchers of the short convolution: B, C, x."""
+    return inputs.B, inputs.C, inputs.x
 
 
 def leading(inputs: Any, params: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

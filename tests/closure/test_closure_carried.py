@@ -65,9 +65,7 @@ def test_the_kernels_are_those_that_were_measured_by_a_chain_of_proofs() -> None
     measured = first["codes"][0]["old"]
     assert carried.same(measured, kernels().whole())
     assert not carried.same(measured, "0" * 16)
-    assert [step["proof"]["kind"] for step in carried.record()["steps"][1:]] == ["same code"] * (
-        len(carried.record()["steps"]) - 1
-    )
+    assert {step["proof"]["kind"] for step in carried.record()["steps"][1:]} == {"same code", "added"}
 
 
 def test_results_of_code_that_is_proven_the_same_hold_and_others_do_not() -> None:
@@ -152,11 +150,29 @@ def test_a_step_carries_what_changed_from_runs_of_these_kernels(tmp_path: Path, 
         carry.step(after, before, runs, {})
 
 
+ADDED = ("deep/launchers.py", "def other(", "def added(S):\n    return other(S)\n\n\ndef other(")
+
+
+def test_launchers_that_were_only_added_carry_the_whole_and_nothing_else(tmp_path: Path) -> None:
+    change = ("deep/launchers.py", '"no count"', '"count"')
+    packages = {"was": (), "more": (ADDED,), "now": (change, ADDED)}
+    was, more, now = (Closures(Package(written(tmp_path / name, *edits), {})) for name, edits in packages.items())
+    made = carry.grown(was, more)
+    assert [(code["old"], code["new"]) for code in made["codes"]] == [(was.whole(), more.whole())]
+    made["proof"] |= {"before": "a" * 40, "after": "b" * 40}
+    assert list(carried.faults({"steps": [made]})) == []
+    made["codes"].append({"of": ["scan"], "old": "c" * 16, "new": "d" * 16})
+    assert any("more than the whole" in fault for fault in carried.faults({"steps": [made]}))
+    for before, after, why in ((was, now, "gone or changed"), (more, was, "added: gone"), (was, was, "nothing to carry")):
+        with pytest.raises(ValueError, match=why):
+            carry.grown(before, after)
+
+
 def test_runs_of_two_packages_carry_launchers_to_which_others_were_added_and_no_launcher_that_changed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = ("deep/launchers.py", '"no count"', '"count"')
-    added = ("deep/launchers.py", "def other(", "def added(S):\n    return other(S)\n\n\ndef other(")
+    added = ADDED
     more = ("deep/launchers.py", "WIDTH=STAGES", "WIDTH=1 + STAGES")
     packages = {
         "was": (),

@@ -111,7 +111,7 @@ def settled(name: str, device: str, nodes: int, method: str) -> dict[str, Any]:
         came, right = decoder.snapshot(slot, sequences), other.snapshot(0, sequences)
         assert came.length == right.length == len(tokens) - 1
         pairs = [pair for a, b in zip(came.layers, right.layers, strict=True) for pair in zip(a, b, strict=True)]
-        worst = max(worst, *(float((a - b).abs().max() / b.abs().max()) for a, b in pairs))
+        worst = max(worst, *(float((a - b).abs().max() / b.abs().max()) for a, b in pairs if a.numel()))
     return {"name": name, "method": method, "settled": worst}
 
 

@@ -19,10 +19,11 @@ RELATIVE = 1e-4
 
 
 RUNS = (
-    ("--methods=", "mamba2", "qwen3_5", "kimi_linear"),
+    ("--methods=", "mamba2", "qwen3_5", "kimi_linear", "lfm2"),
     ("--methods=tree", "--budget=3", "llama"),
     ("--settled", "--methods=activation replay,replay buffer of two windows", "mamba2"),
     ("--settled", "--methods=activation replay,tree", "kimi_linear"),
+    ("--settled", "--methods=snapshots,joint,activation replay,tree,replay buffer of two windows", "lfm2"),
     ("--methods=", "--plant=D", "mamba"),
     ("--settled", "--methods=joint", "--plant=gates", "kimi_linear"),
 )
@@ -42,7 +43,7 @@ def found() -> dict[str, Any]:
     return {f"{line['name']}, {line.get('method', 'logits')}": line for line in lines}
 
 
-@pytest.mark.parametrize("name", ["mamba2", "qwen3_5", "kimi_linear"])
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_5", "kimi_linear", "lfm2"])
 def test_logits_over_the_kernels_equal_those_of_float64(found: dict[str, Any], name: str) -> None:
     fast, bitwise = found[f"{name}, logits"]["float64"]
     assert fast <= RELATIVE
@@ -62,6 +63,12 @@ def test_states_behind_fused_windows_are_those_of_plain_decoding(found: dict[str
 @pytest.mark.parametrize("method", ["activation replay", "tree"])
 def test_states_that_one_launch_commits_are_those_of_plain_decoding(found: dict[str, Any], method: str) -> None:
     assert found[f"kimi_linear, {method}"]["settled"] <= RELATIVE
+
+
+@pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "tree", "replay buffer of two windows"])
+def test_products_that_a_short_convolution_keeps_are_those_of_plain_decoding(found: dict[str, Any], method: str) -> None:
+    """Its layers have a convolution of no channels in front, which launches nothing."""
+    assert found[f"lfm2, {method}"]["settled"] <= RELATIVE
 
 
 def test_planted_gates_of_another_token_are_caught(found: dict[str, Any]) -> None:

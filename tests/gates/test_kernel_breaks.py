@@ -175,6 +175,7 @@ def test_a_survivor_that_leaves_the_machine_code_is_no_break() -> None:
     assert "| x is 1 |" in made
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("new", "counted"),
     [

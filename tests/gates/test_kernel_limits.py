@@ -86,6 +86,7 @@ def test_functions_for_the_device_are_short_and_take_few_arguments() -> None:
     assert [f"{name} is within the limits; take it off {PENDING.name}" for name in waiting if name not in found] == []
 
 
+@pytest.mark.compiler
 def test_tuples_that_kernels_are_given_are_small() -> None:
     entries = [entry for entry in catalogue.entries() if H200 in entry.on]
     launches = [(entry.name, launch) for entry in entries for launch in compiled.launches_on(entry, H200)]

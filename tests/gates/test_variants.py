@@ -128,6 +128,7 @@ def test_the_device_is_asked_again_behind_a_rehearsal() -> None:
     assert torch.cuda.get_device_capability is asked
 
 
+@pytest.mark.compiler
 def test_what_is_compiled_for_an_architecture_is_what_its_launcher_chooses_there() -> None:
     """A window of the delta rule is held to 128 registers on sm_90 alone; launches overlap from sm_90 on."""
     entry = next(e for e in catalogue.entries() if e.name == "delta_scan T=6 verify qwen3.5-4b")
@@ -145,6 +146,7 @@ def test_every_timed_variant_is_compiled_and_a_planted_one_is_not(timed: dict[Va
     assert {name for name, _ in rows} <= compiled.budgets()[1].keys()
 
 
+@pytest.mark.compiler
 def test_a_launch_knows_the_launcher_that_was_called() -> None:
     """The outermost module of the package, not that of the kernel."""
     (pair, *_) = (e for e in catalogue.entries() if e.name == "ssd_tree_scan B=64 T=63 mamba2-2.7b")

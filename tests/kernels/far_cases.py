@@ -15,6 +15,16 @@ from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delt
 from ssmspec_kernels.kda import kda_snapshots
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.shortconv import (
+    shortconv_buffered,
+    shortconv_commit,
+    shortconv_flush,
+    shortconv_packed,
+    shortconv_ring,
+    shortconv_scan,
+    shortconv_snapshots,
+    shortconv_tree,
+)
 from ssmspec_kernels.ssd import ssd_chunk_scan
 from ssmspec_kernels.ssd.ring import ssd_buffered_step, ssd_flush
 from ssmspec_kernels.tokens import accept_greedy, accept_sampled, commit_tokens, ngram_drafts
@@ -117,6 +127,29 @@ def conv(t: int = 3, **changes: Any) -> Arguments:
     return {"u": made.u, "weight": made.weight, **made.settings} | pool | changes
 
 
+def short(t: int = 3) -> Arguments:
+    """The short convolution: a pool that the rows fill."""
+    tokens = {name: numbered(3, t, 5, dtype=torch.bfloat16).roll(i, 1) / 97 for i, name in enumerate(("B", "C", "x", "out"))}
+    return tokens | {"S": numbered(3, 5, 3), "weight": numbered(5, 4), "bias": numbered(5), "slots": slots()}
+
+
+def short_ring(held: int = 2) -> Arguments:
+    """A ring of eight is due if it holds three."""
+    cursors = torch.tensor([5, 0, 7], dtype=torch.int32), torch.full((3,), held, dtype=torch.int32)
+    return short() | {"ring": shortconv_ring.Ring(numbered(3, 8, 5), *cursors)}
+
+
+def short_flush() -> Arguments:
+    given = short_ring()
+    return {name: given[name] for name in ("S", "ring", "slots")} | {"rows": 3}
+
+
+def short_commit() -> Arguments:
+    given, layers = short(), {name: numbered(3, 3, 3, 5, dtype=torch.bfloat16) / 97 for name in "Bx"}
+    rows = torch.tensor([2, 0, 1])
+    return layers | {"S": numbered(3, 3, 5, 3), "slots": given["slots"], "rows": rows, "path": torch.tensor(PATHS)}
+
+
 def selective() -> Arguments:
     made = selective_cases.case(selective_cases.Options(b=3, t=3, d=3, n=3, padding=False))
     pool = {"S": numbered(3, 3, 3) / 97, "slots": slots()}
@@ -216,6 +249,18 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "delta, marked, in two launches": (delta_chunked, lambda: delta() | {"live": MARKS, "two_launches": True}),
     "delta, marked, in registers": (delta_scan, lambda: delta() | {"live": MARKS}),
     "delta snapshots": (delta_snapshots, snapshots),
+    "short convolution": (shortconv_scan, lambda: short() | {"live": MARKS}),
+    "short convolution, looped": (shortconv_scan, lambda: short(33)),
+    "short convolution, snapshots": (
+        shortconv_snapshots,
+        lambda: short() | {"S": numbered(12, 5, 3), "places": 3 + torch.arange(9).view(3, 3)},
+    ),
+    "short convolution, tree": (shortconv_tree, lambda: short() | {"parents": torch.tensor(PARENTS)}),
+    "short convolution, packed": (shortconv_packed, lambda: packed(short(), "B", "C", "x", "out")),
+    "short convolution, commit": (shortconv_commit, short_commit),
+    "short convolution, ring": (shortconv_buffered, short_ring),
+    "short convolution, due": (shortconv_buffered, lambda: short_ring(3)),
+    "short convolution, flush": (shortconv_flush, short_flush),
     "delta by channel, snapshots": (kda_snapshots, lambda: snapshots(g=-numbered(3, 3, 3, 4) / 97)),
     "delta, due": (delta_buffered, lambda: delta_ring(3, 7)),
     "delta, open": (delta_buffered, lambda: delta_ring(3, 9)),

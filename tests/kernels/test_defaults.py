@@ -14,6 +14,13 @@ from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delt
 from ssmspec_kernels.kda import kda_commit, kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.shortconv import (
+    shortconv_buffered,
+    shortconv_packed,
+    shortconv_scan,
+    shortconv_snapshots,
+    shortconv_tree,
+)
 from ssmspec_kernels.ssd import (
     ssd_chunk_scan,
     ssd_commit,
@@ -31,6 +38,7 @@ from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams
 from ssmspec_ref.layers.norm import GatedNorm, Norm
 from ssmspec_ref.selective import SelectiveParams
+from ssmspec_ref.shortconv import ShortConvParams
 from ssmspec_ref.ssd import SSDParams
 from tests.kernels.mutants import mutated
 
@@ -44,6 +52,7 @@ RECORDS: dict[type, tuple[ModuleType, ...]] = {
     GatedNorm: (gated_norm,),
     Norm: (linear_added, linear_rows, norm),
     SelectiveParams: (selective_scan, selective_tree),
+    ShortConvParams: (shortconv_buffered, shortconv_packed, shortconv_scan, shortconv_snapshots, shortconv_tree),
     SSDParams: (
         ssd_buffered, ssd_buffered_step, ssd_chunk_scan, ssd_commit, ssd_gated, ssd_gated_window, ssd_replay_scan, ssd_scan,
         ssd_snapshots, ssd_tree_scan, ssd_window,

@@ -16,10 +16,18 @@ from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
 from ssmspec_kernels.kda import kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
+from ssmspec_kernels.shortconv import (
+    shortconv_buffered,
+    shortconv_packed,
+    shortconv_ring,
+    shortconv_scan,
+    shortconv_snapshots,
+    shortconv_tree,
+)
 from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
-from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, ssd_cases, ssd_rings
+from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, shortconv_cases, ssd_cases, ssd_rings
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import blank, draw, strided
 
@@ -60,6 +68,16 @@ def delta_ring(t: int = T) -> Arguments:
 def selective() -> Arguments:
     made = selective_cases.case(selective_cases.Options(b=B, t=T, d=3, n=2, padding=False))
     return made.tensors | made.settings
+
+
+def short() -> Arguments:
+    return shortconv_cases.case(shortconv_cases.Options(b=B, t=T, d=5, padding=False, io="bf16")).tensors
+
+
+def short_ring() -> Arguments:
+    given = short()
+    cursors = torch.zeros(len(given["S"]), dtype=torch.int32)
+    return given | {"ring": shortconv_ring.Ring(torch.zeros(len(given["S"]), 7, 5), cursors, cursors.clone())}
 
 
 def ssd_options(t: int) -> ssd_cases.Options:
@@ -143,6 +161,11 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (norm, lambda: rows("x")),
     (selective_scan, selective),
     (selective_tree, lambda: selective() | {"parents": chains()}),
+    (shortconv_buffered, short_ring),
+    (shortconv_packed, lambda: run(short(), "B", "C", "x", "out")),
+    (shortconv_scan, short),
+    (shortconv_snapshots, lambda: short() | PLACES),
+    (shortconv_tree, lambda: short() | {"parents": chains()}),
     (ssd_buffered, ssd_ring),
     (ssd_buffered_step, lambda: ssd_ring(1)),
     (ssd_chunk_scan, lambda: run(ssd(), *ssd_cases.TOKENS, "z", "out")),

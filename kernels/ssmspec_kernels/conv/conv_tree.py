@@ -99,7 +99,7 @@ def conv_tree(
         raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")
     y = torch.empty_like(u) if out is None else out
     block_t, longest = triton.next_power_of_2(t), axes.get("l", 1)
-    block, warps = _tile(b, c, block_t, w)
+    block, warps = tile(b, c, block_t, w)
     block, warps = block_c or block, num_warps or warps
     _conv_tree_kernel[(triton.cdiv(c, block), b)](
         M, u, parents, weight, bias, slots, previous, advanced, path, y,
@@ -112,7 +112,7 @@ def conv_tree(
     return y
 
 
-def _tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
+def tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
     """Channels and warps of a program, chosen by the size of the tree on an H200 for one row to 32: few rows need more, and
     smaller, programs.
     """

@@ -12,7 +12,7 @@ from ssmspec_kernels.kda.kda_tree import kda_tree
 from ssmspec_ref.contract import Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .kernel_windows import Decoding, Snapshots, rules
+from .windows import Decoding, Snapshots, rules
 
 
 class Committed(Decoding):

@@ -144,7 +144,7 @@ class Snapshots(Decoding):
 class Buffered(Decoding):
     """A checkpoint and a ring; windows of up to LONGEST tokens."""
 
-    capacity = CAPACITY
+    capacity, longest = CAPACITY, LONGEST
     ring: Any = None
 
     def verify(self, window: Any, parents: Array | None = None) -> Array:
@@ -152,11 +152,11 @@ class Buffered(Decoding):
         return self.decode(window)
 
     def decode(self, window: Any) -> Array:
-        return self.run(self.rule.buffered, window, self.ring, window=LONGEST)
+        return self.run(self.rule.buffered, window, self.ring, window=self.longest)
 
     def commit(self, advanced: Array, path: Array) -> None:
         cursors = self.ring.origin, self.ring.held
-        commit_window(*cursors, self.index(advanced), capacity=self.capacity, window=LONGEST, slots=self.slots)
+        commit_window(*cursors, self.index(advanced), capacity=self.capacity, window=self.longest, slots=self.slots)
 
     def poison(self) -> None:
         """NaN in the unused entries of the rings too."""

@@ -1,0 +1,108 @@
+"""What the kernels of the short convolution share: a state as a tuple of w - 1 columns of channels, in registers.
+
+    ext = [S | u_0 .. u_{T-1}]                     the columns of the state, then the products u = B x       (1)
+    S'  = ext[advanced : advanced + w - 1]         the state after `advanced` of the products                (2)
+    y   = C (bias + sum_w weight_w M_w)            the output of w columns M, oldest first                   (3)
+
+Along a path of a tree, u_i of (1) is the product of node path[i], and `advanced` counts the path's nodes. Everything is
+computed in fp32: a product of two bf16 numbers is exact there, and is rounded where it is stored.
+Source: `ssmspec_ref.shortconv`; arXiv:2511.23404 (LFM2).
+"""
+
+from collections.abc import Iterable, Mapping
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ssmspec_ref.errors import ShapeMismatch
+
+from ..conv.conv_taps import check_width, filtered
+from ..launch import FLOATS, INDICES, Argument, check_pool, sizes
+
+
+def check_window(
+    S: Tensor,
+    B: Tensor,
+    C: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    slots: Tensor | None,
+    more: Iterable[Argument],
+    *,
+    packed: bool = False,
+) -> dict[str, int]:
+    """The sizes of the axes of a window (b, t, d), or of a packed run (t, d), which has no rows.
+
+    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    """
+    tokens = "t d" if packed else "b t d"
+    axes = sizes(
+        [
+            ("S", S, "s d q", FLOATS),
+            ("B", B, tokens, FLOATS),
+            ("C", C, tokens, FLOATS),
+            ("x", x, tokens, FLOATS),
+            ("weight", weight, "d w", FLOATS),
+            ("bias", bias, "d", FLOATS),
+            ("slots", slots, "b", INDICES),
+            *more,
+        ]
+    )
+    check_taps(axes)
+    if not packed:
+        check_pool(axes["s"], axes["b"], slots)
+    return axes
+
+
+def check_taps(axes: Mapping[str, int]) -> None:
+    """Raises: ParameterError unless there are 2 to 8 taps; ShapeMismatch unless the state has a column fewer."""
+    check_width(axes["w"])
+    if axes["q"] != axes["w"] - 1:
+        raise ShapeMismatch(
+            f"the state has {axes['q']} columns, but a convolution of {axes['w']} taps keeps {axes['w'] - 1}; give the last "
+            "w - 1 products B x, oldest first"
+        )
+
+
+@triton.jit
+def load_product(B, x, there):
+    """u of (1) at some channels; 0 where nothing is there."""
+    B_t = tl.load(B, mask=there, other=0.0).to(tl.float32)
+    return B_t * tl.load(x, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def load_advanced(
+    S, B, x, path, first, tokens, held, d, inside, stride_S_d, stride_B_t, stride_x_t, stride_path_l, KEPT: tl.constexpr
+):  # fmt: skip
+    """Columns first .. first + w - 2 of (1); a state that is not `held` counts as zeros, and so does a node outside."""
+    window = ()
+    for k in tl.static_range(KEPT):
+        i = first + k
+        node = i - KEPT
+        if path is not None:
+            node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
+        old = tl.load(S + d * stride_S_d + i, mask=inside & held & (i < KEPT), other=0.0).to(tl.float32)
+        there = inside & (node >= 0) & (node < tokens)
+        new = load_product(B + node * stride_B_t + d, x + node * stride_x_t + d, there)
+        window += (tl.where(i < KEPT, old, new),)  # type: ignore[assignment]
+    return window
+
+
+@triton.jit
+def read_token(window, B, C, x, real, inside, taps, shift, W: tl.constexpr, NO_OPS: tl.constexpr):
+    """The output of a token (3), its product, and the columns after it; a no-op leaves the columns, and its output is 0."""
+    there = inside & real
+    u_t = load_product(B, x, there)
+    C_t = tl.load(C, mask=there, other=0.0).to(tl.float32)
+    columns = window
+    columns += (u_t,)
+    y_t = C_t * filtered(columns, taps, shift, W, False)
+    if NO_OPS:
+        after = ()
+        for k in tl.static_range(W - 1):
+            after += (tl.where(real, columns[k + 1], columns[k]),)  # type: ignore[assignment]
+        return tl.where(real, y_t, 0.0), u_t, after
+    return y_t, u_t, columns[1:]
