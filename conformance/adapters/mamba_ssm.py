@@ -1,4 +1,5 @@
-"""mamba-ssm: its Triton kernels of Mamba-2, `selective_state_update` for one token and `mamba_chunk_scan_combined` for many.
+"""mamba-ssm: its Triton kernels of Mamba-2, `selective_state_update` for one token and `mamba_chunk_scan_combined` for many,
+and those of Mamba-3 (`siso`).
 
 The step writes the state in place, by slot if indices are given; a negative slot is padding. It has no dt limits, and
 computes softplus as log(e^x + 1). dt, A, D and the bias are passed per channel, expanded with strides of 0, as in its own
@@ -13,6 +14,7 @@ from ssmspec_ref.shapes import Array
 
 from .peer_kernels.formats import formats, named
 from .peer_kernels.pools import Pool, by_head
+from .peer_kernels.siso import Siso
 from .peer_kernels.sources import Tensors, bare, module, placed, version_of
 
 STEP = NumericContract(softplus="log")
@@ -20,8 +22,17 @@ CHUNK = 16
 SCAN = replace(STEP, order="chunked", chunk=CHUNK, dot="tf32")
 """It leaves the precision of float32 matrix products to Triton, whose default is tf32; tensor cores truncate operands."""
 NO_LIMIT = Limits({"dt_limit": ("off",)}, reason="selective_state_update has no dt_limit")
+MAMBA3 = {"bf16 products": NumericContract(dot="bf16", function_ulp=4.5), "alone": NumericContract(function_ulp=4.5)}
+"""The step reads its outputs by a product of bf16 operands, whatever the inputs are; cos.approx has an error of 2^-20.9."""
+SISO = Limits(
+    {"pairs": ("neighbours",), "maps": ("off",)},
+    {"r": (1, 1), "n": (16, 16), "p": (16, 16), "f": (4, 4)},
+    reason="rank 1, pairs of neighbours; states and channels that are a power of two, and an even number of angles",
+)
+TURNS = Limits(sizes={"r": (4, 4), "n": (16, 16), "f": (4, 4)}, reason="ranks and states that are a power of two")
 ABSENT = {
-    "": "only mamba-ssm's Triton kernels of Mamba-2 are tested",
+    "": "only mamba-ssm's Triton kernels of Mamba-2 and Mamba-3 are tested",
+    "mamba3": "no mask, no tree, no window with accepted tokens; MIMO is TileLang and CuTe, which no interpreter runs",
     "ssd": "no window with accepted tokens, and no tree",
     "ssd.scan_masked": "no mask of tokens",
 }
@@ -59,6 +70,18 @@ class Kernels:
         return self.tensor.back(y, S_next)
 
 
+def siso_subjects(siso: Siso, one: NumericContract) -> tuple[Subject, ...]:
+    """The kernels of Mamba-3: the step, the scan, and the rotation of a step with the rest of it in float64."""
+    step, alone = (replace(contract, exp=one.exp, softplus="log1p") for contract in MAMBA3.values())
+    many = replace(SCAN, exp="ex2", softplus="log1p", function_ulp=4.5, truncates=one.exp == "ex2", io="bf16", dot="bf16")
+    return (
+        Subject("mamba3_siso_step", {"mamba3.step": Capability(siso.step, replace(step, exp="ex2"), SISO)}, ABSENT),
+        Subject("mamba3_siso_combined", {"mamba3.scan": Capability(siso.scan, many, SISO)}, ABSENT),
+        Subject("mamba3_siso_combined, angles in fp32", {"mamba3.scan": Capability(siso.scan_repaired, many, SISO)}, ABSENT),
+        Subject("rotary_qk_inference", {"mamba3.step": Capability(siso.rotary, alone, TURNS)}, ABSENT),
+    )
+
+
 def adapter(device: str = "cpu") -> Adapter:
     """The adapter of the installed mamba-ssm. Raises: ImportError, Unsupported."""
     placed(device)
@@ -73,6 +96,8 @@ def adapter(device: str = "cpu") -> Adapter:
         )
         for contract in formats(one)
     )
+    siso = Siso(device)
+    turned = siso_subjects(siso, one)
     combined = Subject("mamba_chunk_scan_combined", {"ssd.scan": Capability(kernels.scan, many)}, ABSENT)
     homepage = "https://github.com/state-spaces/mamba/issues"
-    return Adapter("mamba_ssm", version_of("mamba-ssm"), (*steps, combined), homepage)
+    return Adapter("mamba_ssm", version_of("mamba-ssm"), (*steps, combined, *turned), homepage)

@@ -1,4 +1,4 @@
-"""Tests that need the compiler run in a process of their own where this one has Triton's interpreter."""
+"""Tests that need the compiler run in another process where this one has Triton's interpreter."""
 
 import os
 import subprocess

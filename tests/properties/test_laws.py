@@ -40,12 +40,13 @@ def test_a_law_holds_for_the_reference(law: Law) -> None:
 @pytest.mark.parametrize("name", ["ssmspec_fast", "ssmspec_fast.adapters.kernels:adapter"])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 def test_a_law_holds_for_the_engine_and_its_kernels(law: Law, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row by row bits are promised in fp32, the format of the bitwise mode."""
+    """Row by row bits are promised in fp32, the format of the bitwise mode; on PyTorch's operations by that mode alone."""
     monkeypatch.setattr(kernel_adapter, "INTERPRETED", (("fp32", "fp32"),))
     subjects = [
         (kind, s)
         for kind, s in with_scans(name)
         if law.takes(kind, s) and s.capabilities[f"{kind}.scan"].contract.io == "fp32"
+        if name != "ssmspec_fast" or law.name != "batch_permutation" or "rows" in s.capabilities[f"{kind}.scan"].bitwise
     ]
     assert {kind for kind, _ in subjects} == set(law.kinds) - (NO_KERNELS if name.endswith("kernels:adapter") else set())
     for number, (kind, subject) in enumerate(subjects):

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "conformance/faults": "a planted fault is one of one kind",
     "conformance/adapters/reference_parts/ranks.py": "the parts of a convolution's channels, beside those that the suite has",
     "conformance/adapters/torch_fp32.py": "the rewriting in torch, kind by kind",
+    "conformance/adapters/mamba_ssm.py": "what mamba-ssm has",
     "conformance/adapters/flashinfer.py": "what FlashInfer has",
     "conformance/adapters/peer_kernels": "what the kernels of vLLM and SGLang have",
     "conformance/adapters/sglang.py": "what SGLang has",

@@ -34,7 +34,22 @@ def exp_at(x: float, device: str) -> float:
     return float(came)
 
 
-FUNCTIONS = {"exp": exp, "exp2": exp2}
+@triton.jit
+def cos(x):  # type: ignore[no-untyped-def]
+    return tl.cos(x)
+
+
+@triton.jit
+def sin(x):  # type: ignore[no-untyped-def]
+    return tl.sin(x)
+
+
+@triton.jit
+def tanh(x):  # type: ignore[no-untyped-def]
+    return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+
+
+FUNCTIONS = {"exp": exp, "exp2": exp2, "cos_approx": cos, "sin_approx": sin, "tanh_approx": tanh}
 
 
 def bind(home: str, *names: str) -> None:

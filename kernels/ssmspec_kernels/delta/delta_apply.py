@@ -17,6 +17,7 @@ and the next. So a tile (16 WARPS, PART) is loaded with
     row 16 w + 8 e + r  holds channel v = 16 w + 2 r + e,   column y holds channel k = y                     (5)
 
 as pairs (8 bytes per lane). Values and outputs have the same rows. Queries and keys are read once for the tiles of a run.
+Layout: S (s, h, k, v), as in `delta_scan`.
 Bound by the bytes of the state. A program of one warp was slower, because it reads half lines of memory; see
 docs/explanation/tuning.md.
 """

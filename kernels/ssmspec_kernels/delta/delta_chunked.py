@@ -65,8 +65,8 @@ def delta_chunked(
 ) -> Tensor:
     """Advances the states S[slots] by a window of tokens, in place, and returns the outputs (b, t, h, v): (1) to (6).
 
-    The arguments are those of `delta_scan`; q, k and v have one type. `two_launches`: whether (1) to (3) have a launch of
-    their own (None: if that is faster, as measured); `solved` is the buffer between the two (None: a new one).
+    The arguments are those of `delta_scan`; q, k and v have one type. `two_launches`: whether (1) to (3) are launched before
+    the rest (None: if that is faster, as measured); `solved` is the buffer between the two (None: a new one).
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 tokens, or two launches for unsupported arguments),
     before anything is written.

@@ -10,8 +10,8 @@ With G the sum of g over the tokens that a token sees, and r and `scores` of `de
 A token of a chain sees all before it, a node of a tree its ancestors; (4) is used for chains only.
 
 None of it depends on the state, so it is computed while no state is held in registers: the second launch has products only.
-(1) (2) are operands of those, and are stored as their three bf16 parts (`dots`): `parts` (b, h, n) has the rows of PM and
-then those of M, three times. `factors` (b, h, n) has (3) and (4) in fp32.
+Layout: (1) (2) are operands of those, and are stored as their three bf16 parts (`dots`): `parts` (b, h, n) has the rows of
+PM and then those of M, three times. `factors` (b, h, n) has (3) and (4) in fp32.
 
 |k|^2 and |q|^2 are diagonals of products, whose sums are those of the scores. A program is one warp and owns one head of one
 row, or two with up to 8 tokens: a row of its matrices is a token of one of them, and the blocks between the two are 0. Bound

@@ -10,8 +10,8 @@ equation 2): this needs no launch in between, and no program waits for a whole r
 `norm`, once for each element; x itself may consist of such rows. fp16 is refused, because v could overflow; bf16 and fp32
 have the range for r'.
 
-(4) is a pairwise sum, in the same order for every tile, so that a row has the same bits alone and in any batch. Kernel and
-bound are those of `linear_rows`: r is loaded before the weights.
+(4) is a pairwise sum, in the same order for every tile, so that a row has the same bits alone and in any batch. The kernel is
+that of `linear_rows`: r is loaded before the weights. Bound by the bytes of the weights.
 Layout: x (m, k), W (o, k), r and v (m, o), sums (m, ceil(o / 16)) in fp32.
 """
 

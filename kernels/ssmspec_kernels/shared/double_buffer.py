@@ -5,7 +5,7 @@ stores the next window, programs of other heads may still read the last window's
 
     half' = 1 - half        for the rows that have a window                     (1)
 
-The cursor `half` (s) is updated once for all layers that share it, after them. Bound by the launch.
+The cursor `half` (s) is updated once for all layers that share it, after them. Layout: half (s). Bound by the launch.
 """
 
 import triton

@@ -9,7 +9,8 @@ v and squares are the RMS norm of g over all heads, gate first, up to a factor f
 applies to its sums (`linear_rows`, equation 2): this needs no launch in between, and no program waits for all heads. y is
 not rounded before it is gated, one rounding less than in `gated_norm`. fp16 is refused, because v could overflow.
 
-Layout and bound are those of `ssd_scan`, whose kernel this is; its tiles are larger, so that there are fewer parts of (4).
+The kernel is that of `ssd_scan`; its tiles are larger, so that there are fewer parts of (4).
+Layout: as in `ssd_scan`, squares (b, t, j). Bound by the bytes of the state.
 """
 
 import torch

@@ -20,6 +20,7 @@ head, which multiply its own sums only, keep their values. There x is loaded aft
 are short. Each product waits for the previous one: the state takes three products of all its columns (COLUMNS), not six of
 half as many, except where many heads of 64 channels share a program, which leaves too few registers.
 All products are as accurate as fp32 (`dots`); parts are summed from the large to the small, which takes fewer registers.
+Layout: S (s, h, p, n), as in `ssd_window`; the state is not written.
 Bound by the bytes of the state, x and y for few rows; for many rows by the latency of one head after the other, with two
 programs on each SM.
 """

@@ -20,8 +20,9 @@ applied once. A flush loads the tile again, a few microseconds after it was read
 not measured. With channel gates, or a k or v that the tile does not divide, the whole tile stays in registers instead. Short
 windows in bf16 with k = 128 have their own kernel, `delta_buffered_short`.
 
-S_0 (s, h, k, v) is written for the rows that are due, in its own type: with an fp32 checkpoint nothing in between is rounded
-to less than fp32, except u as the ring stores it. Bound by the bytes of the state and of the ring's live entries.
+Layout: S_0 (s, h, k, v), the ring as in `delta_ring`. S_0 is written for the rows that are due, in its own type: with an fp32
+checkpoint nothing in between is rounded to less than fp32, except u as the ring stores it.
+Bound by the bytes of the state and of the ring's live entries.
 
 Source: ReplaySSM, algorithm 8; the exact fp32 products, the one path for all rows, and the gate per key channel are ours.
 """

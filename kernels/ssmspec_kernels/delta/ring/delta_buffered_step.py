@@ -17,7 +17,9 @@ until it arrives. The step that flushes loads its tile again, a few microseconds
 serve it, which was not measured. With channel gates, (3) (4), or a k or v that the tile does not divide, the whole tile stays
 in registers instead. S_0 is written once in L tokens, in its own type; nothing is rounded to less than fp32, except u as the
 ring stores it. The sums of (1) have the same order for every tile: on an H200 o and u, as bf16, had the same bits for 32, 64
-and 128 channels; a flushed state had not. Bound by the bytes of the state and of the ring's live entries, and by latency if
+and 128 channels; a flushed state had not.
+Layout: S_0 (s, h, k, v), the ring as in `delta_ring`.
+Bound by the bytes of the state and of the ring's live entries, and by latency if
 few rows leave most of the device idle; `delta_step_short` is for these.
 
 Source: ReplaySSM, algorithms 2 and 6.

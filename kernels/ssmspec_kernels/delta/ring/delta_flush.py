@@ -3,7 +3,8 @@
     S_0' = diag(exp G_h) S_0 + sum_{j held} diag(exp(G_h - G_j)) k^_j u_j^T        as in `delta_buffered` (5)
 
 Windows and single tokens flush themselves; this is for all rows at once, between them. The cursors are reset afterwards,
-once for all layers (`cursors.commit_flush`). Bound by the bytes of the state: one read, one write.
+once for all layers (`cursors.commit_flush`). Layout: S_0 (s, h, k, v), the ring as in `delta_ring`.
+Bound by the bytes of the state: one read, one write.
 """
 
 import torch

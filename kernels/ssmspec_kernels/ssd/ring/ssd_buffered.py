@@ -20,6 +20,7 @@ and the other rows have one launch each, in which programs of rows of the other 
 need the registers of (3) in addition to those of (1). The launch for the rows that are due has few heads per program, as
 there may be few such rows.
 
+Layout: S_0 (s, h, p, n), the ring as in `ssd_ring`.
 Bound by the bytes of the state and of the ring's live entries, if enough programs are resident to hide their prologue; the
 launch of the rows that are due is bound by its registers.
 

@@ -1,5 +1,7 @@
 """The kernel of `ssd_buffered` for windows of up to 8 tokens: one warp per program, over runs of tiles of 16 channels.
 
+    y, ring, S_0'    as in `ssd_buffered`, (1) to (3)
+
 The heads of a group of one row are stored one after the other, in tiles (`ssd_state_tile`); a run of tiles may begin and end
 within a head. `ssd_verify_flush` processes rows that are flushed, `ssd_verify_open` the others.
 
@@ -12,6 +14,7 @@ Rows without a flush need fewer registers, so that 12 warps fit an SM instead of
 The second launch may start once all programs of the first have waited for the launch before both. It works on other rows, so
 it waits for the first one only at its end: a later launch then waits for both.
 
+Layout: as in `ssd_buffered`.
 Bound by the bytes of the state and of the ring's live entries; for few rows by the latency of a run's dependent steps:
 cursors, entries, scores, weights.
 """

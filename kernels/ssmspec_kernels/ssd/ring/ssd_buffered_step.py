@@ -22,6 +22,7 @@ The program that starts last decides when the launch ends, and one of a row that
 So the last heads have one program per tile, as many as the device holds at once. Programs start while the previous launch
 ends, and wait for it (programmatic dependent launch); if they are few, the next launch may start beside them.
 
+Layout: S_0 (s, h, p, n), the ring as in `ssd_ring`.
 Bound by the bytes of the state and of the ring's live entries; for few rows by the dependent loads of slot, cursors, ring,
 sums.
 Source: ReplaySSM, algorithms 2 and 6.

@@ -3,7 +3,8 @@
     S_0' = exp(G_h) S_0 + sum_{j held} exp(G_h - G_j) dt_j x_j B_j^T        as in `ssd_buffered` (3)
 
 Windows and single tokens flush themselves; this is for all rows at once, between them. The cursors are reset afterwards,
-once for all layers (`cursors.commit_flush`). Bound by the bytes of the state: one read, one write.
+once for all layers (`cursors.commit_flush`). Layout: S_0 (s, h, p, n), the ring as in `ssd_ring`.
+Bound by the bytes of the state: one read, one write.
 """
 
 from collections.abc import Sequence
