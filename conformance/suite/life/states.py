@@ -30,7 +30,8 @@ from ..specification import Arguments, Came, Expected, Further, Specification, a
 from . import ranks, script
 from .script import Place, Step
 
-BLOCK = {"four": 4, "one": 1, "seven": 7}
+BLOCK = {"four": 4, "one": 1, "seven": 7, "none": 0}
+"""Tokens between two boundaries at which a state is saved; 0: the server has no cache of prefixes."""
 
 
 def drawing(others: dict[str, str]) -> Any:
