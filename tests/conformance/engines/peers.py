@@ -1,6 +1,6 @@
 """Faults planted in other engines by patching their Python, each caught and named by the judge; nothing is rebuilt.
 
-python tests/conformance/engines/peers.py --engine mlx|transformers --python ENGINE [--fault NAME]
+python tests/conformance/engines/peers.py --engine mlx|transformers|vllm --python ENGINE [--fault NAME]
 
 The plain output comes from the engine without the fault, except for a fault that makes it another model. Exits with 1 if a
 fault is missed, or is named otherwise.
@@ -17,6 +17,7 @@ from conformance.engines import cli
 from conformance.engines.judge import Found
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.laws import SAME
+from conformance.engines.program import Program
 from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
@@ -59,17 +60,28 @@ FAULTS = {
         "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch")),
         "a_decay_that_was_dropped": Planted("bamba", "plain", ("tokens", "log-probabilities"), "a decay that was dropped", 2),
     },
+    "vllm": {
+        "a_decay_that_was_dropped": Planted("mamba2", "plain", SAME, "a decay that was dropped", 2),
+        "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch", KEPT)),
+        "chunks_begin_from_nothing": Planted("mamba2", "chunk-8", ("chunk", KEPT)),
+        "every_draft_is_accepted": Planted("llama", "ngram-4", DRAFTS),
+        "a_hit_of_another_prompt": Planted("llama", "cache", AGAIN),
+    },
 }
 
 
 def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
     """The configuration in which a fault shows."""
     planted = FAULTS[engine][fault]
-    door = ENGINES[engine].words[0]
+    known = ENGINES[engine]
     right = opener(engine, python)
-    wrong = opener(f"program:{python} {HERE / f'planted_{engine}.py'} {door} {fault}", None)
+    words = [python, str(HERE / f"planted_{engine}.py"), known.words[0], fault]
     target, drafter = pair(planted.family, folder)
     options = {planted.configuration: cli.configurations(drafter, cli.Tier.smoke, "float32")[planted.configuration]}
+
+    def wrong() -> Program:
+        return Program(words, once=known.once)
+
     plain = wrong if planted.another_model else right
     return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None, SHRINKING)
 
