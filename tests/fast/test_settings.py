@@ -15,11 +15,11 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
+from ssmspec_fast.engine.emitted_windows import StreamingEngine
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.scheduler import Scheduler, Served
 from ssmspec_fast.engine.sequences import Sequences
-from ssmspec_fast.engine.watch import Watched
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import torch_attention
@@ -70,15 +70,17 @@ ASKED = st.builds(
 )
 GREEDY = st.builds(Settings, st.integers(0, 8), st.lists(TOKENS, max_size=12).map(tuple))
 BATCH = {"greedy": GREEDY}
-ENGINES: dict[tuple[str, bool], Watched] = {}
+ENGINES: dict[tuple[str, bool], StreamingEngine] = {}
 
 
-def engine_of(kind: str, recorded: bool = False) -> Watched:
+def engine_of(kind: str, recorded: bool = False) -> StreamingEngine:
     if (kind, recorded) not in ENGINES:
         drafter, method, rule = KINDS[kind]()
         recorder = TapeRecorder() if recorded else None
         made: dict[str, Any] = {"operations": BITWISE, "slots": SLOTS, "cache": CACHE, "graphs": recorder}
-        ENGINES[kind, recorded] = Watched(drawn("bamba"), drafter or Engine(drawn("bamba")).drafter, method, rule, **made)
+        ENGINES[kind, recorded] = StreamingEngine(
+            drawn("bamba"), drafter or Engine(drawn("bamba")).drafter, method, rule, **made
+        )
     return ENGINES[kind, recorded]
 
 
@@ -214,7 +216,7 @@ def served(scheduler: Scheduler) -> dict[int, Served]:
 
 def test_a_step_that_fails_ends_the_request_whose_fault_it_is_and_no_other() -> None:
     made: dict[str, Any] = {"operations": BITWISE, "slots": SLOTS, "cache": CACHE}
-    engine = Watched(drawn("bamba"), Blaming(2), ActivationReplay(), Naive(Sampling(1.2), 5), **made)
+    engine = StreamingEngine(drawn("bamba"), Blaming(2), ActivationReplay(), Naive(Sampling(1.2), 5), **made)
     scheduler, shown = Scheduler(engine, Settings(8)), dict[int, list[int]]()
     show = [lambda seen: shown.setdefault(seen.request, []).extend(seen.tokens)] * 5
 
@@ -231,7 +233,7 @@ def test_a_step_that_fails_ends_the_request_whose_fault_it_is_and_no_other() -> 
     scheduler.close()
     assert (found[bad].ending, found[bad].why) == ("failed", "KeyError: 'planted'")
     assert (found[3].ending, found[3].why) == ("failed", "ValueError: of the caller")
-    plain = Watched(drawn("bamba"), PromptLookup(2), ActivationReplay(), Naive(Sampling(1.2), 5), **made)
+    plain = StreamingEngine(drawn("bamba"), PromptLookup(2), ActivationReplay(), Naive(Sampling(1.2), 5), **made)
     wanted = [plain.generate([GIVEN[n]], Settings(8), [n])[0].tokens for n in range(3)]
     assert [found[n].tokens for n in range(3)] == wanted
     assert [tuple(shown[n]) for n in range(3)] == wanted
