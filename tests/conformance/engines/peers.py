@@ -1,6 +1,6 @@
 """Faults planted in other engines by patching their Python, each caught and named by the judge; nothing is rebuilt.
 
-python tests/conformance/engines/peers.py --engine mlx|transformers|vllm --python ENGINE [--fault NAME]
+python tests/conformance/engines/peers.py --engine mlx|transformers --python ENGINE [--fault NAME]
 
 The plain output comes from the engine without the fault, except for a fault that makes it another model. Exits with 1 if a
 fault is missed, or is named otherwise.
@@ -59,13 +59,6 @@ FAULTS = {
         "the_drafter_keeps_rejected_drafts": Planted("llama", "model-3", ("drafter followed",)),
         "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch")),
         "a_decay_that_was_dropped": Planted("bamba", "plain", ("tokens", "log-probabilities"), "a decay that was dropped", 2),
-    },
-    "vllm": {
-        "a_decay_that_was_dropped": Planted("mamba2", "plain", SAME, "a decay that was dropped", 2),
-        "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch", KEPT)),
-        "chunks_begin_from_nothing": Planted("mamba2", "chunk-8", ("chunk", KEPT)),
-        "every_draft_is_accepted": Planted("llama", "ngram-4", DRAFTS),
-        "a_hit_of_another_prompt": Planted("llama", "cache", AGAIN),
     },
 }
 
