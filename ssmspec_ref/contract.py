@@ -449,7 +449,8 @@ class Windows(Protocol):
 class States(Protocol):
     """The states of one layer between its projections on one server: sequences in slots, over a cache of prefixes.
 
-    The state of every sequence is saved whenever its number of tokens is a multiple of `block`. What is saved or exported is
+    The state of every sequence is saved whenever its number of tokens is a multiple of `block`; with a block of 0 there is no
+    cache, and `begin` finds nothing. What is saved or exported is
     what the state was then, whatever is fed later. It may have a method `poison()`, as a `Speculation` may.
 
     A server of several tensor-parallel ranks gets the whole mixer and whole inputs, cuts them, and returns the outputs of all

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or program:COMMAND."
 MODEL = "Folder of a checkpoint. May be repeated. Default: small random checkpoints."
+DTYPE = "What the engine computes in: float32, bfloat16 or float64. Default: float32; of qwen3_5-128 bfloat16."
+STORED_AS = "How small checkpoints are stored: float32 or bfloat16. Default: as --dtype is by default."
 REPORT = Path("engine-report.json")
 SMALL = ("mamba2", "bamba", "qwen3_5")
 
@@ -62,8 +64,8 @@ def engine(
     configuration: Annotated[
         list[str] | None, typer.Option(help="Only these configurations, and plain. May be repeated.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="What the engine computes in: float32, bfloat16 or float64.")] = "float32",
-    stored: Annotated[str, typer.Option(help="How small checkpoints are stored: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
+    stored: Annotated[str | None, typer.Option(help=STORED_AS)] = None,
     tier: Annotated[Tier, typer.Option(help="smoke, standard or long.")] = Tier.standard,
     schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per configuration. Default: by tier.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the schedules and of the small checkpoints.")] = 0,
@@ -88,8 +90,9 @@ def engine(
     except ImportError as error:
         raise refused(ConformanceError(f"schedules need hypothesis ({error}); {installing('engine')}")) from error
     progress = Console(stderr=True)
-    one_of("--dtype", dtype, get_args(Dtype))
-    one_of("--stored", stored, STORED)
+    for option, given, every in (("--dtype", dtype, get_args(Dtype)), ("--stored", stored, STORED)):
+        if given is not None:
+            one_of(option, given, every)
     for option, names in (("--family", family or []), ("--control", [control] if control else [])):
         for name in names:
             one_of(option, name, CONFIGS)
@@ -117,7 +120,11 @@ def engine(
         with tempfile.TemporaryDirectory() as made:
             found: dict[str, Found] = {}
             of_each = [
-                (name, folder, chosen_of(configurations(draft, tier, dtype, beside(folder, "recurrent")), configuration))
+                (
+                    name,
+                    folder,
+                    chosen_of(configurations(draft, tier, dtype or usual(name), beside(folder, "recurrent")), configuration),
+                )
                 for name, folder, draft in checkpoints(model, family, control, drafter, Path(made), (seed, stored))
             ]
             watch = Watch(progress, sum(1 if is_server(engine) else len(chosen) for *_, chosen in of_each))
@@ -135,7 +142,8 @@ def engine(
                 one.named = frozenset([*(configuration or ()), *(["model-3"] if drafter else [])])
                 where = ["--model" if model and name not in SMALL else "--family", name]
                 line = ["--engine", engine, *where, "--seed", str(seed), "--schedules", str(count), "--tier", tier.value]
-                line += ["--dtype", dtype] * (dtype != "float32") + ["--stored", stored] * (stored != "float32")
+                line += [] if dtype is None else ["--dtype", dtype]
+                line += [] if stored is None else ["--stored", stored]
                 line += [] if shrink is None else ["--shrink", f"{shrink:g}"]
                 found[name] = rerunnable(one, [*line, *(["--python", python] if python and engine != "ssmspec" else [])])
     except ConformanceError as error:
@@ -170,9 +178,10 @@ def checkpoints(
     control: str | None,
     drafter: Path | None,
     made: Path,
-    how: tuple[int, str],
+    how: tuple[int, str | None],
 ) -> list[tuple[str, Path, Path | None]]:
-    """Name, folder and drafter of each checkpoint, the control first; `how` small ones are made: seed and dtype.
+    """Name, folder and drafter of each checkpoint, the control first; `how` small ones are made: seed, and dtype where it is
+    not the family's own.
 
     Raises: ConformanceError.
     """
@@ -182,7 +191,8 @@ def checkpoints(
         raise ConformanceError(f"--drafter {drafter} holds no config.json; give the folder of a checkpoint")
     wanted = [] if control is None else [control]
     wanted += list(family or (() if model else SMALL))
-    found: list[tuple[str, Path, Path | None]] = [(name, *pair(name, made, how[0], dtype=how[1])) for name in wanted]
+    changed = {} if how[1] is None else {"dtype": how[1]}
+    found: list[tuple[str, Path, Path | None]] = [(name, *pair(name, made, how[0], **changed)) for name in wanted]
     for folder in model or ():
         if not (folder / "config.json").is_file():
             why = "holds no config.json" if folder.is_dir() else "is not a folder"
@@ -190,6 +200,13 @@ def checkpoints(
         there = beside(folder, "drafter")
         found.append((str(folder), folder.resolve(), drafter or (there.resolve() if there.is_dir() else None)))
     return found
+
+
+def usual(name: str) -> str:
+    """What an engine computes a checkpoint in: the type that a family's small ones are stored in, otherwise float32."""
+    from .small import CONFIGS
+
+    return str(CONFIGS.get(name, {}).get("dtype", "float32"))
 
 
 def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path | None = None) -> "dict[str, Options]":

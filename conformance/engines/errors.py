@@ -15,5 +15,9 @@ class EngineFailed(ConformanceError):
     """The engine answered with an error and is still running."""
 
 
+class PlainFailed(EngineFailed):
+    """The plain run failed at a prompt, so that nobody knows what a configuration should answer to it."""
+
+
 class EngineDied(ConformanceError):
     """The engine exited, hung, used too much memory, or gave an invalid answer; its process has been ended."""

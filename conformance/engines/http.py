@@ -38,6 +38,9 @@ MODELS, INFO, PROPS = "/v1/models", "/get_model_info", "/props"
 class Server:
     """A running server. Raises: EngineDied for an invalid address."""
 
+    fixed = True
+    """Its options were decided when it was started."""
+
     def __init__(self, address: str, answering: float = ANSWERING) -> None:
         parts = urlsplit(address.removeprefix("http:") if address.startswith("http:http") else address)
         if parts.scheme not in ("http", "https") or not parts.hostname or not _port(parts):

@@ -19,6 +19,7 @@ Engines that do not compute the log-probability of a draft write exactly 0 for i
 is a separate law; a failure of it does not end the configuration. An engine that gives none is "not judged".
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ import numpy as np
 from ssmspec_ref.near_ties import first_difference
 from ssmspec_ref.shapes import Array
 
+from .errors import EngineFailed
 from .oracle import Oracle
 from .protocol import Answer, Options, Request
 
@@ -58,6 +60,7 @@ LAWS = {
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
     "log-probabilities of drafted tokens": "none is exactly 0 of a token that is not certain",
 }
+FAILED = "EngineFailed: "
 RARE = 0.02
 """The fraction of near ties in a cell above which they may not be rounding, so the result is unknown."""
 
@@ -79,7 +82,10 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind."""
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that is
+        answered is a separate kind, whatever numbers it names."""
+        if self.law == "died" and self.why.startswith(FAILED):
+            return re.sub(r"\d+", "#", self.why)
         return self.law if self.law in ("died", "drafter followed") else "wrong"
 
     def __str__(self) -> str:
@@ -90,6 +96,11 @@ class Finding:
         where = f"token {self.at}: {self.came} came, {self.expected} was expected"
         gap = "" if np.isnan(self.gap) else f"; {self.gap:.3g} logits apart, {self.bound:.2g} would be rounding"
         return f"{where}{gap}{f'; {self.why}' if self.why else ''}"
+
+
+def failure_of(request: Request, error: EngineFailed) -> Finding:
+    """An error that an engine answered with."""
+    return Finding("died", request, 0, None, None, why=f"{FAILED}{error}")
 
 
 @dataclass

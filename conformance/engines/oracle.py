@@ -1,6 +1,8 @@
 """The checkpoint in float64, teacher-forced, and how far an engine with a declared dtype may deviate from it.
 
-x_0 = embedding[token];  x = x + layer(rms(x));  x = x + mlp(rms(x));  logits = head(rms(x))        (1)
+x_0 = e embedding[token];  x = x + r layer(a rms(x));  x = x + mlp(rms(x));  logits = h head(rms(x))        (1)
+
+e, a, r and h are the factors of families that have them (Granite's hybrid, Falcon-H1), otherwise 1.
 
 Besides the exact row, M rows are run in which the result of every operation is perturbed by a random part of its rounding,
 
@@ -159,17 +161,19 @@ class Oracle:
         loud = states is None and bool(self.noise.unit)
         noise = self.noise if loud else self.quiet
         rows = 1 + NOISY * loud
-        x = np.repeat(self.weights.embedding[np.array([ids])], rows, axis=0)
-        traces = []
+        x = times(self.weights.embedding_factor, np.repeat(self.weights.embedding[np.array([ids])], rows, axis=0), noise)
+        traces, read = [], x
         for i, block in enumerate(self.blocks[loud]):
-            u = noise.result(rms(x, block.norm), 4)
+            read = read if block.beside else x
+            u = times(block.scale_in, noise.result(rms(read, block.norm), 4), noise)
             state = None if states is None else states[i]
             out, trace = LAYERS[kind(block.layer)](block.layer, u, noise, state, at)
-            x = noise.result(x + out)
+            x = noise.result(x + times(block.factor, out, noise))
             if block.mlp is not None and block.mlp_norm is not None:
                 x = noise.result(x + mlp(block.mlp, noise.result(rms(x, block.mlp_norm), 4), noise))
             traces.append(trace)
         logits = self.heads[loud].apply(noise.result(rms(x, self.weights.norm), 4))
+        logits = times(self.weights.head_factor, logits, noise)
         spread = np.sqrt(np.mean((logits[1:] - logits[0]) ** 2, axis=0)).max(axis=1) if loud else np.zeros(len(ids))
         return Forward(logits[0], SURE * spread, tuple(traces))
 
@@ -178,6 +182,11 @@ class Oracle:
         return [
             trace.at(tokens, width(block.layer)) for trace, block in zip(forward.traces, self.weights.blocks, strict=True)
         ]
+
+
+def times(factor: float, x: Array, noise: Noise) -> Array:
+    """factor x, rounded; x itself for a factor of 1."""
+    return x if factor == 1.0 else noise.result(factor * x)
 
 
 def kind(layer: Any) -> str:
@@ -264,8 +273,9 @@ def latent(layer: LatentLayer, u: Array, noise: Noise, state: Any, at: int | Non
 
 def mlp(layer: MLP, u: Array, noise: Noise) -> Array:
     up = layer.up.apply(u)
-    hidden = np.maximum(up, 0) ** 2 if layer.gate is None else silu(layer.gate.apply(u)) * up
-    return layer.down.apply(noise.result(hidden, 6))
+    gate = None if layer.gate is None else times(layer.gate_factor, layer.gate.apply(u), noise)
+    hidden = np.maximum(up, 0) ** 2 if gate is None else silu(gate) * up
+    return times(layer.factor, layer.down.apply(noise.result(hidden, 6)), noise)
 
 
 def alone(layer: MLP, u: Array, noise: Noise, state: Any, at: int | None) -> tuple[Array, Trace]:

@@ -30,7 +30,12 @@ AXES_OF = {
     "layer": {"t": "tokens of the prompt", "j": "tokens after the prompt, in each part of the script"},
     "speculate": {"t": "tokens of each window: a root and its drafts"},
     "generate": {"t": "tokens of the prompt", "j": "tokens generated"},
-    "generate.sampled": {"t": "drafts of a window", "j": "tokens generated", "m": "runs of tokens, or pairs of rows"},
+    "generate.sampled": {
+        "b": "times 5,000 rows",
+        "t": "drafts of a window",
+        "j": "tokens generated",
+        "m": "runs of tokens, or pairs of rows",
+    },
     "life": {"b": "slots of a server", "t": "tokens fed at once at most", "j": "steps of the script"},
     "acceptance.process": {"t": "tokens generated so far", "l": "tokens of the prompt"},
     "acceptance.process_rows": {"t": "tokens generated so far", "l": "tokens of the prompt"},

@@ -255,7 +255,7 @@ def specification(name: str, kind: Kind) -> Specification:
     """The specification of a script with a kind of layer."""
     script, goes_on, source = SCRIPTS[name]
     base = kind.base if goes_on else {axis: size for axis, size in kind.base.items() if axis != "j"}
-    rows = tuple(of_axes(base, row) for row in (*WINDOWS, *kind.rows))
+    rows = tuple(cut for row in (*WINDOWS, *kind.rows) if (cut := of_axes(base, row)))
     more, rare = BEHIND.get(name, ((), {}))
     return Specification(
         operation=f"layer.{name}", base=base, rows=rows, further=(*FURTHER, *more), options=kind.options,

@@ -274,7 +274,7 @@ SOURCES = {
 @cache
 def _specification(kind: Kind, shape: str) -> Specification:
     sizes: Mapping[str, int] = {**kind.base, "t": 4, "j": 3}
-    rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, {"w": 2}, *kind.rows)
+    rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *kind.narrow, *kind.rows)
     kept = {name: kind.options[name] for name in (*kind.read, "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | dict(kind.inside)

@@ -38,6 +38,7 @@ def entries() -> Iterator[Entry]:
         yield from delta(shape)
     for shape in KDA:
         yield from kda(shape)
+        yield from delta_by_channel(shape)
     yield from rings()
     yield from batches()
     for shape in ("mamba2-2.7b", "qwen3.5-4b"):
@@ -154,6 +155,27 @@ def kda(shape: str) -> Iterator[Entry]:
     given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
     args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
     yield entry("kda_commit", "T=5", shape, args, given, stores="S", wide="S", quick=(90,))
+
+
+def delta_by_channel(shape: str) -> Iterator[Entry]:
+    """The delta rule's kernels of windows, rings and prompts for Kimi Delta Attention: a decay per key channel."""
+    (g, h, k, v), b, L = KDA[shape], 64, 22
+    cursors = meta(b, dtype=I32), meta(b, dtype=I32)
+    ring = kernel_module("delta_ring").Ring(
+        meta(b, L, h, v, dtype=FP32), meta(b, L, g, k), meta(b, L, h, k, dtype=FP32), *cursors
+    )
+    at, written = partial(delta_entry, shape), "S ring_u ring_k ring_g o"
+    yield at("delta_chunked", "T=5 verify by channel", b, 5, stores="o", write_state=False)
+    yield at("delta_buffered", "T=5 L=22 by channel", b, 5, stores=written, between=(ring,))
+    for route in (True, False):
+        name = f"L=22{'' if route else ' state'} by channel"
+        yield at("delta_buffered_step", name, b, 1, stores=written, between=(ring,), output_only=route)
+    state = meta(b, h, k, v, dtype=FP32)
+    yield entry("delta_flush", "L=22 by channel", shape, (state, ring, b), {}, stores="S", wide="S")
+    keys, gates = meta(4096, g, k), (meta(4096, h, k), meta(4096, h))
+    args = meta(8, h, k, v, dtype=FP32), keys, keys, meta(4096, h, v), *gates, meta(9, dtype=I32)
+    given = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, k, dtype=FP32), "slots": meta(8, dtype=I32)}
+    yield entry("delta_chunk_scan", "B=8 T=4096 by channel", shape, args, given, stores="S scratch o", wide="S")
 
 
 def replay_cache(shape: str, b: int, t: int, io: torch.dtype = BF16) -> Any:

@@ -30,8 +30,8 @@ from ..methods.tree import Tree
 from ..operations import Emitted, Operations
 from . import methods as adapter_methods
 from .given import GIVEN
+from .given.layer import LONGEST, model_of
 from .given.tokens import Tokens
-from .layer import LONGEST, model_of
 from .methods import Make
 from .poison import poison
 from .tensors import apart, exact
@@ -45,9 +45,9 @@ class Decoding:
 
     def __init__(self, make: Make, operations: Operations, device: str, drafts: int, mixer: Any, state: Any) -> None:
         self.make, self.operations, self.device, self.drafts = make, operations, device, drafts
-        self.mixer, self.begin, self.rows = mixer, state, len(state.M)
+        self.mixer, self.initial, self.rows = mixer, state, len(state.M)
         self.tokens = Tokens(device)
-        self.slots = apart(self.rows, device)
+        self.slots, self.capacity = apart(self.rows, device), 2 * self.rows
         self.decoder: Decoder | None = None
 
     def start(self, inputs: Any, trees: bool) -> Decoder:
@@ -59,13 +59,13 @@ class Decoding:
         t, model = inputs.pre.shape[1], model_of(layer, outputs, self.device)
         made = self.make(t)
         method = ActivationReplay() if isinstance(made, Tree) and not trees else made  # here a chain is not a tree
-        decoder = Decoder(model, method, self.operations, slots=2 * self.rows, cache=LONGEST, window=t)
+        decoder = Decoder(model, method, self.operations, slots=self.capacity, cache=LONGEST, window=t)
         for x in tensors([decoder.pools.layers, decoder.pools.kept]):
             if x.is_floating_point():
                 x.fill_(float("nan"))
-        self.sequences = new_sequences(2 * self.rows, LONGEST + t, (), (), self.device)
+        self.sequences = new_sequences(self.capacity, LONGEST + t, (), (), self.device)
         for row, slot in enumerate(self.slots.tolist()):
-            pair = (torch.tensor(x[row], device=self.device).float() for x in (self.begin.M, self.begin.S))
+            pair = (torch.tensor(x[row], device=self.device).float() for x in (self.initial.M, self.initial.S))
             decoder.restore(slot, SequenceState((tuple(pair),), 0))  # type: ignore[arg-type]
             self.sequences.add(slot, [0], LONGEST, row)
         return decoder
@@ -78,8 +78,8 @@ class Decoding:
         self.sequences.tokens[self.slots, self.sequences.length[self.slots] - 1] = self.ids[:, 0]  # the root
         window = self.window(None if parents is None else torch.tensor(parents, device=self.device))
         self.before = copy.deepcopy(self.decoder.pools) if isinstance(self.decoder.method, Joint) else None
-        self.feed = self.decoder.feed(window, self.sequences)
-        y = self.decoder.verify(self.feed)[self.standing()[:-1]]
+        self.fed = self.decoder.feed(window, self.sequences)
+        y = self.decoder.verify(self.fed)[self.standing()[:-1]]
         return y.view(*y.shape[:2], *self.shape).double().cpu().numpy()
 
     def window(self, parents: Tensor | None) -> Window:
@@ -108,7 +108,7 @@ class Decoding:
         emitted = torch.where((emitted < 0) & (nodes >= 0), 0, emitted)  # the next root, which is not known yet
         run = Emitted(*(behind(x) for x in (emitted, nodes, count, torch.zeros_like(count, dtype=torch.bool))))
         verdict = Verdict(run, self.standing(), torch.cat([self.slots, self.slots.new_tensor([-1])]))
-        self.decoder.commit(self.feed, verdict)
+        self.decoder.commit(self.fed, verdict)
         self.sequences.commit(verdict)
         if self.before is not None:
             idle = self.slots[count == 0]

@@ -30,7 +30,7 @@ from ..engine.window import Proposal, Verdict, Window
 from ..operations import Taps
 from ..operations.torch_ops import TorchOperations
 from . import decoder as adapter_decoder
-from . import drafts
+from . import drafts, life
 from .given import GIVEN
 from .tensors import POOLS, apart, exact, held, is_pool, nearest, pooled, wide
 
@@ -284,6 +284,7 @@ def adapter(device: str = "cpu") -> Adapter:
     subjects.append(Subject("acceptance", decisions, absent={"": "another part of the engine"}))
     subjects.append(drafts.subject(device, fp32))
     subjects += adapter_decoder.subjects(device, operations_of(bitwise=True), fp32)
+    subjects += life.subjects(device, operations_of(bitwise=True), fp32)
     try:
         installed = version("ssmspec")
     except PackageNotFoundError:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigRefused
 from ..models.config import ModelConfig
 from ..models.model import Model
-from . import bamba, gpt_neox, kimi_linear, lfm2, llama, mamba, nemotron_h, qwen3_5
+from . import bamba, gpt_neox, granite_hybrid, kimi_linear, lfm2, llama, mamba, nemotron_h, qwen3_5
 from .fields import Fields
 from .source import Source
 
@@ -23,6 +23,7 @@ FAMILIES = {
     "mamba2": Family(mamba.read_mamba2, mamba.assemble),
     "bamba": Family(bamba.read_bamba, bamba.assemble),
     "falcon_h1": Family(bamba.read_falcon_h1, bamba.assemble),
+    "granitemoehybrid": Family(granite_hybrid.read, granite_hybrid.assemble),
     "nemotron_h": Family(nemotron_h.read, nemotron_h.assemble),
     "qwen3_5_text": Family(qwen3_5.read, qwen3_5.assemble),
     "kimi_linear": Family(kimi_linear.read, kimi_linear.assemble),

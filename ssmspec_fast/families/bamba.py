@@ -18,7 +18,8 @@ from .fields import Fields
 from .source import Source
 
 
-def _mamba2(f: Fields, inner: int, eps: float) -> Mamba2Config:
+def mamba2(f: Fields, inner: int, eps: float) -> Mamba2Config:
+    """Mamba-2 by the fields `mamba_*`, with `inner` channels."""
     heads, groups = f.count("mamba_n_heads", 128), f.count("mamba_n_groups", 1)
     f.divides("mamba_n_heads", heads, "channels", inner)
     f.divides("mamba_n_groups", groups, "mamba_n_heads", heads)
@@ -68,7 +69,7 @@ def _model(f: Fields, width: int, blocks: tuple[BlockConfig, ...], eps: float) -
 
 def read_bamba(f: Fields) -> ModelConfig:
     width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-5)
-    mamba = _mamba2(f, f.count("mamba_expand", 2) * width, eps)
+    mamba = mamba2(f, f.count("mamba_expand", 2) * width, eps)
     attention = _attention(f, width, 0.5)
     mlp = MLPConfig(f.count("intermediate_size"), bias=f.flag("mlp_bias", False))
     layers = range(f.layers())
@@ -86,7 +87,7 @@ def _five(f: Fields) -> tuple[float, float, float, float, float]:
 def read_falcon_h1(f: Fields) -> ModelConfig:
     width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-5)
     inner = f.count("mamba_d_ssm", f.count("mamba_expand", 2) * width)
-    plain = _mamba2(f, inner, eps)
+    plain = mamba2(f, inner, eps)
     first = f.flag("mamba_norm_before_gate", True)
     mamba = replace(
         plain,

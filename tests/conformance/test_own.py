@@ -65,7 +65,11 @@ MET = "is told, and everything is run"
     ("old", "new", "said"),
     [
         ("`generate.greedy`", "`generate.other`", ["generate.greedy: all is not told", f"generate.other: all {MET}"]),
-        ("`*.verify_replay`", "`s*.verify_replay`", ["delta.verify_replay: between=chains is not told"]),
+        (
+            "`*.verify_replay`",
+            "`s*.verify_replay`",
+            [f"{kind}.verify_replay: between=chains is not told" for kind in ("delta", "mamba3")],
+        ),
     ],
 )
 def test_a_page_that_says_too_little_or_too_much_is_seen(old: str, new: str, said: list[str]) -> None:

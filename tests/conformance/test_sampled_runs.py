@@ -13,8 +13,8 @@ from conformance.suite.tokens.sampled_runs import apart
 from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Verdict
 from ssmspec_ref.shapes import Array
 
-PLAIN = "generate.sampled/b30000,i3,j3,t3/plain/normal/s0"
-SHORT = "generate.sampled/b30000,i3,j3,t1/plain/normal/s0"
+PLAIN = "generate.sampled/b6,i3,j3,t3/plain/normal/s0"
+SHORT = "generate.sampled/b6,i3,j3,t1/plain/normal/s0"
 RIGHT = subject().capabilities["generate.sampled"]
 
 

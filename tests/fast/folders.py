@@ -22,6 +22,12 @@ SCALES: dict[str, Any] = {
     "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.1, "ssm_out_multiplier": 0.8,
     "ssm_multipliers": [0.9, 1.1, 1.2, 0.8, 1.05],
 }  # fmt: skip
+GRANITE: dict[str, Any] = {
+    "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 40, "embedding_multiplier": 1.7,
+    "residual_multiplier": 0.7, "attention_multiplier": 0.4, "logits_scaling": 1.6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 800.0},
+}  # fmt: skip
 QWEN: dict[str, Any] = {
     "head_dim": 8, "linear_key_head_dim": 6, "linear_value_head_dim": 5, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -62,6 +68,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bamba": ("Bamba", MLP | HEADS | SSM | {"num_hidden_layers": 4, "attn_layer_indices": [1, 3], "mamba_proj_bias": True}),
     "falcon_h1": ("FalconH1", MLP | HEADS | SSM | SCALES | {"num_hidden_layers": 2, "mamba_d_ssm": 48}),
     "falcon_h1-norm": ("FalconH1", MLP | HEADS | SSM | {"num_hidden_layers": 2, "mamba_d_ssm": 48, "mamba_rms_norm": True}),
+    "granite_hybrid": ("GraniteMoeHybrid", HEADS | SSM | GRANITE),
+    "granite_hybrid-turned": (
+        "GraniteMoeHybrid", HEADS | SSM | GRANITE | {"position_embedding_type": "rope", "tie_word_embeddings": True}
+    ),
     "nemotron_h": ("NemotronH", MLP | HEADS | NEMOTRON),
     "qwen3_5": ("Qwen3_5", MLP | HEADS | QWEN),
     "llama": ("Llama", MLP | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2}),

@@ -81,6 +81,11 @@ def test_a_planted_reader_that_takes_any_value_is_caught(monkeypatch: pytest.Mon
             "0.5 in rope_parameters, 0.25 in partial_rotary_factor; these",
         ),
         ("gpt_neox", {"rotary_pct": 0.75}, "these must be equal"),
+        ("granite_hybrid", {"num_local_experts": 8}, "num_local_experts is 8; it must be 0: experts are not supported"),
+        ("granite_hybrid", {"num_local_experts": None}, "num_local_experts is 8; it must be 0"),
+        ("granite_hybrid", {"logits_scaling": 0}, "logits_scaling is 0.0; it must be a number above 0"),
+        ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; supported"),
+        ("granite_hybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types is"),
         ("nemotron_h", {"layers_block_type": 5}, "layers_block_type is 5"),
     ],
 )

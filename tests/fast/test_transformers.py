@@ -96,7 +96,13 @@ def test_greedy_tokens_equal_those_of_transformers(folders: Path, name: str) -> 
     assert [result.tokens for result in results] == [tuple(expected[f"tokens{i}"].tolist()) for i in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "bamba", "nemotron_h", "qwen3_5", "llama", "kimi_linear"])
+ORACLES = (
+    "mamba", "mamba2", "bamba", "falcon_h1", "falcon_h1-norm", "granite_hybrid", "granite_hybrid-turned", "nemotron_h",
+    "qwen3_5", "llama", "kimi_linear",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORACLES)
 def test_the_oracle_of_whole_engines_is_the_model_of_transformers(folders: Path, name: str) -> None:
     oracle, expected = Oracle(read(folders / name)), load_file(folders / name / "expected.safetensors")
     for i, prompt in enumerate(PROMPTS):
@@ -133,6 +139,7 @@ PLANTED = {
     "mamba2": ("groups of the norm", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, groups=1)))),
     "falcon_h1-norm": ("gate first", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, norm_first=False)))),
     "falcon_h1": ("multiplier of keys", lambda m: with_mixer(m, lambda c: replace(c, key_multiplier=1.0), place=1)),
+    "granite_hybrid": ("divisor of logits", lambda m: replace(m, config=replace(m.config, head_multiplier=1.0))),
     "qwen3_5": ("scale of the delta rule", lambda m: with_params(m, scale=1.0)),
     "kimi_linear": ("lower bound of the decay", lambda m: with_params(m, lower_bound=-5.0)),
     "lfm2": ("taps reversed", lambda m: with_params(m, weight=m.mixers[0].params.weight.flip(-1))),

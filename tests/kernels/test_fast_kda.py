@@ -165,9 +165,17 @@ def test_gates_are_formed_before_a_kernel_only_for_a_bound(monkeypatch: pytest.M
         test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[0])
 
 
+GATED = {
+    "prompt": lambda: test_a_packed_run_lies_within_the_bound(FORMS[1], bitwise=False),
+    "ring": lambda: test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[1]),
+}
+"""Where gates with a bound are formed before a kernel."""
+
+
+@pytest.mark.parametrize("where", GATED)
 @pytest.mark.parametrize("wrong", ["clamped", "no bound", "another sign"])
-def test_planted_gates_are_caught(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A softplus that is clamped at the bound, the gate without one, and A taken as its negative."""
+def test_planted_gates_are_caught(wrong: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A softplus that is clamped at the bound, the gate without one, and A taken as its negative; in prompts and in rings."""
 
     def planted(g: Tensor, beta: Tensor, A: Tensor, dt_bias: Tensor, lower_bound: float) -> tuple[Tensor, Tensor]:
         plain, strength = formed(g, beta, A, dt_bias, None)
@@ -176,4 +184,4 @@ def test_planted_gates_are_caught(wrong: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(engine, "formed", planted)
     with pytest.raises(AssertionError):
-        test_a_packed_run_lies_within_the_bound(FORMS[1], bitwise=False)
+        GATED[where]()

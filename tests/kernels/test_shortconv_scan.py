@@ -266,7 +266,7 @@ BRANCHES = [
     ("_shortconv_tree_kernel", "taps[W - 1][None, :]", "taps[0][None, :]"),
     ("_shortconv_tree_kernel", "q = path_back[W - 2 - k]", "q = i - (W - 1 - k)"),
     ("_shortconv_tree_kernel", "tl.load(C_at, mask=whole", "tl.load(C_at, mask=inside[None, :]"),
-    ("_shortconv_tree_kernel", "b * stride_parents_b", "slot * stride_parents_b"),
+    ("_shortconv_tree_kernel", "parents + b * stride_parents_b", "parents"),
     ("load_product", "return B_t * tl.load", "return tl.load"),
 ]
 

@@ -35,7 +35,7 @@ class States:
             y, state = mixer.scan(state, each(lambda a, at=at: a[:, at : at + 1], inputs), self.layer)
             seen = (*seen, token)
             outputs.append(y)
-            if len(seen) % self.block == 0:
+            if self.block and len(seen) % self.block == 0:
                 self.save(seen, state)
         self.running[slot] = seen, state
         return np.concatenate(outputs, axis=1)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .delta import kimi_linear, qwen3_5
+from .falcon import falcon_h1
+from .granite import granite_hybrid
 from .mamba import bamba, mamba1, mamba2, nemotron_h
 from .tensors import NoOracle, Tensors
 from .transformer import lfm2, llama
@@ -21,6 +23,8 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "mamba": mamba1,
     "mamba2": mamba2,
     "bamba": bamba,
+    "falcon_h1": falcon_h1,
+    "granitemoehybrid": granite_hybrid,
     "nemotron_h": nemotron_h,
     "qwen3_5_text": qwen3_5,
     "llama": llama,

@@ -23,12 +23,14 @@ def step_limit(c: dict[str, Any]) -> tuple[float, float]:
     return low, high
 
 
-def ssd_layer(w: Tensors, p: str, sizes: tuple[int, int, int], eps: float, limit: tuple[float, float]) -> Mamba2Layer:
-    """The layer at a prefix of names; `sizes`: channels of a head, of its state, and groups."""
+def ssd_layer(
+    w: Tensors, p: str, sizes: tuple[int, int, int], eps: float, limit: tuple[float, float], normed: bool = True
+) -> Mamba2Layer:
+    """The layer at a prefix of names; `sizes`: channels of a head, of its state, and groups. `normed`: with a gated norm."""
     channels, state, groups = sizes
     params = SSDParams(-np.exp(w[f"{p}.A_log"]), w[f"{p}.D"], w[f"{p}.dt_bias"], dt_limit=limit)
     mixer = SSDMixer(w.conv(f"{p}.conv1d"), params, channels, state, groups)
-    gate = GatedNorm(w[f"{p}.norm.weight"], eps, groups=groups)
+    gate = GatedNorm(w[f"{p}.norm.weight"], eps, groups=groups) if normed else None
     return Mamba2Layer(mixer, w.linear(f"{p}.in_proj"), w.linear(f"{p}.out_proj"), gate)
 
 

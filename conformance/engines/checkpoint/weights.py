@@ -28,24 +28,32 @@ class Attention:
 
 @dataclass(frozen=True)
 class MLP:
-    """down(silu(gate x) up x), or down(relu(up x)^2) without a gate (Nemotron-H)."""
+    """factor down(silu(gate_factor gate x) up x), or down(relu(up x)^2) without a gate (Nemotron-H)."""
 
     up: Linear
     down: Linear
     gate: Linear | None = None
+    gate_factor: float = 1.0
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class Block:
+    """A layer and an MLP, each on its norm; `scale_in` multiplies the layer's input, `factor` its output. The layer of a
+    block that is `beside` the one before reads the stream that that one has read (Falcon-H1)."""
+
     norm: Norm
     layer: RecurrentLayer | Attention | LatentLayer | MLP
     mlp_norm: Norm | None = None
     mlp: MLP | None = None
+    factor: float = 1.0
+    scale_in: float = 1.0
+    beside: bool = False
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a whole language model; `eos` are the tokens that end a text."""
+    """The weights of a whole language model; `eos` are the tokens that end a text. Factors multiply embedding and logits."""
 
     family: str
     embedding: Array
@@ -53,6 +61,8 @@ class Weights:
     norm: Norm
     head: Linear
     eos: tuple[int, ...] = ()
+    embedding_factor: float = 1.0
+    head_factor: float = 1.0
 
     @property
     def vocabulary(self) -> int:

@@ -20,6 +20,8 @@ def opened(folder: str, dtype: Any) -> Any:
     if config["model_type"] == "mamba2":
         config.setdefault("intermediate_size", int(config["expand"] * config["hidden_size"]))
         config["time_step_limit"] = [0.0, 1e30]
+    if config["model_type"] == "lfm2":
+        config = {"block_dim": config["hidden_size"], "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0} | config
     if config["model_type"] == "qwen3_5_text":
         config["rope_theta"] = config["rope_parameters"]["rope_theta"]
         config = {"model_type": "qwen3_5", "text_config": config, "tie_word_embeddings": config["tie_word_embeddings"]}
@@ -41,7 +43,7 @@ class Door:
         self.options, self.kept = options, []
         try:
             self.model = opened(folder, getattr(mx, options["dtype"]))
-        except (ValueError, ModuleNotFoundError) as error:
+        except (ValueError, ModuleNotFoundError, TypeError) as error:
             raise Refuse(str(error)) from error
         self.drafter = None
         if options.get("speculation"):

@@ -6,12 +6,17 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_DO_NOT_TRACK": "1"}
 
 import gc
+import json
+from pathlib import Path
 from typing import Any
 
 from lines import Refuse, ended, serve
 from vllm import LLM, SamplingParams, TokensPrompt, __version__
 
-LENGTH = 256
+LENGTH, BLOCK = 256, 32
+"""Most tokens of a request; tokens of a block of keys and values in the cache, where 128 would leave short prompts uncached.
+The blocks of a recurrent model are its chunks."""
+ATTENTION = ("llama", "mistral")
 
 
 class Door:
@@ -30,6 +35,9 @@ class Door:
             }  # fmt: skip
         if options.get("chunk"):
             named |= {"enable_chunked_prefill": True, "max_num_batched_tokens": max(options["chunk"], options["slots"] + 1)}
+        kind = json.loads((Path(folder) / "config.json").read_text())["model_type"]
+        if options.get("cache") and kind in ATTENTION:
+            named |= {"block_size": BLOCK}
         try:
             self.llm = LLM(
                 folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=LENGTH, enforce_eager=True, seed=0,
@@ -46,6 +54,11 @@ class Door:
             "can": ["batch", "stop", "logprobs", "sample"],
         }
 
+    def dropped(self) -> None:
+        """After an error, take out the requests that it has left in the engine, or the next call continues them."""
+        engine = self.llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+
     def counts(self) -> tuple[int, int]:
         """Drafted and accepted tokens so far."""
         found = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
@@ -54,7 +67,11 @@ class Door:
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         prompts = [TokensPrompt(prompt_token_ids=request["ids"]) for request in requests]
-        outs = self.llm.generate(prompts, [self.params(request) for request in requests], use_tqdm=False)
+        try:
+            outs = self.llm.generate(prompts, [self.params(request) for request in requests], use_tqdm=False)
+        except Exception:
+            self.dropped()
+            raise
         drafted, accepted = (now - then for now, then in zip(self.counts(), self.before, strict=True))
         self.before = self.counts()
         answers = []

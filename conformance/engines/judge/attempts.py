@@ -5,7 +5,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..diagnosis import explained
-from ..errors import EngineDied, EngineFailed, EngineRefused
+from ..errors import EngineDied, EngineFailed, EngineRefused, PlainFailed
 from ..laws import Finding, applied, cut, followed, lossless, probabilities, reported, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Engine, Options, Request, Started
@@ -43,6 +43,10 @@ class Attempts:
         self.drafter: Oracle | None = None
         self.zero: Finding | None = None
         """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
+        self.once, self.fixed = False, False
+        """Whether a process starts it a single time, and whether its options were decided before."""
+        self.unknown = False
+        """Whether the plain run failed at a prompt of the last schedule, so that it was not judged."""
 
     def close(self) -> None:
         if self.engine is not None:
@@ -51,20 +55,28 @@ class Attempts:
 
     def begin(self) -> None:
         """Start a new engine, in the existing process if it is alive. Raises: as `Engine.start`."""
-        if self.started is not None and getattr(self.engine, "once", False):
+        if self.started is not None and self.once:
             self.close()
         if self.engine is None:
             self.engine = self.judge.open()
+            self.once, self.fixed = (getattr(self.engine, name, False) for name in ("once", "fixed"))
         try:
             self.started = self.engine.start(self.judge.model, self.options)
-        except EngineDied:
+        except (EngineRefused, EngineFailed, EngineDied):
             self.close()
             raise
 
     def tried(self, schedule: Schedule, fresh: bool = False, count: bool = True) -> Break | None:
         """The first break of a schedule; an engine that dies breaks it too. A new engine that does not start breaks nothing
-        of a schedule, and is noted."""
-        count = count and not fresh
+        of a schedule, and is noted. One with a prompt that the plain run has no answer to is not run."""
+        count, self.unknown = count and not fresh, False
+        try:
+            self.prompts(schedule)
+        except PlainFailed:
+            self.unknown = True
+            return None
+        except (EngineDied, EngineFailed) as error:
+            return self.died(error, count)
         try:
             if fresh or self.engine is None:
                 self.begin()
@@ -79,10 +91,13 @@ class Attempts:
         except (EngineDied, EngineFailed) as error:
             if isinstance(error, EngineDied):
                 self.close()
-            if count:
-                self.judge.found.count(self.name, purpose(self.name), "died")
-            request = Request(ids=(0,), most=1)
-            return Finding("died", request, 0, None, None, why=f"{type(error).__name__}: {error}"), ""
+            return self.died(error, count)
+
+    def died(self, error: EngineDied | EngineFailed, count: bool) -> Break:
+        """An engine that died or failed, as a break."""
+        if count:
+            self.judge.found.count(self.name, purpose(self.name), "died")
+        return Finding("died", Request(ids=(0,), most=1), 0, None, None, why=f"{type(error).__name__}: {error}"), ""
 
     def broken(self, schedule: Schedule, count: bool) -> Iterator[Break]:
         """Every violation, with the states that could explain it."""

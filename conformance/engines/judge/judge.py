@@ -11,14 +11,19 @@ from contextlib import suppress
 from typing import Any
 
 from ..diagnosis import explained
-from ..errors import EngineDied, EngineFailed, EngineRefused, NotStarted
-from ..laws import Finding, reported, same_model
+from ..errors import EngineDied, EngineFailed, EngineRefused, NotStarted, PlainFailed
+from ..laws import Finding, failure_of, reported, same_model
 from ..oracle import Oracle
 from ..protocol import Answer, Engine, Options, Request
 from ..schedules import LONGEST
 from .found import Failure, Found, purpose
 from .run import Run
 
+Key = tuple[tuple[int, ...], float, int]
+"""A prompt, its temperature and its seed."""
+MOST_FAILED = 0.5
+"""Where the plain run fails at more than this part of its prompts, at least `FEW`, there is nothing to compare with."""
+FEW = 12
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
@@ -53,8 +58,11 @@ class Judge:
         self.vocabulary = weights.vocabulary if weights is not None else vocabulary
         self.oracle: Oracle | None = None
         self.found = Found()
+        self.failed: set[str] = set()
+        """The kinds of errors that the plain run answered with."""
         self.plain: Engine | None = None
-        self.known: dict[tuple[tuple[int, ...], float, int], tuple[int, ...]] = {}
+        self.known: dict[Key, tuple[int, ...] | PlainFailed] = {}
+        """What the plain run answered to a prompt, or that it failed there."""
 
     def run(self, configurations: dict[str, Options]) -> Found:
         """Compare every configuration with the plain one, whether or not that is in the list.
@@ -97,16 +105,56 @@ class Judge:
     def expect(self, ids: tuple[int, ...], temperature: float = 0.0, seed: int = 0) -> tuple[int, ...]:
         """The plain output of a prompt, alone and without stop tokens; compared with the oracle at first use.
 
-        Raises: EngineDied, EngineFailed, EngineRefused.
+        Raises: PlainFailed for a prompt at which the plain run fails and lives; EngineFailed where it fails at most of them;
+        EngineDied, EngineRefused.
         """
         key = ids, temperature, seed if temperature else 0
         if key not in self.known:
             assert self.plain is not None
             request = Request(ids=ids, most=LONGEST, temperature=temperature, seed=seed)
-            answer = self.plain.generate((request,))[0]
-            self.known[key] = answer.ids
-            self.model_of(request, answer)
-        return self.known[key]
+            try:
+                answer = self.plain.generate((request,))[0]
+            except EngineFailed as error:
+                self.known[key] = self.unanswered(request, error)
+            else:
+                self.known[key] = answer.ids
+                self.model_of(request, answer)
+        known = self.known[key]
+        if isinstance(known, PlainFailed):
+            raise known
+        return known
+
+    def unanswered(self, request: Request, error: EngineFailed) -> PlainFailed:
+        """A prompt at which the plain run failed; the first of each kind is reported with the shortest that fails so.
+
+        Raises: EngineFailed where it fails at most prompts.
+        """
+        failed = sum(isinstance(one, PlainFailed) for one in self.known.values())
+        if failed >= max(FEW, MOST_FAILED * len(self.known)):
+            raise error
+        finding = failure_of(request, error)
+        if finding.kind not in self.failed:
+            self.failed.add(finding.kind)
+            finding = self.shortest(finding)
+            prompt = f"prompt {list(finding.request.ids)}, most {finding.request.most}"
+            self.found.failures.append(Failure("plain", purpose("plain"), f"died: {finding.why}", (prompt,)))
+        self.found.count("plain", purpose("plain"), "died")
+        return PlainFailed(str(error))
+
+    def shortest(self, finding: Finding) -> Finding:
+        """The same failure of a shorter prompt: of the token 1 alone, then of the prompt's last tokens."""
+        assert self.plain is not None
+        ids = finding.request.ids
+        for length in range(1, len(ids) + 1):
+            for some in ((1,) * length, ids[-length:]):
+                request = Request(ids=some, most=LONGEST)
+                try:
+                    self.plain.generate((request,))
+                except EngineFailed as error:
+                    other = failure_of(request, error)
+                    if other.kind == finding.kind:
+                        return other
+        return finding
 
     def model_of(self, request: Request, answer: Answer) -> None:
         """*Same model?* for one plain answer; the first finding of each kind is kept."""

@@ -1,10 +1,11 @@
 """A configuration through all its schedules, up to the first that breaks."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
@@ -12,7 +13,7 @@ from ...draws import by_seed_alone
 from .. import sampled
 from ..checkpoint import NoOracle, read
 from ..errors import EngineDied, EngineFailed, EngineRefused
-from ..laws import Finding, zero
+from ..laws import Finding, failure_of, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Options, Request
 from ..schedules import LONGEST, Schedule, features, schedules, told
@@ -87,14 +88,19 @@ class Run:
             self.judge.found.failures.append(Failure(self.name, DRAFTED, str(small), (line,)))
 
     def one(self, schedule: Schedule) -> None:
-        """Run a schedule. Raises: Broken, always from one line, by which hypothesis knows that it is the same break."""
-        if not (self.first(schedule) if self.smallest is None else self.smallest.smaller(schedule)):
-            return
-        raise Broken
+        """Run a schedule. Raises: Broken, always from one line, by which hypothesis knows that it is the same break; what
+        hypothesis draws another schedule for, where the plain run has no answer to a prompt of this one."""
+        broken = self.first(schedule) if self.smallest is None else self.smallest.smaller(schedule)
+        if self.attempts.unknown and self.smallest is None:
+            reject()
+        if broken:
+            raise Broken
 
     def first(self, schedule: Schedule) -> bool:
         """Whether a schedule breaks; the first that does is run again by a new engine, and each of its requests alone."""
         broken = self.attempts.tried(schedule)
+        if self.attempts.unknown:
+            return False
         self.judge.found.schedules += 1
         if broken is None:
             self.past.append(schedule)
@@ -118,7 +124,7 @@ class Run:
         return finding
 
     def sampled(self, oracle: Oracle) -> None:
-        """The law of sampled tokens. Raises: EngineDied, EngineFailed."""
+        """The law of sampled tokens. Raises: EngineDied."""
         if self.attempts.engine is None:
             self.attempts.begin()
         assert self.attempts.engine is not None
@@ -134,11 +140,32 @@ class Run:
                 if width == 1:
                     raise
                 width = 1
+            except EngineFailed as error:
+                failed = self.failing(some, error)
+                line = f"prompt {list(failed.request.ids)}, most {failed.request.most}"
+                line += f", temperature {failed.request.temperature:g}, seed {failed.request.seed}"
+                self.judge.found.count(self.name, "sampled law", "died")
+                self.judge.found.failures.append(Failure(self.name, "sampled law", f"died: {failed.why}", (line,)))
+                return
         outcome, finding = sampled.law(oracle, asked, answers)
         self.judge.found.count(self.name, "sampled law", outcome)
         if finding is not None:
             line = f"{len(asked)} requests of {sampled.TOKENS} tokens at temperature {sampled.TEMPERATURE}"
             self.judge.found.failures.append(Failure(self.name, "sampled law", str(finding), (line,)))
+
+    def failing(self, requests: Sequence[Request], error: EngineFailed) -> Finding:
+        """The shortest request that fails so alone, of the last tokens of one of `requests`; the first if none does."""
+        assert self.attempts.engine is not None
+        found = failure_of(requests[0], error)
+        for request in requests:
+            for length in range(1, len(request.ids) + 1):
+                try:
+                    self.attempts.engine.generate((request.model_copy(update={"ids": request.ids[-length:]}),))
+                except EngineFailed as again:
+                    other = failure_of(request.model_copy(update={"ids": request.ids[-length:]}), again)
+                    if other.kind == found.kind:
+                        return other
+        return found
 
     def told(self, smallest: Smallest) -> None:
         """Report the failure, under the law that its smallest schedule violates."""

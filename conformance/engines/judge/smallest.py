@@ -24,18 +24,20 @@ class Smallest:
         self.attempts, self.past = attempts, tuple(past)
         self.schedule, (self.finding, self.says) = schedule, broken
         self.seconds = attempts.judge.shrinking
-        self.once, self.reducible, self.until = False, False, 0.0
+        self.once, self.fixed, self.reducible, self.until = False, False, False, 0.0
 
     def repeat(self) -> None:
         """Run the schedule again in a new engine, and each of its requests alone; then there is time for smaller ones."""
         again = self.attempts.tried(self.schedule, fresh=True)
-        self.once = getattr(self.attempts.engine, "once", False)
-        if again is None:
-            self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
-        else:
+        self.once, self.fixed = self.attempts.once, self.attempts.fixed
+        if again is not None:
             self.keep(self.schedule, again)
-            self.alone(self.schedule)
-        single = size(self.schedule)[0] == 1 and again is not None
+        whole = self.schedule
+        self.alone(whole)
+        repeats = again is not None or self.schedule is not whole
+        if not repeats:
+            self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
+        single = size(self.schedule)[0] == 1 and repeats
         self.reducible = not (single or self.once)
         self.until = time.monotonic() + (0 if self.once else self.seconds / (1 if single else 3))
 
@@ -97,7 +99,8 @@ class Smallest:
         until = time.monotonic() + self.seconds
         schedule, attempts = self.schedule, self.attempts
         options, history = attempts.options, attempts.full(*self.past, self.schedule)
-        attempts.options = options.model_copy(update={"slots": 1})
+        if not self.fixed:
+            attempts.options = options.model_copy(update={"slots": 1})
         drawn = self.searched(until - self.seconds / 2)
         found = next(filter(self.breaks, chain(map(in_turn, (attempts.full(schedule), history)), drawn)), None)
         if found is None:
@@ -145,7 +148,7 @@ def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:
     """A request of the last tokens of a prompt, by itself and greedy; and as it was asked for, where that differs."""
     usual: dict[str, Any] = {"tail": (), "of": None, "continues": False, "after": 0, "cancel": None}
     alone = replace(ask, pattern=ids[-length:], length=length, **usual)
-    greedy = replace(alone, stop_at=None, temperature=0.0, drafts=None)
+    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None)
     found = (greedy, replace(greedy, stop_at=ask.stop_at), replace(alone, stop_at=None), alone)
     return tuple(dict.fromkeys(found))
 

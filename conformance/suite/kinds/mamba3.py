@@ -1,4 +1,4 @@
-"""Layers of Mamba-3: no convolution, of which the two taps over no channels are a form only."""
+"""Layers of Mamba-3, which have no convolution."""
 
 from collections.abc import Mapping
 
@@ -61,13 +61,13 @@ def gates(draw: Draw, number: int) -> Mamba3Gates:
 
 def ok(sizes: Mapping[str, int]) -> bool:
     pairs = sizes["n"] % 2 == 0 and 2 * sizes["f"] <= sizes["n"]
-    return pairs and sizes["w"] == 2 and sizes["h"] % sizes["g"] == 0 and sizes["h"] * sizes["p"] % 2 == 0
+    return pairs and sizes["h"] % sizes["g"] == 0 and sizes["h"] * sizes["p"] % 2 == 0
 
 
 KINDS = (
     Kind(
         "mamba3",
-        {"b": 2, "t": 6, "j": 3, "g": 2, "h": 4, "p": 4, "n": 8, "r": 1, "f": 2, "w": 2},
+        {"b": 2, "t": 6, "j": 3, "g": 2, "h": 4, "p": 4, "n": 8, "r": 1, "f": 2},
         ({"g": 1, "h": 3, "f": 4}, {"r": 2, "f": 4}, {"p": 2, "n": 16, "f": 4, "r": 4}),
         OPTIONS,
         ok,

@@ -49,6 +49,11 @@ class Kind:
     between: Callable[[Draw, Any], Mixer] = lambda draw, mixer: mixer
     further: tuple[Further, ...] = ()
 
+    @property
+    def narrow(self) -> tuple[Mapping[str, int], ...]:
+        """The row of a convolution of two taps, if there is a convolution."""
+        return ({"w": 2},) if "w" in self.base else ()
+
     def residual(self, sizes: Mapping[str, int]) -> int:
         """The width of the residual stream."""
         return half(math.prod(sizes[axis] for axis in self.inner))

@@ -1,10 +1,10 @@
 """Scripts of what happens to sequences: drawn step by step from a model that knows which prefixes are saved.
 
 The model is what a prefix cache must be: a set of token sequences. A state is saved at every multiple of `block` tokens that
-a sequence passes. A prompt that begins is covered by the longest saved prefix that leaves at least its last token to feed.
-Prompts share texts, differ in their first token alone, or are new, so that a key of the length, or of the last block only,
-finds the wrong state. Half of them end at a boundary: there a saved state would cover all of the prompt. Half of what is fed
-goes to the sequence that was copied last, so that a copy that shares memory shows.
+a sequence passes; with a block of 0 there is no cache. A prompt that begins is covered by the longest saved prefix that
+leaves at least its last token to feed. Prompts share texts, differ in their first token alone, or are new, so that a key of
+the length, or of the last block only, finds the wrong state. Half of them end at a boundary: there a saved state would cover
+all of the prompt. Half of what is fed goes to the sequence that was copied last, so that a copy that shares memory shows.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,9 @@ class Model:
 
     def covered(self, server: int, prompt: Tokens) -> int:
         """How many tokens of a prompt the longest saved prefix covers; at least one is left."""
-        known = self.saved.get(server, set())
+        known = self.saved.get(server, set()) if self.block else set()
+        if not known:
+            return 0
         return next((n for n in range(len(prompt) - 1, 0, -1) if n % self.block == 0 and prompt[:n] in known), 0)
 
     def begin(self, server: int, slot: int, prompt: Tokens) -> list[Step]:
@@ -71,7 +73,7 @@ class Model:
     def feed(self, place: Place, tokens: Tokens) -> list[Step]:
         """A sequence goes on, and is saved at the boundaries that it passes."""
         before, whole = len(self.sequences[place]), self.sequences[place] + tokens
-        passed = (n for n in range(before + 1, len(whole) + 1) if n % self.block == 0)
+        passed = (n for n in range(before + 1, len(whole) + 1) if self.block and n % self.block == 0)
         self.saved.setdefault(place[0], set()).update(whole[:n] for n in passed)
         self.sequences[place] = whole
         return [Step("feed", *place, tokens=np.array(tokens))]
@@ -131,7 +133,8 @@ def _possible(
     free, running = model.free(server, slots), [slot for at, slot in model.sequences if at == server]
     place = server, int(rng.choice(running)) if running else 0
     if do == "begin" and free:
-        text, whole = texts[rng.choice([0, 0, 1, 2])], model.block * rng.integers(1, len(texts[0]) // model.block + 1)
+        block = model.block or 1
+        text, whole = texts[rng.choice([0, 0, 1, 2])], block * rng.integers(1, len(texts[0]) // block + 1)
         shared = text[: whole if rng.random() < 0.5 else rng.integers(1, len(text) + 1)]
         prompt = np.concatenate([shared, rng.integers(0, VOCABULARY, rng.choice([0, 0, 1, 2]))])
         return model.begin(server, int(rng.choice(free)), tuple(prompt.tolist()))

@@ -30,7 +30,8 @@ from ..specification import Arguments, Came, Expected, Further, Specification, a
 from . import ranks, script
 from .script import Place, Step
 
-BLOCK = {"four": 4, "one": 1, "seven": 7}
+BLOCK = {"four": 4, "one": 1, "seven": 7, "none": 0}
+"""Tokens between two boundaries at which a state is saved; 0: the server has no cache of prefixes."""
 
 
 def drawing(others: dict[str, str]) -> Any:
@@ -225,7 +226,7 @@ def _specification(kind: Kind, ranked: bool) -> Specification:
     return Specification(
         operation="life.states",
         base={**kind.base, "b": 3, "t": 4, "j": 9},
-        rows=({"t": 1}, {"t": 9}, {"j": 16}, {"w": 2}, {"b": 2}, *kind.rows),
+        rows=({"t": 1}, {"t": 9}, {"j": 16}, *kind.narrow, {"b": 2}, *kind.rows),
         options={"script": tuple(script.WAYS), "block": tuple(BLOCK), **kept, **kind.inside},
         families=("gentle", "normal"),
         sources=SOURCES,

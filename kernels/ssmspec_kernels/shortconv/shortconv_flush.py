@@ -3,7 +3,8 @@
     S_0' = the last w - 1 columns of [S_0 | held entries]        as in `shortconv_buffered` (4)
 
 Windows flush themselves; this is for all rows at once, between them. The cursors are reset afterwards, once for all layers
-(`cursors.commit_flush`). A row that holds nothing is neither read nor written. Bound by the bytes of the columns.
+(`cursors.commit_flush`). A row that holds nothing is neither read nor written. Layout: S (s, d, w - 1) and the ring, as in
+`shortconv_buffered`. Bound by the bytes of the columns.
 """
 
 from collections.abc import Sequence

@@ -80,7 +80,7 @@ def shortconv_scan_kernel(
     UNROLL: tl.constexpr, D: tl.constexpr, W: tl.constexpr, WRITE_STATE: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """With `places` the state after every token is stored too, in the place of that token."""
+    """With `places` the state after every token is stored too."""
     b = tl.program_id(1).to(tl.int64)
     slot = b
     if slots is not None:

@@ -157,7 +157,7 @@ def packed(call: Call, b: int, sizes: tuple[int, int]) -> float:
 
 
 def ring(call: Call, b: int, sizes: tuple[int, int], t: int, capacity: int) -> float:
-    """A window behind what the rings hold, each row another number of entries; then a flush of all that is held."""
+    """A window after what the rings hold, each row another number of entries; then a flush of all that is held."""
     of = Layer(call, b, sizes)
     slots, tokens = len(of.S), of.inputs(b, t)
     origin, held = call.rng.integers(0, capacity, slots), call.rng.integers(0, capacity - t + 1, slots)

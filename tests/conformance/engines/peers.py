@@ -17,6 +17,7 @@ from conformance.engines import cli
 from conformance.engines.judge import Found
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.laws import SAME
+from conformance.engines.program import Program
 from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
@@ -65,11 +66,15 @@ FAULTS = {
 def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
     """The configuration in which a fault shows."""
     planted = FAULTS[engine][fault]
-    door = ENGINES[engine].words[0]
+    known = ENGINES[engine]
     right = opener(engine, python)
-    wrong = opener(f"program:{python} {HERE / f'planted_{engine}.py'} {door} {fault}", None)
+    words = [python, str(HERE / f"planted_{engine}.py"), known.words[0], fault]
     target, drafter = pair(planted.family, folder)
     options = {planted.configuration: cli.configurations(drafter, cli.Tier.smoke, "float32")[planted.configuration]}
+
+    def wrong() -> Program:
+        return Program(words, once=known.once)
+
     plain = wrong if planted.another_model else right
     return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None, SHRINKING)
 

@@ -16,6 +16,7 @@ from ssmspec_fast.serve.logits import Logged
 from tests.fast.serve.serving import serving
 
 from .faults import FAULTS
+from .peers import needed
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -56,10 +57,20 @@ def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.robust
-def test_a_fault_in_our_server_is_caught_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FAULTS["drafts_all_counted_and_slot_0_overwritten"][2](monkeypatch)
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("drafts_all_counted_and_slot_0_overwritten", "speculation"),
+        ("a_waiting_request_replaces_a_running_state", "batch"),
+    ],
+)
+def test_a_fault_in_our_server_is_caught_over_http(
+    name: str, law: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FAULTS[name][2](monkeypatch)
     found = over_http(pair("mamba2", tmp_path)[0], 25)
-    assert found.outcome("served", "speculation") == "differs"
+    assert found.outcome("served", "speculation") == "differs", found.failures
+    assert law in (found.failures[0].law, *needed(found.failures[0].finding))
     assert found.failures[0].schedule
 
 

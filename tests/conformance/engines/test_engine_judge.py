@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from conformance.engines import sampled
 from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
 from conformance.engines.judge import Found, Judge, purpose
+from conformance.engines.judge.run import Run
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.table import show
@@ -46,6 +48,14 @@ class Few:
             raise EngineDied("ended by signal 11")
         if self.fault == "fails" and self.speculates:
             raise EngineFailed("IndexError")
+        if self.fault == "short":
+            lengths = [len(request.ids) for request in requests]
+            if min(lengths) == 1:
+                raise EngineFailed("expect x to be transposed")
+            if self.speculates and max(lengths) >= 4:
+                raise EngineFailed(f"tensor a (7) must match tensor b ({max(lengths)})")
+        if self.fault == "always":
+            raise EngineFailed("out of order")
         return tuple(self.one(request, requests) for request in requests)
 
     def one(self, request: Request, beside: tuple[Request, ...]) -> Answer:
@@ -115,6 +125,43 @@ def test_an_engine_that_dies_or_fails_is_red(fault: str) -> None:
     found = judged(fault)
     assert not found.green
     assert found.outcome("ngram-4", "speculation") == "died"
+
+
+def test_a_prompt_that_the_plain_run_fails_at_is_one_finding_and_hides_no_other() -> None:
+    """Each is told with its own smallest case, and schedules without such a prompt are judged."""
+    found = judged("short")
+    plain, drafts = found.failures
+    assert (plain.configuration, plain.law, plain.schedule) == ("plain", "repeated", ("prompt [1], most 14",))
+    assert plain.finding == "died: EngineFailed: expect x to be transposed"
+    assert (drafts.configuration, drafts.law) == ("ngram-4", "speculation")
+    assert drafts.finding == "died: EngineFailed: tensor a (7) must match tensor b (4)"
+    assert [line.count(",") for line in drafts.schedule] == [5]  # four tokens
+    assert found.outcome("plain", "repeated") == "died"
+    assert found.outcome("plain", "batch") == "passed"
+    assert not found.green
+
+
+def test_an_engine_that_fails_at_every_prompt_ends_soon_and_is_red() -> None:
+    found = judged("always")
+    assert found.outcome("plain", "repeated") == found.outcome("ngram-4", "speculation") == "died"
+    assert not found.green
+    assert found.schedules <= 2
+
+
+def test_a_sampled_request_that_fails_is_told_with_the_fewest_last_tokens() -> None:
+    class Long(Few):
+        def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+            if max(len(request.ids) for request in requests) >= 5:
+                raise EngineFailed("CPU Generator does not use offset")
+            return super().generate(requests)
+
+    run = Run(Judge(Long, "model", None, 1), "chunk-8", Options())
+    run.attempts.engine = Long()
+    asked = sampled.requests(4, 64)
+    found = run.failing(asked, EngineFailed("CPU Generator does not use offset"))
+    assert found.request.ids == asked[0].ids[-5:]
+    assert found.request.seed == asked[0].seed
+    assert run.failing(asked, EngineFailed("another")).request == asked[0]
 
 
 def test_drafts_that_were_never_accepted_are_not_exercised_and_not_green() -> None:

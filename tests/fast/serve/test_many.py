@@ -8,7 +8,7 @@ import pytest
 
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.ngram import PromptLookup
-from ssmspec_fast.engine import watch
+from ssmspec_fast.engine import emitted_windows
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.serve import app
@@ -93,7 +93,7 @@ def test_several_choices_are_taken_together_or_not_at_all() -> None:
 
 def swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two windows of a step go to each other's request."""
-    real = watch.windows
+    real = emitted_windows.emitted_windows
 
     def other(*given: Any) -> Iterator[Any]:
         found = list(real(*given))
@@ -101,7 +101,7 @@ def swapped(monkeypatch: pytest.MonkeyPatch) -> None:
             found[:2] = [found[0]._replace(tokens=found[1].tokens), found[1]._replace(tokens=found[0].tokens)]
         yield from found
 
-    monkeypatch.setattr(watch, "windows", other)
+    monkeypatch.setattr(emitted_windows, "emitted_windows", other)
 
 
 def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..layers.recurrent import Recurrent
-from ..models.config import BlockConfig, Branch, ModelConfig, NormConfig
-from ..models.model import Block, Model
+from ...layers.recurrent import Recurrent
+from ...models.config import BlockConfig, Branch, ModelConfig, NormConfig
+from ...models.model import Block, Model
 
 LONGEST = 768
 """Most tokens of a sequence."""

@@ -1,0 +1,43 @@
+"""The engine over its kernels as a server of states: begun, fed, forked, exported and taken by another server's slots."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from conformance.judge.verdict import judge
+from conformance.suite import find
+from ssmspec_fast.adapters.life import METHODS, Server
+from ssmspec_fast.engine.handover import SequenceState
+from ssmspec_fast.operations.triton_ops import TritonOperations
+from ssmspec_ref.contract import Capability, NumericContract, Verdict
+
+from . import device
+
+PLACE = device.DEVICE if device.COMPILED else "cpu"
+CASE = "life.states/b2,t2,j9,g1,h2,p3,n4,w4/script={},block=none,kind=mamba2/gentle/s0"
+
+
+def judged(build: Any, method: str, script: str) -> Verdict:
+    specification, case = find(CASE.format(script))
+    run = partial(build, METHODS[method], TritonOperations(), PLACE)
+    return judge(specification, Capability(run, NumericContract()), case).verdict
+
+
+@pytest.mark.parametrize(("method", "script"), [("plain", "mixed"), ("replay buffer", "move"), ("replay buffer", "fork")])
+def test_states_live_as_they_should_over_the_kernels(method: str, script: str) -> None:
+    assert judged(Server, method, script) is Verdict.PASS
+
+
+class TakesHalf(Server):
+    """A state that is taken lacks its last head."""
+
+    def write(self, slot: int, held: SequenceState) -> None:
+        ((M, S),) = held.layers
+        S = S.clone()
+        S[-1] = 0
+        super().write(slot, SequenceState(((M, S),), held.length))
+
+
+def test_a_state_without_its_last_head_fails() -> None:
+    assert judged(TakesHalf, "plain", "fork") is Verdict.FAIL
