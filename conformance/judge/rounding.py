@@ -9,14 +9,9 @@ neighbours   no element lies beyond its two neighbours
 bias         sum r, sum r sign(x), sum r (2 f - 1): up, away from zero, or as if to the nearest number             (1)
 fresh        sum r_i r_j over disjoint pairs of elements at a distance of 1, 2, 4 .. along each axis, calls included   (2)
 
-If the numbers are fresh, the terms have the mean 0 given all draws before, and stay within 1. By Bernstein's inequality
-for martingales (Freedman, Annals of Probability 3, 1975) a sum exceeds
-
-L / 3 + sqrt((L / 3)^2 + 2 V L),   V the sum of their variances, L = ln(2 SUMS / FALSE)                   (3)
-
-with a probability of at most FALSE / SUMS: FALSE is that of a false alarm of a whole run of calls. The reference is
-exact and the implementation is not: the part of f that its arithmetic may move is added to (3), and elements of which it may
-move more than `BLURRED` are left out.
+If the numbers are fresh, the terms have the mean 0 given all draws before, and stay within 1, so that `random_sums.limit` (3)
+holds; a false alarm is that of a whole run of calls. The reference is exact and the implementation is not: the part of f that
+its arithmetic may move is added to (3), and elements of which it may move more than `BLURRED` are left out.
 
 Power: a bias of all probabilities by delta is seen with a probability of 0.999 if delta n exceeds (3) by 3.1 sqrt(V), n the
 number of roundings; V is at most n / 4, and about n / 6. With 2,000 calls of 240 elements this is delta = 0.006 of a step.
@@ -38,6 +33,7 @@ from ssmspec_ref.shapes import Array
 from ..cases import Case
 from ..suite.specification import Arguments, Expected, Specification, weights
 from .bitwise import taken
+from .random_sums import limit, pairs
 
 CALLS = {"step": 2000, "scan": 100, "scan_masked": 100}
 """Calls of an operation by its last name; others are held to their bounds only."""
@@ -45,7 +41,6 @@ ROWS = 4
 """Rows of every call, at least: those of the case, again and again."""
 INPUTS = 8
 """Different tokens, which come in turn."""
-FALSE, SUMS = 1e-9, 100
 BLURRED, EDGE = 0.1, 0.02
 CLOSE = 1e-3
 """How far from a neighbour an element may lie, in steps, beyond what the arithmetic may move it."""
@@ -142,19 +137,6 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
                 f"those of {what} at a distance of {distance} go together by {total:.0f}, fresh ones stay within {most:.0f}"
             )
             yield abs(total) / most, f"rounding at random draws no fresh numbers: {said}"
-
-
-def limit(variance: float, sums: int = SUMS) -> float:
-    """The largest sum (3), of `sums` of them, that unbiased, independent terms reach."""
-    L = float(np.log(2 * sums / FALSE))
-    return L / 3 + float(np.sqrt((L / 3) ** 2 + 2 * variance * L))
-
-
-def pairs(length: int, distance: int) -> tuple[Array, Array]:
-    """Disjoint pairs (i, i + distance) along an axis."""
-    at = np.arange(length - distance)
-    first = at[(at // distance) % 2 == 0]
-    return first, first + distance
 
 
 def _exact(specification: Specification, contract: NumericContract, inputs: list[Arguments], before: list[Array]) -> Expected:

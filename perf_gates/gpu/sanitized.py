@@ -182,7 +182,9 @@ def joined(before: Said, now: Said) -> Said:
 def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
     """The contents of a file, if it was written on such a machine, with any kernels; otherwise nothing."""
     held = json.loads(file.read_text()) if file.exists() else {"machine": {}, "tools": []}
-    same = all(held["machine"].get(name) == value for name, value in machine.items() if name not in ("commit", "kernels", "timing"))
+    same = all(
+        held["machine"].get(name) == value for name, value in machine.items() if name not in ("commit", "kernels", "timing")
+    )
     return [Said(**one) for one in held["tools"] if same]
 
 

@@ -105,6 +105,7 @@ def readers() -> dict[str, set[str]]:
 SHARED = {"conv_taps", "ssd_state_tile", "ssd_window_tile"}
 """Rows of parts that several launchers call."""
 PARTS_OF = {
+    "kda_pairs": "kda_tree",
     "delta_apply": "delta_chunked", "delta_tree_products": "delta_tree", "ssd_buffered_short": "ssd_buffered",
     "ssd_tree_large": "ssd_tree_scan",
 }  # fmt: skip

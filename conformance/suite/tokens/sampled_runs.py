@@ -34,7 +34,7 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...errors import WrongCounts
 from ...judge.draw import Draw
-from ...judge.rounding import limit, pairs
+from ...judge.random_sums import limit, pairs
 from ..acceptance import fractions, on_grid
 from ..generate import counted
 from ..specification import Arguments, Came, Expected, Specification
