@@ -4,6 +4,7 @@ Greedy decoding only: a sampled run has the distribution of plain decoding, not 
 a fault. In fast mode a token may differ where two logits are tied up to rounding (`ssmspec_ref.near_ties`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ def compared(
     pairs = list(zip(done.completions, slow.completions, strict=True))
     places = {n: at for n, pair in enumerate(pairs) if (at := first_difference(*(one.tokens for one in pair))) is not None}
     judged = given["sampling"] is None and given["mode"] == "fast"
-    ties = {n: tie(checkpoint, texts[n], at, given) if judged else None for n, at in places.items()}
+    ties = {
+        n: tie(checkpoint, texts[n], pairs[n][0].tokens, pairs[n][1].tokens, at, given) if judged else None
+        for n, at in places.items()
+    }
     near = sum(found is not None and found.excused for found in ties.values())
     differ = len(places) - near
     said = f"identical to plain decoding: {len(texts) - len(places)} of {len(texts)} prompts"
@@ -44,28 +48,36 @@ def compared(
     progress.print(said + (f", {differ} DIFFER" if differ else ""), style="red" if differ else None, markup=False)
     for n, at in list(places.items())[:LISTED]:
         got, expected = (_token(one.tokens, at) for one in pairs[n])
-        progress.print(f"  {_line(n, at, got, expected, ties[n])}", markup=False)
+        progress.print(f"  {_line(n, at, got, expected, ties[n], judged)}", markup=False)
     _coverage(progress, done)
     return differ == 0
 
 
-def tie(checkpoint: Path, text: str, at: int, given: dict[str, Any]) -> NearTie | None:
-    """The near-tie analysis of one prompt, run again with its logits; None if the two runs then agree."""
+def tie(
+    checkpoint: Path, text: str, got: Sequence[int], expected: Sequence[int], at: int, given: dict[str, Any]
+) -> NearTie | None:
+    """The near-tie analysis of one prompt, whose logits are those of two runs alone: in a batch sums may have another order,
+    and a run alone may take another of two tied tokens. None where a sequence ended, or a run alone differs before it."""
+    if at >= min(len(got), len(expected)):
+        return None
     options = {name: value for name, value in given.items() if name not in ("slots", "sampling", "seed")}
     shared = {name: value for name, value in options.items() if name in PLAIN}
     runs = [traces.run(checkpoint, [text], at + 1, **some) for some in (options, shared)]
-    one, other = (list(run.tokens[0]) for run in runs)
-    if one[:at] != other[:at] or one[at : at + 1] == other[at : at + 1]:
+    if any(tuple(run.tokens[0][:at]) != tuple(expected[:at]) or len(run.tokens[0]) <= at for run in runs):
         return None
-    exact = traces.Exact(checkpoint, given["device"])(text, other[: at + 1])
+    exact = traces.Exact(checkpoint, given["device"])(text, list(expected[: at + 1]))
     ours, theirs = (run.logits[0][: at + 1] for run in runs)
-    return near_tie(ours, theirs, exact[: at + 1], (one[at], other[at]))
+    return near_tie(ours, theirs, exact[: at + 1], (got[at], expected[at]))
 
 
-def _line(number: int, at: int, got: str, expected: str, found: NearTie | None) -> str:
-    said = f"prompt {number + 1}, token {at + 1}: expected {expected}, got {got}"
-    if found is None:
+def _line(number: int, at: int, got: str, expected: str, found: NearTie | None, judged: bool) -> str:
+    said = f"prompt {number + 1}, token {at + 1} (both from 1): expected {expected}, got {got}"
+    if not judged:
         return said
+    if found is None:
+        return (
+            f"{said}; no logits to compare: a sequence ended, or one run alone takes other tokens before it (try --slots 1)"
+        )
     how = "near tie" if found.excused else "no near tie"
     return f"{said}; {how}: float64 logits {found.margin:.2g} apart, rounding {sum(found.errors):.2g}"
 

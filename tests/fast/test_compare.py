@@ -1,5 +1,6 @@
 """`ssmspec generate --compare`: its verdict comes from a comparison, and it says when it means little."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,24 @@ def test_other_tokens_are_found(trained: Path, mode: str, monkeypatch: pytest.Mo
     done = compare(trained, "--mode", mode)
     assert done.exit_code == cli.DIFFERS
     assert "identical to plain decoding: 0 of 2 prompts, 2 DIFFER" in done.output
-    assert "prompt 1, token " in done.output
+    assert re.search(r"prompt 1, token \d+ \(both from 1\): expected ", done.output)
     assert ("no near tie: float64 logits " in done.output) == (mode == "fast")
+
+
+def test_a_difference_that_only_a_batch_has_is_compared_with_the_logits_of_runs_alone(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the target's choice is another token where two prompts are verified together. Alone both runs agree."""
+    right = greedy.walk
+
+    def walk(tokens: Any, tree: Any, most: torch.Tensor) -> Any:
+        return right(tokens, tree, most if tokens.shape[1] == 1 or len(tokens) == 1 else (most + 1) % 64)
+
+    monkeypatch.setattr(greedy, "walk", walk)
+    done = compare(trained, "--mode", "fast", "--slots", "2")
+    assert done.exit_code == cli.DIFFERS
+    assert "DIFFER" in done.output
+    assert "no near tie: float64 logits " in done.output
 
 
 def test_identity_without_an_accepted_draft_is_a_warning(trained: Path) -> None:
