@@ -22,6 +22,7 @@ def step(S, token, params):
     scale = np.float32(q.shape[-1] ** -0.5 if params.scale is None else params.scale)
 
     # Here your kernel is called: o, S = my_kernel(torch.from_numpy(q), ...)
+    # Cast its inputs by `conformance.casting.cast`, which keeps their strides, so that a wrong one shows; `astype` does not.
     q, k = (a / np.sqrt(np.sum(a * a, axis=-1, keepdims=True) + eps) for a in (q, k))
     q, k = (np.repeat(a, heads // a.shape[1], axis=1) for a in (scale * q, k))
     S = np.exp(g)[..., None, None] * S

@@ -21,6 +21,7 @@ def step(S, token, params):
     B, C = (np.repeat(a, heads // a.shape[1], axis=1) for a in (B, C))
 
     # Here your kernel is called: y, S = my_kernel(torch.from_numpy(x), ...)
+    # Cast its inputs by `conformance.casting.cast`, which keeps their strides, so that a wrong one shows; `astype` does not.
     dt = np.logaddexp(np.float32(0), dt)
     S = np.exp(dt * A)[..., None, None] * S + (dt[..., None] * x)[..., None] * B[:, :, None, :]
     y = np.einsum("bhpn, bhn -> bhp", S, C)
