@@ -155,16 +155,25 @@ def engine(
         raise typer.Exit(FAILED)
 
 
+EVERY = 20.0
+"""Seconds between two lines of progress within a configuration."""
+
+
 class Watch:
-    """Prints each configuration that has ended, with an estimate of the time that the others take."""
+    """Prints each configuration that has ended, with an estimate of the time that the others take, and now and then the
+    schedule that begins."""
 
     def __init__(self, console: Console, count: int) -> None:
         self.console, self.count, self.done, self.began = console, count, 0, time.monotonic()
+        self.said = self.began
 
-    def __call__(self, line: str) -> None:
-        self.done += 1
-        told = f"  {self.done}/{self.count}  {line}{left(self.began, self.done, self.count, 1)}"
-        self.console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
+    def __call__(self, line: str, ended: bool) -> None:
+        if not ended and time.monotonic() - self.said < EVERY:
+            return
+        self.said = time.monotonic()
+        self.done += ended
+        told = f"{self.done}/{self.count}  {line}{left(self.began, self.done, self.count, 1) if ended else ''}"
+        self.console.print(f"  {told}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def beside(folder: Path, what: str) -> Path:
@@ -249,7 +258,7 @@ def judged(
     chosen: "dict[str, Options]",
     server: bool,
     many: tuple[int, int, int],
-    watch: Callable[[str], None],
+    watch: Callable[[str, bool], None],
     shrink: float | None = None,
 ) -> "Found":
     """All configurations on one checkpoint; for a server, the one that it was started with."""

@@ -29,7 +29,8 @@ SHRINKING = 90.0
 
 
 class Judge:
-    """Tests an engine on a checkpoint. `open_engine` starts a process; without an `oracle`, *same model?* is not tested."""
+    """Tests an engine on a checkpoint. `open_engine` starts a process; without an `oracle`, *same model?* is not tested.
+    `watch` gets a line for each schedule that begins, and one, with True, for each configuration that ended."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Judge:
         weights: Any,
         schedules: int,
         seed: int = 0,
-        watch: Callable[[str], None] = lambda line: None,
+        watch: Callable[[str, bool], None] = lambda line, ended: None,
         vocabulary: int = 64,
         open_plain: Callable[[], Engine] | None = None,
         samples: int = 0,
@@ -100,7 +101,7 @@ class Judge:
         says = self.found.refusals.get(name) or "; ".join(
             f"{f.law}: {f.finding}" for f in self.found.failures if f.configuration == name
         )
-        self.watch(f"{name}: {run.done} schedules, {time.monotonic() - began:.0f} s{f': {says}' if says else ''}")
+        self.watch(f"{name}: {run.done} schedules, {time.monotonic() - began:.0f} s{f': {says}' if says else ''}", True)
 
     def expect(self, ids: tuple[int, ...], temperature: float = 0.0, seed: int = 0) -> tuple[int, ...]:
         """The plain output of a prompt, alone and without stop tokens; compared with the oracle at first use.

@@ -98,6 +98,7 @@ class Run:
 
     def first(self, schedule: Schedule) -> bool:
         """Whether a schedule breaks; the first that does is run again by a new engine, and each of its requests alone."""
+        self.judge.watch(f"{self.name}: schedule {self.done + 1} of {self.judge.many}", False)
         broken = self.attempts.tried(schedule)
         if self.attempts.unknown:
             return False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conformance.engines import sampled
+from conformance.engines import cli, sampled
 from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
 from conformance.engines.judge import Found, Judge, purpose
 from conformance.engines.judge.run import Run
@@ -325,3 +325,22 @@ def test_without_an_oracle_no_difference_is_a_near_tie() -> None:
     asked = Request(ids=(1,), most=3, cancel=2)
     assert lossless(None, asked, (1, 2, 3), Answer(ids=(1, 2), finish="cancelled"))[0] == "passed"
     assert lossless(None, request, (1, 2, 3), Answer(ids=(1, 2), finish="cancelled"))[0] == "differs"
+
+
+def test_progress_names_schedules_now_and_then_and_every_configuration_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, shown = iter([0.0, 5.0, 21.0, 21.0, 30.0, 50.0]), StringIO()
+    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(cli, "left", lambda *given: ", left")
+    watch = cli.Watch(Console(file=shown), 2)
+    watch("plain: schedule 1 of 8", False)
+    watch("plain: schedule 3 of 8", False)
+    watch("plain: schedule 4 of 8", False)
+    watch("plain: 8 schedules, 40 s", True)
+    assert shown.getvalue().splitlines() == ["  0/2  plain: schedule 3 of 8", "  1/2  plain: 8 schedules, 40 s, left"]
+
+
+def test_the_judge_tells_every_schedule_before_it_runs() -> None:
+    told: list[tuple[str, bool]] = []
+    Judge(Few, "model", None, 3, watch=lambda line, ended: told.append((line, ended))).run({"plain": Options()})
+    assert [line for line, ended in told if not ended] == [f"plain: schedule {n} of 3" for n in (1, 2, 3)]
+    assert [ended for _, ended in told] == [False, False, False, True]
