@@ -8,6 +8,7 @@ import numpy as np
 
 from ssmspec_ref.contract import Capability, Limits
 from ssmspec_ref.layers.recurrences import Recurrence
+from ssmspec_ref.mamba3 import width
 from ssmspec_ref.records import arrays
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, FreshPool, Pool, is_far
@@ -42,7 +43,7 @@ def pooled(run: Callable[..., Any], zeros: Callable[..., Array] | None = None) -
 
 def no_states(kind: Recurrence) -> Callable[..., Array]:
     """A function of the inputs of a call and its weights: zeros for the states of a recurrence. The inputs have all of their
-    axes but the columns of a short convolution, which its weights say."""
+    axes but the columns of a short convolution and the packed pieces of Mamba-3, which its weights say."""
     axes = get_type_hints(kind.definition.scan)["S"].dim_str.split()
 
     def zeros(inputs: Any, *rest: Any) -> Array:
@@ -50,6 +51,8 @@ def no_states(kind: Recurrence) -> Callable[..., Array]:
         for field in fields(inputs):
             if (a := getattr(inputs, field.name)) is not None:
                 sizes |= zip(dims(type(inputs), field.name, a.ndim), a.shape, strict=True)
+        if "_" in axes:
+            sizes["_"] = width(sizes["p"], rest[0].states, sizes["f"], rest[0].rank)
         return np.zeros([sizes[axis] for axis in axes])
 
     return zeros
