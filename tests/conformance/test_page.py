@@ -123,7 +123,7 @@ NUMBERS = [
     result(3, "fail", outputs=(WRONG,)),
     result(4, "fail", float("nan")),
     result(5, "fail", outputs=(), failing="error", message="TypeError: no kernel"),
-    diagnosis(output=WRONG, facts={"same as": "as if B were 0", "passes": "with D=off"}),
+    diagnosis(output=WRONG, facts={"behaves": "as if B were 0", "passes": "with D=off"}),
 ]
 
 

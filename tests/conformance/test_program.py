@@ -123,3 +123,45 @@ def test_a_question_to_a_program_that_ended_names_its_last_words(tmp_path: Path)
     program = Program(f"{sys.executable} {tmp_path / 'p.py'}")
     with closing(program), pytest.raises(ProgramError, match=r"exit code 1 \| no device"):
         program.ask({"do": "declare"})
+
+
+GENERATOR = """
+import json, sys
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+DECLARED = {"name": "an engine", "version": "0", "subjects": [{"name": "counts up", "operations": {"generate.greedy": {}}}]}
+for line in sys.stdin:
+    question = json.loads(line)
+    if question["do"] == "declare":
+        print(json.dumps(DECLARED), flush=True)
+        continue
+    prompts, values = load_file(question["inputs"])["prompts"], question["values"]
+    tokens = (prompts[:, -1:] + np.arange(1, values["count"] + 1)) % 64
+    made = {"tokens": tokens}
+    if values["speculate"]:
+        made |= {"proposed": np.array([PROPOSED]), "accepted": np.array([ACCEPTED])}
+    save_file({name: np.ascontiguousarray(a.astype(np.int64)) for name, a in made.items()}, question["outputs"])
+    print(json.dumps({"outputs": list(made)}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("proposed", "accepted", "drafts", "said"),
+    [
+        (8, 3, (8, 3), ""),
+        (8, 0, (8, 0), ""),
+        (3, 8, None, "it accepted 8 of 3 drafts; count what was proposed, and what of it was accepted"),
+    ],
+)
+def test_a_program_may_count_its_drafts(
+    tmp_path: Path, proposed: int, accepted: int, drafts: tuple[int, int] | None, said: str
+) -> None:
+    source = GENERATOR.replace("PROPOSED", str(proposed)).replace("ACCEPTED", str(accepted))
+    (tmp_path / "program.py").write_text(source)
+    process = Process(f"{PROGRAM}{sys.executable} {tmp_path / 'program.py'}", timeout=20.0)
+    with closing(process):
+        jobs, _ = plan({"x": process.adapter}, Selection(operation="generate.greedy"))
+        found = judge(jobs[0].specification, jobs[0].capability, jobs[0].case)
+    assert (found.verdict, found.drafts) == (Verdict.FAIL if said else Verdict.PASS, drafts)
+    assert said in found.message

@@ -106,7 +106,7 @@ def test_a_machine_without_the_tool_is_refused(monkeypatch: pytest.MonkeyPatch) 
         raise FileNotFoundError("compute-sanitizer: not found")
 
     monkeypatch.setattr(subprocess, "Popen", missing)
-    said = heard("racecheck", sanitized.run("racecheck", "planted", 1.0), [])
+    said = heard("racecheck", sanitized.run("racecheck", "planted", "", 1.0), [])
     assert said.refused == "compute-sanitizer: not found"
 
 
@@ -118,7 +118,7 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started_and_heard
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     began = monotonic()
-    assert sanitized.run("memcheck", "0/1", 1.0) == "judged so far\n"
+    assert sanitized.run("memcheck", "0/1", "", 1.0) == "judged so far\n"
     assert monotonic() - began < 30
 
 

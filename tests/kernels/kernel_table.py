@@ -27,7 +27,7 @@ from perf_gates.static.kernel_modules import homes, kernel_module
 PACKAGE = "ssmspec_kernels"
 MODULES = {"commit_halves": "double_buffer", "commit_window": "cursors"}
 """Launchers that are not named after their modules."""
-INNER = {"delta_apply", "delta_solve", "delta_tree_products", "ssd_buffered_short", "ssd_tree_large"}
+INNER = {"delta_apply", "delta_solve", "delta_tree_products", "kda_pairs", "ssd_buffered_short", "ssd_tree_large"}
 """Modules whose kernels the launcher of another module starts: they are part of its row."""
 EXACT = {
     "accept_greedy",

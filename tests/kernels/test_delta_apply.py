@@ -122,9 +122,9 @@ def test_heads_beyond_2_to_the_31_elements_are_read_and_written() -> None:
 def test_what_two_launches_do_not_take_is_refused_and_nothing_is_written(o: Options) -> None:
     case, sees = cases.draw(o, padding=False), torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
     before = [cases.whole(x).clone() for x in (case.S, case.out)]
-    with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
+    with pytest.raises(ParameterError, match="they take up to 16 tokens of 128 channels"):
         case.call(partial(delta_chunked.delta_chunked, two_launches=True))
-    with pytest.raises(ParameterError, match="two launches take up to 16 tokens"):
+    with pytest.raises(ParameterError, match="they take up to 16 tokens of 128 channels"):
         case.call(partial(delta_tree.delta_tree, two_launches=True), ancestors=sees)
     for old, x in zip(before, (case.S, case.out), strict=True):
         assert cases.untouched(old, cases.whole(x))

@@ -1,5 +1,6 @@
 """The stand-in for torchvision can be imported by the names that engines import, and does not replace one that is there."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ def test_its_names_can_be_imported_and_a_second_run_keeps_it(tmp_path: Path, mon
     monkeypatch.setattr(stand_in.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(stand_in, "find_spec", lambda name: None)
     stand_in.main()
-    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    path = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", IMPORTS], env=path, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("0.0.0 None <class"), done.stderr
     made = tmp_path / "torchvision" / "__init__.py"
     made.write_text("there = True\n")
