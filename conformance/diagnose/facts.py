@@ -19,7 +19,7 @@ from .observe import Observation, observe, observed
 from .probes import needs
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "same as", "passes", "cases")
+ORDER = ("values", "inputs", "extent", "behaves", "passes", "cases")
 TRIED = 2
 """Number of further failing cases that an explanation must fit."""
 
@@ -34,7 +34,7 @@ def facts(
     search: bool = True,
 ) -> dict[str, str]:
     """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
-    positions; `same as`: changes of inputs or outputs that reproduce the result; `passes`: the changes with which the
+    positions; `behaves`: changes of inputs or outputs that reproduce the result; `passes`: the changes with which the
     smallest case passes; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
     case's own.
     """
@@ -44,7 +44,7 @@ def facts(
     if first is not None and first.beyond:
         told |= _first(first, first.beyond[0], capability)
     if search:
-        told["same as"] = "; ".join(causes(specification, capability, shown, failing))
+        told["behaves"] = "; ".join(causes(specification, capability, shown, failing))
         told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed)
     told["cases"] = together(failing, passing, specification.defaults)
     return {name: told[name] for name in ORDER if told.get(name)}

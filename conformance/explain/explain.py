@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
 
@@ -47,6 +47,12 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
         return
     hints = get_type_hints(type(value))
     for field in fields(value):
+        if get_origin(hints[field.name]) is tuple:
+            yield (
+                f"{name}.{field.name}",
+                f"({', '.join(getattr(kind, '__name__', '..') for kind in get_args(hints[field.name]))})",
+            )
+            continue
         kinds = get_args(hints[field.name]) or (hints[field.name],)
         axes = [f"({kind.dim_str})" for kind in kinds if hasattr(kind, "dim_str")]
         named = dict.fromkeys(str(getattr(kind, "__name__", kind)) for kind in kinds if kind not in (type(None), ...))

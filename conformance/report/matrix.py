@@ -138,6 +138,9 @@ def _cases(count: int) -> str:
     return f"{count} case{'' if count == 1 else 's'}"
 
 
+UNSETTLED = (("fail", "failed"), ("unknown", "stayed unknown"))
+
+
 def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
     """The final summary: what was tested, the result, and where the report is."""
     lines = []
@@ -153,11 +156,12 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
             text.append(f"{count} {word}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
         lines.append(text)
         lines += _not_run(own)
-    bad = sum(r.verdict in ("fail", "unknown") and r.failing != IDLE for r in results)
+    unsettled = ((sum(r.verdict == kind and r.failing != IDLE for r in results), said) for kind, said in UNSETTLED)
+    bad = [f"{_cases(count)} {said}." for count, said in unsettled if count]
     idle = any(r.failing == IDLE for r in results)
     known = sum(r.verdict == "known-failure" for r in results)
     said = (
-        f"{_cases(bad)} failed or stayed unknown."
+        " ".join(bad)
         if bad
         else "No failures, except those listed as known."
         if known

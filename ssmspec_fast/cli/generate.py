@@ -41,7 +41,8 @@ SMALL = 64 * 10**6
 def generate(
     context: typer.Context,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
     ] = None,
     drafter: Annotated[
         str | None,

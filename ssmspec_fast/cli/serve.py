@@ -27,7 +27,8 @@ app = typer.Typer(pretty_exceptions_enable=False, help="Serve a checkpoint over 
 def serve(
     typed: typer.Context,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
     ] = None,
     drafter: Annotated[
         str | None,

@@ -32,7 +32,8 @@ POLICIES = ("continuous", "clearing")
 def traffic(
     context: typer.Context,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face checkpoint, or a name that ships with ssmspec: mamba2.")
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
     ] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Use a small model with random weights, on the CPU.")] = False,
     drafter: Annotated[

@@ -29,7 +29,7 @@ class Tokenizer:
             raise BrokenFile(f"{folder} is not a folder; give one with config.json, safetensors and {FILE}")
         if not file.is_file():
             raise BrokenFile(
-                f"{file} is missing; give a folder with config.json, safetensors and {FILE}; in Python, or tokens"
+                f"{file} is missing; give a folder with config.json, safetensors and {FILE}; from Python, token ids need none"
             )
         self.folder, self.rules = Path(folder), read_json(file, TOKENIZER_LIMIT)
         with named(f"{file} is not a tokenizer"):
