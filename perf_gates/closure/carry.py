@@ -55,7 +55,7 @@ def step(
     elif any((run["before"], run["after"]) != wholes for run in runs):
         raise ValueError(f"the runs compared other kernels than {wholes[0]} and {wholes[1]}; run same_code again")
     old_names = {new: old for old, new in renamed.items()}
-    codes = [{"of": [_told(d) for d in after.launchers], "old": wholes[0], "new": wholes[1]}]
+    codes = [_whole(after, wholes[0])]
     for names in RUNS.values():
         launchers = [after.launcher(name) for name in names]
         olds = before.of(*(old_names.get(name, name) for name in names))
@@ -81,8 +81,7 @@ def grown(before: Closures, after: Closures) -> dict[str, Any]:
         raise ValueError(f"{', '.join(gone)}: gone or changed; compare the machine code, and give --runs")
     if len(after.launchers) == len(before.launchers):
         raise ValueError("no launcher was added, so there is nothing to carry")
-    whole = {"of": [_told(d) for d in after.launchers], "old": before.whole(), "new": after.whole()}
-    return {"renamed": {}, "proof": {"kind": "added"}, "codes": [whole]}
+    return {"renamed": {}, "proof": {"kind": "added"}, "codes": [_whole(after, before.whole())]}
 
 
 def rewritten(before: Closures, after: Closures, names: list[str], steps: list[dict[str, Any]]) -> dict[str, Any]:
@@ -97,8 +96,12 @@ def rewritten(before: Closures, after: Closures, names: list[str], steps: list[d
     last = whole_before(steps, changed)
     if not last:
         raise ValueError(f"{', '.join(names)}: no earlier step has such a launcher; name one by its function")
-    whole = {"of": [_told(d) for d in after.launchers], "old": last, "new": after.whole()}
-    return {"renamed": {}, "proof": {"kind": "rewritten", "rewritten": changed}, "codes": [whole]}
+    return {"renamed": {}, "proof": {"kind": "rewritten", "rewritten": changed}, "codes": [_whole(after, last)]}
+
+
+def _whole(after: Closures, old: str) -> dict[str, Any]:
+    """The code of all launchers, carried from the hash `old`."""
+    return {"of": [_told(d) for d in after.launchers], "old": old, "new": after.whole()}
 
 
 def _told(launcher: Definition) -> str:

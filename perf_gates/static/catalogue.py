@@ -25,7 +25,7 @@ from .entry import (
     ssd_entry,
 )
 from .kernel_modules import kernel_module
-from .shapes import CONV, DELTA, KDA, SELECTIVE, SHORTCONV
+from .shapes import CONV, DELTA, KDA, KDA_BOUND, SELECTIVE, SHORTCONV
 
 ROUNDED: dict[str, Any] = {"products": "bf16"}
 
@@ -140,7 +140,7 @@ def delta(shape: str) -> Iterator[Entry]:
 def kda(shape: str) -> Iterator[Entry]:
     """Kimi Delta Attention, the gates as projections, with and without a lower bound."""
     at, (g, h, k, v) = partial(delta_entry, shape), KDA[shape]
-    low: dict[str, Any] = {"lower_bound": -5.0}
+    low: dict[str, Any] = {"lower_bound": KDA_BOUND}
     yield at("kda_scan", "T=1", 64, 1, stores="S o", quick=(90,), **low)
     yield at("kda_scan", "T=5", 64, 5, stores="S o", **low)
     yield at("kda_scan", "T=5 without a bound", 64, 5, stores="S o")

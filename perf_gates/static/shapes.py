@@ -6,6 +6,8 @@ DELTA = {"qwen3.5-4b": (16, 32, 128, 128)}
 """g, h, k, v: heads of keys, heads of values, channels of a key, channels of a value."""
 KDA = {"kimi-linear": (32, 32, 128, 128)}
 """The same, of Kimi Delta Attention (Kimi-Linear-48B-A3B)."""
+KDA_BOUND = -5.0
+"""The lower bound of a log decay, that of Kimi K3."""
 CONV = {"mamba2-2.7b": 5376, "nemotron-3-nano-4b": 9728, "qwen3.5-4b": 8192}
 """Channels; the width is 4."""
 SHORTCONV = {"lfm2-1.2b": (2048, 3)}

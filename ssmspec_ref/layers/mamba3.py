@@ -17,27 +17,12 @@ from .. import mamba3
 from ..errors import ParameterError
 from ..mamba3 import Mamba3Params, Mamba3Window, buffered, tree, width
 from ..model.tiny_layers import CHANNELS, Draw, linear
-from ..records import Record
-from ..shapes import Angles, Array, Channels, Heads, PerHeads, RankProjs, Residual
+from ..shapes import Array, Channels, Residual
 from .layer import RecurrentLayer, split
 from .linear import Linear
 from .mixer import Buffered, Mixer, MixerInputs, Recurrence, TreeScan
 from .norm import GatedNorm, gated
 from .shortconv import NO_CHANNELS
-
-
-@dataclass(frozen=True)
-class Mamba3Gates(Record):
-    """The inputs of the recurrence; all of them pass the convolution of no channels by."""
-
-    x: Heads
-    dt: PerHeads
-    A: PerHeads
-    trap: PerHeads
-    angle: Angles
-    B: RankProjs
-    C: RankProjs
-    z: Heads | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +43,9 @@ class Mamba3Mixer(Mixer):
         p = self.params
         return p.heads, width(self.channels, p.states, self.angles, p.rank)
 
-    def project(self, c: Channels, gates: Mamba3Gates) -> Mamba3Window:
-        return Mamba3Window(gates.x, gates.dt, gates.A, gates.trap, gates.angle, gates.B, gates.C, gates.z)
+    def project(self, c: Channels, gates: Mamba3Window) -> Mamba3Window:
+        """All inputs of the recurrence pass the convolution of no channels by."""
+        return gates
 
 
 def mixer_of(params: Mamba3Params, channels: int, groups: int, angles: int) -> Mamba3Mixer:
@@ -97,7 +83,7 @@ class Mamba3Layer(RecurrentLayer):
         )  # (1)
         x, z = (a.reshape(*lead, h, m.channels) for a in (x, z))
         B, C = (a.reshape(*lead, r, m.groups, n) for a in (B, C))
-        gates = Mamba3Gates(x, dt, A, trap, angle, B, C, z if self.norm is None else None)
+        gates = Mamba3Window(x, dt, A, trap, angle, B, C, z if self.norm is None else None)
         return MixerInputs(np.zeros((*lead, 0)), gates), z.reshape(*lead, inner)
 
     def output(self, y: Array, gate: Array) -> Residual:

@@ -11,18 +11,13 @@ from torch import Tensor
 
 from conformance.judge.verdict import judge
 from conformance.run.plan import Selection, plan
-from property_tests.drawing.models import Spec
-from property_tests.sessions.session import Deviation, Session
+from property_tests.sessions.session import Deviation
 from ssmspec_fast.adapters import decoder as adapter_decoder
-from ssmspec_fast.adapters import methods, sequences
+from ssmspec_fast.adapters import methods
 from ssmspec_fast.adapters.engine import operations_of
-from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.layers import kda
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
-from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.models.config import KDAConfig
 from ssmspec_fast.models.model import Model
@@ -32,11 +27,10 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.torch_recurrences import KDA, Delta
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
 
-from .drafters import CHAINS, NODES, Skilled
-from .models import drawn, prompts
-from .test_methods import BITWISE, held, windows
+from .drafters import CHAINS
+from .models import drawn
+from .recurrence_runs import leaves_what_plain_decoding_leaves, played, session
 
-LENGTHS, WINDOWS = (2, 7, 4), 12
 FORMS: dict[str, dict[str, Any]] = {
     "softplus": {},
     "low rank": {"rank": 2, "decay": "normal"},
@@ -63,43 +57,14 @@ def bounded(model: Model, bound: float) -> Model:
 @pytest.mark.parametrize("method", CHAINS)
 def test_twelve_windows_in_a_row_leave_what_plain_decoding_leaves(method: str, bound: float | None) -> None:
     """In a batch with padding, some drafts accepted in each window: every token, convolution and state, bit for bit."""
-    model, given = drawn("kimi_linear"), prompts(4, LENGTHS)
-    model = model if bound is None else bounded(model, bound)
-    plain = Engine(model, slots=4, cache=64, operations=BITWISE)
-    wanted = [result.tokens for result in plain.generate(given, Settings(45))]
-    made = CHAINS[method]()
-    decoder, rows = windows(model, made, Skilled(wanted, NODES, 0.6, tree=method == "tree"), given, WINDOWS)
-    for number in range(len(given)):
-        slot = len(given) + 1 - number
-        tokens = rows.tokens[slot, : int(rows.length[slot])].tolist()
-        come = tokens[len(given[number]) :]
-        assert WINDOWS < len(come) < WINDOWS * NODES
-        assert come == list(wanted[number][: len(come)])
-        again = Decoder(model, Plain(), BITWISE, slots=1, cache=64)
-        with torch.no_grad():
-            again.prefill([tokens], [0])
-        one, other = held(decoder.pools, made, slot, len(tokens) - 1), held(again.pools, Plain(), 0, len(tokens) - 1)
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def session(method: str, **options: Any) -> Session:
-    spec = Spec(("kda", "attention"), 1, 4, tuple(sorted(options.items())))
-    return Session(sequences.adapter(), [f"{method}; torch"], spec.words(), slots=2, window=4, cache=24)
-
-
-def played(made: Session) -> None:
-    """Two windows of two sequences; the float64 reference is behind every output and state."""
-    made.prefill(0, [[1, 2, 3], [3]], [0, 1])
-    for tokens in ([[2, 1, 0], [1, 1, 3]], [[1, 3, 3], [2, 0, 1]]):
-        roots = [made.rooms[0][slot][-1] for slot in (0, 1)]
-        made.verify(0, [[root, *row[1:]] for root, row in zip(roots, tokens, strict=True)], [0, 1])
-        made.commit([[0, 1], [0]], [2, 1], [0, 1], [1, 2])
+    model = drawn("kimi_linear")
+    leaves_what_plain_decoding_leaves(model if bound is None else bounded(model, bound), method)
 
 
 @pytest.mark.parametrize("method", PATHS)
 @pytest.mark.parametrize("form", FORMS)
 def test_both_gates_are_those_of_the_reference_by_every_method(form: str, method: str) -> None:
-    played(session(method, **FORMS[form]))
+    played(session("kda", method, FORMS[form]))
 
 
 def clamped_softplus(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
@@ -144,13 +109,13 @@ def test_a_fault_planted_in_the_gate_is_caught(
 ) -> None:
     monkeypatch.setattr(KDA, "log_decay", fault)
     with pytest.raises(Deviation):
-        played(session("snapshots", **FORMS[form]))
+        played(session("kda", "snapshots", FORMS[form]))
 
 
 def test_silu_for_the_sigmoid_of_the_output_gate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kda.KDA, "activation", "silu")
     with pytest.raises(Deviation):
-        played(session("snapshots"))
+        played(session("kda", "snapshots", {}))
 
 
 def test_the_clamp_is_exact_where_no_decay_reaches_the_bound() -> None:

@@ -9,25 +9,19 @@ import torch
 from torch import Tensor
 
 from property_tests.drawing.models import Spec, build
-from property_tests.sessions.session import Deviation, Session
-from ssmspec_fast.adapters import sequences
+from property_tests.sessions.session import Deviation
 from ssmspec_fast.adapters.model import model_of
-from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.layers import mamba3
 from ssmspec_fast.layers.mamba3 import Mamba3, Mamba3Config, Mamba3Layer, Mamba3Tokens
-from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.models.config import GatedNormConfig
 from ssmspec_fast.models.model import Model
 from ssmspec_ref.layers.mamba3 import Mamba3Layer as Record
 
-from .drafters import CHAINS, NODES, Skilled
+from .drafters import CHAINS
 from .folders import VOCABULARY
-from .models import Drawn, prompts
-from .test_methods import BITWISE, held, windows
+from .models import Drawn
+from .recurrence_runs import leaves_what_plain_decoding_leaves, played, session
 
-LENGTHS, WINDOWS = (2, 7, 4), 12
 PATHS = ("snapshots", "joint", "joint by lag", "activation replay", "replay buffer of two windows", "tree")
 FORMS: dict[str, dict[str, Any]] = {
     "one rank": {"decay": "normal"},
@@ -36,14 +30,14 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def options(form: str) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted({"norm": "", **FORMS[form]}.items()))
+def options(form: str) -> dict[str, Any]:
+    return {"norm": "", **FORMS[form]}
 
 
 @cache
 def drawn(form: str) -> Model:
     """Mamba-3, attention, Mamba-3."""
-    spec = Spec(("mamba3", "attention", "mamba3"), 5, VOCABULARY, options(form))
+    spec = Spec(("mamba3", "attention", "mamba3"), 5, VOCABULARY, tuple(sorted(options(form).items())))
     return model_of(build(spec), "cpu", 64)
 
 
@@ -51,42 +45,13 @@ def drawn(form: str) -> Model:
 @pytest.mark.parametrize("method", CHAINS)
 def test_twelve_windows_in_a_row_leave_what_plain_decoding_leaves(method: str, form: str) -> None:
     """In a batch with padding, some drafts accepted in each window: every token and all four pieces, bit for bit."""
-    model, given = drawn(form), prompts(4, LENGTHS)
-    plain = Engine(model, slots=4, cache=64, operations=BITWISE)
-    wanted = [result.tokens for result in plain.generate(given, Settings(45))]
-    made = CHAINS[method]()
-    decoder, rows = windows(model, made, Skilled(wanted, NODES, 0.6, tree=method == "tree"), given, WINDOWS)
-    for number in range(len(given)):
-        slot = len(given) + 1 - number
-        tokens = rows.tokens[slot, : int(rows.length[slot])].tolist()
-        come = tokens[len(given[number]) :]
-        assert WINDOWS < len(come) < WINDOWS * NODES
-        assert come == list(wanted[number][: len(come)])
-        again = Decoder(model, Plain(), BITWISE, slots=1, cache=64)
-        with torch.no_grad():
-            again.prefill([tokens], [0])
-        one, other = held(decoder.pools, made, slot, len(tokens) - 1), held(again.pools, Plain(), 0, len(tokens) - 1)
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def session(method: str, form: str) -> Session:
-    spec = Spec(("mamba3", "attention"), 1, 4, options(form))
-    return Session(sequences.adapter(), [f"{method}; torch"], spec.words(), slots=2, window=4, cache=24)
-
-
-def played(made: Session) -> None:
-    """Two windows of two sequences; the float64 reference is behind every output and state."""
-    made.prefill(0, [[1, 2, 3], [3]], [0, 1])
-    for tokens in ([[2, 1, 0], [1, 1, 3]], [[1, 3, 3], [2, 0, 1]]):
-        roots = [made.rooms[0][slot][-1] for slot in (0, 1)]
-        made.verify(0, [[root, *row[1:]] for root, row in zip(roots, tokens, strict=True)], [0, 1])
-        made.commit([[0, 1], [0]], [2, 1], [0, 1], [1, 2])
+    leaves_what_plain_decoding_leaves(drawn(form), method)
 
 
 @pytest.mark.parametrize("method", PATHS[:5])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_method_is_within_the_bounds_of_the_reference(form: str, method: str) -> None:
-    played(session(method, form))
+    played(session("mamba3", method, options(form)))
 
 
 def query_not_turned(self: Mamba3, S: Tensor, token: Mamba3Tokens) -> tuple[Tensor, Tensor]:
@@ -124,14 +89,14 @@ STEP = Mamba3.step
 def test_a_fault_planted_in_a_step_is_caught(fault: Callable[..., Any], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mamba3, "step", fault)
     with pytest.raises(Deviation):
-        played(session("snapshots", form))
+        played(session("mamba3", "snapshots", options(form)))
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
 def test_pairs_exchanged_are_caught(pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mamba3, "paired", lambda x, halves, right=mamba3.paired: right(x, not halves))
     with pytest.raises(Deviation):
-        played(session("snapshots", "two ranks" if pairs == "halves" else "one rank"))
+        played(session("mamba3", "snapshots", options("two ranks" if pairs == "halves" else "one rank")))
 
 
 @pytest.mark.parametrize("form", ["one rank", "two ranks"])
@@ -152,7 +117,7 @@ def test_a_piece_that_stays_as_the_draft_left_it_is_caught(piece: int, form: str
 
     monkeypatch.setattr(Mamba3, "snapshots", snapshots)
     with pytest.raises(Deviation):
-        played(session("snapshots", form))
+        played(session("mamba3", "snapshots", options(form)))
 
 
 RIGHT = Mamba3.snapshots

@@ -14,7 +14,7 @@ from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.contract import FLOAT64, NumericContract
 from ssmspec_ref.errors import NotNested, ParameterError, ShapeMismatch, Unsupported
 from ssmspec_ref.layers import layer, mixer
-from ssmspec_ref.layers.mamba3 import Mamba3Gates, mixer_of
+from ssmspec_ref.layers.mamba3 import mixer_of
 from ssmspec_ref.layers.mixer import MixerInputs, MixerState
 from ssmspec_ref.layers.norm import GatedNorm
 from ssmspec_ref.layers.recurrences import RECURRENCES
@@ -149,7 +149,7 @@ def side_by_side(columns: list[list[Mamba3Window]]) -> tuple[Mamba3Window, Array
 
 
 def inputs(window: Mamba3Window) -> MixerInputs:
-    return MixerInputs(np.zeros((*window.x.shape[:2], 0)), Mamba3Gates(**vars(window)))
+    return MixerInputs(np.zeros((*window.x.shape[:2], 0)), window)
 
 
 def test_a_path_of_a_tree_is_committed_with_all_four_pieces() -> None:

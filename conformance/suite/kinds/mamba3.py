@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from ssmspec_ref.layers.mamba3 import Mamba3Gates, Mamba3Layer, mixer_of
+from ssmspec_ref.layers.mamba3 import Mamba3Layer, mixer_of
 from ssmspec_ref.layers.norm import GatedNorm
-from ssmspec_ref.mamba3 import Mamba3Params
+from ssmspec_ref.mamba3 import Mamba3Params, Mamba3Window
 
 from ...judge.draw import Draw
 from .weights import Kind, eps, half, linear, scale, step_bias
@@ -45,7 +45,7 @@ def layer(draw: Draw) -> Mamba3Layer:
     return Mamba3Layer(mixer_of(params, p, g, f), linear(draw, "in", total, e), linear(draw, "out", e, h * p), norm)
 
 
-def gates(draw: Draw, number: int) -> Mamba3Gates:
+def gates(draw: Draw, number: int) -> Mamba3Window:
     axes = {
         "x": "b t h p",
         "dt": "b t h",
@@ -56,7 +56,7 @@ def gates(draw: Draw, number: int) -> Mamba3Gates:
         "C": "b t r g n",
     }
     drawn = {name: draw.normal(f"{name} {number}", shape) for name, shape in axes.items()}
-    return Mamba3Gates(**drawn, z=draw.normal(f"z {number}", "b t h p") if draw.on("z") else None)
+    return Mamba3Window(**drawn, z=draw.normal(f"z {number}", "b t h p") if draw.on("z") else None)
 
 
 def ok(sizes: Mapping[str, int]) -> bool:

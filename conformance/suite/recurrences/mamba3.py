@@ -3,7 +3,7 @@
 import numpy as np
 
 from ssmspec_ref import error_bounds, mamba3
-from ssmspec_ref.layers.mamba3 import Mamba3Gates, Mamba3Mixer, mixer_of
+from ssmspec_ref.layers.mamba3 import Mamba3Mixer, mixer_of
 from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.mamba3 import Mamba3Params, Mamba3Window
 from ssmspec_ref.shapes import Array
@@ -114,9 +114,8 @@ def sized(draw: Draw, name: str) -> Array:
 
 def alone(window: Mamba3Window, params: Mamba3Params) -> tuple[Mamba3Mixer, MixerInputs]:
     """A layer whose convolution of no channels has no inputs."""
-    gates = Mamba3Gates(**vars(window))
     made = mixer_of(params, window.x.shape[3], window.B.shape[3], window.angle.shape[2])
-    return made, MixerInputs(np.zeros((*window.x.shape[:2], 0)), gates)
+    return made, MixerInputs(np.zeros((*window.x.shape[:2], 0)), window)
 
 
 RECURRENCE: Recurrence = Recurrence(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from perf_gates.static.shapes import KDA
+from perf_gates.static.shapes import KDA, KDA_BOUND
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.error_bounds.arithmetic import Approx, constant
 
@@ -17,8 +17,6 @@ from .rings import buffered, steps
 from .ssd import commit, prefill, scan, snapshots, tree
 
 TINY = {"tiny by channel": (2, 4, 17, 20)}
-BOUND = -5.0
-"""The lower bound of a log decay, that of Kimi K3."""
 
 
 def checks(plan: Plan) -> Iterator[Check]:
@@ -61,11 +59,11 @@ class Layer(DeltaLayer):
     def __post_init__(self) -> None:
         super().__post_init__()
         _, h, k, _ = self.sizes
-        self.given |= {"dt_bias": self.call.normal(h, k, form="fp32", mean=-1.0), "lower_bound": BOUND}
+        self.given |= {"dt_bias": self.call.normal(h, k, form="fp32", mean=-1.0), "lower_bound": KDA_BOUND}
 
     def decay(self, A: Approx, a: Approx) -> Approx:
         """The bounded gate, in the log."""
-        return constant(BOUND, self.contract()) * eb.sigmoid(-A * a)
+        return constant(KDA_BOUND, self.contract()) * eb.sigmoid(-A * a)
 
 
 class Unbounded(Layer):

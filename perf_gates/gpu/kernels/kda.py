@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from perf_gates.gpu.clock import copies_for
-from perf_gates.static.shapes import BATCHES, KDA
+from perf_gates.static.shapes import BATCHES, KDA, KDA_BOUND
 from perf_gates.verdicts.targets import OF_THE_DELTA_RULE
 
 from .steps import SCANS, TREES, WINDOW, Timing, bf16, kernel, ladder, timed
-
-BOUND = -5.0
-"""The lower bound of a log decay."""
 
 
 def cases() -> Iterator[tuple[str, int, int]]:
@@ -33,7 +30,7 @@ def timings(model: str, batch: int, nodes: int) -> list[Timing]:
         per_channel = () if rule == "delta_scan" else (k,)
         q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
         gate, beta, bias = bf16(batch, t, h, *per_channel), bf16(batch, t, h), torch.randn(h, *per_channel, device="cuda")
-        given = {"A": A, "dt_bias": bias} | ({"lower_bound": BOUND} if per_channel else {}) | how
+        given = {"A": A, "dt_bias": bias} | ({"lower_bound": KDA_BOUND} if per_channel else {}) | how
         launcher = kernel(rule)
         launch = lambda s, o: launcher(pool, q, key, value, gate, beta, *mask, **given, slots=s, out=o)  # noqa: E731
         bytes_ = int(kernel(rule, "traffic_bytes")(batch, t, g, h, k, v, gate=2, **how))

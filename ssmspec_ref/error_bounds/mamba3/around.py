@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...layers.mamba3 import Mamba3Gates, Mamba3Layer, Mamba3Mixer
+from ...layers.mamba3 import Mamba3Layer, Mamba3Mixer
 from ...mamba3 import Mamba3Window
 from ...shapes import Array
 from ..arithmetic import Approx
@@ -34,7 +34,7 @@ def inputs(x: Approx, layer: Mamba3Layer) -> tuple[Approx, Any, dict[str, Array]
         found[name] = whole[..., start : start + size].map(partial(np.reshape, shape=(*lead, *shape)))
         start += size
     z = found["z"].map(lambda a: a.reshape(*lead, -1))
-    gates, known = values(Mamba3Gates, **{**found, "z": found["z"] if layer.norm is None else None})
+    gates, known = values(Mamba3Window, **{**found, "z": found["z"] if layer.norm is None else None})
     return whole[..., :0], gates, known, z
 
 
