@@ -76,7 +76,7 @@ def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
         return Program(words, once=known.once)
 
     plain = wrong if planted.another_model else right
-    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda line: None, SHRINKING)
+    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda *_: None, SHRINKING)
 
 
 def missed(planted: Planted, found: Found) -> str:

@@ -45,7 +45,7 @@ def servers(folder: Path) -> Iterator[list[str]]:
 def over_http(folder: Path, schedules: int) -> judge.Found:
     with servers(folder) as (served, plain):
         opened, other = (opener(f"http:{url}", None) for url in (served, plain))
-        return cli.judged(opened, other, folder, {"plain": Options()}, True, (schedules, 0, 0), lambda line: None, 0.5)
+        return cli.judged(opened, other, folder, {"plain": Options()}, True, (schedules, 0, 0), lambda *_: None, 0.5)
 
 
 def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_fault_in_our_program_is_caught_through_its_lines(
     chosen = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
     opened = opener(f"program:{sys.executable} {path}", None)
     one = {configuration: chosen[configuration]}
-    found = cli.judged(opened, None, target, one, False, (150, 0, 0), lambda line: None, 5.0)
+    found = cli.judged(opened, None, target, one, False, (150, 0, 0), lambda *_: None, 5.0)
     assert not found.green
     assert found.outcome(configuration, law) == outcome, found.failures
     assert sum(line.startswith("round") for line in found.failures[0].schedule) == needs, found.failures

@@ -30,7 +30,7 @@ def judged(
     every = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
     command = f"program:{sys.executable} {door} {home(tmp_path / 'home', fault)}"
     options = {name: every[name] for name in chosen}
-    return cli.judged(opener(command, None), None, target, options, False, (schedules, 0, 0), lambda line: None, 0.5)
+    return cli.judged(opener(command, None), None, target, options, False, (schedules, 0, 0), lambda *_: None, 0.5)
 
 
 @pytest.fixture(autouse=True)
