@@ -34,7 +34,10 @@ ROWS = {
     "linear_rows",
     "prefill",
 }
-APART = {"KDA: plain step", "KDA: fused scan", "KDA: window", "KDA: tree of 13", "KDA: tree of 63"}
+APART = {
+    *("KDA: plain step", "KDA: fused scan", "KDA: window", "KDA: tree of 13", "KDA: tree of 63"),
+    *("few rows: fused scan", "few rows: verification", "accurate prefill"),
+}
 """Rows that are counted apart."""
 
 KERNELS = {
