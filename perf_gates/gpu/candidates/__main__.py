@@ -83,7 +83,7 @@ def measured(pair: Pair) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     """A row of the table."""
-    if "error_message" in row:
+    if row.get("error_message"):
         return f"| {row['pair']} | - | - | - | {row['error_message']} |"
     same = "same bits" if not any(row["apart"].values()) else f"{max(row['apart'].values()):.1e} apart"
     figures = f"{row['candidate_us']:.2f} | {row['stands_us']:.2f} | {row['ratio']:.3f} +- {row['error']:.3f}"

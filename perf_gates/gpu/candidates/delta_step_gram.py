@@ -109,9 +109,9 @@ def gram_step_kernel(
 def _gram(q, k):
     """q q, q k and k k of two rows in bf16 (1); the sums over the entries of G add zeros only."""
     r, c = tl.arange(0, 16)[:, None], tl.arange(0, 8)[None, :]
-    kind, q, k = q.dtype, q.to(tl.float32)[None, :], k.to(tl.float32)[None, :]
-    left = tl.where(r == 0, q, tl.where(r == 1, k, 0.0)).to(kind)
-    right = tl.where(tl.trans(c) == 0, q, tl.where(tl.trans(c) == 1, k, 0.0)).to(kind)
+    none = tl.zeros_like(q)[None, :]
+    left = tl.where(r == 0, q[None, :], tl.where(r == 1, k[None, :], none))
+    right = tl.where(tl.trans(c) == 0, q[None, :], tl.where(tl.trans(c) == 1, k[None, :], none))
     G = tl.dot(left, tl.trans(right), out_dtype=tl.float32)
     of_q, of_k = tl.sum(tl.where(r == 0, G, 0.0), axis=0), tl.sum(tl.where(r == 1, G, 0.0), axis=0)
     at = tl.arange(0, 8)
