@@ -118,7 +118,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Made-up results that hold everything the table asks for; of what they miss, everything is explained."""
     explained = tuple(
         missed.Reason(row, "Bounds.", "nothing.")
-        for row in ("buffered standard", "verification", "packed tree", "KDA: window")
+        for row in (
+            *("buffered standard", "verification", "packed tree"),
+            *("KDA: window", "few rows: verification", "accurate prefill"),
+        )
     )
     monkeypatch.setattr(missed, "reasons", lambda: explained)
     asked: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
