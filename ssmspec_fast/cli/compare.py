@@ -30,8 +30,9 @@ def compared(
     given: dict[str, Any],
     room: dict[str, Any],
     done: Generation,
-) -> bool:
-    """Decodes plainly and prints the verdict; returns whether every prompt is identical, or differs at a near tie."""
+) -> tuple[bool, dict[str, Any]]:
+    """Decodes plainly and prints the verdict; returns whether every prompt is identical, or differs at a near tie, and what
+    was found as plain data."""
     plain = Parts(checkpoint, None, None, **{name: given[name] for name in PLAIN}, **room).load()
     slow = plain.generate(texts, plain.settings(max_tokens, stop))
     pairs = list(zip(done.completions, slow.completions, strict=True))
@@ -43,14 +44,25 @@ def compared(
     }
     near = sum(found is not None and found.excused for found in ties.values())
     differ = len(places) - near
-    said = f"identical to plain decoding: {len(texts) - len(places)} of {len(texts)} prompts"
+    same = len(texts) - len(places)
+    said = f"identical to plain decoding: {same} of {len(texts)} prompts"
     said += f", {near} near ties of rounding" if near else ""
-    progress.print(said + (f", {differ} DIFFER" if differ else ""), style="red" if differ else None, markup=False)
+    said += f", {differ} DIFFER" if differ else ""
+    how = f" (method {given['method']}, mode {given['mode']})"
+    progress.print(said + how, style="red" if differ else None, markup=False)
     for n, at in list(places.items())[:LISTED]:
         got, expected = (_token(one.tokens, at) for one in pairs[n])
         progress.print(f"  {_line(n, at, got, expected, ties[n], judged)}", markup=False)
     _coverage(progress, done)
-    return differ == 0
+    found: dict[str, Any] = {"method": given["method"], "mode": given["mode"], "prompts": len(texts), "identical": same}
+    found |= {"near_ties": near, "differ": differ, "differences": []}
+    for n, at in places.items():
+        got, expected = (one.tokens[at] if at < len(one.tokens) else None for one in pairs[n])
+        tied = ties[n]
+        found["differences"].append(
+            {"prompt": n, "token": at, "expected": expected, "got": got, "near_tie": tied is not None and tied.excused}
+        )
+    return differ == 0, found
 
 
 def tie(
