@@ -3,7 +3,7 @@
 One bug has one cause, and every failing case shows it. Two bugs hide each other: no single change explains a case that has
 both. So the failing cases are varied, one option, size or family at a time: where a variation leaves out what one bug needs,
 the other remains and can be named. If the other bug shows in no case alone, it is searched for in what remains after the
-first: the reference then computes with the change that stands for the first.
+first: the reference then computes with the change of the first.
 """
 
 import re

@@ -293,7 +293,7 @@ def diagnose(
 
 
 def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
-    """A diagnosis for each of several bugs that were told apart; empty if there is one, or if they cannot be told apart."""
+    """A diagnosis for each of several bugs; empty if there is one, or if they cannot be told apart."""
     job = min(one.found, key=lambda f: f[0].case.size())[0]
     if whole.verdict != "fail" or whole.failing != "bound" or whole.looks_like or not setting.shrinks:
         return []

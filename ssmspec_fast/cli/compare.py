@@ -57,10 +57,10 @@ def compared(
     found: dict[str, Any] = {"method": given["method"], "mode": given["mode"], "prompts": len(texts), "identical": same}
     found |= {"near_ties": near, "differ": differ, "differences": []}
     for n, at in places.items():
-        got, expected = (one.tokens[at] if at < len(one.tokens) else None for one in pairs[n])
+        ours, theirs = (one.tokens[at] if at < len(one.tokens) else None for one in pairs[n])
         tied = ties[n]
         found["differences"].append(
-            {"prompt": n, "token": at, "expected": expected, "got": got, "near_tie": tied is not None and tied.excused}
+            {"prompt": n, "token": at, "expected": theirs, "got": ours, "near_tie": tied is not None and tied.excused}
         )
     return differ == 0, found
 
