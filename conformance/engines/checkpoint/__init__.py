@@ -13,7 +13,7 @@ from .delta import kimi_linear, qwen3_5, qwen3_next
 from .falcon import falcon_h1
 from .granite import granite_hybrid
 from .mamba import bamba, mamba1, mamba2, nemotron_h
-from .mamba3 import mamba3
+from .rotating import mamba3
 from .tensors import NoOracle, Tensors
 from .transformer import lfm2, llama
 from .weights import MLP, Attention, Block, Weights

@@ -65,7 +65,7 @@ def _delta_by_key_head(w: Tensors, p: str, shapes: list[int], eps: float) -> Del
     )
     b = (np.arange(keys)[:, None] * 2 * each + np.arange(each)).ravel()
     mixer = DeltaMixer(w.conv(f"{p}.conv1d"), DeltaParams(), *shapes)
-    maps = (Linear(rows) for rows in (qkvz[np.concatenate([q, k, x])], qkvz[z], ba[b + each], ba[b]))
+    maps = Linear(qkvz[np.concatenate([q, k, x])]), Linear(qkvz[z]), Linear(ba[b + each]), Linear(ba[b])
     norm = GatedNorm(w[f"{p}.norm.weight"], eps, norm_first=True)
     return DeltaLayer(mixer, *maps, -np.exp(w[f"{p}.A_log"]), w[f"{p}.dt_bias"], norm, w.linear(f"{p}.out_proj"))
 

@@ -38,9 +38,16 @@ def _layer(w: Tensors, p: str, s: dict[str, Any], width: int) -> Mamba3Layer:
     channels, state, several = s.get("headdim", 64), s.get("d_state", 128), s.get("is_mimo", False)
     if several and s.get("is_outproj_norm", False):
         raise NoOracle("mamba3: the oracle has no norm of each rank's output")
+    up, gate, down = (w[f"{p}.mimo_{name}"] if several else None for name in "xzo")
+    norms, biases = (w[f"{p}.B_norm.weight"], w[f"{p}.C_norm.weight"]), (w[f"{p}.B_bias"], w[f"{p}.C_bias"])
     params = Mamba3Params(
-        *(w[f"{p}.{name}"] for name in ("B_norm.weight", "C_norm.weight", "B_bias", "C_bias", "dt_bias", "D")),
-        *(w[f"{p}.mimo_{name}"] if several else None for name in "xzo"),
+        *norms,
+        *biases,
+        w[f"{p}.dt_bias"],
+        w[f"{p}.D"],
+        up,
+        gate,
+        down,
         s.get("A_floor", 1e-4),
         EPS,
         "halves" if several else "neighbours",
