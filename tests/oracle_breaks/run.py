@@ -103,7 +103,8 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
 
 def unit_test(name: str, source: bytes | None) -> str:
     """The first unit test of the reference that fails with a source, or with the unbroken package; "" where none does."""
-    tests = sorted(map(str, (PACKAGE.parent / "tests" / "ref").glob("test_*.py")))
+    found = sorted((PACKAGE.parent / "tests" / "ref").rglob("test_*.py"))
+    tests = map(str, sorted(found, key=lambda path: name.split("_")[0].removesuffix(".py") not in path.stem))
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     with broken(name, source):
         done = subprocess.run(command, env=environment(), cwd=PACKAGE.parent, capture_output=True, text=True)
@@ -136,7 +137,6 @@ def main() -> None:
         folder = flat(Path(sources))
         places, left_out = find(folder.glob("*.py"))
         print(f"seed {settings.seed}; {len(places)} places in {len(SOURCES)} files", flush=True)
-        unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         while True:
             void = {name for name, row in known.items() if row["result"] == "void"}
             chosen = draw(places, settings.seed, settings.count, settings.each, folder, void)
@@ -151,6 +151,7 @@ def main() -> None:
                 change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
                 told = f"{row['result']} {row.get('how', '')} {row['seconds']} s"
                 print(f"{k + 1}/{len(waiting)} {row['file']}:{row['line']} {change}: {told}", flush=True)
+        unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         passed = unbroken.result()
         if passed["result"] != "survived":
             raise SystemExit(f"the unbroken package does not pass: {passed}")
