@@ -45,6 +45,21 @@ TIMEOUT = 60.0
 """Seconds for one call: a hundred times the slowest."""
 
 
+class OracleBreak(Break):
+    """A break of a file of the reference, named by its bytes."""
+
+    @property
+    def name(self) -> str:
+        at = self.place
+        return f"{at.file}:{at.start}-{at.end}:{at.kind}:{self.text}"
+
+    def row(self, package: Path) -> dict[str, Any]:
+        at, source = self.place, (package / self.place.file).read_bytes()
+        told = {"name": self.name, "file": at.file, "line": at.line, "start": at.start, "kind": at.kind}
+        line = source.splitlines()[at.line - 1].decode().strip()
+        return told | {"old": source[at.start : at.end].decode(), "new": self.text, "source": line}
+
+
 def flat(folder: Path) -> Path:
     """All sources in one folder, as the draw wants them."""
     for name, path in SOURCES.items():
@@ -139,7 +154,7 @@ def main() -> None:
         print(f"seed {settings.seed}; {len(places)} places in {len(SOURCES)} files", flush=True)
         while True:
             void = {name for name, row in known.items() if row["result"] == "void"}
-            chosen = draw(places, settings.seed, settings.count, settings.each, folder, void)
+            chosen = draw(places, settings.seed, settings.count, settings.each, folder, void, OracleBreak)
             waiting = [made for made in chosen if made.name not in known]
             if not waiting:
                 break
