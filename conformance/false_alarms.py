@@ -2,8 +2,8 @@
 
     python -m conformance.false_alarms --seeds 3000 --kept alarms.jsonl --out docs/evidence/false-alarms.md
 
-3,000 seeds take about 15 minutes of one core. With `--kept` a run that was stopped goes on where it was: the file has a line
-for each block of seeds that is done, and is refused once the sources have changed.
+3,000 seeds take about 15 minutes of one core. With `--kept` a run that was stopped continues where it ended: the file has a
+line for each block of seeds that is done, and is refused once the sources have changed.
 
 Every seed draws other inputs for one case of the table, in turn, and every rewriting (`rewritings`) is tested on it. Cases of
 more than 20 tokens are left to the suite itself. A failing case is named, and the command exits with 1.
@@ -149,7 +149,7 @@ def markdown(found: Sequence[Tally], seeds: int) -> str:
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each implementation.")] = 40,
     processes: Annotated[int, typer.Option(min=1)] = 2,
-    kept: Annotated[Path | None, typer.Option(help="Keep what is done in this file, and go on where it ends.")] = None,
+    kept: Annotated[Path | None, typer.Option(help="Keep what is done in this file, and continue where it ends.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
     """Judge right implementations under many seeds. Exits with 1 if one is blamed."""

@@ -128,11 +128,7 @@ def unit_test(name: str, source: bytes | None) -> str:
 
 
 def one(made: Break, folder: Path) -> dict[str, Any]:
-    source = made.source(folder)
-    said = verdict(made.place.file, source)
-    if said["result"] == "survived":
-        said["unit"] = unit_test(made.place.file, source)
-    return {**made.row(folder), **said}
+    return {**made.row(folder), **verdict(made.place.file, made.source(folder))}
 
 
 def main() -> None:
@@ -166,6 +162,12 @@ def main() -> None:
                 change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
                 told = f"{row['result']} {row.get('how', '')} {row['seconds']} s"
                 print(f"{k + 1}/{len(waiting)} {row['file']}:{row['line']} {change}: {told}", flush=True)
+        alive = [made for made in chosen if known[made.name]["result"] == "survived" and "unit" not in known[made.name]]
+        tests = [pool.submit(unit_test, made.place.file, made.source(folder)) for made in alive]
+        for made, test in zip(alive, tests, strict=True):
+            known[made.name]["unit"] = test.result()
+            stream.write(json.dumps(known[made.name]) + "\n")
+            stream.flush()
         unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         passed = unbroken.result()
         if passed["result"] != "survived":
