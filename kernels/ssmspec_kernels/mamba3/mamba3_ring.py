@@ -76,9 +76,16 @@ class Ring:
 
     def arguments(self) -> list[Argument]:
         """The arguments for `launch.sizes`."""
-        wide = {"x": "s l h p", "dt": "s l h", "A": "s l h", "trap": "s l h", "angle": "s l f", "B": "s l r g n"}
-        entries = [(f"ring.{name}", getattr(self, name), axes, FLOATS) for name, axes in wide.items()]
-        return [*entries, ("ring.origin", self.origin, "s", INDICES), ("ring.held", self.held, "s", INDICES)]
+        return [
+            ("ring.x", self.x, "s l h p", FLOATS),
+            ("ring.dt", self.dt, "s l h", FLOATS),
+            ("ring.A", self.A, "s l h", FLOATS),
+            ("ring.trap", self.trap, "s l h", FLOATS),
+            ("ring.angle", self.angle, "s l f", FLOATS),
+            ("ring.B", self.B, "s l r g n", FLOATS),
+            ("ring.origin", self.origin, "s", INDICES),
+            ("ring.held", self.held, "s", INDICES),
+        ]
 
 
 @triton.jit
