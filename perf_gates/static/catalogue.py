@@ -79,6 +79,20 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_tree_scan", "B=64 T=63 as a window", 64, 63, nodes, stores="y", large=False)
     yield from ssd_prefill(shape)
     yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y", quick=(90,))
+    yield from ssd_coded(shape)
+
+
+def ssd_coded(shape: str) -> Iterator[Entry]:
+    """One token from a state in integer codes, rounded to the nearest number and at random."""
+    b, (h, p, n, g) = 64, SSD[shape]
+    token = meta(b, h, p), meta(b, h), meta(h, dtype=FP32), meta(b, g, n), meta(b, g, n)
+    given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    call = {"call": meta(1, dtype=I64)}
+    quick = (90,) if shape == next(iter(SSD)) else ()
+    for name, code, more in (("int8", torch.int8, {}), ("int8 at random", torch.int8, call), ("int16", torch.int16, {})):
+        states = meta(b, h, p, n, dtype=code), meta(b, h, p, 1, dtype=FP32)
+        at = partial(entry, "ssd_coded_step", name, shape, (*states, *token), given | more)
+        yield at(stores="codes scales y", wide="codes", quick=quick if name == "int8" else ())
 
 
 def ssd_prefill(shape: str) -> Iterator[Entry]:
@@ -379,22 +393,22 @@ def mamba3(shape: str) -> Iterator[Entry]:
     places = meta(b, 6, dtype=I32)
     inputs = (S, *window(b, 6)[0], *weights, places)
     yield at("mamba3_snapshots", "T=6", args=inputs, options=given(b, 6), stores="S y", quick=quick)
-    inputs, prompts = (S, *window(4096)[0], *weights, meta(9, dtype=I32)), {"slots": meta(8, dtype=I32)}
-    yield at("mamba3_packed", "B=8 T=4096", args=inputs, options=given(4096) | prompts, stores="S y", quick=quick)
     inputs = (exact(2, b, h, e), *window(2, b, 6)[0][:6], exact(2, n), exact(2, h, r, n), exact(2, h))
     accepted = {"advanced": meta(b, dtype=I32), "slots": meta(b, dtype=I32)}
     accepted |= {"halves": True, "up": exact(2, h, r, p)} if r > 1 else {}
     yield at("mamba3_commit", "T=6", args=inputs, options=accepted, stores="S", quick=quick)
-    for t in (13, 32):
-        inputs, fast = (S, *window(b, t)[0], *weights, meta(b, t, t, dtype=BOOL)), quick if t == 13 else ()
-        yield at("mamba3_tree", f"T={t}", args=inputs, options=given(b, t), stores="y", quick=fast)
+    inputs = (S, *window(b, 13)[0], *weights, meta(b, 13, 13, dtype=BOOL))
+    yield at("mamba3_tree", "T=13", args=inputs, options=given(b, 13), stores="y", quick=quick)
+    if r > 1:
+        return
+    inputs, prompts = (S, *window(4096)[0], *weights, meta(9, dtype=I32)), {"slots": meta(8, dtype=I32)}
+    yield at("mamba3_packed", "B=8 T=4096", args=inputs, options=given(4096) | prompts, stores="S y", quick=quick)
     L, cursors, heads = 32, (meta(b, dtype=I32), meta(b, dtype=I32)), (meta(b, 32, h) for _ in range(3))
     ring = kernel_module("mamba3_ring").Ring(meta(b, L, h, p), *heads, meta(b, L, f), meta(b, L, r, g, n), *cursors)
     entries = " ".join(f"ring_{name}" for name in ("x", "dt", "A", "trap", "angle", "B"))
     inputs = (S, ring, *window(b, 6)[0], *weights)
     yield at("mamba3_buffered", "T=6 L=32", args=inputs, options=given(b, 6), stores=f"S {entries} y", quick=quick)
-    maps_of = {"halves": True, "up": maps} if r > 1 else {}
-    yield at("mamba3_flush", "L=32", args=(S, ring, norms, biases, exact(h), b), options=maps_of, stores="S", quick=quick)
+    yield at("mamba3_flush", "L=32", args=(S, ring, norms, biases, exact(h), b), options={}, stores="S", quick=quick)
 
 
 def selective(shape: str) -> Iterator[Entry]:
