@@ -56,7 +56,7 @@ def _kernels(name: str) -> Callable[[bool], operations.Recurrence]:
 
 
 def _mamba3(bitwise: bool) -> operations.Recurrence:
-    """As `_kernels`, from a module of its own."""
+    """As `_kernels`, from another module."""
     from .operations.triton_mamba3 import Mamba3 as ByKernels
 
     return ByKernels(bitwise)

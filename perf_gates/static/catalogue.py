@@ -377,7 +377,7 @@ def mamba3(shape: str) -> Iterator[Entry]:
 
     def window(*lead: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         sizes = h * p, h * p, r * g * n, r * g * n, h, h, h, f
-        z, x, B, C, dt, A, trap, angle = meta(*lead, sum(sizes)).split(sizes, dim=-1)
+        z, x, B, C, dt, A, trap, angle = torch.split(meta(*lead, sum(sizes)), list(sizes), dim=-1)
         B, C = (a.view(*lead, r, g, n) for a in (B, C))
         return (x.view(*lead, h, p), dt, A, trap, angle, B, C), z.view(*lead, h, p)
 
@@ -386,7 +386,8 @@ def mamba3(shape: str) -> Iterator[Entry]:
         return {"D": exact(h), "slots": meta(b, dtype=I32), **many}
 
     weights, at = (norms, norms, biases, biases, exact(h)), partial(entry, shape=shape, on=(90,))
-    for name, t, options in (("T=1", 1, {}), ("T=6 verify", 6, {"write_state": False})):
+    kinds: tuple[tuple[str, int, dict[str, Any]], ...] = (("T=1", 1, {}), ("T=6 verify", 6, {"write_state": False}))
+    for name, t, options in kinds:
         stores, fast = "y" if options else "S y", quick if t == 1 else ()
         inputs = (S, *window(b, t)[0], *weights)
         yield at("mamba3_scan", name, args=inputs, options=given(b, t) | options, stores=stores, quick=fast)
@@ -394,7 +395,7 @@ def mamba3(shape: str) -> Iterator[Entry]:
     inputs = (S, *window(b, 6)[0], *weights, places)
     yield at("mamba3_snapshots", "T=6", args=inputs, options=given(b, 6), stores="S y", quick=quick)
     inputs = (exact(2, b, h, e), *window(2, b, 6)[0][:6], exact(2, n), exact(2, h, r, n), exact(2, h))
-    accepted = {"advanced": meta(b, dtype=I32), "slots": meta(b, dtype=I32)}
+    accepted: dict[str, Any] = {"advanced": meta(b, dtype=I32), "slots": meta(b, dtype=I32)}
     accepted |= {"halves": True, "up": exact(2, h, r, p)} if r > 1 else {}
     yield at("mamba3_commit", "T=6", args=inputs, options=accepted, stores="S", quick=quick)
     inputs = (S, *window(b, 13)[0], *weights, meta(b, 13, 13, dtype=BOOL))

@@ -119,8 +119,8 @@ def mamba3_commit(
     if rows is None and axes["m"] != b:
         raise ShapeMismatch(f"the inputs have {axes['m']} rows for {b} sequences; give rows, or a row for each")
     per_head = (LayerStepStrides(*strides(a, 4)) for a in (dt, A, trap))
-    of = CommitStrides(
-        LayerPoolStrides(*strides(S, 3)), LayerHeadStrides(*strides(x, 4)), *per_head, LayerTokenStrides(*strides(angle, 3)),
+    of = CommitStrides(  # type: ignore[call-arg]
+        LayerPoolStrides(*strides(S, 3)), LayerHeadStrides(*strides(x, 4)), *per_head, LayerTokenStrides(*strides(angle, 3)),  # type: ignore[arg-type]
         LayerRankStrides(*strides(B, 5)), PathStrides(*strides(path, 2)),
     )  # fmt: skip
     _mamba3_commit_kernel[(h, b, i)](

@@ -147,8 +147,8 @@ def window_strides(
 
     per_head = (HeadStrides(*of(a, 3)) for a in (x, dt, A, trap))
     of_B, of_C = (RankStrides(*of(a, 4)) for a in (B, C))
-    return Mamba3Strides(
-        PoolStrides(*strides(S, 2)), *per_head, TokenStrides(*of(angle, 2)), of_B, of_C, HeadStrides(*of(z, 3)),
+    return Mamba3Strides(  # type: ignore[call-arg]
+        PoolStrides(*strides(S, 2)), *per_head, TokenStrides(*of(angle, 2)), of_B, of_C, HeadStrides(*of(z, 3)),  # type: ignore[arg-type]
         HeadStrides(*of(y, 3)),
     )  # fmt: skip
 

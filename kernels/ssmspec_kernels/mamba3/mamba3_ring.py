@@ -72,7 +72,7 @@ class Ring:
     @property
     def strides(self) -> EntriesStrides:
         per_head = (HeadStrides(*strides(a, 3)) for a in (self.x, self.dt, self.A, self.trap))
-        return EntriesStrides(*per_head, TokenStrides(*strides(self.angle, 2)), RankStrides(*strides(self.B, 4)))
+        return EntriesStrides(*per_head, TokenStrides(*strides(self.angle, 2)), RankStrides(*strides(self.B, 4)))  # type: ignore[call-arg, arg-type]
 
     def arguments(self) -> list[Argument]:
         """The arguments for `launch.sizes`."""

@@ -40,8 +40,8 @@ class Committed(Decoding):
         given = self.rule.reads(self.window, self.params)[1]
         layers = {name: given[name] for name in (*ENTRY, "B_norm", "B_bias", "dt_bias", "up")}
         layers = {name: x if x is None else x[None] for name, x in layers.items()}
-        rest = {name: given[name] for name in ("A_floor", "eps", "halves")}
-        how = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
+        rest: dict[str, Any] = {name: given[name] for name in ("A_floor", "eps", "halves")}
+        how: dict[str, Any] = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
         mamba3_commit(self.pool[None], **layers, **rest, **how, slots=self.slots)
 
 
