@@ -104,7 +104,7 @@ def launch(
     rows = axes["b"] if bounds is None else bounds.shape[0] - 1
     mamba3_scan_kernel[(h, rows)](
         S, *inputs, *weights.values(), *rest,
-        window_strides(S, *inputs, y), TokenStrides(*strides(live, 2)), TokenStrides(*strides(places, 2)), tokens, floor, eps,  # type: ignore[arg-type]
+        window_strides(S, *inputs, y), TokenStrides(*strides(live, 2)), TokenStrides(*strides(places, 2)), tokens, floor, eps,  # type: ignore[arg-type, call-arg]
         P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, WRITE_STATE=write_state,
         BLOCK_P=triton.next_power_of_2(p), BLOCK_J=triton.next_power_of_2(n // 2),
         num_warps=num_warps or warps(p, n), **AS_WRITTEN,
