@@ -73,8 +73,9 @@ class Siso:
 
     def scan_repaired(self, S: Array, window: Any, params: Any) -> tuple[Array, Array]:
         """The same with angles that stay in float32."""
-        given, (angle, D, z), held = self.run(S, window, params)
-        y, *states = self.uncast(*given, angle, D, z, CHUNK, held)
+        given, rest, held = self.run(S, window, params)
+        call: Any = self.uncast
+        y, *states = call(*given, *rest, CHUNK, held)
         return self.tensor.back(y)[0], self.left(*states)
 
     def uncast(
