@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .delta import kimi_linear, qwen3_5
+from .delta import kimi_linear, qwen3_5, qwen3_next
 from .falcon import falcon_h1
 from .granite import granite_hybrid
 from .mamba import bamba, mamba1, mamba2, nemotron_h
@@ -27,6 +27,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "granitemoehybrid": granite_hybrid,
     "nemotron_h": nemotron_h,
     "qwen3_5_text": qwen3_5,
+    "qwen3_next": qwen3_next,
     "llama": llama,
     "kimi_linear": kimi_linear,
     "lfm2": lfm2,

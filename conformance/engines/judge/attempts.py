@@ -112,8 +112,11 @@ class Attempts:
                 if count:
                     self.judge.found.count(self.name, "batch" if len(requests) > 1 else "repeated", "refused")
                 continue
+            preempted = sum(answer.preempted or 0 for answer in answers)
+            self.judge.found.preempted[self.name] += preempted if count else 0
             for one, answer in zip(call, answers, strict=True):
-                yield from self.judged(one.request, requests, one.plain, answer, one.made, count, whole)
+                made = [*one.made, *(["preemption"] if preempted else [])]
+                yield from self.judged(one.request, requests, one.plain, answer, made, count, whole)
 
     def resolved(self, schedule: Schedule) -> Iterator[list[Resolved]]:
         """The requests of each call, in order. A request continues or repeats one of an earlier call, not one beside it."""

@@ -130,7 +130,7 @@ class Smallest:
         @settings(
             max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
         )
-        @given(schedule=schedules(attempts.judge.vocabulary, can, 1))
+        @given(schedule=schedules(attempts.judge.vocabulary, can, 1, attempts.started.block))
         def every(schedule: Schedule) -> None:
             if not broken and time.monotonic() < until:
                 run.append(schedule)

@@ -1,6 +1,6 @@
 """Faults planted in other engines by patching their Python, each caught and named by the judge; nothing is rebuilt.
 
-python tests/conformance/engines/peers.py --engine mlx|transformers --python ENGINE [--fault NAME]
+python tests/conformance/engines/peers.py --engine mlx|transformers|vllm --python ENGINE [--fault NAME]
 
 The plain output comes from the engine without the fault, except for a fault that makes it another model. Exits with 1 if a
 fault is missed, or is named otherwise.
@@ -34,6 +34,7 @@ class Planted:
     laws: tuple[str, ...]
     explained: str = ""
     schedules: int = 40
+    samples: int = 0
 
     @property
     def another_model(self) -> bool:
@@ -60,6 +61,19 @@ FAULTS = {
         "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch")),
         "a_decay_that_was_dropped": Planted("bamba", "plain", ("tokens", "log-probabilities"), "a decay that was dropped", 2),
     },
+    "vllm": {
+        "a_decay_that_was_dropped": Planted("mamba2", "plain", SAME, "a decay that was dropped", 2),
+        "the_state_of_the_request_before": Planted("mamba2", "plain", ("repeated", "continuation", "fork", "batch", KEPT)),
+        "chunks_begin_from_nothing": Planted("mamba2", "chunk-8", ("chunk", KEPT)),
+        "every_draft_is_accepted": Planted("llama", "ngram-4", DRAFTS),
+        "rejected_drafts_keep_their_places": Planted("llama", "ngram-4", DRAFTS),
+        "the_bonus_token_from_column_0": Planted("llama", "ngram-4", DRAFTS),
+        "an_end_in_the_bonus_token_is_not_seen": Planted("llama", "ngram-4", ("stop",)),
+        "a_hit_of_another_prompt": Planted("llama", "cache", AGAIN),
+        "blocks_of_another_request": Planted("llama", "plain", BATCH),
+        "one_seed_for_all": Planted("llama", "plain", ("sampled law",), "", 1, 240),
+        "a_preempted_request_keeps_its_count": Planted("llama", "tight", ("preemption", "batch", KEPT)),
+    },
 }
 
 
@@ -76,7 +90,9 @@ def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
         return Program(words, once=known.once)
 
     plain = wrong if planted.another_model else right
-    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, 0), lambda *_: None, SHRINKING)
+    return cli.judged(
+        wrong, plain, target, options, False, (planted.schedules, 0, planted.samples), lambda *_: None, SHRINKING
+    )
 
 
 def missed(planted: Planted, found: Found) -> str:
