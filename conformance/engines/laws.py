@@ -37,8 +37,8 @@ from .protocol import Answer, Options, Request
 Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exercised", "not judged", "not observable"]
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
-    "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "preemption", "seed",
-    "drafts", "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens", "sampled law",
+    "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "preemption",
+    "seed", "drafts", "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens", "sampled law",
 )  # fmt: skip
 LAWS = {
     "tokens": "same model: every token of a plain run is the oracle's best, or within the bound of it",

@@ -68,9 +68,10 @@ class Started(Line):
 
     `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
     number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
-    drawn first, so that speculation must not change it), "logprobs", and "preempt" for the option `tokens`. `block` is the
-    number of tokens that are kept and found again together, where prompts must be longer than that to be found. `rereads` says that a rejected draft costs one more
-    target token: the engine reads the accepted tokens again from a copy of the state, and drafts nothing for the next one.
+    drawn first, so that speculation must not change it), "logprobs"; and "preempt" for the option `tokens`. `block` is the
+    number of tokens that are kept and found again together: prompts are drawn around it. `rereads` says that a rejected
+    draft costs one more target token: the engine reads the accepted tokens again from a copy of the state, and drafts
+    nothing for the next one.
     """
 
     name: Text

@@ -17,7 +17,6 @@ from .parts import attention, mlp, model_of, rotary_params
 from .tensors import NoOracle, Tensors
 from .weights import Block, Weights
 
-
 Maps = tuple[Linear, Linear, Linear, Linear]
 """The maps to q|k|v, z, a and b."""
 

@@ -88,7 +88,7 @@ def every_draft_is_accepted() -> None:
 
 @fault
 def rejected_drafts_keep_their_places() -> None:
-    """The number of accepted drafts is ignored where positions are counted: a step begins behind all drafts of the one before."""
+    """The number of accepted drafts is ignored where tokens are placed: a step begins behind all drafts of the last."""
     ends: dict[str, int] = {}
 
     def change(right: Any) -> Any:
@@ -130,14 +130,12 @@ def an_end_in_the_bonus_token_is_not_seen() -> None:
     def change(right: Any) -> Any:
         def update(self: Any, request: Any, tokens: list[int], *given: Any, **named: Any) -> Any:
             ends = request.sampling_params.stop_token_ids
-            stopped = False
             if len(tokens) > 1 and not set(tokens[:-1]) & set(ends or ()):
                 request.sampling_params.stop_token_ids = []
             try:
-                found, stopped = right(self, request, tokens, *given, **named)
+                return right(self, request, tokens, *given, **named)
             finally:
                 request.sampling_params.stop_token_ids = ends
-            return found, stopped
 
         return update
 
