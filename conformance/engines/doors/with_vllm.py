@@ -52,7 +52,8 @@ class Door:
         try:
             self.llm = LLM(
                 folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=room or LENGTH, enforce_eager=True,
-                seed=0, max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")), disable_log_stats=False,
+                seed=0, max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")),
+                disable_log_stats=False,
                 **named,
             )  # fmt: skip
         except (ValueError, NotImplementedError, AssertionError) as error:
