@@ -22,7 +22,7 @@ from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
 SHRINKING = 30.0
-"""Seconds to spend on shrinking a failure."""
+"""Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ FAULTS = {
 }
 
 
-def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
+def judged(engine: str, python: str, fault: str, folder: Path, shrink: float) -> Found:
     """The configuration in which a fault shows."""
     planted = FAULTS[engine][fault]
     known = ENGINES[engine]
@@ -90,9 +90,7 @@ def judged(engine: str, python: str, fault: str, folder: Path) -> Found:
         return Program(words, once=known.once)
 
     plain = wrong if planted.another_model else right
-    return cli.judged(
-        wrong, plain, target, options, False, (planted.schedules, 0, planted.samples), lambda *_: None, SHRINKING
-    )
+    return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, planted.samples), lambda *_: None, shrink)
 
 
 def missed(planted: Planted, found: Found) -> str:
@@ -113,11 +111,11 @@ def needed(finding: str) -> list[str]:
     return [] if start or not rest else rest.partition(";")[0].split(", ")
 
 
-def lines(engine: str, python: str, faults: list[str]) -> Iterator[tuple[bool, str]]:
+def lines(engine: str, python: str, faults: list[str], shrink: float) -> Iterator[tuple[bool, str]]:
     """Whether each fault was caught, and a line about it."""
     for fault in faults:
         with tempfile.TemporaryDirectory() as made:
-            found = judged(engine, python, fault, Path(made))
+            found = judged(engine, python, fault, Path(made), shrink)
         why = missed(FAULTS[engine][fault], found)
         said = [f"{f.law}: {f.finding}{f'; {f.explained}' if f.explained else ''}" for f in found.failures]
         yield not why, f"{found.engine}: {fault}: {'MISSED: ' + why if why else 'caught: ' + ' | '.join(said)}"
@@ -128,9 +126,10 @@ def main() -> None:
     parser.add_argument("--engine", choices=FAULTS, required=True)
     parser.add_argument("--python", required=True)
     parser.add_argument("--fault", action="append")
+    parser.add_argument("--shrink", type=float, default=SHRINKING)
     given = parser.parse_args()
     caught = []
-    for well, line in lines(given.engine, given.python, given.fault or list(FAULTS[given.engine])):
+    for well, line in lines(given.engine, given.python, given.fault or list(FAULTS[given.engine]), given.shrink):
         caught.append(well)
         print(line, flush=True)
     print(f"{sum(caught)} of {len(caught)} planted faults caught")
