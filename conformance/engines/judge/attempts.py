@@ -15,6 +15,7 @@ from .found import DRAFTED, KEPT, purpose
 if TYPE_CHECKING:
     from .judge import Judge
 
+AGAIN = "started again"
 Break = tuple[Finding, str]
 """What is wrong with an answer, and what explains it."""
 
@@ -45,6 +46,8 @@ class Attempts:
         """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
         self.once, self.fixed = False, False
         """Whether a process starts it a single time, and whether its options were decided before."""
+        self.stuck = False
+        """Whether a process that had run the engine could not start it anew; then each start gets a process of its own."""
         self.unknown = False
         """Whether the plain run failed at a prompt of the last schedule, so that it was not judged."""
 
@@ -54,9 +57,23 @@ class Attempts:
             self.engine = None
 
     def begin(self) -> None:
-        """Start a new engine, in the existing process if it is alive. Raises: as `Engine.start`."""
-        if self.started is not None and self.once:
+        """Start a new engine, in the existing process if it is alive; a process that answers that it cannot is a failure of
+        its own, and another is begun. Raises: as `Engine.start`."""
+        if self.started is not None and (self.once or self.stuck):
             self.close()
+        if self.engine is not None and self.started is not None:
+            try:
+                self.started = self.engine.start(self.judge.model, self.options)
+            except EngineFailed as error:
+                self.stuck = True
+                self.judge.found.ended(self.name, AGAIN, error)
+                self.close()
+            except (EngineRefused, EngineDied):
+                self.close()
+                raise
+            else:
+                self.judge.found.count(self.name, AGAIN, "passed")
+                return
         if self.engine is None:
             self.engine = self.judge.open()
             self.once, self.fixed = (getattr(self.engine, name, False) for name in ("once", "fixed"))

@@ -229,6 +229,29 @@ def test_an_engine_that_cannot_be_made_to_preempt_is_not_asked_to() -> None:
     assert found.green
 
 
+@dataclass
+class Single(Few):
+    """Whatever it has run, it cannot start again."""
+
+    started: bool = False
+
+    def start(self, model: str, options: Options) -> Started:
+        if self.started:
+            raise EngineFailed("'_lib_fn_wrapper' object has no attribute 'get'")
+        self.started = True
+        return super().start(model, options)
+
+
+def test_an_engine_that_cannot_start_again_is_told_and_its_failure_is_made_small_in_new_processes() -> None:
+    found = Judge(lambda: Single("long"), "model", None, 40).run({"plain": Options(), **SPECULATING})
+    again, failure = found.failures
+    assert (again.configuration, again.law) == ("ngram-4", "started again")
+    assert "_lib_fn_wrapper" in again.finding
+    assert (failure.law, len(failure.schedule)) == ("speculation", 1)
+    assert found.outcome("ngram-4", "started again") == "died"
+    assert judged("long").outcome("ngram-4", "started again") == "passed"
+
+
 def test_prompts_are_drawn_around_the_blocks_that_an_engine_keeps() -> None:
     assert lengths(None) == LENGTHS
     drawn = lengths(32)
