@@ -9,7 +9,7 @@ fault is missed, or is named otherwise.
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from conformance.engines.judge import Found
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.laws import SAME
 from conformance.engines.program import Program
+from conformance.engines.protocol import Answer, Engine, Options, Request, Started
 from conformance.engines.small import pair
 
 HERE = Path(__file__).parent
@@ -77,11 +78,36 @@ FAULTS = {
 }
 
 
-def judged(engine: str, python: str, fault: str, folder: Path, shrink: float) -> Found:
+class Kept:
+    """The engine without a fault, started once for all faults of a family; closed at the end."""
+
+    def __init__(self, opened: Callable[[], Engine]) -> None:
+        self.opened = opened
+        self.engine: Engine | None = None
+        self.said: Started | None = None
+
+    def start(self, model: str, options: Options) -> Started:
+        if self.engine is None or self.said is None:
+            self.engine = self.opened()
+            self.said = self.engine.start(model, options)
+        return self.said
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        assert self.engine is not None
+        return self.engine.generate(requests)
+
+    def close(self) -> None:
+        """The judge of one fault has ended; others follow."""
+
+    def end(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+
+
+def judged(engine: str, python: str, fault: str, folder: Path, shrink: float, right: Kept) -> Found:
     """The configuration in which a fault shows."""
     planted = FAULTS[engine][fault]
     known = ENGINES[engine]
-    right = opener(engine, python)
     words = [python, str(HERE / f"planted_{engine}.py"), known.words[0], fault]
     target, drafter = pair(planted.family, folder)
     options = {planted.configuration: cli.configurations(drafter, cli.Tier.smoke, "float32")[planted.configuration]}
@@ -89,7 +115,7 @@ def judged(engine: str, python: str, fault: str, folder: Path, shrink: float) ->
     def wrong() -> Program:
         return Program(words, once=known.once)
 
-    plain = wrong if planted.another_model else right
+    plain = wrong if planted.another_model else lambda: right
     return cli.judged(wrong, plain, target, options, False, (planted.schedules, 0, planted.samples), lambda *_: None, shrink)
 
 
@@ -113,12 +139,15 @@ def needed(finding: str) -> list[str]:
 
 def lines(engine: str, python: str, faults: list[str], shrink: float) -> Iterator[tuple[bool, str]]:
     """Whether each fault was caught, and a line about it."""
+    kept = {planted.family: Kept(opener(engine, python)) for planted in FAULTS[engine].values()}
     for fault in faults:
         with tempfile.TemporaryDirectory() as made:
-            found = judged(engine, python, fault, Path(made), shrink)
+            found = judged(engine, python, fault, Path(made), shrink, kept[FAULTS[engine][fault].family])
         why = missed(FAULTS[engine][fault], found)
         said = [f"{f.law}: {f.finding}{f'; {f.explained}' if f.explained else ''}" for f in found.failures]
         yield not why, f"{found.engine}: {fault}: {'MISSED: ' + why if why else 'caught: ' + ' | '.join(said)}"
+    for one in kept.values():
+        one.end()
 
 
 def main() -> None:

@@ -252,6 +252,28 @@ def test_an_engine_that_cannot_start_again_is_told_and_its_failure_is_made_small
     assert judged("long").outcome("ngram-4", "started again") == "passed"
 
 
+@dataclass
+class Fragile(Few):
+    """Starts once in a process. Under speculation its sixth call fails, and so does a prompt of one token three times."""
+
+    once: bool = True
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        answers = super().generate(requests)
+        ids = requests[0].ids
+        if self.speculates and (self.calls == 6 or (len(requests) == 1 and ids == ids[:1] * 3)):
+            raise EngineFailed("tensor a (7) must match tensor b (6)")
+        return answers
+
+
+def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_others() -> None:
+    (failure,) = Judge(Fragile, "model", None, 40).run({"plain": Options(), **SPECULATING}).failures
+    (line,) = failure.schedule
+    ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
+    assert ids == ids[:1] * 3
+    assert "schedules before it" not in failure.explained
+
+
 def test_prompts_are_drawn_around_the_blocks_that_an_engine_keeps() -> None:
     assert lengths(None) == LENGTHS
     drawn = lengths(32)
