@@ -56,7 +56,7 @@ LAWS = {
     "cache": "with tokens taken from the cache of prefixes as without",
     "preemption": "with requests that lose their place and begin again as without",
     "seed": "sampled with a seed: with drafts, or beside others, as plain and alone",
-    "started again": "a process that has run the engine starts it anew, as the protocol asks",
+    "started again": "a process that has run the engine starts it again, as the protocol asks",
     "drafts": "requests that ask for numbers of drafts of their own as without drafts",
     "sampled law": "sampled tokens follow the law of the oracle, each independent of the others",
     "drafter followed": "as many drafts are accepted as are the drafter's own next tokens after the same text",

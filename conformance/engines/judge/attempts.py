@@ -47,7 +47,7 @@ class Attempts:
         self.once, self.fixed = False, False
         """Whether a process starts it a single time, and whether its options were decided before."""
         self.stuck = False
-        """Whether a process that had run the engine could not start it anew; then each start gets a process of its own."""
+        """Whether a process that had run the engine could not start it again; then each start gets a new process."""
         self.unknown = False
         """Whether the plain run failed at a prompt of the last schedule, so that it was not judged."""
 
@@ -57,8 +57,8 @@ class Attempts:
             self.engine = None
 
     def begin(self) -> None:
-        """Start a new engine, in the existing process if it is alive; a process that answers that it cannot is a failure of
-        its own, and another is begun. Raises: as `Engine.start`."""
+        """Start a new engine, in the existing process if it is alive; a process that answers that it cannot is a
+        separate failure, and another is begun. Raises: as `Engine.start`."""
         if self.started is not None and (self.once or self.stuck):
             self.close()
         if self.engine is not None and self.started is not None:
