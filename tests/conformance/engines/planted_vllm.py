@@ -124,25 +124,6 @@ def the_bonus_token_from_column_0() -> None:
 
 
 @fault
-def an_end_in_the_bonus_token_is_not_seen() -> None:
-    """Of several tokens of one step only the drafted ones are looked at for an end."""
-
-    def change(right: Any) -> Any:
-        def update(self: Any, request: Any, tokens: list[int], *given: Any, **named: Any) -> Any:
-            ends = request.sampling_params.stop_token_ids
-            if len(tokens) > 1 and not set(tokens[:-1]) & set(ends or ()):
-                request.sampling_params.stop_token_ids = []
-            try:
-                return right(self, request, tokens, *given, **named)
-            finally:
-                request.sampling_params.stop_token_ids = ends
-
-        return update
-
-    around("v1.core.sched.scheduler", "Scheduler._update_request_with_output", change)
-
-
-@fault
 def a_hit_of_another_prompt() -> None:
     """Blocks of the cache of prefixes are known by their place alone."""
 
