@@ -77,6 +77,20 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_tree_scan", "B=64 T=63 as a window", 64, 63, nodes, stores="y", large=False)
     yield from ssd_prefill(shape)
     yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y", quick=(90,))
+    yield from ssd_coded(shape)
+
+
+def ssd_coded(shape: str) -> Iterator[Entry]:
+    """One token from a state in integer codes, rounded to the nearest number and at random."""
+    b, (h, p, n, g) = 64, SSD[shape]
+    token = meta(b, h, p), meta(b, h), meta(h, dtype=FP32), meta(b, g, n), meta(b, g, n)
+    given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    call = {"call": meta(1, dtype=I64)}
+    quick = (90,) if shape == next(iter(SSD)) else ()
+    for name, code, more in (("int8", torch.int8, {}), ("int8 at random", torch.int8, call), ("int16", torch.int16, {})):
+        states = meta(b, h, p, n, dtype=code), meta(b, h, p, 1, dtype=FP32)
+        at = partial(entry, "ssd_coded_step", name, shape, (*states, *token), given | more)
+        yield at(stores="codes scales y", wide="codes", quick=quick if name == "int8" else ())
 
 
 def ssd_prefill(shape: str) -> Iterator[Entry]:

@@ -16,7 +16,7 @@ from ..api import Generation
 from ..engine import traces
 from ..models.build import Parts
 
-PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots")
+PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots", "accept")
 """Arguments that plain decoding shares with the speculative run."""
 LISTED = 8
 
@@ -65,7 +65,7 @@ def tie(
     runs = [traces.run(checkpoint, [text], at + 1, **some) for some in (options, shared)]
     if any(tuple(run.tokens[0][:at]) != tuple(expected[:at]) or len(run.tokens[0]) <= at for run in runs):
         return None
-    exact = traces.Exact(checkpoint, given["device"])(text, list(expected[: at + 1]))
+    exact = traces.Exact(checkpoint, given["device"], given["accept"])(text, list(expected[: at + 1]))
     ours, theirs = (run.logits[0][: at + 1] for run in runs)
     return near_tie(ours, theirs, exact[: at + 1], (got[at], expected[at]))
 

@@ -31,7 +31,7 @@ WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
 """Drafters that are no checkpoint."""
 NOT_OF_THE_DEMO = (
     "--acceptance", "--stop", "--temperature", "--top-k", "--top-p", "--repetition", "--presence", "--frequency",
-    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare",
+    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare", "--accept-field",
 )  # fmt: skip
 SMALL = 64 * 10**6
 """Bytes of weights below which one thread is used."""
@@ -77,6 +77,10 @@ def generate(
     dtype: Annotated[
         str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
     ] = None,
+    accept_field: Annotated[
+        list[str] | None,
+        typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
+    ] = None,
     memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print completions and statistics as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file, completely or not at all.")] = None,
@@ -90,7 +94,7 @@ def generate(
     """Complete prompts. Texts go to standard output, everything else to standard error."""
     console, progress = _console(False), _console(True)
     given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
-    given |= {"device": device, "dtype": dtype, "limit": memory}
+    given |= {"device": device, "dtype": dtype, "limit": memory, "accept": accept_field or []}
     defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
     if tree is not None:
         defaults.pop("method", None)

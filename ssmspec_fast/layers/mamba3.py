@@ -9,7 +9,7 @@
 
 S, th, k and x of a slot lie in one row of the pool, head by head: p n + f + r n + p numbers. So each method keeps, moves and
 forgets all four at once. There is no convolution: that of the engine's other layers has no channels here.
-Source: arXiv:2603.15569; mamba_ssm/modules/mamba3.py of state-spaces/mamba.
+Source: arXiv:2603.15569v1, section 3, as cited in `ssmspec_ref.mamba3`; mamba_ssm/modules/mamba3.py of state-spaces/mamba.
 """
 
 import math

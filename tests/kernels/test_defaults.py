@@ -8,6 +8,7 @@ import pytest
 
 from perf_gates.static.kernel_modules import homes, kernel_module
 from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
@@ -55,7 +56,7 @@ RECORDS: dict[type, tuple[ModuleType, ...]] = {
     ShortConvParams: (shortconv_buffered, shortconv_packed, shortconv_scan, shortconv_snapshots, shortconv_tree),
     SSDParams: (
         ssd_buffered, ssd_buffered_step, ssd_chunk_scan, ssd_commit, ssd_gated, ssd_gated_window, ssd_replay_scan, ssd_scan,
-        ssd_snapshots, ssd_tree_scan, ssd_window,
+        ssd_snapshots, ssd_tree_scan, ssd_window, ssd_coded_step,
     ),
 }  # fmt: skip
 """The record that holds a layer's parameters, and the kernels that take them one by one."""

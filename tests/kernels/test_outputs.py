@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
@@ -87,6 +88,12 @@ def ssd_options(t: int) -> ssd_cases.Options:
 def ssd(t: int = T) -> Arguments:
     made = ssd_cases.draw(ssd_options(t), padding=False)
     return {name: getattr(made, name) for name in ("S", "A", *ssd_cases.TOKENS, "slots", "out")} | made.extra
+
+
+def ssd_coded() -> Arguments:
+    given = {n: x[:, 0] if n in (*ssd_cases.TOKENS, "z", "out") else x for n, x in ssd(1).items() if n != "S"}
+    codes = torch.ones(5, 2, 5, 4, dtype=torch.int8)
+    return given | {"codes": codes, "scales": torch.ones(5, 2, 5, 1)}
 
 
 def ssd_ring(t: int = T) -> Arguments:
@@ -168,6 +175,7 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (shortconv_tree, lambda: short() | {"parents": chains()}),
     (ssd_buffered, ssd_ring),
     (ssd_buffered_step, lambda: ssd_ring(1)),
+    (ssd_coded_step, ssd_coded),
     (ssd_chunk_scan, lambda: run(ssd(), *ssd_cases.TOKENS, "z", "out")),
     (ssd_gated, gated),
     (ssd_replay_scan, replay),
