@@ -250,8 +250,11 @@ class Mamba3Layer(Recurrent):
         return whole[..., :0], whole
 
     def project(self, c: Tensor, gates: Any, operations: Operations) -> Mamba3Inputs:
+        return self.moving(gates, c)
+
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> Mamba3Inputs:
         s = self.config
-        z, x, B, C, dt, A, trap, angle = torch.split(gates, list(s.projected), dim=-1)
+        z, x, B, C, dt, A, trap, angle = torch.split(projected, list(s.projected), dim=-1)
         x, z = (a.reshape(*a.shape[:-1], s.heads, s.channels) for a in (x, z))
         B, C = (a.reshape(*a.shape[:-1], s.rank, s.groups, s.state) for a in (B, C))
         return Mamba3Inputs(x, dt, A, trap, angle, B, C, z if self.norm is None else None)

@@ -16,6 +16,14 @@ from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, d
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
 from ssmspec_kernels.kda import kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.mamba3 import (
+    mamba3_buffered,
+    mamba3_packed,
+    mamba3_ring,
+    mamba3_scan,
+    mamba3_snapshots,
+    mamba3_tree,
+)
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.shortconv import (
     shortconv_buffered,
@@ -28,7 +36,16 @@ from ssmspec_kernels.shortconv import (
 from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
-from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, shortconv_cases, ssd_cases, ssd_rings
+from tests.kernels import (
+    conv_cases,
+    delta_cases,
+    delta_rings,
+    mamba3_cases,
+    selective_cases,
+    shortconv_cases,
+    ssd_cases,
+    ssd_rings,
+)
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import blank, draw, strided
 
@@ -79,6 +96,21 @@ def short_ring() -> Arguments:
     given = short()
     cursors = torch.zeros(len(given["S"]), dtype=torch.int32)
     return given | {"ring": shortconv_ring.Ring(torch.zeros(len(given["S"]), 7, 5), cursors, cursors.clone())}
+
+
+def mamba3() -> Arguments:
+    return mamba3_cases.case(mamba3_cases.Options(b=B, t=T, padding=False, io="bf16")).tensors
+
+
+def mamba3_run() -> Arguments:
+    return run(mamba3(), "x", "dt", "A", "trap", "angle", "B", "C", "out")
+
+
+def mamba3_held() -> Arguments:
+    given = mamba3()
+    cursors = torch.zeros(len(given["S"]), dtype=torch.int32)
+    room = (torch.zeros(len(given["S"]), 7, *given[n].shape[2:]) for n in ("x", "dt", "A", "trap", "angle", "B"))
+    return given | {"ring": mamba3_ring.Ring(*room, cursors, cursors.clone())}
 
 
 def ssd_options(t: int) -> ssd_cases.Options:
@@ -165,6 +197,11 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (gated_norm, lambda: rows("y", "z")),
     (linear_added, added),
     (linear_rows, projection),
+    (mamba3_buffered, mamba3_held),
+    (mamba3_packed, mamba3_run),
+    (mamba3_scan, mamba3),
+    (mamba3_snapshots, lambda: mamba3() | PLACES),
+    (mamba3_tree, lambda: mamba3() | {"ancestors": chains("ancestors")}),
     (norm, lambda: rows("x")),
     (selective_scan, selective),
     (selective_tree, lambda: selective() | {"parents": chains()}),
