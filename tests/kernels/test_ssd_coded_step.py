@@ -155,9 +155,8 @@ def test_rounding_at_random_keeps_its_laws() -> None:
 
 
 @pytest.mark.nightly
-def test_rounding_at_random_keeps_its_laws_over_two_thousand_calls() -> None:
-    found = judged(RANDOM, IDS[0])
-    assert found.verdict is Verdict.PASS, found.message
+def test_rounding_at_random_keeps_its_laws_over_many_calls() -> None:
+    assert drawn(ssd_coded_step, 500, seed=1) == ""
 
 
 UNFAIR = [

@@ -66,7 +66,7 @@ def mamba3_scan(
     """Advances the states S[slots] by a window of tokens, in place, and returns the outputs (b, t, h, p).
 
     The inputs are those of the projection: x, z (b, t, h, p), dt, A, trap (b, t, h), angle (b, t, f), B, C (b, t, r, g, n).
-    Norms (n), biases (h, r, n), dt_bias and D (h), the maps up, gate and down (h, r, p) are parameters; a map that is None
+    Norms (n), biases (h, r, n), dt_bias and D (h), the maps up, gate and down (h, r, p) are parameters; a map left out
     is 1. `slots` (b) gives the state of each row (None: row b has slot b); several rows may share one if `write_state` is
     off. `live` (b, t) marks the real tokens; a no-op's inputs are not read, and its output is 0. The output of a padding row
     is not written.
