@@ -61,6 +61,8 @@ app = typer.Typer(
 )
 
 
+QUIET = 10.0
+"""Seconds after which another line of progress is printed where there is no bar."""
 SAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in a folder's name."""
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
@@ -321,24 +323,31 @@ def _bar(console: Console) -> Progress:
 
 
 def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result | Diagnosis], None]:
-    """Writes each line and shows progress: a bar on a terminal, otherwise a line per operation of a subject."""
+    """Writes each line and shows progress: a bar on a terminal, otherwise a line for each operation of a subject, and one
+    when the last is `QUIET` seconds old."""
     task = bar.add_task("", total=count)
     said, done, began = "", 0, time.monotonic()
+    printed, failed = began, False
 
     def write(line: Result | Diagnosis) -> None:
-        nonlocal said, done
+        nonlocal said, done, printed, failed
         folder.add(line)
         if isinstance(line, Diagnosis) or not (line.case and line.operation):
             return
+        failed = failed or line.verdict == "fail"
         now = f"{line.adapter}: {line.subject}  {line.operation}"
-        if now != said and not bar.console.is_terminal:
+        if not bar.console.is_terminal and (now != said or time.monotonic() - printed >= QUIET):
+            printed = time.monotonic()
             bar.console.print(
                 f"{done}/{count}  {now}{left(began, done, count)}", soft_wrap=True, highlight=False, markup=False
             )
         said, done = now, done + 1
         bar.update(task, description=now, advance=1)
         if done == count:
-            bar.update(task, description="looking for the smallest case of each failure", total=None)
+            search = "looking for the smallest case of each failure"
+            bar.update(task, description=search, total=None)
+            if not bar.console.is_terminal and failed:
+                bar.console.print(f"{done}/{count}  {search}", soft_wrap=True, highlight=False)
 
     return write
 

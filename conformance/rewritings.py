@@ -9,6 +9,7 @@ output_only   the whole window at once, from the same sums; the state is stored 
     a_ts = exp(sum of log decays of s+1 .. t)                                         (1)
     S_t  = a_t0 S_0 + sum over s <= t of a_ts (update of s)                           (2)
     u_t  = beta_t (v_t - (a_t0 S_0)^T k_t - sum over s < t of (k_t . a_ts k_s) u_s)   (3), the update of the delta rule
+    y_t  = C_t (sum over l = 0 .. w-1 of weight_l u_t-l, + bias)                       (4), the short convolution
 
 None of this code is taken from the reference.
 """
@@ -115,6 +116,23 @@ def delta(S: Array, q: Array, k: Array, v: Array, g: Array, beta: Array) -> tupl
     return np.stack(outputs), after
 
 
+def shortconv(S: Array, u: Array, C: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
+    """(4) for u and C (t b d), weight (t d w), the same for all tokens, and bias (t d).
+
+    One token sums its columns, the newest first, and adds the bias; several start from the bias and add shifted signals, the
+    oldest first.
+    """
+    ext = np.concatenate([np.moveaxis(S, 2, 0), u])
+    tokens, width = len(u), weight.shape[2]
+    if tokens == 1:
+        y = backwards(np.moveaxis(ext, 0, 2) * weight[0]) + bias
+    else:
+        y = np.broadcast_to(bias[:, None], u.shape)
+        for k in range(width):
+            y = y + weight[:, None, :, k] * ext[k : k + tokens]
+    return C * y, np.moveaxis(ext[tokens:], 0, 2)
+
+
 def summed(S: Array, g: Array, updates: Array) -> Array:
     """The states of (2) after every token."""
     total, states = np.cumsum(g, axis=0), []
@@ -166,6 +184,13 @@ def formed_delta(narrow: Callable[[Array], Array], window: Any, params: Any) -> 
     return q, k, v, g, beta
 
 
+def formed_shortconv(narrow: Callable[[Array], Array], window: Any, params: Any) -> tuple[Array, ...]:
+    B, C, x = (np.moveaxis(narrow(a), 1, 0) for a in (window.B, window.C, window.x))
+    weight = narrow(params.weight)
+    bias = np.zeros_like(weight[:, 0]) if params.bias is None else narrow(params.bias)
+    return B * x, C, *(np.broadcast_to(a, (len(x), *a.shape)) for a in (weight, bias))
+
+
 def finished(y: Array, window: Any, params: Any) -> Array:
     """Add D x and apply the gate."""
     x, D = window.x.astype(y.dtype), params.D
@@ -193,4 +218,5 @@ RULES = Registry(
     Rule("ssd", formed_ssd, ssd, finished),
     Rule("selective", formed_selective, selective, finished),
     Rule("delta", formed_delta, delta, lambda y, window, params: y),
+    Rule("shortconv", formed_shortconv, shortconv, lambda y, window, params: y),
 )

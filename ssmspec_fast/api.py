@@ -165,15 +165,18 @@ def load(
     memory: int | None = None,
     rows: int = 1,
     tree: str | None = None,
+    accept: Sequence[str] = (),
 ) -> Generator:
     """An engine for a folder's checkpoint, for `slots` prompts at once with at most `cache` tokens each, prompt and output.
 
     `drafter` is a folder, "ngram" or "lookup", which drafts `drafts` tokens in each of `rows` chains, or a `tree`, as in
     `choices.Drafting`; or your own `Drafter`. Methods and rules have the names in `choices`. In the mode "bitwise"
     greedy output equals that of plain decoding, bit for bit; "fast" may round differently.
+    `accept` names fields of config.json that are not known here, and of which you know that they do not change the result.
     Units: `memory` is the number of bytes that may be allocated.
     Raises: CheckpointError, ConfigRefused, TokenizerMismatch, Unsupported, ParameterError, MemoryRefused, before any work.
     """
     return Parts(
-        folder, drafter, method, acceptance, mode, device, dtype, drafts, slots, cache, sampling, seed, memory, rows, tree
-    ).load()
+        folder, drafter, method, acceptance, mode, device, dtype, drafts, slots, cache, sampling, seed, memory, rows, tree,
+        accept=accept,
+    ).load()  # fmt: skip

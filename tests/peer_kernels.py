@@ -87,11 +87,11 @@ class VLLM(vllm.Kernels):
 class SGLang(sglang.Kernels):
     """`fault`: "chain" takes the node before for the parent, "root" the root, "window" keeps a node's window without it."""
 
-    def __init__(self, fault: str = "") -> None:
-        self.tensor, self.fault = Tensors("cpu"), fault
+    def __init__(self, fault: str = "", activations: str = "fp32", state: str = "fp32") -> None:
+        self.tensor, self.fault = Tensors("cpu", activations, state), fault
 
     def ssd(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
-        y, parents = torch.zeros(window.x.shape), more["retrieve_parent_token"]
+        y, parents = torch.zeros(window.x.shape, dtype=self.tensor.form), more["retrieve_parent_token"]
         for row in range(len(pool.slots)):
             buffer = more["intermediate_states_buffer"][row]
             for t in range(window.x.shape[1]):

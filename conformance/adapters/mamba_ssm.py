@@ -13,6 +13,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Array
 
 from .peer_kernels.formats import formats, named
+from .peer_kernels.mamba3_layer import prompted
 from .peer_kernels.pools import Pool, by_head
 from .peer_kernels.siso import Siso
 from .peer_kernels.sources import Tensors, bare, module, placed, version_of
@@ -29,8 +30,14 @@ SISO = Limits(
     {"r": (1, 1), "n": (16, 16), "p": (16, 16), "f": (4, 4)},
     reason="rank 1, pairs of neighbours; states and channels that are a power of two, and an even number of angles",
 )
+LAYER = Limits(
+    {"kind": ("mamba3",), "pairs": ("neighbours",), "maps": ("off",), "conv_bias": ("off",), "conv_act": ("off",)},
+    {"r": (1, 1), "n": (16, 16), "p": (16, 16), "f": (4, 4)},
+    reason="layers of Mamba-3 with rank 1, and states and channels that are a power of two",
+)
 TURNS = Limits(sizes={"r": (4, 4), "n": (16, 16), "f": (4, 4)}, reason="ranks and states that are a power of two")
 ABSENT = {
+    "layer": "a layer of Mamba-3 begins with an empty cache, and its step is mamba3_step_fn: CuTe, which no interpreter runs",
     "": "only mamba-ssm's Triton kernels of Mamba-2 and Mamba-3 are tested",
     "mamba3": "no mask, no tree, no window with accepted tokens; MIMO is TileLang and CuTe, which no interpreter runs",
     "ssd": "no window with accepted tokens, and no tree",
@@ -78,6 +85,8 @@ def siso_subjects(siso: Siso, one: NumericContract) -> tuple[Subject, ...]:
         Subject("mamba3_siso_step", {"mamba3.step": Capability(siso.step, replace(step, exp="ex2"), SISO)}, ABSENT),
         Subject("mamba3_siso_combined", {"mamba3.scan": Capability(siso.scan, many, SISO)}, ABSENT),
         Subject("mamba3_siso_combined, angles in fp32", {"mamba3.scan": Capability(siso.scan_repaired, many, SISO)}, ABSENT),
+        Subject("Mamba3", {"layer.prefill": Capability(prompted(siso), many, LAYER)}, ABSENT),
+        Subject("Mamba3, angles in fp32", {"layer.prefill": Capability(prompted(siso, repaired=True), many, LAYER)}, ABSENT),
         Subject("rotary_qk_inference", {"mamba3.step": Capability(siso.rotary, alone, TURNS)}, ABSENT),
     )
 

@@ -4,8 +4,11 @@ Windows and trees are verified into buffers with a state per node (`sglang_windo
 The convolution walks up the parents, which it finds from first children and next siblings, and passes the parents on.
 Accepted states are copied into the slots. A negative slot is padding. The delta rule's state is (value, key); the convolution
 keeps w - 1 inputs. dt, A, D and the bias are expanded with strides of 0, as in SGLang's layer; there are no dt limits.
+
+Trees have one root, and slots are always given: docs/found.md says why, and what the kernels do otherwise.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -16,6 +19,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from .peer_kernels import sglang_rings, sglang_windows, stub_modules
+from .peer_kernels.formats import formats, named
 from .peer_kernels.layers import Layers
 from .peer_kernels.pools import Pool, by_head, turned, with_oldest
 from .peer_kernels.sources import Tensors, importable, module, one, placed, version_of
@@ -38,10 +42,10 @@ ABSENT = {
 
 
 class Kernels(Layers):
-    """The kernels on one device, and how to call them for a batch."""
+    """The kernels on one device, and how to call them for a batch, with activations and states in the given formats."""
 
-    def __init__(self, device: str) -> None:
-        self.tensor = Tensors(device)
+    def __init__(self, device: str, activations: str = "fp32", state: str = "fp32") -> None:
+        self.tensor = Tensors(device, activations, state)
         self.update = module(f"{OPS}.triton_ops.mamba_ssm").selective_state_update
         self.chunks = module(f"{OPS}.triton_ops.ssd_combined").mamba_chunk_scan_combined
         self.conv_update = module(f"{OPS}.causal_conv1d_triton").causal_conv1d_update
@@ -54,7 +58,7 @@ class Kernels(Layers):
     # --- recurrences: `more` says whether node states are kept, and gives the parents ---
 
     def ssd(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
-        x, dt, B, C, z = map(self.tensor, (window.x, window.dt, window.B, window.C, window.z))
+        x, dt, B, C, z = map(self.tensor.active, (window.x, window.dt, window.B, window.C, window.z))
         given = {"dt": dt[..., None].expand(x.shape), "B": B, "C": C, "z": z, "dt_softplus": params.dt_softplus}
         out = self.tensor.torch.full_like(x, float("nan"))
         wide = by_head(self.tensor, params, x.shape[-1], B.shape[-1])
@@ -62,16 +66,19 @@ class Kernels(Layers):
         return out
 
     def delta(self, pool: Pool, window: Any, params: Any, **more: Any) -> Any:
-        given = map(self.tensor, (window.q, window.k, window.v, window.g, window.beta))
+        q, k, v, beta = map(self.tensor.active, (window.q, window.k, window.v, window.beta))
+        given = q, k, v, self.tensor(window.g), beta
         how = {"scale": params.scale, "use_qk_l2norm_in_kernel": params.l2_norm}
         return self.recurrent(*given, initial_state_source=pool.states, initial_state_indices=pool.index, **how, **more)
 
     def kept(self, rows: int, nodes: int, state: Any, parents: Any) -> dict[str, Any]:
-        """A buffer for the state of every node, filled with NaN; the slots are not written."""
+        """A buffer for the state of every node, in the format of the slots and filled with NaN; the slots are not written."""
         torch, device = self.tensor.torch, self.tensor.device
         return {
             "disable_state_update": True,
-            "intermediate_states_buffer": torch.full((rows, nodes, *state), float("nan"), device=device),
+            "intermediate_states_buffer": torch.full(
+                (rows, nodes, *state), float("nan"), dtype=self.tensor.state, device=device
+            ),
             "intermediate_state_indices": torch.arange(rows, device=device, dtype=torch.int32),
             "cache_steps": nodes,
             "retrieve_parent_token": parents,
@@ -198,6 +205,37 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     return tuple(Subject(name, capabilities, ABSENT) for name, capabilities in found.items())
 
 
+def narrow(device: str, exp: Any) -> Iterator[Subject]:
+    """The recurrent kernels as an engine calls them: activations in bf16 or fp16, the log decay in fp32, the state in fp32 or
+    bf16. A node of a tree reads the state of its parent from the buffer, in the format of the slots."""
+    for contract in formats(NumericContract(exp=exp)):
+        if contract.io == "fp32":
+            continue
+        kernels = Kernels(device, contract.io, contract.state)
+        windows = partial(partial, sglang_windows.Snapshots, kernels)
+        state, every = replace(contract, softplus="log"), contract.state != "fp32"
+        tree = replace(contract, stored_every_token=every)
+        yield Subject(
+            named("selective_state_update", contract),
+            {
+                "ssd.step": Capability(one(kernels.ssd_scan), state, STEP),
+                "ssd.verify_tree": Capability(kernels.ssd_tree, replace(tree, softplus="log"), STEP),
+                "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+            },
+            ABSENT,
+        )
+        yield Subject(
+            named("fused_recurrent_gated_delta_rule_update", contract),
+            {
+                "delta.step": Capability(one(kernels.delta_scan), contract, GATE),
+                "delta.scan": Capability(kernels.delta_scan, contract, GATE),
+                "delta.verify_tree": Capability(kernels.delta_tree, tree, GATE),
+                "delta.verify_snapshots": Capability(windows("delta"), contract, GATE),
+            },
+            ABSENT,
+        )
+
+
 def adapter(device: str = "cpu") -> Adapter:
     """The adapter of the SGLang sources on the path. Raises: ImportError, Unsupported."""
     placed(device)
@@ -206,7 +244,8 @@ def adapter(device: str = "cpu") -> Adapter:
     if device == "cpu":
         module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/sgl-project/sglang/issues"
-    return Adapter("sglang", version_of("sglang"), subjects(kernels, device != "cpu"), homepage)
+    found = *subjects(kernels, device != "cpu"), *narrow(device, "libm" if device == "cpu" else "ex2")
+    return Adapter("sglang", version_of("sglang"), found, homepage)
 
 
 def stand_in(device: str) -> None:

@@ -7,6 +7,7 @@ within that computation's own bound. Elements that the change would alter but th
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -49,21 +50,26 @@ def explain(
     specification: Specification, contract: NumericContract, first: Observation, others: list[Observation]
 ) -> list[Explanation]:
     """The changes that explain every observation, those with the largest coverage first."""
-    axes = {"S": next((e.axes for e in first.expected if e.recurrent), "")}
-    several = SEVERAL if opened(specification.operation) else 1
-    most = min(LIMIT, max(LEAST, WORK // several // max(1, first.case.size())))
     found = []
-    for order, (says, change) in enumerate(_changes(specification.operation, first.arguments, contract, axes)):
-        if order >= most:
-            break
-        covers = _covered(specification, contract, first, change)
-        if covers and all(_covered(specification, contract, other, change) for other in others):
+    for order, (says, change) in enumerate(candidates(specification, contract, first)):
+        covers = covered(specification, contract, first, change)
+        if covers and all(covered(specification, contract, other, change) for other in others):
             found.append(Explanation(says, covers, order))
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
 
 
-def _covered(
+def candidates(
+    specification: Specification, contract: NumericContract, first: Observation
+) -> Iterator[tuple[str, Callable[[Arguments], Arguments]]]:
+    """The changes to try on a case, as many as its size allows."""
+    axes = {"S": next((e.axes for e in first.expected if e.recurrent), "")}
+    several = SEVERAL if opened(specification.operation) else 1
+    most = min(LIMIT, max(LEAST, WORK // several // max(1, first.case.size())))
+    return islice(_changes(specification.operation, first.arguments, contract, axes), most)
+
+
+def covered(
     specification: Specification,
     contract: NumericContract,
     observation: Observation,

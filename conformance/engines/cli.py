@@ -48,6 +48,8 @@ class Tier(StrEnum):
 MANY = {Tier.smoke: 8, Tier.standard: 60, Tier.long: 400}
 SAMPLED = {Tier.smoke: 0, Tier.standard: 240, Tier.long: 2000}
 """Requests that are sampled in each configuration, for the law of sampled tokens."""
+TIGHT = 96
+"""Room for the tokens of three requests, of which two fill it: some are preempted. The longest that is drawn has 90."""
 
 
 def engine(
@@ -230,6 +232,7 @@ def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path
         "ngram-4": change(update={"speculation": "ngram"}),
         "chunk-8": change(update={"chunk": 8}),
         "cache": change(update={"cache": True}),
+        "tight": change(update={"slots": 3, "tokens": TIGHT}),
     }
     if tier is not Tier.smoke:
         found |= {

@@ -37,8 +37,9 @@ from .protocol import Answer, Options, Request
 Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exercised", "not judged", "not observable"]
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
-    "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "seed", "drafts",
-    "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens", "sampled law",
+    "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "preemption",
+    "seed", "drafts", "started again", "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens",
+    "sampled law",
 )  # fmt: skip
 LAWS = {
     "tokens": "same model: every token of a plain run is the oracle's best, or within the bound of it",
@@ -53,7 +54,9 @@ LAWS = {
     "fork": "a prompt that begins as an earlier one as a prompt of its own",
     "chunk": "a prompt read in chunks as one read whole",
     "cache": "with tokens taken from the cache of prefixes as without",
+    "preemption": "with requests that lose their place and begin again as without",
     "seed": "sampled with a seed: with drafts, or beside others, as plain and alone",
+    "started again": "a process that has run the engine starts it again, as the protocol asks",
     "drafts": "requests that ask for numbers of drafts of their own as without drafts",
     "sampled law": "sampled tokens follow the law of the oracle, each independent of the others",
     "drafter followed": "as many drafts are accepted as are the drafter's own next tokens after the same text",

@@ -19,7 +19,7 @@ LONG = 1 << 16
 Token: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text: TypeAlias = Annotated[str, Field(max_length=2000)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
-Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs"]
+Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs", "preempt"]
 Finish = Literal["length", "stop", "cancelled"]
 
 
@@ -40,6 +40,8 @@ class Options(Line):
     `speculation` names the drafter: "ngram" (from the request's own tokens) or "model" (`drafter` is its folder). `drafts` is
     the number of tokens drafted per window. `chunk` is the most prompt tokens per step (None: the engine's default).
     `cache` allows reuse of state from earlier requests for prompts with a common prefix. `slots` requests run at once.
+    `tokens` is the room for the tokens of all running requests, so little that some of them are preempted (None: enough for
+    all); only an engine that says "preempt" is asked for it.
     """
 
     speculation: Literal["ngram", "model"] | None = None
@@ -48,6 +50,7 @@ class Options(Line):
     chunk: Annotated[int, Field(ge=1)] | None = None
     cache: bool = False
     slots: Annotated[int, Field(ge=1, le=256)] = 2
+    tokens: Annotated[int, Field(ge=1)] | None = None
     dtype: Dtype = "float32"
 
 
@@ -65,8 +68,10 @@ class Started(Line):
 
     `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
     number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
-    drawn first, so that speculation must not change it), "logprobs". `rereads` says that a rejected draft costs one more
-    target token: the engine reads the accepted tokens again from a copy of the state, and drafts nothing for the next one.
+    drawn first, so that speculation must not change it), "logprobs"; and "preempt" for the option `tokens`. `block` is the
+    number of tokens that are kept and found again together: prompts are drawn around it. `rereads` says that a rejected
+    draft costs one more target token: the engine reads the accepted tokens again from a copy of the state, and drafts
+    nothing for the next one.
     """
 
     name: Text
@@ -75,6 +80,7 @@ class Started(Line):
     state: Literal["float32", "bfloat16", "float16", "float64"] | None = None
     can: tuple[Feature, ...] = ()
     rereads: bool = False
+    block: Annotated[int, Field(ge=1, le=4096)] | None = None
     note: Text = ""
 
 
@@ -104,7 +110,9 @@ class Generate(Line):
 
 class Answer(Line):
     """The tokens of one request, including the stop token. Log-probabilities are those of the emitted tokens, natural, before
-    temperature; null if unknown, as a whole or for single tokens. Counts are null if unknown."""
+    temperature; null if unknown, as a whole or for single tokens. Counts are null if unknown; `preempted` counts how often a
+    running request lost its place and began again later, of this one or, where that is all that is known, of all in the
+    first answer."""
 
     ids: Annotated[tuple[Token, ...], Field(max_length=LONG)]
     logprobs: tuple[float | None, ...] | None = None
@@ -112,6 +120,7 @@ class Answer(Line):
     drafted: Count | None = None
     accepted: Count | None = None
     cached: Count | None = None
+    preempted: Count | None = None
 
 
 class Answers(Line):

@@ -18,6 +18,8 @@ LONGEST = 14
 """Largest number of tokens of an answer."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 25)
 """Lengths of prompts: around chunks of 8 and 16, and around a window of drafts."""
+AROUND = (-7, -1, 0, 1)
+"""Lengths of prompts around an engine's block: one that the answer fills, and one that is full."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,26 @@ Schedule = tuple[tuple[Ask, ...], ...]
 """Rounds; the requests of one round run together. Requests are numbered over all rounds."""
 
 
+def lengths(block: int | None) -> tuple[int, ...]:
+    """Lengths to draw from: of an engine with blocks, one in two around these."""
+    near = () if block is None else tuple(block + off for off in AROUND if block + off > 0)
+    return (*LENGTHS, *islice(cycle(near), len(LENGTHS) if near else 0))
+
+
 @st.composite
-def asks(draw: Any, vocabulary: int, can: Sequence[str], earlier: int) -> Ask:
+def asks(draw: Any, vocabulary: int, can: Sequence[str], earlier: int, block: int | None = None) -> Ask:
     token = st.integers(1, min(vocabulary, 64) - 1)
     ask = Ask(
         pattern=tuple(draw(st.lists(token, min_size=1, max_size=4))),
-        length=draw(st.sampled_from(LENGTHS)),
+        length=draw(st.sampled_from(lengths(block))),
         tail=tuple(draw(st.lists(token, max_size=3))),
         most=draw(st.sampled_from((LONGEST, 9, 5, 2, 1))),
     )
     if earlier and draw(st.booleans()):
         ask = replace(ask, of=draw(st.integers(0, earlier - 1)), length=draw(st.integers(1, 3)))
-        ask = replace(ask, continues=True) if draw(st.booleans()) else replace(ask, kept=draw(st.sampled_from(LENGTHS)))
+        ask = (
+            replace(ask, continues=True) if draw(st.booleans()) else replace(ask, kept=draw(st.sampled_from(lengths(block))))
+        )
     if "stop" in can and draw(st.booleans()):
         ask = replace(ask, stop_at=draw(st.integers(0, ask.most - 1)))
     if "seed" in can and draw(st.integers(0, 3)) == 3:
@@ -74,15 +84,15 @@ def asks(draw: Any, vocabulary: int, can: Sequence[str], earlier: int) -> Ask:
 
 
 @st.composite
-def schedules(draw: Any, vocabulary: int, can: Sequence[str], slots: int) -> Schedule:
-    """One to three rounds; each has several requests if the engine supports it."""
+def schedules(draw: Any, vocabulary: int, can: Sequence[str], slots: int, block: int | None = None) -> Schedule:
+    """One to three rounds; each has several requests if the engine supports it. `block`: of the engine, if it has one."""
     rounds: list[tuple[Ask, ...]] = []
     earlier = 0
     for _ in range(draw(st.integers(1, 3))):
         many = draw(st.integers(1, slots + 1)) if "batch" in can else 1
         made: list[Ask] = []
         for n in range(many):
-            ask = draw(asks(vocabulary, can, earlier))
+            ask = draw(asks(vocabulary, can, earlier, block))
             if n and "join" in can and draw(st.booleans()):
                 ask = replace(ask, after=draw(st.integers(1, 6)))
             if "cancel" in can and draw(st.integers(0, 3)) == 3 and ask.most > 1:

@@ -56,6 +56,7 @@ def show(console: Console, found: Mapping[str, Found]) -> None:
             console.print(Text(note, style="yellow"), soft_wrap=True)
         drafts = "; ".join(f"{name} {accepted}/{drafted}" for name, (drafted, accepted) in one.counts.items() if drafted)
         told = f"{one.schedules} schedules, {one.requests} requests, {one.tokens} tokens; drafts accepted: {drafts or 'none'}"
+        told += "".join(f"; preempted: {many} times ({name})" for name, many in one.preempted.items() if many)
         console.print(told, style="dim", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -80,7 +81,7 @@ def write(path: Path, engine: str, found: Mapping[str, Found], seed: int) -> Non
         checkpoints[model] = {
             "engine": one.engine, "green": one.green, "cells": cells, "failures": [vars(failure) for failure in one.failures],
             "refused": one.refusals, "schedules": one.schedules, "requests": one.requests, "tokens": one.tokens,
-            "drafts": one.counts, "notes": one.notes,
+            "drafts": one.counts, "preempted": dict(one.preempted), "notes": one.notes,
         }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"format": 1, "engine": engine, "seed": seed, "checkpoints": checkpoints}, indent=1) + "\n")

@@ -78,7 +78,7 @@ def broken(specification: Specification, case: Case, contract: NumericContract, 
         before.append(S)
         S = np.asarray(came[-1], dtype=np.float64)
         after.append(S)
-    exact = _exact(specification, contract, inputs, before)
+    exact = unstored(specification, contract, inputs, before)
     return laws(exact, np.stack(after), contract)
 
 
@@ -139,7 +139,9 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
             yield abs(total) / most, f"rounding at random draws no fresh numbers: {said}"
 
 
-def _exact(specification: Specification, contract: NumericContract, inputs: list[Arguments], before: list[Array]) -> Expected:
+def unstored(
+    specification: Specification, contract: NumericContract, inputs: list[Arguments], before: list[Array]
+) -> Expected:
     """The states of all calls before they were stored, from one call of the reference with all rows one after the other."""
     free = replace(contract, state=contract.accumulate, state_scale=None, state_rounding="nearest", stored_every_token=False)
     shown = [inputs[turn % INPUTS] for turn in range(len(before))]

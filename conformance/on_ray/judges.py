@@ -78,14 +78,14 @@ class OnRay:
         for number, one in enumerate(failures):
             kinds[one.kind].append(number)
         groups = list(kinds.values())
-        made: dict[int, Diagnosis] = {}
+        made: dict[int, list[Diagnosis]] = {}
         for group, said in self.crew.answers({n: self._asked([failures[i] for i in g]) for n, g in enumerate(groups)}):
             numbers = groups[group]
             if isinstance(said, Lost | Broke):
-                made |= {n: self._unshrunk(failures[n], said.why) for n in numbers}
+                made |= {n: [self._unshrunk(failures[n], said.why)] for n in numbers}
             else:
-                made |= {n: Diagnosis.model_validate(plain) for n, plain in zip(numbers, said, strict=True)}
-        return [made[number] for number in range(len(failures))]
+                made |= {n: [Diagnosis.model_validate(plain) for plain in of] for n, of in zip(numbers, said, strict=True)}
+        return [diagnosis for number in range(len(failures)) for diagnosis in made[number]]
 
     def _asked(self, failures: list[FailedCases]) -> tuple[Any, ...]:
         names = tuple(dict.fromkeys(job.given for one in failures for job, *_ in one.found))

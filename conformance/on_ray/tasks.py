@@ -25,8 +25,8 @@ def judge(opening: Opening, selection: Selection, setting: Setting, shard: Shard
 
 def diagnose(
     opening: Opening, selection: Selection, setting: Setting, names: tuple[str, ...], failures: Sequence[Found]
-) -> list[dict[str, Any]]:
+) -> list[list[dict[str, Any]]]:
     """The smallest case of each kind of failure, in order: each smallest case is a hint for the next."""
     with replace(opening, names=names).open() as adapters:
         made = diagnosed(plan(adapters, selection)[0], Alone(setting), failures)
-    return [diagnosis.model_dump(mode="json") for diagnosis in made]
+    return [[diagnosis.model_dump(mode="json") for diagnosis in of] for of in made]

@@ -88,13 +88,14 @@ def diagnose_failures(
 ) -> list[Diagnosis]:
     """The smallest case of each kind of failure of one adapter, given by its name on the command line."""
     with replace(opening, names=(given,)).open() as adapters:
-        return diagnosed(plan(adapters, selection)[0], Alone(setting), failures)
+        made = diagnosed(plan(adapters, selection)[0], Alone(setting), failures)
+    return [diagnosis for of in made for diagnosis in of]
 
 
-def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> list[Diagnosis]:
-    """The same for a given plan."""
+def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> list[list[Diagnosis]]:
+    """The same for a given plan: a list for each kind of failure, which has one diagnosis for each bug told apart."""
     by_key = {key(job): job for job in jobs}
-    return alone.diagnose(
+    return alone.diagnosed(
         [
             FailedCases(
                 [(by_key[j.key], j.judgement, r) for j, r in cases],

@@ -96,7 +96,7 @@ def told(failure: pytest.ExceptionInfo[BaseException]) -> Any:
 
 def account(result: Result) -> str:
     """A failing case in words: the failure, its outputs, and the command that runs it again."""
-    lines = [f"{result.verdict}: {result.message}", f"case    {result.case}", f"source  {result.source}"]
+    lines = [f"{result.verdict}: {result.message}", f"case    {result.case}", f"tests   {result.source}"]
     lines += [f"{o.name}  {o.utilisation:.3g} times its bound {o.bound:.3g}" for o in result.outputs]
     return "\n".join([*lines, f"rerun   {result.rerun}"])
 

@@ -1,6 +1,6 @@
-"""A report as JUnit XML: a suite per adapter, a test per case.
+"""A report as JUnit XML: a suite per adapter, a test per case, as pytest counts them.
 
-Inapplicable operations and listed failures are skipped, with the reason; an unknown verdict is an error, never a pass.
+Listed failures are skipped, with the reason; an unknown verdict is an error, never a pass. What is inapplicable is no test.
 """
 
 import re
@@ -11,14 +11,15 @@ from .stream import Report, Result
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot represent."""
-OUTCOME = {"fail": "failure", "unknown": "error", "known-failure": "skipped", "inapplicable": "skipped"}
+OUTCOME = {"fail": "failure", "unknown": "error", "known-failure": "skipped"}
 
 
 def junit(report: Report) -> str:
     """The XML of a report."""
-    root = ElementTree.Element("testsuites", {"name": "ssmspec conform", **_counts(totals(report.results))})
+    tests = [r for r in report.results if r.verdict != "inapplicable"]
+    root = ElementTree.Element("testsuites", {"name": "ssmspec conform", **_counts(totals(tests))})
     for adapter, version in report.header.adapters.items():
-        own = [r for r in report.results if r.adapter == adapter]
+        own = [r for r in tests if r.adapter == adapter]
         facts = {"name": clean(adapter), "time": f"{sum(r.seconds for r in own):.3f}", **_counts(totals(own))}
         facts["timestamp"] = report.header.started.isoformat(timespec="seconds")
         suite = ElementTree.SubElement(root, "testsuite", facts)
@@ -43,8 +44,8 @@ def _test(suite: ElementTree.Element, r: Result) -> None:
 
 
 def _counts(counts: dict[str, int]) -> dict[str, str]:
-    skipped = counts["inapplicable"] + counts["known-failure"]
-    named = {"tests": sum(counts.values()), "failures": counts["fail"], "errors": counts["unknown"], "skipped": skipped}
+    named = {"tests": sum(counts.values()), "failures": counts["fail"], "errors": counts["unknown"]}
+    named["skipped"] = counts["known-failure"]
     return {name: str(count) for name, count in named.items()}
 
 

@@ -20,6 +20,8 @@ from .grid import Group as Grid
 from .stream import Diagnosis, Header, Result
 
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
+LINE = 100
+"""Longest line that names the operations that are not offered."""
 SHOWN = 6
 """Most reasons per adapter to print in the terminal."""
 WIDEST = 10_000
@@ -84,7 +86,7 @@ def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> Rende
         head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
         head.append(f"{d.adapter}: {d.operation}  {d.contract}", style="bold")
         head.append(f"  {group.failures} of {_cases(group.cases)} of {group.subjects}: {d.failing}")
-        why = f"known     {d.reason}  {d.link}" if d.reason else f"source    {d.source}"
+        why = f"known     {d.reason}  {d.link}" if d.reason else d.source and f"tests     {d.source}"
         told = [f"smallest case: {d.smallest}", d.message, d.diverges and f"diverges  {d.diverges}"]
         told += [f"{name:<9} {said}" for name, said in d.facts.items()]
         told += [d.looks_like and f"looks     {d.looks_like}", why]
@@ -106,9 +108,7 @@ def left_out(results: Sequence[Result]) -> RenderableType:
         offered = {r.operation for r in own if r.contract or r.case}
         absent = {r.operation for r in out} - offered
         if absent:
-            reasons = dict.fromkeys(r.reason for r in out if r.operation in absent)
-            why = f" ({next(iter(reasons))})" if len(reasons) == 1 else ""
-            lines.append(Text(f"{adapter}: no {_grouped(absent)}{why}", style="dim"))
+            lines.append(Text(_absent(adapter, absent, offered), style="dim"))
         partly: dict[tuple[str, str], list[Result]] = defaultdict(list)
         for r in out:
             if r.operation not in absent:
@@ -117,6 +117,15 @@ def left_out(results: Sequence[Result]) -> RenderableType:
         more = f"{adapter}: {len(told) - SHOWN} more reasons are on the page" if len(told) > SHOWN else ""
         lines += [Text(line, style="dim") for line in [*told[:SHOWN], *([more] if more else [])]]
     return Group(*lines)
+
+
+def _absent(adapter: str, absent: set[str], offered: set[str]) -> str:
+    """The operations that are not offered, if they fit on a line, else how many are."""
+    named = f"{adapter}: no {_grouped(absent)}"
+    if len(named) <= LINE:
+        return named
+    count = f"{len(offered)} of {len(offered | absent)} operations {'is' if len(offered) == 1 else 'are'} tested"
+    return f"{adapter}: {count}; the others are not offered, and are listed on the page with their reasons"
 
 
 def _partly(adapter: str, operation: str, reason: str, some: Sequence[Result]) -> str:
@@ -195,7 +204,7 @@ def _not_run(own: Sequence[Result]) -> Iterator[Text]:
     """How many cases could have run but did not, and how many operations no subject offers."""
     outside = sum(r.outside for r in own)
     if outside:
-        yield Text(f"inapplicable: {_cases(outside)} outside the limits that the adapter declares", style="dim")
+        yield Text(f"inapplicable: {_cases(outside)} with options or sizes that the adapter does not offer", style="dim")
     offered = {r.operation for r in own if r.contract or r.case}
     absent = {r.operation for r in own if r.verdict == "inapplicable"} - offered
     if absent:

@@ -95,7 +95,8 @@ def _diagnoses(reports: Sequence[Report], results: Sequence[Result]) -> tuple[Di
     ran = Counter((r.adapter, r.subject, r.contract, r.operation) for r in results if r.case)
     found: dict[tuple[str, ...], Diagnosis] = {}
     for d in (d for report in reports for d in report.diagnoses):
-        key = (d.adapter, d.subject, d.contract, d.operation, d.failing, d.verdict, d.reason)
+        bug = d.facts.get("behaves", "") if "bug" in d.facts else ""
+        key = (d.adapter, d.subject, d.contract, d.operation, d.failing, d.verdict, d.reason, bug)
         kept = found.get(key)
         failures = d.failures + (kept.failures if kept else 0)
         best = kept if kept and len(kept.smallest) <= len(d.smallest) else d

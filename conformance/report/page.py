@@ -66,6 +66,7 @@ def page(report: Report) -> str:
             shown=shown,
             adapters={name: totals(report.results, name) for name in report.header.adapters},
             totals=totals(report.results),
+            outside=sum(r.outside for r in report.results),
             seen=seen,
             idle=idle,
             rank=RANK,

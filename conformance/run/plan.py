@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from zlib import crc32
 
-from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, Subject
+from ssmspec_ref.contract import ASKED, OPERATIONS, Adapter, Capability, Limits, Subject
 from ssmspec_ref.options.words import nearest
 
 from ..cases import Case
@@ -228,12 +228,22 @@ def _left_out(adapter: Adapter, subject: Subject, operation: str, runs: bool, ti
     out = dict.fromkeys(part for s in specifications for part in s.excluded(capability.limits))
     if not specifications:
         out["every kind that the suite has"] = None
-    reason = f"cases with {', '.join(out)} ({capability.limits.reason})"
+    unasked = [part for part in out if _unasked(part, capability.limits)]
+    declared = [part for part in out if part not in unasked]
+    reasons = [f"cases with {', '.join(declared)} ({capability.limits.reason})"] if declared else []
+    reasons += [f"cases with {', '.join(unasked)} (run only if the limits name them)"] if unasked else []
+    reason = "; ".join(reasons)
     if specifications and not runs:
         return [_nothing_run(adapter, subject, str(capability.contract), operation)]
     made = _inapplicable(adapter, subject, str(capability.contract), operation, reason)
     count = _outside_limits(capability, operation, tier)
     return [made.model_copy(update={"outside": count})] if out else []
+
+
+def _unasked(part: str, limits: Limits) -> bool:
+    """Whether an option is left out because it is run only for those who name it, and not because of a limit."""
+    name = part.partition("=")[0]
+    return name in ASKED and limits.options.get(name) == (ASKED[name],)
 
 
 def _nothing_run(adapter: Adapter, subject: Subject, contract: str, operation: str) -> Result:

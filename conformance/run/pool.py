@@ -114,8 +114,8 @@ class Pool:
         asked = {
             kind: self._ask("diagnose", [found(failures[number]) for number in numbers]) for kind, numbers in kinds.items()
         }
-        made = {n: d for kind, numbers in kinds.items() for n, d in zip(numbers, asked[kind].result(), strict=True)}
-        return [Diagnosis.model_validate(made[number]) for number in range(len(failures))]
+        made = {n: of for kind, numbers in kinds.items() for n, of in zip(numbers, asked[kind].result(), strict=True)}
+        return [Diagnosis.model_validate(plain) for number in range(len(failures)) for plain in made[number]]
 
     def __enter__(self) -> "Pool":
         return self
@@ -148,7 +148,7 @@ def serve(jobs: list[Job], alone: Alone, end: Connection) -> None:
     by_key = {key(job): job for job in jobs}
     tasks: dict[str, Callable[..., Any]] = {
         "judge": lambda keys: [Judged(k, *alone.judge(by_key[k])).plain() for k in keys],
-        "diagnose": lambda failures: [d.model_dump(mode="json") for d in diagnosed(jobs, alone, failures)],
+        "diagnose": lambda failures: [[d.model_dump(mode="json") for d in of] for of in diagnosed(jobs, alone, failures)],
     }
     while question := end.recv_bytes():
         what, arguments = pickle.loads(question)

@@ -10,8 +10,10 @@ from typing import Protocol
 from ssmspec_ref.contract import Verdict
 
 from ..cases import Case
-from ..diagnose.facts import facts
+from ..diagnose.facts import ORDER, facts
+from ..diagnose.probes import needs
 from ..diagnose.replay import replay
+from ..diagnose.several import Cause, causes_apart
 from ..errors import ConformanceError
 from ..judge.diagnosis import Likeness, diverges, looks_like
 from ..judge.shrink import shrink
@@ -105,6 +107,10 @@ class Alone:
             yield number, *self.judge(job)
 
     def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
+        return [diagnosis for of in self.diagnosed(failures) for diagnosis in of]
+
+    def diagnosed(self, failures: list[FailedCases]) -> list[list[Diagnosis]]:
+        """For each kind of failure one diagnosis or, if several bugs were told apart in it, one for each of them."""
         smallest: dict[tuple[str, str], list[Case]] = defaultdict(list)
         searched = Counter[tuple[str, str]]()
         made = []
@@ -114,7 +120,8 @@ class Alone:
             diagnosis, case = diagnose(one, smallest[one.kind], self.setting, number <= SEARCHED, number <= REPLAYED)
             if case not in smallest[one.kind]:
                 smallest[one.kind].append(case)
-            made.append(diagnosis)
+            several = bugs(one, diagnosis, case, self.setting) if number <= REPLAYED else []
+            made.append(several or [diagnosis])
         return made
 
 
@@ -283,6 +290,42 @@ def diagnose(
         facts=told,
     )
     return diagnosis, case
+
+
+def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
+    """A diagnosis for each of several bugs; empty if there is one, or if they cannot be told apart."""
+    job = min(one.found, key=lambda f: f[0].case.size())[0]
+    if whole.verdict != "fail" or whole.failing != "bound" or whole.looks_like or not setting.shrinks:
+        return []
+    if smallest.operation != job.case.operation or "replay" in whole.facts:
+        return []
+    failing = [found.case for found, *_ in one.found if found.specification is job.specification]
+    causes = causes_apart(job.specification, job.capability, smallest, failing)
+    return [_bug(one, job, whole, cause, f"{n} of {len(causes)}", setting) for n, cause in enumerate(causes, 1)]
+
+
+def _bug(one: FailedCases, job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting) -> Diagnosis:
+    """The diagnosis of one of several bugs, on the cases that show it."""
+    case = cause.cases[0]
+    judgement = judge(job.specification, job.capability, case, setting.seed)
+    told = facts(job.specification, job.capability, case, cause.cases, (), judgement.seed, search=False)
+    told |= {"bug": f"{which} that were told apart here; a failing case shows one of them or both", "behaves": cause.says}
+    if cause.beside:
+        told["behaves"] += f"; it is seen only together with the other bug ({cause.beside})"
+    else:
+        told["passes"] = needs(job.specification, job.capability, case, cause.cases, setting.seed)
+    identity, worst = job.specification.identify(case), judgement.worst
+    return whole.model_copy(
+        update={
+            "smallest": identity,
+            "message": judgement.message,
+            "output": output(worst) if worst else None,
+            "source": job.specification.source(case),
+            "rerun": rerun(job, identity, setting, judgement.seed),
+            "diverges": diverges(whole.operation, judgement),
+            "facts": {name: told[name] for name in ("bug", *ORDER) if told.get(name)},
+        }
+    )
 
 
 def _replayed(

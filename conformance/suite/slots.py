@@ -28,7 +28,7 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, FreshPool, Pool
 
 from ..cases import Case
-from ..judge.draw import Draw, stored
+from ..judge.draw import Draw, stored, stored_state
 from .specification import Arguments, Came, Expected, Further, Specification
 
 SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far", "fresh", "none")}
@@ -41,15 +41,18 @@ class NoStates:
     states: Array
 
 
-def with_slots(of: Specification) -> Specification:
-    """The specification of an operation with the option `slots`, which adapters must ask for (`contract.ASKED`)."""
+def with_slots(of: Specification, axes: str | None = None) -> Specification:
+    """The specification of an operation with the option `slots`, which adapters must ask for (`contract.ASKED`).
+
+    `axes` are those of the state, None for a window, which is kept in the format of inputs.
+    """
 
     def draw(case: Case, contract: NumericContract) -> Arguments:
         S, *rest = of.draw(case, contract)
         way = case.options.get("slots", "rows")
         if way == "none":
             return NoStates(np.zeros_like(S)), *rest
-        return S if way == "rows" else pool(Draw(case, contract), S, way), *rest
+        return S if way == "rows" else pool(Draw(case, contract), S, way, axes), *rest
 
     def run(capability: Capability, arguments: Arguments) -> Came:
         held, *rest = arguments
@@ -102,14 +105,15 @@ def further(of: Specification) -> tuple[Further, ...]:
     )
 
 
-def pool(draw: Draw, S: Array, way: str) -> Pool:
-    """A pool of two slots for each row and three more. Slots that no row reads hold numbers of the same size."""
+def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
+    """A pool of two slots for each row and three more. Slots that no row reads hold numbers of the same size,
+    which the format of the state holds exactly."""
     rows, count = len(S), len(S) + 1 if way == "far" else 2 * len(S) + 3
-    storage = draw.contract.io if draw.case.operation.startswith("conv.") else draw.contract.state
     rng = draw.rng("slots")
     order = np.arange(count)[::-1] if way == "far" else rng.permutation(count)  # no row in slot 0, which is 2^32 in 32 bits
     read, write = order[:rows].copy(), order[:rows].copy()
-    states = stored((np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:])), storage)
+    others = (np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:]))
+    states = stored(others, draw.contract.io) if axes is None else stored_state(others, axes, draw.contract)
     states[read] = S
     if way == "padded":
         absent = (np.arange(rows) % 3 == 1) | (rows == 1)

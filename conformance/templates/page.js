@@ -58,7 +58,7 @@
   const inside = (one) => {
     const rerun = element("p", { className: "rerun" }, element("code", { tabIndex: 0 }, one.rerun));
     return element("div", { className: "inside" }, one.message ? element("p", {}, one.message) : null, outputs(one), ...one.outputs.map(picture),
-      line("kind", one.failing), line("known", [one.reason, one.link].filter(Boolean).join("  ")), line("source", one.source),
+      line("kind", one.failing), line("known", [one.reason, one.link].filter(Boolean).join("  ")), line("tests", one.source),
       line("seconds", String(one.seconds)), one.rerun ? rerun : null);
   };
   const item = (one, where) => {

@@ -25,7 +25,7 @@ from .entry import (
     ssd_entry,
 )
 from .kernel_modules import kernel_module
-from .shapes import CONV, DELTA, KDA, KDA_BOUND, SELECTIVE, SHORTCONV
+from .shapes import CONV, DELTA, KDA, KDA_BOUND, MAMBA3, SELECTIVE, SHORTCONV
 
 ROUNDED: dict[str, Any] = {"products": "bf16"}
 
@@ -45,6 +45,8 @@ def entries() -> Iterator[Entry]:
         yield from conv(shape)
     for shape in SHORTCONV:
         yield from shortconv(shape)
+    for shape in MAMBA3:
+        yield from mamba3(shape)
     for shape in SELECTIVE:
         yield from selective(shape)
     yield from trees()
@@ -77,6 +79,20 @@ def ssd(shape: str) -> Iterator[Entry]:
     yield at("ssd_tree_scan", "B=64 T=63 as a window", 64, 63, nodes, stores="y", large=False)
     yield from ssd_prefill(shape)
     yield at("ssd_snapshots", "T=6", 64, 6, meta(64, 6, dtype=I32), stores="kept y", quick=(90,))
+    yield from ssd_coded(shape)
+
+
+def ssd_coded(shape: str) -> Iterator[Entry]:
+    """One token from a state in integer codes, rounded to the nearest number and at random."""
+    b, (h, p, n, g) = 64, SSD[shape]
+    token = meta(b, h, p), meta(b, h), meta(h, dtype=FP32), meta(b, g, n), meta(b, g, n)
+    given = {"D": meta(h, dtype=FP32), "dt_bias": meta(h, dtype=FP32), "slots": meta(b, dtype=I32)}
+    call = {"call": meta(1, dtype=I64)}
+    quick = (90,) if shape == next(iter(SSD)) else ()
+    for name, code, more in (("int8", torch.int8, {}), ("int8 at random", torch.int8, call), ("int16", torch.int16, {})):
+        states = meta(b, h, p, n, dtype=code), meta(b, h, p, 1, dtype=FP32)
+        at = partial(entry, "ssd_coded_step", name, shape, (*states, *token), given | more)
+        yield at(stores="codes scales y", wide="codes", quick=quick if name == "int8" else ())
 
 
 def ssd_prefill(shape: str) -> Iterator[Entry]:
@@ -349,6 +365,51 @@ def shortconv(shape: str) -> Iterator[Entry]:
     first, *rest = window(b, 6)
     yield at("shortconv_buffered", "T=6 L=32", args=(first, ring, *rest), stores="S ring_u y", quick=(90,))
     yield at("shortconv_flush", "L=32", args=(S, ring, b), stores="S", quick=(90,))
+
+
+def mamba3(shape: str) -> Iterator[Entry]:
+    """Mamba-3: SISO by pairs of neighbours without a gate, MIMO by halves with maps and gate; one projection writes all.
+    For sm_90 only, as long as nothing of them was measured."""
+    (h, p, n, g, f, r), b = MAMBA3[shape], 64
+    exact = partial(meta, dtype=FP32)
+    e, quick = p * n + f + r * n + p, (90,) if r == 1 else ()
+    S, norms, biases, maps = exact(b, h, e), exact(n), exact(h, r, n), exact(h, r, p)
+
+    def window(*lead: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        sizes = h * p, h * p, r * g * n, r * g * n, h, h, h, f
+        z, x, B, C, dt, A, trap, angle = torch.split(meta(*lead, sum(sizes)), list(sizes), dim=-1)
+        B, C = (a.view(*lead, r, g, n) for a in (B, C))
+        return (x.view(*lead, h, p), dt, A, trap, angle, B, C), z.view(*lead, h, p)
+
+    def given(*lead: int) -> dict[str, Any]:
+        many = {"halves": True, "up": maps, "gate": maps, "down": maps, "z": window(*lead)[1]} if r > 1 else {}
+        return {"D": exact(h), "slots": meta(b, dtype=I32), **many}
+
+    weights, at = (norms, norms, biases, biases, exact(h)), partial(entry, shape=shape, on=(90,))
+    kinds: tuple[tuple[str, int, dict[str, Any]], ...] = (("T=1", 1, {}), ("T=6 verify", 6, {"write_state": False}))
+    for name, t, options in kinds:
+        stores, fast = "y" if options else "S y", quick if t == 1 else ()
+        inputs = (S, *window(b, t)[0], *weights)
+        yield at("mamba3_scan", name, args=inputs, options=given(b, t) | options, stores=stores, quick=fast)
+    places = meta(b, 6, dtype=I32)
+    inputs = (S, *window(b, 6)[0], *weights, places)
+    yield at("mamba3_snapshots", "T=6", args=inputs, options=given(b, 6), stores="S y", quick=quick)
+    inputs = (exact(2, b, h, e), *window(2, b, 6)[0][:6], exact(2, n), exact(2, h, r, n), exact(2, h))
+    accepted: dict[str, Any] = {"advanced": meta(b, dtype=I32), "slots": meta(b, dtype=I32)}
+    accepted |= {"halves": True, "up": exact(2, h, r, p)} if r > 1 else {}
+    yield at("mamba3_commit", "T=6", args=inputs, options=accepted, stores="S", quick=quick)
+    inputs = (S, *window(b, 13)[0], *weights, meta(b, 13, 13, dtype=BOOL))
+    yield at("mamba3_tree", "T=13", args=inputs, options=given(b, 13), stores="y", quick=quick)
+    if r > 1:
+        return
+    inputs, prompts = (S, *window(4096)[0], *weights, meta(9, dtype=I32)), {"slots": meta(8, dtype=I32)}
+    yield at("mamba3_packed", "B=8 T=4096", args=inputs, options=given(4096) | prompts, stores="S y", quick=quick)
+    L, cursors, heads = 32, (meta(b, dtype=I32), meta(b, dtype=I32)), (meta(b, 32, h) for _ in range(3))
+    ring = kernel_module("mamba3_ring").Ring(meta(b, L, h, p), *heads, meta(b, L, f), meta(b, L, r, g, n), *cursors)
+    entries = " ".join(f"ring_{name}" for name in ("x", "dt", "A", "trap", "angle", "B"))
+    inputs = (S, ring, *window(b, 6)[0], *weights)
+    yield at("mamba3_buffered", "T=6 L=32", args=inputs, options=given(b, 6), stores=f"S {entries} y", quick=quick)
+    yield at("mamba3_flush", "L=32", args=(S, ring, norms, biases, exact(h), b), options={}, stores="S", quick=quick)
 
 
 def selective(shape: str) -> Iterator[Entry]:

@@ -14,6 +14,8 @@ SHORTCONV = {"lfm2-1.2b": (2048, 3)}
 """d, w: channels, taps of the short convolution; those of LFM2-2.6B are the same."""
 SELECTIVE = {"mamba-2.8b": (5120, 16)}
 """d, n: channels, state."""
+MAMBA3 = {"mamba3-siso": (64, 64, 128, 1, 32, 1), "mamba3-mimo": (64, 64, 128, 1, 32, 4)}
+"""h, p, n, g, f, r: heads of 4096 inner channels, channels, state, groups, angles, rank; the defaults of mamba_ssm."""
 ATTENTION = {"nemotron-3-nano-4b": (40, 8, 128)}
 """h, g, e: heads of queries, heads of keys, channels."""
 BATCHES = (1, 4, 16, 64, 256)

@@ -15,7 +15,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ssmspec_fast.adapters.kernel_parts import acceptance, attention, kda, shortconv
+from ssmspec_fast.adapters.kernel_parts import acceptance, attention, coded, kda, mamba3, shortconv
 from ssmspec_fast.adapters.kernel_parts import windows as decoding
 from ssmspec_fast.adapters.tensors import POOLS, exact, held, is_pool, mapped, nearest, wide
 from ssmspec_kernels.contract import CONTRACT, of_products
@@ -282,6 +282,8 @@ def adapter(device: str = "cuda") -> Adapter:
             *decoding.subjects(kernels, contract),
             *kda.subjects(kernels, contract),
             *shortconv.subjects(kernels, contract),
+            *mamba3.subjects(kernels, contract),
+            *(coded.subjects(kernels, contract) if state == "fp32" else ()),
         ]  # fmt: skip
     subjects += acceptance.subjects(device, CONTRACT)
     return Adapter("ssmspec_kernels", f"triton {triton.__version__}", tuple(subjects))

@@ -186,9 +186,14 @@ def method(name: str | None, drafter: Drafter) -> Method:
 
     Raises: ParameterError.
     """
+    return METHODS[method_name(name, drafter)](drafter.drafts)
+
+
+def method_name(name: str | None, drafter: Drafter) -> str:
+    """The name of the method; None means as for `method`. Raises: ParameterError."""
     if name is None:
-        name = "plain" if drafter.nodes == 1 else "tree" if drafter.trees else "activation-replay"
-    return METHODS[chosen("method", name, METHODS)](drafter.drafts)
+        return "plain" if drafter.nodes == 1 else "tree" if drafter.trees else "activation-replay"
+    return chosen("method", name, METHODS)
 
 
 def acceptance(name: str | None, sampling: Sampling | None, seed: int = 0) -> Acceptance:

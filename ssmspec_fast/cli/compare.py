@@ -16,7 +16,7 @@ from ..api import Generation
 from ..engine import traces
 from ..models.build import Parts
 
-PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots")
+PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots", "accept")
 """Arguments that plain decoding shares with the speculative run."""
 LISTED = 8
 
@@ -30,8 +30,9 @@ def compared(
     given: dict[str, Any],
     room: dict[str, Any],
     done: Generation,
-) -> bool:
-    """Decodes plainly and prints the verdict; returns whether every prompt is identical, or differs at a near tie."""
+) -> tuple[bool, dict[str, Any]]:
+    """Decodes plainly and prints the verdict; returns whether every prompt is identical, or differs at a near tie, and what
+    was found as plain data."""
     plain = Parts(checkpoint, None, None, **{name: given[name] for name in PLAIN}, **room).load()
     slow = plain.generate(texts, plain.settings(max_tokens, stop))
     pairs = list(zip(done.completions, slow.completions, strict=True))
@@ -43,14 +44,25 @@ def compared(
     }
     near = sum(found is not None and found.excused for found in ties.values())
     differ = len(places) - near
-    said = f"identical to plain decoding: {len(texts) - len(places)} of {len(texts)} prompts"
+    same = len(texts) - len(places)
+    said = f"identical to plain decoding: {same} of {len(texts)} prompts"
     said += f", {near} near ties of rounding" if near else ""
-    progress.print(said + (f", {differ} DIFFER" if differ else ""), style="red" if differ else None, markup=False)
+    said += f", {differ} DIFFER" if differ else ""
+    how = f" (method {given['method']}, mode {given['mode']})"
+    progress.print(said + how, style="red" if differ else None, markup=False)
     for n, at in list(places.items())[:LISTED]:
         got, expected = (_token(one.tokens, at) for one in pairs[n])
         progress.print(f"  {_line(n, at, got, expected, ties[n], judged)}", markup=False)
     _coverage(progress, done)
-    return differ == 0
+    found: dict[str, Any] = {"method": given["method"], "mode": given["mode"], "prompts": len(texts), "identical": same}
+    found |= {"near_ties": near, "differ": differ, "differences": []}
+    for n, at in places.items():
+        ours, theirs = (one.tokens[at] if at < len(one.tokens) else None for one in pairs[n])
+        tied = ties[n]
+        found["differences"].append(
+            {"prompt": n, "token": at, "expected": theirs, "got": ours, "near_tie": tied is not None and tied.excused}
+        )
+    return differ == 0, found
 
 
 def tie(
@@ -65,7 +77,7 @@ def tie(
     runs = [traces.run(checkpoint, [text], at + 1, **some) for some in (options, shared)]
     if any(tuple(run.tokens[0][:at]) != tuple(expected[:at]) or len(run.tokens[0]) <= at for run in runs):
         return None
-    exact = traces.Exact(checkpoint, given["device"])(text, list(expected[: at + 1]))
+    exact = traces.Exact(checkpoint, given["device"], given["accept"])(text, list(expected[: at + 1]))
     ours, theirs = (run.logits[0][: at + 1] for run in runs)
     return near_tie(ours, theirs, exact[: at + 1], (got[at], expected[at]))
 

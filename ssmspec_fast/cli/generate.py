@@ -31,7 +31,7 @@ WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
 """Drafters that are no checkpoint."""
 NOT_OF_THE_DEMO = (
     "--acceptance", "--stop", "--temperature", "--top-k", "--top-p", "--repetition", "--presence", "--frequency",
-    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare",
+    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare", "--accept-field",
 )  # fmt: skip
 SMALL = 64 * 10**6
 """Bytes of weights below which one thread is used."""
@@ -49,11 +49,19 @@ def generate(
         typer.Option(help="A checkpoint's folder or name, ngram, ngram+bigram or lookup. Omit for plain decoding."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
+        str | None,
+        typer.Option(
+            help="How drafts are verified and rejected ones undone: plain, snapshots, joint, joint-by-lag, "
+            "activation-replay, replay-buffer or tree. Default: activation-replay; with --tree: tree; without a drafter: "
+            "plain; with --demo: snapshots."
+        ),
     ] = None,
     acceptance: Annotated[str | None, typer.Option(help="Acceptance rule: greedy, rejection, multi-step or naive.")] = None,
     mode: Annotated[
-        str | None, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")
+        str | None,
+        typer.Option(
+            help="bitwise: the bits of plain decoding; fast: may round differently. Default: bitwise; with --demo: fast."
+        ),
     ] = None,
     drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
     rows: Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")] = 1,
@@ -77,6 +85,10 @@ def generate(
     dtype: Annotated[
         str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
     ] = None,
+    accept_field: Annotated[
+        list[str] | None,
+        typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
+    ] = None,
     memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print completions and statistics as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file, completely or not at all.")] = None,
@@ -90,7 +102,7 @@ def generate(
     """Complete prompts. Texts go to standard output, everything else to standard error."""
     console, progress = _console(False), _console(True)
     given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
-    given |= {"device": device, "dtype": dtype, "limit": memory}
+    given |= {"device": device, "dtype": dtype, "limit": memory, "accept": accept_field or []}
     defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
     if tree is not None:
         defaults.pop("method", None)
@@ -126,18 +138,21 @@ def generate(
                 "decoding, not its tokens; omit --temperature and --acceptance"
             )
         done, room = _generate(console, progress, checkpoint, texts, max_tokens, stop or [], given, show=not as_json)
-        found = json.dumps(_as_json(texts, done), ensure_ascii=False) + "\n"
-        if as_json:
-            typer.echo(found, nl=False)
-        if out is not None:
-            write_whole(out, found)
-        report(progress, done.statistics)
-        _complain(progress, done)
-        if compare:
+        whole: dict[str, Any] = _as_json(texts, done)
+        if not compare:
+            _write(whole, as_json, out)
+        report(progress, done.statistics, tree is not None)
+        if compare and not _failed(done):
             from .compare import compared
 
-            same = compared(progress, Path(str(checkpoint)), texts, max_tokens, stop or [], given, room, done)
+            same, whole["comparison"] = compared(
+                progress, Path(str(checkpoint)), texts, max_tokens, stop or [], given, room, done
+            )
+            _write(whole, as_json, out)
             raise typer.Exit(0 if same else DIFFERS)
+        if compare:
+            _write(whole, as_json, out)
+        _complain(progress, done)
 
 
 def _check_use(typed: Typed, demo: bool, drafter: str | None, tree: str | None, temperature: float) -> None:
@@ -187,6 +202,7 @@ def _generate(
     from ..api import Piece
     from ..models.build import Parts
     from ..models.tokenizer import Tokenizer
+    from . import choices
 
     assert checkpoint is not None
     longest = max(len(Tokenizer(checkpoint).encode(text)) for text in texts)
@@ -196,6 +212,7 @@ def _generate(
     progress.print(str(parts.memory), markup=False)
     _one_thread(parts.memory.weights)
     engine = parts.load()
+    given["method"] = choices.method_name(given["method"], engine.engine.drafter)
 
     def write(piece: Piece) -> None:
         console.print(piece.drafts, style="green", end="", markup=False)
@@ -214,8 +231,8 @@ def _generate(
     return done, room
 
 
-def report(progress: Console, found: "Counts") -> None:
-    """Prints the statistics, on two lines."""
+def report(progress: Console, found: "Counts", trees: bool = False) -> None:
+    """Prints the statistics, on two lines. Of a tree at most one branch is accepted, never all drafts."""
     progress.print(
         f"{found.emitted} tokens in {found.windows} calls of the target: {found.tau:.2f} tokens per step; "
         f"{found.seconds:.2f} s, {found.per_second:.1f} tokens/s"
@@ -224,14 +241,25 @@ def report(progress: Console, found: "Counts") -> None:
         accepted = sum(count * n for n, count in enumerate(found.histogram))
         progress.print(
             f"drafts: {accepted} of {found.drafted} accepted; windows that accepted none: {found.none}, some: {found.some}, "
-            f"all: {found.all}"
+            f"{'a whole branch' if trees else 'all'}: {found.all}"
         )
+
+
+def _failed(done: "Generation") -> list[int]:
+    return [number for number, one in enumerate(done.completions) if one.finish == "failed"]
+
+
+def _write(whole: dict[str, Any], as_json: bool, out: Path | None) -> None:
+    text = json.dumps(whole, ensure_ascii=False) + "\n"
+    if as_json:
+        typer.echo(text, nl=False)
+    if out is not None:
+        write_whole(out, text)
 
 
 def _complain(progress: Console, done: "Generation") -> None:
     """Exits with FAILED if a completion failed, and says which and why."""
-    failed = [number for number, one in enumerate(done.completions) if one.finish == "failed"]
-    if failed:
+    if failed := _failed(done):
         which = ", ".join(str(1 + number) for number in failed[:8]) + (", .." if len(failed) > 8 else "")
         progress.print(
             f"failed: {len(failed)} of {len(done.completions)} completions (prompt {which}): the model's logits are not "

@@ -51,6 +51,10 @@ def serve(
     dtype: Annotated[
         str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
     ] = None,
+    accept_field: Annotated[
+        list[str] | None,
+        typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
+    ] = None,
     memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model for clients. Default: the folder's.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every network of this machine.")] = "127.0.0.1",
@@ -68,6 +72,7 @@ def serve(
     limits = {"queue": queue, "choices": most_choices, "bytes": most_bytes, "key": api_key}
     drafting = {"drafts": drafts, "rows": rows, "tree": tree}
     room = {"slots": slots, "cache": context, "mode": mode, "device": device, "dtype": dtype, "limit": memory}
+    room["accept"] = accept_field or []
     try:
         if queue < most_choices:
             raise OptionError(f"--queue is {queue}; it must be {most_choices} or more, which is --most-choices")

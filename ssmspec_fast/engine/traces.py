@@ -216,8 +216,8 @@ def together(runs: Sequence[Generator[None, None, Trace]]) -> list[Trace | Excep
 class Exact:
     """The float64 forward of a folder's model in plain operations; its weights are read once."""
 
-    def __init__(self, folder: str | Path, device: str = "cpu") -> None:
-        self.model, self.tokenizer = load(folder, torch.float64, device), Tokenizer(folder)
+    def __init__(self, folder: str | Path, device: str = "cpu", accept: Sequence[str] = ()) -> None:
+        self.model, self.tokenizer = load(folder, torch.float64, device, accept=accept), Tokenizer(folder)
 
     @torch.no_grad()
     def __call__(self, prompt: str, output: Sequence[int]) -> np.ndarray:

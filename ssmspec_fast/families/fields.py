@@ -1,7 +1,7 @@
 """A config.json read field by field: a field that is neither read nor known to be irrelevant is refused by name."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from ..errors import ConfigRefused
@@ -24,10 +24,24 @@ published model, and small enough that a config alone cannot make large allocati
 
 
 class Fields:
-    """The fields of one config; `family` names it in messages."""
+    """The fields of one config; `family` names it in messages.
 
-    def __init__(self, family: str, data: Mapping[str, Any]) -> None:
+    `accepted` are fields that the user declares irrelevant: they are passed over, here and in the records inside.
+    """
+
+    def __init__(self, family: str, data: Mapping[str, Any], accepted: Iterable[str] = ()) -> None:
         self.family, self.data, self.seen = family, data, set(INERT)
+        self.accepted, self.passed = frozenset(accepted), set[str]()
+
+    def inside(self, name: str, called: str | None = None) -> "Fields":
+        """The fields of a record of this config; `called` names it in messages."""
+        return self.beside(called or f"{self.family}: {name}", self.record(name))
+
+    def beside(self, family: str, data: Mapping[str, Any]) -> "Fields":
+        """The fields of a record that belongs to this config."""
+        made = Fields(family, data, self.accepted)
+        made.passed = self.passed
+        return made
 
     def get(self, name: str, default: Any = NEEDED) -> Any:
         """A field as stored; null counts as absent."""
@@ -209,13 +223,15 @@ class Fields:
         *,
         tied: bool = False,
         length: int | None = None,
+        multiple: int = 1,
         **more: Any,
     ) -> ModelConfig:
-        """The model of these blocks, with the fields that all families share; `tied` and `length` are defaults.
+        """The model of these blocks, with the fields that all families share; `tied` and `length` are defaults, and the
+        vocabulary is rounded up to a `multiple`.
 
         Raises: ConfigRefused, also for fields that were not read.
         """
-        vocabulary = self.count("vocab_size")
+        vocabulary = -(-self.count("vocab_size") // multiple) * multiple
         config = ModelConfig(
             self.family,
             vocabulary,
@@ -233,11 +249,24 @@ class Fields:
 
     def finish(self) -> None:
         """Raises: ConfigRefused for fields that were not read."""
-        unknown = sorted(name for name in set(self.data) - self.seen if self.data[name] is not None)
+        unknown = {name for name in set(self.data) - self.seen if self.data[name] is not None}
+        self.passed |= unknown & self.accepted
+        unknown -= self.accepted
         if unknown:
             raise ConfigRefused(
-                f"{self.family}: config.json has the unknown field{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
-                "an unknown field may change the result, so the folder is not loaded"
+                f"{self.family}: config.json has the unknown field{'s' * (len(unknown) > 1)} {', '.join(sorted(unknown))}; "
+                "an unknown field may change the result, so the folder is not loaded. If you know that it does not, accept "
+                "it by name: --accept-field NAME, or accept=[NAME] in `load`"
+            )
+
+    def check_accepted(self) -> None:
+        """Raises: ConfigRefused for an accepted name that is of no unknown field, once everything is read."""
+        idle = sorted(self.accepted - self.passed)
+        if idle:
+            why = "is read" if idle[0] in self.data and idle[0] not in INERT else "has no effect, or is not there"
+            raise ConfigRefused(
+                f"{self.family}: {', '.join(idle)} cannot be accepted: {idle[0]} {why}; accept only fields that are refused "
+                "as unknown"
             )
 
 

@@ -29,7 +29,7 @@ def read(f: Fields) -> ModelConfig:
     width, eps, layers = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-5), f.layers()
     f.must("hidden_act", "silu")
     f.must("num_nextn_predict_layers", 0)
-    g = Fields(f"{f.family}: linear_attn_config", f.record("linear_attn_config"))
+    g = f.inside("linear_attn_config")
     kinds = _kinds(f, g, layers)
     mixers: dict[str, MixerConfig] = {"linear_attention": _delta(f, g, eps)}
     if "full_attention" in kinds:

@@ -43,7 +43,7 @@ def read(f: Fields) -> ModelConfig:
 def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
     """Llama's config, with Mamba-2 in the layers that mamba_config.json does not list as attention."""
     base = read(f)
-    g = Fields("mamba_in_llama", extra)
+    g = f.beside("mamba_in_llama", extra)
     g.must("hidden_act", "silu")
     g.must("d_model", base.width)
     g.must("n_layer", len(base.blocks))
@@ -62,7 +62,7 @@ def read_mamba_in_llama(f: Fields, extra: dict[str, Any]) -> ModelConfig:
 
 def _mamba2(g: Fields, width: int) -> Mamba2Config:
     g.get("ssm_cfg")
-    s = Fields("mamba_in_llama, ssm_cfg", g.record("ssm_cfg"))
+    s = g.inside("ssm_cfg", "mamba_in_llama, ssm_cfg")
     inner, shared = g.count("d_inner", width), g.count("d_xb")
     heads, state = s.count("ngroups"), s.count("d_state", 128)
     if heads * state != inner or shared % state or inner % shared:

@@ -11,12 +11,19 @@ OFFSET = 1.0
 
 
 def read(f: Fields) -> ModelConfig:
+    f.must("attn_output_gate", True)
+    f.ignore("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
+    return hybrid(f, 4)
+
+
+def hybrid(f: Fields, usual: int, interleaved: bool = False) -> ModelConfig:
+    """A model of both layers, whose attention has `usual` heads of keys unless a field says otherwise."""
     width, eps = f.count("hidden_size"), f.eps("rms_norm_eps", 1e-6)
     f.must("hidden_act", "silu")
     channels = f.count("head_dim", 256)
     bias = f.flag("attention_bias", False)
     keys, values = f.count("linear_num_key_heads", 16), f.count("linear_num_value_heads", 32)
-    heads, groups = f.count("num_attention_heads", 16), f.count("num_key_value_heads", 4)
+    heads, groups = f.count("num_attention_heads", 16), f.count("num_key_value_heads", usual)
     f.divides("linear_num_key_heads", keys, "linear_num_value_heads", values)
     f.divides("num_key_value_heads", groups, "num_attention_heads", heads)
     mixers: dict[str, MixerConfig] = {
@@ -27,6 +34,7 @@ def read(f: Fields) -> ModelConfig:
             f.count("linear_value_head_dim", 128),
             f.count("linear_conv_kernel_dim", 4),
             eps,
+            interleaved=interleaved,
         ),
         "full_attention": AttentionConfig(
             heads,
@@ -36,12 +44,11 @@ def read(f: Fields) -> ModelConfig:
             bias,
             bias,
             qk_norm=eps,
-            gated=f.must("attn_output_gate", True),
+            gated=True,
         ),
     }
     mlp = MLPConfig(f.count("intermediate_size"))
     blocks = tuple(BlockConfig((Branch(mixers[kind]),), mlp) for kind in _kinds(f))
-    f.ignore("mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
     return f.model(width, blocks, NormConfig(eps, offset=OFFSET), length=32768)
 
 

@@ -49,14 +49,11 @@ class Delta(Recurrent):
 
     @classmethod
     def stored(cls, source: "Source", prefix: str, width: int, c: DeltaConfig) -> Self:
-        """Gated DeltaNet as Qwen3.5 stores it: one projection each for q | k | v, z, b, a."""
+        """Gated DeltaNet as Qwen3.5 stores it, with a projection each for q | k | v, z, a and b, or as Qwen3-Next does."""
         values = c.value_heads * c.value_channels
         return cls(
             c,
-            source.linear(f"{prefix}.in_proj_qkv", c.conv.channels, width),
-            source.linear(f"{prefix}.in_proj_z", values, width),
-            source.linear(f"{prefix}.in_proj_a", c.value_heads, width),
-            source.linear(f"{prefix}.in_proj_b", c.value_heads, width),
+            *(_interleaved if c.interleaved else _apart)(source, prefix, width, c),
             source.taps(f"{prefix}.conv1d", c.conv),
             DeltaParams(source.decay(f"{prefix}.A_log", c.value_heads), source.exact(f"{prefix}.dt_bias", c.value_heads)),
             source.exact(f"{prefix}.norm.weight", c.value_channels),
@@ -105,3 +102,26 @@ class Delta(Recurrent):
         z = gates.z.reshape(y.shape)
         y = operations.gated_norm(y, z, self.norm, eps=self.config.eps, norm_first=True, gate=self.activation)
         return Product(self.out_proj, y.flatten(-2))
+
+
+def _apart(source: "Source", prefix: str, width: int, c: DeltaConfig) -> tuple[Linear, Linear, Linear, Linear]:
+    """The projections to q | k | v, z, a and b, each a matrix."""
+    rows = {"qkv": c.conv.channels, "z": c.value_heads * c.value_channels, "a": c.value_heads, "b": c.value_heads}
+    qkv, z, a, b = (source.linear(f"{prefix}.in_proj_{name}", count, width) for name, count in rows.items())
+    return qkv, z, a, b
+
+
+def _interleaved(source: "Source", prefix: str, width: int, c: DeltaConfig) -> tuple[Linear, Linear, Linear, Linear]:
+    """The same from two matrices, whose rows lie key head by key head: its q, k, values and z; its b and a."""
+    each, values = c.value_heads // c.key_heads, c.value_heads * c.value_channels
+    both = source.weight(f"{prefix}.in_proj_qkvz.weight", c.conv.channels + values, width)
+    rates = source.weight(f"{prefix}.in_proj_ba.weight", 2 * c.value_heads, width)
+    q, k, v, z = _pieces(both, c.key_heads, c.key_channels, c.key_channels, each * c.value_channels, each * c.value_channels)
+    b, a = _pieces(rates, c.key_heads, each, each)
+    return Linear(torch.cat([q, k, v])), Linear(z), Linear(a), Linear(b)
+
+
+def _pieces(weight: Tensor, heads: int, *rows: int) -> list[Tensor]:
+    """The rows of each piece, of all heads, where each head has all pieces one after the other."""
+    split = torch.split(weight.view(heads, sum(rows), -1), list(rows), dim=1)
+    return [piece.reshape(-1, weight.shape[1]) for piece in split]

@@ -9,7 +9,7 @@
 
 S, th, k and x of a slot lie in one row of the pool, head by head: p n + f + r n + p numbers. So each method keeps, moves and
 forgets all four at once. There is no convolution: that of the engine's other layers has no channels here.
-Source: arXiv:2603.15569; mamba_ssm/modules/mamba3.py of state-spaces/mamba.
+Source: arXiv:2603.15569v1, section 3, as cited in `ssmspec_ref.mamba3`; mamba_ssm/modules/mamba3.py of state-spaces/mamba.
 """
 
 import math
@@ -250,8 +250,11 @@ class Mamba3Layer(Recurrent):
         return whole[..., :0], whole
 
     def project(self, c: Tensor, gates: Any, operations: Operations) -> Mamba3Inputs:
+        return self.moving(gates, c)
+
+    def moving(self, projected: Tensor, c: Tensor, *beside: Tensor) -> Mamba3Inputs:
         s = self.config
-        z, x, B, C, dt, A, trap, angle = torch.split(gates, list(s.projected), dim=-1)
+        z, x, B, C, dt, A, trap, angle = torch.split(projected, list(s.projected), dim=-1)
         x, z = (a.reshape(*a.shape[:-1], s.heads, s.channels) for a in (x, z))
         B, C = (a.reshape(*a.shape[:-1], s.rank, s.groups, s.state) for a in (B, C))
         return Mamba3Inputs(x, dt, A, trap, angle, B, C, z if self.norm is None else None)

@@ -143,7 +143,7 @@ def parameters(model: Model, pools: Pools, operations: Operations) -> dict[int, 
         mixers: list[Any] = [model.mixers[layer] for layer in group.layers]
         if together(operations, mixers[0]):
             first, device = mixers[0].params, pools.length.device
-            read = [name for name in ("A", "dt_bias") if getattr(first, name, None) is not None]
+            read = [n for n in recurrence(operations, mixers[0]).replayed if getattr(first, n, None) is not None]
             rows = {name: torch.stack([getattr(mixer.params, name).to(device) for mixer in mixers]) for name in read}
             unread = {"D": None} if "D" in first._fields else {}
             found[number] = first._replace(**unread, **rows)

@@ -1,6 +1,7 @@
 """Builds an engine: checked and counted on tensors without memory first, then built again with the weights."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,13 +66,15 @@ class Parts:
     engine: type[StreamingEngine] = StreamingEngine
     prompt: int | None = None
     """Most tokens of a prompt; None: as many as the cache holds."""
+    accept: Sequence[str] = ()
+    """Fields of the target's config.json that are not known, and do not change the result."""
 
     def __post_init__(self) -> None:
         self.check_numbers()
         self.operations: Operations = choices.operations(self.mode, self.device, self.kernels)
         rule = self.acceptance
         self.rule = choices.acceptance(rule, self.sampling, self.seed) if rule is None or isinstance(rule, str) else rule
-        self.target = open_checkpoint(self.folder)
+        self.target = open_checkpoint(self.folder, self.accept)
         self.draft = self.open_drafter()
         self.type = self.target.dtype() if self.dtype is None else type_of(self.dtype)
         self.memory = self.counted()

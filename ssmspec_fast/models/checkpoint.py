@@ -6,7 +6,7 @@ the folder, whatever `auto_map` says.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,15 +99,16 @@ class Files(Source):
         return self.open[file].get_tensor(name).to(device=self.device, dtype=dtype)
 
 
-def open_checkpoint(folder: str | Path) -> Checkpoint:
-    """Opens and checks a folder: its family is supported, and its tensors are those that the config implies.
+def open_checkpoint(folder: str | Path, accept: Iterable[str] = ()) -> Checkpoint:
+    """Opens and checks a folder: its family is supported, and its tensors are those that the config implies. Unknown fields
+    of the config are refused, except those named in `accept`.
 
     Raises: ConfigRefused, UnsafeFile, BrokenFile, MissingTensor, UnknownTensor, TensorMismatch.
     """
     folder = Path(folder)
     data = read_json(folder / "config.json")
     extra = folder / "mamba_config.json"
-    family, config = find(data, read_json(extra) if extra.exists() else None)
+    family, config = find(data, read_json(extra) if extra.exists() else None, accept)
     tensors = {name: stored for file in weight_files(folder) for name, stored in headers(file)}
     checkpoint = Checkpoint(folder, config, family, tensors)
     check_tensors(checkpoint)
@@ -119,9 +120,10 @@ def load(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     memory: int | None = None,
+    accept: Iterable[str] = (),
 ) -> Model:
     """The model of a folder. Raises: as `open_checkpoint`, and MemoryRefused."""
-    return open_checkpoint(folder).load(dtype, device, memory)
+    return open_checkpoint(folder, accept).load(dtype, device, memory)
 
 
 def read_json(file: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:

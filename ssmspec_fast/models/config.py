@@ -6,7 +6,7 @@ of the stream, each scaled, and then the output of its MLP on another norm; with
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Activation: TypeAlias = Literal["silu", "relu2", "gelu"]
@@ -142,7 +142,8 @@ class Mamba2Config(RecurrentConfig):
 
 @dataclass(frozen=True)
 class DeltaConfig(RecurrentConfig):
-    """Gated DeltaNet, one norm for all heads."""
+    """Gated DeltaNet, one norm for all heads. `interleaved`: a checkpoint stores q, k, v and z in one matrix, key head by key
+    head, and b and a in another (Qwen3-Next)."""
 
     key_heads: int
     value_heads: int
@@ -150,6 +151,7 @@ class DeltaConfig(RecurrentConfig):
     value_channels: int
     width: int
     eps: float
+    interleaved: bool = field(default=False, kw_only=True)
 
     @property
     def pieces(self) -> tuple[int, int, int]:

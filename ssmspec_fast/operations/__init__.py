@@ -149,6 +149,8 @@ class Recurrence(Protocol):
 
     commit: Callable[..., None] | None = None
     buffered: Callable[..., Tensor] | None = None
+    replayed: tuple[str, ...] = ("A", "dt_bias")
+    """The parameters that `commit` reads of every layer."""
 
     def scan(
         self, S: Tensor, inputs: Any, params: Any, *, slots: Tensor, live: Tensor | None = None, write_state: bool = True

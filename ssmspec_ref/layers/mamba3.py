@@ -59,7 +59,7 @@ class Mamba3Layer(RecurrentLayer):
 
     Raises: ParameterError for a norm after inputs of several ranks, which are normed before they are added up
     (`is_outproj_norm` with `is_mimo`): this is not in the reference.
-    Source: mamba_ssm/modules/mamba3.py of state-spaces/mamba, `forward`; arXiv:2603.15569, section 4.
+    Source: mamba_ssm/modules/mamba3.py of state-spaces/mamba, `forward`; arXiv:2603.15569v1, section 3.4 and figure 2.
     """
 
     mixer: Mamba3Mixer

@@ -13,12 +13,16 @@ k-' = k,  x-' = x                                                 the previous i
 A sequence stores four things: S, the angle th, the previous key k- as it was rotated, and the previous value x-. Each of them
 must be undone with a rejected token. `turn` is a rotation of pairs of channels: channels 2 i and 2 i + 1 (neighbours), or i
 and i + n / 2 (halves, of all n channels however many of them turn); f of the n / 2 pairs turn. Rank 1 without up, down and
-gate is SISO. A angle shared by all heads runs differently in each, because dt differs.
+gate is SISO. An angle shared by all heads runs differently in each, because dt differs.
 
 The four lie in one array, head by head (`packed`), so that whatever keeps, copies or cuts a state has all of them.
-Source: arXiv:2603.15569; mamba_ssm/modules/mamba3.py and ops/triton/mamba3 of state-spaces/mamba: pairs in SISO and halves in
-MIMO, f = n / 4 or n / 2. There the prompt and the SISO step take th modulo 2 pi and the rotation of a MIMO step does not,
-which changes no output.
+Source: arXiv:2603.15569v1: (6) without ranks is its equations 5 and 6, with alpha = exp(ld), beta = alpha dt (1 - l) and
+gamma = dt l; the rotations of (5) and the previous key of (9) are proposition 4 (section 3.2.2); the ranks of (6) and (7) are
+its equations 12 to 14, and up, gate and down are its "MIMO instantiation" (section 3.3); norms and biases of B and C are of
+section 3.4. The floor of (2) and pi tanh of (4) are of the code alone: mamba_ssm/modules/mamba3.py and ops/triton/mamba3 of
+state-spaces/mamba. It pairs neighbours in SISO and halves in MIMO, f = n / 4 or n / 2, and turns by +th where proposition 4
+turns by -th, which is another sign of the projected angle. Its prompt and its SISO step in Triton take th modulo 2 pi; the
+rotation of its layer's step does not, which changes no output.
 """
 
 from dataclasses import dataclass
@@ -207,7 +211,7 @@ def step(S: Packed, token: Mamba3Token, params: Mamba3Params) -> tuple[Head, Pac
 
     Units: dt is the dimensionless step after softplus, angles are radians.
     Raises: ShapeMismatch, PrecisionError, ParameterError.
-    Source: arXiv:2603.15569, section 3; as the module.
+    Source: arXiv:2603.15569v1, equations 5, 6 and 12 to 14, and proposition 4; as the module.
     """
     return _step(S, token, params)
 

@@ -28,7 +28,7 @@ def scan(
     """As `mamba3.scan`, by chunks of any size; no-ops are left out of the run.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
-    Source: arXiv:2603.15569, sections 3.1 and 3.2 (the masked form, and rotations as complex numbers).
+    Source: arXiv:2603.15569v1, equation 7 (the mask of both halves) and proposition 2 (pairs as complex numbers).
     """
     every = np.ones(window.x.shape[:2], dtype=bool) if live is None else live
     y, S_next = np.zeros_like(window.x), S.copy()

@@ -10,6 +10,7 @@ from rich.console import Console
 from conformance.report import matrix as told
 from conformance.report.failure_groups import listed
 from conformance.report.stream import Output, Result
+from ssmspec_ref.contract import OPERATIONS as OPERATIONS_OF_ALL
 
 OPERATIONS = ("step", "scan", "scan_masked", "scan_packed", "verify_snapshots", "verify_tree", "buffered_verify")
 SUBJECTS = ("ssd chunked", "torch", "buffered step, output only of ssd")
@@ -85,3 +86,10 @@ def test_one_table_of_all_operations_is_seen_to_be_cut(monkeypatch: pytest.Monke
 def test_names_that_hold_a_comma_are_told_apart() -> None:
     assert listed(["plain", "joint", "plain"]) == "plain, joint"
     assert listed(["joint", "joint, two drafts", "joint"]) == "joint; joint, two drafts"
+
+
+def test_many_operations_that_are_not_offered_are_one_line() -> None:
+    few = told._absent("mine", {"conv.step"}, {"ssd.step"})
+    assert few == "mine: no conv.step"
+    many = told._absent("mine", {*OPERATIONS_OF_ALL} - {"ssd.step"}, {"ssd.step"})
+    assert many.startswith(f"mine: 1 of {len(OPERATIONS_OF_ALL)} operations is tested; the others are not offered")

@@ -1,12 +1,15 @@
 """The suite judged: the catalogue is whole, the hunt finds what is wrong and nothing else, right rewritings pass."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conformance import false_alarms
 from conformance.cases import Case
-from conformance.false_alarms import markdown, tally
+from conformance.false_alarms import campaign, markdown, tally
 from conformance.faults.catalogue import FAULTS, fault
 from conformance.faults.classes import CLASSES, LEFT_OUT
 from conformance.faults.recurrences import arithmetic
@@ -29,8 +32,6 @@ def test_every_fault_says_what_it_does_and_has_its_operation() -> None:
 
 
 def test_the_table_that_is_committed_names_every_fault() -> None:
-    from pathlib import Path
-
     text = (Path(__file__).parents[2] / "docs" / "evidence" / "faults.md").read_text(encoding="utf-8")
     missing = [f.name for f in FAULTS if f"| {f.name} | {f.says} | {f.operation} |" not in text]
     assert missing == [], "python -m conformance.meta --out docs/evidence/faults.md"
@@ -87,6 +88,26 @@ def test_a_rewriting_under_a_contract_that_it_does_not_keep_is_blamed() -> None:
     found = tally(Narrow("ssd", "bf16", "sequential"), range(3))
     assert len(found.blamed) == 3
     assert "**3 false alarms in 3 cases.**" in markdown([found], 3)
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [Rewriting("shortconv", "fp64", order) for order in ("sequential", "chunked")]
+    monkeypatch.setattr(false_alarms, "every", lambda: few)
+    monkeypatch.setattr(false_alarms, "BLOCK", 2)
+    kept = tmp_path / "kept.jsonl"
+    whole = campaign(5, 1, kept)
+    assert [t.judged for t in whole] == [5, 5]
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 6
+    altered = {**json.loads(lines[0]), "judged": 1002}  # if this block were run again, it would be 2
+    kept.write_text("\n".join([json.dumps(altered), *lines[1:4], lines[4][:30]]))
+    again = campaign(5, 1, kept)
+    assert sum(t.judged for t in again) == 1010
+    assert {t.worst for t in again} == {t.worst for t in whole}
+    assert len(kept.read_text().splitlines()) == 6
+    monkeypatch.setattr(false_alarms, "sources", lambda: "others")
+    with pytest.raises(ValueError, match="made by sources"):
+        campaign(5, 1, kept)
 
 
 def test_rewritings_evaluate_in_other_orders() -> None:

@@ -25,5 +25,15 @@ def test_a_row_names_a_planted_fault_and_a_case_of_the_tier_standard(fault: str,
         assert case == "cases drawn when the run starts"
 
 
-def test_every_row_of_the_table_is_read() -> None:
-    assert len(ROWS) == sum(line.startswith("| ") for line in PAGE.splitlines()) - 1 > 10
+TOLD, _, TOOLS = PAGE.partition("## What the suite did wrong itself")
+
+
+def test_every_row_of_the_tables_is_read() -> None:
+    tables = 2
+    assert len(ROWS) == sum(line.startswith("| ") for line in TOLD.splitlines()) - tables > 40
+
+
+def test_the_tests_that_the_page_names_exist() -> None:
+    named = re.findall(r"\| `(tests/\S+)` \|$", TOOLS, re.MULTILINE)
+    assert len(named) == sum(line.startswith("| ") for line in TOOLS.splitlines()) - 1 > 4
+    assert [name for name in named if not (Path(__file__).parents[2] / name).is_file()] == []

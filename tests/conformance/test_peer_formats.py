@@ -1,10 +1,12 @@
 """Kernels of others are called in the formats of engines: nothing is rounded on the way, and what goes wrong there shows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.adapters import sglang
 from conformance.adapters.flashinfer import CHANNELS, Reference
 from conformance.adapters.peer_kernels.formats import ENGINES, formats, named
 from conformance.adapters.peer_kernels.sources import Tensors
@@ -12,8 +14,10 @@ from conformance.judge.draw import stored
 from conformance.judge.verdict import judge
 from conformance.suite import PURE
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
+from tests.peer_kernels import SGLang
 
 torch = pytest.importorskip("torch")
+TREE = next(specification for specification in PURE if specification.operation == "ssd.verify_tree")
 STEP = next(specification for specification in PURE if specification.operation == "selective.step")
 
 
@@ -38,6 +42,27 @@ def narrow(state: Any, x: Any, *rest: Any, **named: Any) -> Any:
     y = update(before, x, *rest, **named)
     update(state, rounded, *rest, **named)
     return y
+
+
+TREES = list(TREE.cases("smoke", sglang.STEP))
+
+
+def fails(kernels: SGLang, contract: NumericContract) -> int:
+    capability = Capability(kernels.ssd_tree, contract, sglang.STEP)
+    return sum(judge(TREE, capability, case).verdict is Verdict.FAIL for case in TREES)
+
+
+def test_parents_in_bf16_pass_only_where_it_is_declared_that_every_state_is_stored() -> None:
+    kept = NumericContract(state="bf16", softplus="log")
+    assert fails(SGLang(state="bf16"), replace(kept, stored_every_token=True)) == 0
+    assert fails(SGLang(state="bf16"), kept) > 0
+
+
+@pytest.mark.parametrize("contract", list(formats(NumericContract(softplus="log"))), ids=str)
+def test_trees_of_sglang_pass_in_every_format_and_a_lost_parent_fails(contract: NumericContract) -> None:
+    every = replace(contract, stored_every_token=contract.state != "fp32")
+    assert fails(SGLang("", contract.io, contract.state), every) == 0
+    assert fails(SGLang("chain", contract.io, contract.state), every) > 0
 
 
 def failed(run: Any, contract: NumericContract) -> int:

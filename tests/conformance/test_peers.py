@@ -90,11 +90,15 @@ KNOWN = {
             a_case("ssd.step/b1,g1,h1,p1,n1/D=off/gentle/s0", "x"),
             a_case("ssd.step/b2,g2,h6/z=on,dt_bias=off/normal/s3", "x"),
             a_case("mamba3.scan/b1,t1,g1,h1,p16,n16,r1,f4/plain/gentle/s11", "mamba3_siso_combined"),
+            a_case("layer.prefill/b1,t1,g1,h1,p16,n16,r1,f4/kind=mamba3/gentle/s0", "Mamba3"),
+            a_case("layer.prefill/b3,t17,g2,h4,p16,n16,r1,f4/kind=mamba3/gentle/s0", "Mamba3"),
         ],
         [
             a_case("ssd.step/b2,g2,h6,p5,n4/plain/gentle/s0", "x"),
             a_case("ssd.scan/b2,t7,g2,h6,p5,n4/D=off/gentle/s0", "x"),
             a_case("mamba3.scan/b1,t1,g1,h1,p16,n16,r1,f4/plain/gentle/s11", "mamba3_siso_combined, angles in fp32"),
+            a_case("layer.prefill/b1,t1,g1,h1,p16,n16,r1,f4/kind=mamba3/gentle/s0", "Mamba3, angles in fp32"),
+            a_case("layer.prefill/b3,t17,g2,h4,p16,n16,r1,f4/kind=mamba3/normal/s2", "Mamba3"),
         ],
     ),
     "sglang": (

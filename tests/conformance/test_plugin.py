@@ -58,7 +58,7 @@ def test_every_case_is_a_test_behind_the_projects_own(tmp_path: Path) -> None:
     results = read_report(tmp_path / "report" / "report.jsonl").results
     assert f"{1 + sum(bool(r.case) for r in results)} passed" in done.stdout
     assert (tmp_path / "report" / "report.html").exists()
-    assert "mine: no " in done.stdout, "what is left out is told"
+    assert "operations is tested; the others are not offered" in done.stdout, "what is left out is told"
 
 
 def test_a_failing_case_is_a_failed_test_with_its_account(tmp_path: Path) -> None:

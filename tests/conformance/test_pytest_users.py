@@ -76,6 +76,7 @@ def test_the_configuration_file_names_the_adapter_and_plain_pytest_runs_its_case
     assert done.ret == 0, done.outlines
     assert f"{ONE} PASSED" in "\n".join(done.outlines)
     assert counts(done)["passed"] > 5
+    assert f"collected {counts(done)['passed']} items" in "\n".join(done.outlines), "the cases are counted too"
     assert (project.pytester.path / "out" / "report.html").exists(), "the folder of the configuration file"
 
 

@@ -15,7 +15,7 @@ from conformance.judge.verdict import Judgement, judge
 from conformance.run.plan import Selection, plan
 from conformance.suite import SPECIFICATIONS, find
 from conformance.suite.recurrences import RECURRENCES as WITH_WINDOWS
-from ssmspec_ref import conv, ssd
+from ssmspec_ref import conv, ssd, state_format
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject, Verdict
 from ssmspec_ref.errors import NoRoom, SlotError
 from ssmspec_ref.layers.recurrences import RECURRENCES
@@ -54,6 +54,24 @@ def test_what_is_right_over_rows_and_looks_up_slots_passes() -> None:
 def test_an_offset_of_32_bits_fails_only_where_slots_are_far_apart(fault: Any) -> None:
     run, operation, *_ = fault
     assert failed(Capability(run, FLOAT64, WAYS), operation, "slots", "rows") == ["far"]
+
+
+KEPT: list[tuple[str, NumericContract]] = [
+    ("ssd.step", NumericContract(state="int8", state_scale="row")),
+    ("ssd.scan", NumericContract(state="int16", state_scale=3)),
+    ("delta.step", NumericContract(state="fp8_e4m3", state_scale="row")),
+    ("selective.scan", NumericContract(state="int8", state_scale="row", error_feedback="int4")),
+]
+
+
+@pytest.mark.parametrize(("operation", "contract"), KEPT, ids=str)
+def test_every_slot_of_a_pool_holds_what_the_format_of_the_state_holds(operation: str, contract: NumericContract) -> None:
+    """An implementation whose memory is codes and scales must be able to give back the slots that it does not write."""
+    (specification,) = (found for found in SPECIFICATIONS if found.operation == operation and not found.fixed)
+    for way in ("shuffled", "padded", "apart"):
+        held, *_ = specification.draw(specification.case({"b": 5}, {"slots": way}, specification.families[-1], 0), contract)
+        axis = -2 if operation.startswith("delta") else -1
+        assert np.array_equal(state_format.keep(held.states, contract, axis).value, held.states)
 
 
 def far_case(operation: str, run: Any) -> Judgement:

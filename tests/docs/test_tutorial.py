@@ -37,9 +37,9 @@ def test_the_ten_minutes_go_as_they_are_told(tmp_path: Path) -> None:
     assert "4/4" in outputs[2]
     assert "0.34" in outputs[2]
     new, old = re.findall(r"`(np\..*?)`", STEPS)[:2]
-    written = (tmp_path / "my_kernel.py").read_text()
+    written = (tmp_path / "my_kernels.py").read_text()
     assert written.count(old) == 1
-    (tmp_path / "my_kernel.py").write_text(written.replace(old, new))
+    (tmp_path / "my_kernels.py").write_text(written.replace(old, new))
     failure = call(lines[2], tmp_path)
     (shown,) = re.findall(r"```text\n(fail .*?)\n    ssmspec", STEPS, re.DOTALL)
     missing = [part for line in shown.splitlines() for part in [line.strip().removesuffix("...")] if part not in failure]

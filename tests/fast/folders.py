@@ -36,6 +36,7 @@ QWEN: dict[str, Any] = {
                         "mrope_section": [1, 1, 0]},
     "partial_rotary_factor": 0.5,
 }  # fmt: skip
+NEXT: dict[str, Any] = QWEN | {"num_experts": 0}
 KIMI: dict[str, Any] = {
     "linear_head_dim": 6, "linear_num_heads": 3, "num_hidden_layers": 3, "mlp_layer_types": ["dense"] * 3,
     "num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
@@ -74,6 +75,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron_h": ("NemotronH", MLP | HEADS | NEMOTRON),
     "qwen3_5": ("Qwen3_5", MLP | HEADS | QWEN),
+    "qwen3_next": ("Qwen3Next", MLP | HEADS | NEXT),
+    "qwen3_next-listed": ("Qwen3Next", MLP | HEADS | NEXT | {"num_experts": 4, "mlp_only_layers": [0, 1, 2]}),
     "llama": ("Llama", MLP | {"num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2}),
     "llama3": ("Llama", MLP | HEADS | {"num_hidden_layers": 2, "rope_parameters": LLAMA3, "attention_bias": True}),
     "mistral": ("Mistral", MLP | HEADS | {"num_hidden_layers": 2, "sliding_window": None, "head_dim": 10}),

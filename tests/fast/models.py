@@ -27,12 +27,12 @@ from .folders import COMMON, FAMILIES, MLP, VOCABULARY, WIDTH
 
 TYPES = {
     "FalconH1": "falcon_h1", "NemotronH": "nemotron_h", "Qwen3_5": "qwen3_5_text", "KimiLinear": "kimi_linear",
-    "GPTNeoX": "gpt_neox",
+    "GPTNeoX": "gpt_neox", "Qwen3Next": "qwen3_next",
 }  # fmt: skip
-NAMES = (*FAMILIES, "mamba_in_llama", "mamba_in_llama-rms")
+NAMES = (*FAMILIES, "mamba_in_llama", "mamba_in_llama-rms", "mamba3", "mamba3-normed", "mamba3-mimo")
 ONE_OF_EACH = (
-    "mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "kimi_linear", "lfm2", "llama", "gpt_neox",
-    "mamba_in_llama",
+    "mamba", "mamba2", "bamba", "falcon_h1", "nemotron_h", "qwen3_5", "qwen3_next", "kimi_linear", "lfm2", "llama",
+    "gpt_neox", "mamba_in_llama", "mamba3", "mamba3-mimo",
 )  # fmt: skip
 LLAMA = MLP | {
     "model_type": "llama",
@@ -52,10 +52,29 @@ def mamba_in_llama(**ssm: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+MAMBA3: dict[str, dict[str, Any]] = {
+    "mamba3": {},
+    "mamba3-normed": {"is_outproj_norm": True, "ngroups": 2, "A_floor": 0.3, "rope_fraction": 1.0},
+    "mamba3-mimo": {"is_mimo": True, "mimo_rank": 3},
+}
+
+
+def mamba3(name: str) -> dict[str, Any]:
+    """A config as mamba-ssm writes it, without model_type; with a rank of several there is an MLP in each block."""
+    ssm = {"layer": "Mamba3", "d_state": 8, "headdim": 12, "chunk_size": 4} | MAMBA3[name]
+    return {
+        "d_model": WIDTH, "d_intermediate": 100 if "is_mimo" in ssm else 0, "n_layer": 2, "vocab_size": 59, "ssm_cfg": ssm,
+        "attn_layer_idx": [], "attn_cfg": {}, "rms_norm": "is_outproj_norm" not in ssm, "residual_in_fp32": True,
+        "fused_add_norm": True, "pad_vocab_size_multiple": VOCABULARY, "tie_embeddings": "is_mimo" not in ssm,
+    }  # fmt: skip
+
+
 def data(name: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The config.json of a small model, and the mamba_config.json beside it."""
     if name.startswith("mamba_in_llama"):
         return COMMON | LLAMA, mamba_in_llama(**({"rmsnorm": True} if name.endswith("rms") else {}))
+    if name in MAMBA3:
+        return mamba3(name), None
     title, options = FAMILIES[name]
     return COMMON | {"model_type": TYPES.get(title, title.lower())} | options, None
 

@@ -106,6 +106,33 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
         ("lfm2", {"tie_embedding": False, "tie_word_embeddings": True}, "tie_embedding is False; it must be as"),
         ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu is False; supported: True"),
         ("lfm2", {"model_type": "lfm2_moe", "num_experts": 8}, "field num_experts makes it a mixture of experts"),
+        ("qwen3_next", {"num_experts": 8}, r"num_experts is 8 and makes layers \[0, 1, 2\]"),
+        ("qwen3_next", {"num_experts": None}, r"num_experts is 512 and makes layers"),
+        ("qwen3_next", {"num_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [0]}, r"makes layers \[1\]"),
+        ("qwen3_next", {"experts_of_hydra": 3}, "unknown field experts_of_hydra"),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba2"}}, "model_type is None"),
+        ("mamba3", {"d_conv": 4}, "unknown field d_conv"),
+        (
+            "mamba3",
+            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "use_rope": True}},
+            "mamba3: ssm_cfg.*unknown field use_rope",
+        ),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba3"}}, "headdim 64 do not divide expand d_model 48"),
+        (
+            "mamba3",
+            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "rope_fraction": 0.25}},
+            "rope_fraction is 0.25; supported",
+        ),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 7}}, "d_state is 7; it must be even"),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 2}}, "d_state is 2; it must be 4 or more"),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "expand": 1e300}}, r"expand is 1e\+300; it must be such"),
+        (
+            "mamba3",
+            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "is_mimo": True, "is_outproj_norm": True}},
+            "is_outproj_norm is True; it must be false with is_mimo",
+        ),
+        ("mamba3", {"attn_layer_idx": [1]}, r"attn_layer_idx is \[1\]; supported: None, \[\]"),
+        ("mamba3", {"tie_word_embeddings": False}, "tie_word_embeddings is False; supported: True"),
         ("mamba", {"model_type": "rwkv"}, "model_type is 'rwkv'"),
         ("gpt_neox", {"hidden_act": "gelu_fast"}, "hidden_act"),
         ("bamba", {"mamba_d_head": 9}, "mamba_d_head"),
@@ -117,6 +144,34 @@ def test_a_config_is_refused_by_name_and_field(tmp_path: Path, name: str, fields
     (home / "model.safetensors").unlink()  # the config is read first
     with pytest.raises(ConfigRefused, match=words):
         open_checkpoint(home)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("mamba2", {"rope_of_hydra": 3}),
+        ("kimi_linear", {"linear_attn_config": {"rope_of_hydra": 5}}),
+        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 8, "rope_of_hydra": True}}),
+        ("mamba_in_llama", {}),
+    ],
+)
+def test_an_unknown_field_is_accepted_by_its_name_alone(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
+    """Wherever it lies; another unknown field beside it is refused, and so is a name that is of no unknown field."""
+    home = changed(written(tmp_path / "m", name), **fields)
+    if not fields:
+        beside = json.loads((home / "mamba_config.json").read_text()) | {"rope_of_hydra": 1}
+        (home / "mamba_config.json").write_text(json.dumps(beside))
+    with pytest.raises(ConfigRefused, match=r"unknown field rope_of_hydra; .* accept it by name"):
+        open_checkpoint(home)
+    assert len(load(home, accept=["rope_of_hydra"]).blocks) == len(drawn(name).blocks)
+    changed(home, heads_of_hydra=9)
+    with pytest.raises(ConfigRefused, match="the unknown field heads_of_hydra; "):
+        open_checkpoint(home, ["rope_of_hydra"])
+    both = ["rope_of_hydra", "heads_of_hydra"]
+    with pytest.raises(ConfigRefused, match="vocab_size cannot be accepted: vocab_size is read"):
+        open_checkpoint(home, [*both, "vocab_size"])
+    with pytest.raises(ConfigRefused, match="rope_of_hidra cannot be accepted: rope_of_hidra has no effect"):
+        open_checkpoint(home, [*both, "rope_of_hidra"])
 
 
 def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
@@ -188,4 +243,4 @@ def test_memory_is_counted_before_a_tensor_is_read(tmp_path: Path) -> None:
 
 
 def test_every_family_is_drawn_here() -> None:
-    assert {data(name)[0]["model_type"] for name in NAMES} == set(FAMILIES)
+    assert {data(name)[0].get("model_type", "mamba3") for name in NAMES} == set(FAMILIES)

@@ -1,5 +1,6 @@
 """`ssmspec generate --compare`: its verdict comes from a comparison, and it says when it means little."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_speculation_is_found_identical(trained: Path, more: tuple[str, ...]) -> None:
     done = compare(trained, *more)
     assert done.exit_code == 0, done.output
-    assert "identical to plain decoding: 2 of 2 prompts\n" in done.output
+    assert "identical to plain decoding: 2 of 2 prompts (method " in done.output
     assert done.output.count("tokens per step") == done.output.count("windows that accepted none: ") == 1
 
 
@@ -112,3 +113,26 @@ def test_a_model_that_ships_is_found_by_its_name_and_a_folder_comes_first(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mamba2").mkdir()
     assert cli.shipped(Path("mamba2")) == Path("mamba2")
+
+
+def test_method_and_mode_are_named_and_the_json_holds_the_comparison(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = compare(trained, "--json", "--out", str(tmp_path / "same.json"))
+    assert "2 of 2 prompts (method activation-replay, mode bitwise)\n" in done.stderr
+    found = json.loads(done.stdout)
+    assert found == json.loads((tmp_path / "same.json").read_text())
+    assert found["comparison"] == {
+        "method": "activation-replay", "mode": "bitwise", "prompts": 2, "identical": 2, "near_ties": 0, "differ": 0,
+        "differences": [],
+    }  # fmt: skip
+    other_tokens(monkeypatch)
+    done = compare(trained, "--json")
+    assert done.exit_code == cli.DIFFERS
+    found = json.loads(done.stdout)["comparison"]
+    assert (found["identical"], found["differ"], len(found["differences"])) == (0, 2, 2)
+    assert found["differences"][0]["expected"] != found["differences"][0]["got"]
+
+
+def test_of_a_tree_a_branch_is_accepted_and_never_all(trained: Path) -> None:
+    assert ", a whole branch: " in compare(trained, "--tree", "2,1").output

@@ -98,7 +98,7 @@ def test_greedy_tokens_equal_those_of_transformers(folders: Path, name: str) -> 
 
 ORACLES = (
     "mamba", "mamba2", "bamba", "falcon_h1", "falcon_h1-norm", "granite_hybrid", "granite_hybrid-turned", "nemotron_h",
-    "qwen3_5", "llama", "kimi_linear",
+    "qwen3_5", "qwen3_next", "qwen3_next-listed", "llama", "kimi_linear",
 )  # fmt: skip
 
 
@@ -141,6 +141,7 @@ PLANTED = {
     "falcon_h1": ("multiplier of keys", lambda m: with_mixer(m, lambda c: replace(c, key_multiplier=1.0), place=1)),
     "granite_hybrid": ("divisor of logits", lambda m: replace(m, config=replace(m.config, head_multiplier=1.0))),
     "qwen3_5": ("scale of the delta rule", lambda m: with_params(m, scale=1.0)),
+    "qwen3_next": ("b and a exchanged", lambda m: with_rates_exchanged(m)),
     "kimi_linear": ("lower bound of the decay", lambda m: with_params(m, lower_bound=-5.0)),
     "lfm2": ("taps reversed", lambda m: with_params(m, weight=m.mixers[0].params.weight.flip(-1))),
 }
@@ -158,6 +159,14 @@ def with_params(model: Model, **changes: Any) -> Model:
     block = model.blocks[0]
     mixer: Any = block.mixers[0]
     changed = replace(block, mixers=(replace(mixer, params=mixer.params._replace(**changes)),))
+    return replace(model, blocks=(changed, *model.blocks[1:]))
+
+
+def with_rates_exchanged(model: Model) -> Model:
+    """What a reader gives that takes the rows of `in_proj_ba` for a and b."""
+    block = model.blocks[0]
+    mixer: Any = block.mixers[0]
+    changed = replace(block, mixers=(replace(mixer, a_proj=mixer.b_proj, b_proj=mixer.a_proj),))
     return replace(model, blocks=(changed, *model.blocks[1:]))
 
 

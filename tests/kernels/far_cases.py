@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ssmspec_kernels.attention import causal_attention, kv_compact, rotary, tree_attention, tree_mask
+from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_commit, conv_packed, conv_step
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
@@ -165,6 +166,12 @@ def ssd(t: int = 3) -> Arguments:
     return {name: getattr(made, name) for name in ("S", "A", *ssd_cases.TOKENS, "slots", "out")} | made.extra
 
 
+def ssd_coded() -> Arguments:
+    given = {name: x[:, 0] if name in (*SSD, "z") else x for name, x in ssd(1).items() if name != "S"}
+    shape = (*given["x"].shape, given["B"].shape[-1])
+    return given | {"codes": numbered(*shape, dtype=torch.int8), "scales": 1 + numbered(*shape), "block": 1}
+
+
 def ssd_ring(t: int, entries: int, **changes: Any) -> Arguments:
     return ssd(t) | {"ring": filled(ssd_rings.ring_of(replace(ssd_options(t), poison=0.5), entries))} | changes
 
@@ -238,6 +245,7 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "conv commit": (conv_commit, lambda: {n: conv()[n] for n in ("M", "u", "slots")} | {"path": torch.tensor(PATHS)}),
     "selective scan": (selective_scan, selective),
     "selective tree": (selective_tree, lambda: selective() | {"parents": masked()["parents"]}),
+    "ssd, codes": (ssd_coded_step, ssd_coded),
     "ssd prompt": (ssd_chunk_scan, lambda: packed(ssd(), *SSD)),
     "ssd prompt, kept": (ssd_chunk_scan, lambda: kept(packed(ssd(), *SSD))),
     "ssd step, held": (ssd_buffered_step, lambda: ssd_ring(1, 7)),

@@ -165,6 +165,19 @@ def check_bytes(module: ModuleType, o: Options, advanced: int, tree: bool, **til
     assert seen.outside == seen.races == []
 
 
+def check_full(module: ModuleType) -> None:
+    """A window with as many tokens as a product has rows, all of them accepted: the state behind the last."""
+    o = Options(b=1, t=16, h=1, g=1, p=5, n=6, io="bf16")
+    case, cache = cases.draw(o, padding=False), cache_of(o, 16)
+    slot = case.slots.long()
+    S = cases.doubles(case.S[slot])
+    for advanced in (0, 16):
+        case.call(module.ssd_replay_scan, cache=cache, advanced=torch.tensor([advanced]))
+        halves.commit_halves(cache.half, rows=1, slots=case.slots)
+    _, wanted = eb.ssd.scan(S, case.window(), case.params(), o.contract(order="output_only"))
+    cases.assert_within("S", case.S[slot], wanted)
+
+
 def check_path_with_gaps(module: ModuleType, tree: bool, io: str = "fp32") -> None:
     """Of what was accepted only nodes of the window count: -1 and one behind the end neither decay the state nor add."""
     mask = {"ancestors": torch.ones(1, 2, 2, dtype=torch.bool).tril()} if tree else {}

@@ -91,13 +91,16 @@ def test_the_first_coin_falls_as_the_exact_product_says(law: str) -> None:
     assert min(below, above) > 10
 
 
-def test_the_last_token_is_picked_by_the_share_of_the_sum_found() -> None:
+@pytest.mark.parametrize("law", LAWS)
+def test_the_last_token_is_picked_by_the_share_of_the_sum_found(law: str) -> None:
     p = np.random.default_rng(3).random((1, 1, 301)).astype(np.float32)
     arguments = (torch.tensor([[9]]), torch.tensor([[-1]]))
+    given = {} if law == "naive" else {"coins": torch.tensor([[0.5]])}
+    given |= {"q": torch.full((1, 1, 301), 1 / 301)} if law in ("iid", "without_replacement") else {}
     for u in (0.0, 0.25, 0.9, 1 - 2**-24):
         wanted = int(np.searchsorted(np.cumsum(p[0, 0].astype(float)), u * p.astype(float).sum(), side="right"))
         picks, budget = torch.tensor([[u]], dtype=torch.float32), torch.tensor([9])
-        out = module.accept_sampled(*arguments, torch.from_numpy(p), picks, budget, law="naive", block_i=64)
+        out = module.accept_sampled(*arguments, torch.from_numpy(p), picks, budget, law=law, **given, block_i=64)
         assert int(out.tokens[0, 0]) == wanted
 
 

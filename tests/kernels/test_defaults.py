@@ -8,11 +8,21 @@ import pytest
 
 from perf_gates.static.kernel_modules import homes, kernel_module
 from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
 from ssmspec_kernels.kda import kda_commit, kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.mamba3 import (
+    mamba3_buffered,
+    mamba3_commit,
+    mamba3_flush,
+    mamba3_packed,
+    mamba3_scan,
+    mamba3_snapshots,
+    mamba3_tree,
+)
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.shortconv import (
     shortconv_buffered,
@@ -37,6 +47,7 @@ from ssmspec_ref.attention import AttentionParams
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams
 from ssmspec_ref.layers.norm import GatedNorm, Norm
+from ssmspec_ref.mamba3 import Mamba3Params
 from ssmspec_ref.selective import SelectiveParams
 from ssmspec_ref.shortconv import ShortConvParams
 from ssmspec_ref.ssd import SSDParams
@@ -50,12 +61,15 @@ RECORDS: dict[type, tuple[ModuleType, ...]] = {
         delta_tree, kda_commit, kda_scan, kda_snapshots, kda_tree,
     ),
     GatedNorm: (gated_norm,),
+    Mamba3Params: (
+        mamba3_buffered, mamba3_commit, mamba3_flush, mamba3_packed, mamba3_scan, mamba3_snapshots, mamba3_tree,
+    ),
     Norm: (linear_added, linear_rows, norm),
     SelectiveParams: (selective_scan, selective_tree),
     ShortConvParams: (shortconv_buffered, shortconv_packed, shortconv_scan, shortconv_snapshots, shortconv_tree),
     SSDParams: (
         ssd_buffered, ssd_buffered_step, ssd_chunk_scan, ssd_commit, ssd_gated, ssd_gated_window, ssd_replay_scan, ssd_scan,
-        ssd_snapshots, ssd_tree_scan, ssd_window,
+        ssd_snapshots, ssd_tree_scan, ssd_window, ssd_coded_step,
     ),
 }  # fmt: skip
 """The record that holds a layer's parameters, and the kernels that take them one by one."""

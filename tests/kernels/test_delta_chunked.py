@@ -133,6 +133,7 @@ LONG |= {x: lambda c, x=x: torch.cat([getattr(c, x)] * 11, dim=1) for x in ("q",
     ("changes", "error", "message"),
     [
         ({"q": lambda c: c.q.bfloat16()}, PrecisionError, "q, k, v are torch.bfloat16, torch.float32"),
+        ({"v": lambda c: c.v.bfloat16()}, PrecisionError, "q, k, v are torch.float32, torch.float32, torch.bfloat16"),
         ({"beta": lambda c: c.beta[:, :, :2]}, ShapeMismatch, "axis h has size 4"),
         ({"live": lambda c: torch.ones(3, 2, dtype=torch.bool)}, ShapeMismatch, "axis t has size 3"),
         ({"eps": lambda c: -1.0}, ParameterError, "scale and eps"),

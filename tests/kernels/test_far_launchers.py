@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.kernels.delta_cases import untouched
@@ -40,14 +41,19 @@ def each(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return x
 
 
+def dense(x: Tensor) -> bool:
+    """Whether kernels read the last axis with stride 1: that of floats, and of codes."""
+    return x.is_floating_point() or x.dtype in (torch.int8, torch.int16)
+
+
 def spread(x: Tensor, axis: int) -> Tensor:
-    """The tensor with that axis apart, where it may be: vectors are dense, and floats on their last axis."""
-    apart = x.dim() > 1 and axis < x.dim() - x.is_floating_point() and x.shape[axis] > 1
+    """The tensor with that axis apart, where it may be: vectors are dense, and floats and codes on their last axis."""
+    apart = x.dim() > 1 and axis < x.dim() - dense(x) and x.shape[axis] > 1
     return far(x, axis) if apart else x
 
 
 def axes_of(make: Make) -> list[int]:
-    return list(range(max(x.dim() - x.is_floating_point() for x in leaves(make()) if x.dim() > 1)))
+    return list(range(max(x.dim() - dense(x) for x in leaves(make()) if x.dim() > 1)))
 
 
 def check(module: Any, case: tuple[str, int]) -> None:
@@ -79,6 +85,8 @@ FAULTS = [
     ("conv commit", 1, "i = tl.arange(0, BLOCK_L).to(tl.int64)", "accepted_count"),
     ("selective scan", 1, "t = tl.cast(t, tl.int64)", "_token"),
     ("selective tree", 0, SLOT, "_selective_tree_kernel"),
+    ("ssd, codes", 0, "slot = tl.load(slots + b).to(tl.int64)", "ssd_coded_step_kernel"),
+    ("ssd, codes", 2, "row = p.to(tl.int64)", "ssd_coded_step_kernel"),
     ("ssd prompt", 2, "tl.arange(0, BLOCK_P)).to(tl.int64)", "_chunk_starts_kernel"),
     ("ssd step, due", 2, "p.to(tl.int64)[:, None]", "_read_and_flush"),
     ("ssd flush", 1, "h = tl.program_id(1).to(tl.int64)", "_ssd_flush_kernel"),

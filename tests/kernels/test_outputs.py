@@ -10,11 +10,20 @@ import torch
 from torch import Tensor
 
 from ssmspec_kernels.attention import causal_attention, tree_attention
+from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_packed, conv_step, conv_tree, conv_window
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots, delta_tree
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step
 from ssmspec_kernels.kda import kda_scan, kda_snapshots, kda_tree
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
+from ssmspec_kernels.mamba3 import (
+    mamba3_buffered,
+    mamba3_packed,
+    mamba3_ring,
+    mamba3_scan,
+    mamba3_snapshots,
+    mamba3_tree,
+)
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.shortconv import (
     shortconv_buffered,
@@ -27,7 +36,16 @@ from ssmspec_kernels.shortconv import (
 from ssmspec_kernels.ssd import ssd_chunk_scan, ssd_gated, ssd_scan, ssd_snapshots, ssd_tree_scan, ssd_window
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_buffered_step
-from tests.kernels import conv_cases, delta_cases, delta_rings, selective_cases, shortconv_cases, ssd_cases, ssd_rings
+from tests.kernels import (
+    conv_cases,
+    delta_cases,
+    delta_rings,
+    mamba3_cases,
+    selective_cases,
+    shortconv_cases,
+    ssd_cases,
+    ssd_rings,
+)
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import blank, draw, strided
 
@@ -80,6 +98,21 @@ def short_ring() -> Arguments:
     return given | {"ring": shortconv_ring.Ring(torch.zeros(len(given["S"]), 7, 5), cursors, cursors.clone())}
 
 
+def mamba3() -> Arguments:
+    return mamba3_cases.case(mamba3_cases.Options(b=B, t=T, padding=False, io="bf16")).tensors
+
+
+def mamba3_run() -> Arguments:
+    return run(mamba3(), "x", "dt", "A", "trap", "angle", "B", "C", "out")
+
+
+def mamba3_held() -> Arguments:
+    given = mamba3()
+    cursors = torch.zeros(len(given["S"]), dtype=torch.int32)
+    room = (torch.zeros(len(given["S"]), 7, *given[n].shape[2:]) for n in ("x", "dt", "A", "trap", "angle", "B"))
+    return given | {"ring": mamba3_ring.Ring(*room, cursors, cursors.clone())}
+
+
 def ssd_options(t: int) -> ssd_cases.Options:
     return ssd_cases.Options(b=B, t=t, h=2, g=1, p=5, n=4, z=True, io="bf16")
 
@@ -87,6 +120,12 @@ def ssd_options(t: int) -> ssd_cases.Options:
 def ssd(t: int = T) -> Arguments:
     made = ssd_cases.draw(ssd_options(t), padding=False)
     return {name: getattr(made, name) for name in ("S", "A", *ssd_cases.TOKENS, "slots", "out")} | made.extra
+
+
+def ssd_coded() -> Arguments:
+    given = {n: x[:, 0] if n in (*ssd_cases.TOKENS, "z", "out") else x for n, x in ssd(1).items() if n != "S"}
+    codes = torch.ones(5, 2, 5, 4, dtype=torch.int8)
+    return given | {"codes": codes, "scales": torch.ones(5, 2, 5, 1)}
 
 
 def ssd_ring(t: int = T) -> Arguments:
@@ -158,6 +197,11 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (gated_norm, lambda: rows("y", "z")),
     (linear_added, added),
     (linear_rows, projection),
+    (mamba3_buffered, mamba3_held),
+    (mamba3_packed, mamba3_run),
+    (mamba3_scan, mamba3),
+    (mamba3_snapshots, lambda: mamba3() | PLACES),
+    (mamba3_tree, lambda: mamba3() | {"ancestors": chains("ancestors")}),
     (norm, lambda: rows("x")),
     (selective_scan, selective),
     (selective_tree, lambda: selective() | {"parents": chains()}),
@@ -168,6 +212,7 @@ CALLS: list[tuple[ModuleType, Callable[[], Arguments]]] = [
     (shortconv_tree, lambda: short() | {"parents": chains()}),
     (ssd_buffered, ssd_ring),
     (ssd_buffered_step, lambda: ssd_ring(1)),
+    (ssd_coded_step, ssd_coded),
     (ssd_chunk_scan, lambda: run(ssd(), *ssd_cases.TOKENS, "z", "out")),
     (ssd_gated, gated),
     (ssd_replay_scan, replay),

@@ -41,10 +41,11 @@ def test_windows_in_a_row_equal_plain_decoding_within_the_bound(o: Options, capa
 
 SPLITS = [(16, 16, 1, False, False), (16, 48, 2, True, False), (32, 64, 2, False, False)]
 SHORT_SPLITS = [(16, 16, 1, False, True), (16, 48, 1, False, True), (16, 80, 1, True, True), (16, 640, 1, False, True)]
+UNSPLIT = (None, None, 1, None, True)  # one head a program, and whatever channels
 
 
-@pytest.mark.parametrize("tiles", [*SPLITS, *SHORT_SPLITS], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int, int, int, bool, bool]) -> None:
+@pytest.mark.parametrize("tiles", [*SPLITS, *SHORT_SPLITS, UNSPLIT], ids=str)
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int | None, ...]) -> None:
     block, program, heads, apart, short = tiles
     o = Options(b=2, t=3, p=50, n=35, h=4, io="bf16", z=True, D="channel")
     check_windows(kernel, o, 7, 4, block_p=block, program_p=program, heads=heads, apart=apart, short=short)

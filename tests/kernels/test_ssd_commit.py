@@ -100,6 +100,8 @@ CASES = [
     Options(layers=3, path=True, e=2, state="bf16", io="fp16", t=7, limit=(0.05, 0.8), seed=2),
     Options(drafts=2, e=1, g=1, h=3, p=5, n=33, bias=False, softplus=False, seed=3),
     Options(layers=1, b=2, g=4, p=35, n=4, state="fp16", io="bf16", t=17, seed=4),
+    Options(layers=1, b=2, e=2, h=2, g=1, p=5, n=4, t=9, path=True, seed=5),  # a path with nodes beyond the number of states
+    Options(layers=1, b=2, p=16, n=6, seed=6),  # channels that fill their tiles
 ]
 
 
@@ -262,6 +264,11 @@ FAULTS = [
     ("live &= (node >= 0) & (node < T)", "live &= node >= 0"),
     ("there = (node >= 0) & (node < T)", "there = node >= 0"),
     ("((p < P) |", "((p < P - 1) |"),
+    ("(P + BLOCK_P - 1) // BLOCK_P", "(P + BLOCK_P + 1) // BLOCK_P"),
+    (
+        "after, stride_path.k, stride_x.t, stride_B.t, in_p, in_n, T",
+        "after, stride_path.k, stride_x.t, stride_B.t, in_p, in_n, N",
+    ),
     ("None if path is None else path + b * stride_path.b", "path"),
     ("return layers * (moved", "return (moved"),
 ]

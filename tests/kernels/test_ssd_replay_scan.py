@@ -19,6 +19,7 @@ from tests.kernels.ssd_replay_checks import (
     check_bytes,
     check_chains,
     check_exact,
+    check_full,
     check_halves,
     check_last_token,
     check_path_with_gaps,
@@ -273,6 +274,18 @@ SHORT_FAULTS = [
 
 def test_short_windows_with_runs_that_end_within_a_head_lie_within_the_bound() -> None:
     check_short(kernel)
+
+
+def test_sixteen_tokens_that_are_all_accepted_are_replayed() -> None:
+    check_full(kernel)
+
+
+def test_planted_last_token_of_sixteen_is_caught() -> None:
+    mutant = mutated(
+        kernel, "tl.max(tl.where(taken, i, -1), axis=0)", "tl.max(tl.where(taken, -1, i), axis=0)", at="_accepted_entries"
+    )
+    with pytest.raises(AssertionError):
+        check_full(mutant)
 
 
 def test_the_last_accepted_tokens_weight_is_its_dt_in_short_windows() -> None:

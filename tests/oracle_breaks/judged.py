@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ssmspec_ref import conv, delta, selective, ssd
+from ssmspec_ref import conv, delta, mamba3, selective, shortconv, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
 from ssmspec_ref.shapes import Ancestors, Array
 from ssmspec_ref.tree import paths as tree_paths
@@ -29,6 +29,9 @@ FILES = {
     "selective": "selective/__init__",
     "selective_chunked": "selective/chunked",
     "selective_tree": "selective/tree",
+    "selective_buffered": "selective/buffered",
+    **{f"shortconv{name and f'_{name}'}": f"shortconv/{name or '__init__'}" for name in ("", "chunked", "tree", "buffered")},
+    **{f"mamba3{name and f'_{name}'}": f"mamba3/{name or '__init__'}" for name in ("", "chunked", "tree", "buffered")},
     "attention_dense": "attention/dense",
     **{name: f"backtrack/{name}" for name in ("snapshots", "joint", "activation_replay", "replay_buffer")},
     **{name: f"accept/{name}" for name in ("greedy", "multi_step", "naive", "proposals", "stop")},
@@ -50,7 +53,7 @@ def definitions() -> Subject:
     """The recurrences and the convolution, token by token, and trees path by path."""
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}": Capability(run, FLOAT64)
-        for module in (ssd, delta, selective)
+        for module in (ssd, delta, selective, shortconv, mamba3)
         for name, run in (
             *(("step", module.step), ("scan", module.scan), ("scan_masked", module.scan)),
             ("verify_tree", along_paths(module)),

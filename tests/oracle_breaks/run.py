@@ -45,6 +45,21 @@ TIMEOUT = 60.0
 """Seconds for one call: a hundred times the slowest."""
 
 
+class OracleBreak(Break):
+    """A break of a file of the reference, named by its bytes."""
+
+    @property
+    def name(self) -> str:
+        at = self.place
+        return f"{at.file}:{at.start}-{at.end}:{at.kind}:{self.text}"
+
+    def row(self, package: Path) -> dict[str, Any]:
+        at, source = self.place, (package / self.place.file).read_bytes()
+        told = {"name": self.name, "file": at.file, "line": at.line, "start": at.start, "kind": at.kind}
+        line = source.splitlines()[at.line - 1].decode().strip()
+        return told | {"old": source[at.start : at.end].decode(), "new": self.text, "source": line}
+
+
 def flat(folder: Path) -> Path:
     """All sources in one folder, as the draw wants them."""
     for name, path in SOURCES.items():
@@ -103,7 +118,8 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
 
 def unit_test(name: str, source: bytes | None) -> str:
     """The first unit test of the reference that fails with a source, or with the unbroken package; "" where none does."""
-    tests = sorted(map(str, (PACKAGE.parent / "tests" / "ref").glob("test_*.py")))
+    found = sorted((PACKAGE.parent / "tests" / "ref").rglob("test_*.py"))
+    tests = map(str, sorted(found, key=lambda path: name.split("_")[0].removesuffix(".py") not in path.stem))
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     with broken(name, source):
         done = subprocess.run(command, env=environment(), cwd=PACKAGE.parent, capture_output=True, text=True)
@@ -112,11 +128,7 @@ def unit_test(name: str, source: bytes | None) -> str:
 
 
 def one(made: Break, folder: Path) -> dict[str, Any]:
-    source = made.source(folder)
-    said = verdict(made.place.file, source)
-    if said["result"] == "survived":
-        said["unit"] = unit_test(made.place.file, source)
-    return {**made.row(folder), **said}
+    return {**made.row(folder), **verdict(made.place.file, made.source(folder))}
 
 
 def main() -> None:
@@ -136,10 +148,9 @@ def main() -> None:
         folder = flat(Path(sources))
         places, left_out = find(folder.glob("*.py"))
         print(f"seed {settings.seed}; {len(places)} places in {len(SOURCES)} files", flush=True)
-        unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         while True:
             void = {name for name, row in known.items() if row["result"] == "void"}
-            chosen = draw(places, settings.seed, settings.count, settings.each, folder, void)
+            chosen = draw(places, settings.seed, settings.count, settings.each, folder, void, OracleBreak)
             waiting = [made for made in chosen if made.name not in known]
             if not waiting:
                 break
@@ -151,6 +162,13 @@ def main() -> None:
                 change = f"{row['kind']} {row['old'][:40]!r} -> {row['new'][:40]!r}"
                 told = f"{row['result']} {row.get('how', '')} {row['seconds']} s"
                 print(f"{k + 1}/{len(waiting)} {row['file']}:{row['line']} {change}: {told}", flush=True)
+        alive = [made for made in chosen if known[made.name]["result"] == "survived" and "unit" not in known[made.name]]
+        tests = [pool.submit(unit_test, made.place.file, made.source(folder)) for made in alive]
+        for made, test in zip(alive, tests, strict=True):
+            known[made.name]["unit"] = test.result()
+            stream.write(json.dumps(known[made.name]) + "\n")
+            stream.flush()
+        unbroken, units = pool.submit(verdict, "ssd.py", None), pool.submit(unit_test, "ssd.py", None)
         passed = unbroken.result()
         if passed["result"] != "survived":
             raise SystemExit(f"the unbroken package does not pass: {passed}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels.campaign.draw import draw
 from tests.kernels.campaign.places import find
 from tests.oracle_breaks import run, table
 
@@ -29,7 +30,11 @@ def test_a_package_that_cannot_be_used_says_nothing_of_the_suite(source: bytes) 
 
 def test_every_file_of_the_campaign_has_places() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        places, _ = find(run.flat(Path(folder)).glob("*.py"))
+        flat = run.flat(Path(folder))
+        places, _ = find(flat.glob("*.py"))
+        drawn = draw(places, 1, 5, 1, flat, kind=run.OracleBreak)
+        assert {made.row(flat)["file"] for made in drawn} == set(run.SOURCES)
+        assert len({made.name for made in drawn}) == len(drawn)
     assert {place.file for place in places} == set(run.SOURCES)
     assert len(run.SOURCES) == len(run.FILES)
 

@@ -72,11 +72,21 @@ class Siso:
         return self.tensor.back(y)[0], self.left(*states)
 
     def scan_repaired(self, S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-        """The same call without one cast: angles stay in float32, and so do their sums."""
-        (Q, K, V, ADT, DT, trap, *biases), (angle, D, z), held = self.run(S, window, params)
-        Q, K, V, trap, z = (None if a is None else a.bfloat16() for a in (Q, K, V, trap, z))
-        y, *states = self.inner(Q, K, V, ADT, DT, trap, *biases, angle, D, z, *held, None, CHUNK, True)
+        """The same with angles that stay in float32."""
+        given, rest, held = self.run(S, window, params)
+        call: Any = self.uncast
+        y, *states = call(*given, *rest, CHUNK, held)
         return self.tensor.back(y)[0], self.left(*states)
+
+    def uncast(
+        self, Q: Any, K: Any, V: Any, ADT: Any, DT: Any, Trap: Any, Q_bias: Any, K_bias: Any, Angles: Any, D: Any, Z: Any,
+        chunk_size: int, Input_States: Any = None, return_final_states: bool = True, cu_seqlens: Any = None,
+    ) -> Any:  # fmt: skip
+        """`mamba3_siso_combined` without one cast: angles stay in float32, and so do their sums."""
+        Q, K, V, Trap, Z = (None if a is None else a.bfloat16() for a in (Q, K, V, Trap, Z))
+        held = (None,) * 4 if Input_States is None else Input_States
+        given = (Q, K, V, ADT, DT, Trap, Q_bias, K_bias, Angles, D, Z, *held)
+        return self.inner(*given, cu_seqlens, chunk_size, return_final_states)
 
     def run(self, S: Array, window: Any, params: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
         """The arguments of a scan: inputs and biases; angles, D and z; the state."""

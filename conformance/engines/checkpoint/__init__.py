@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .delta import kimi_linear, qwen3_5
+from .delta import kimi_linear, qwen3_5, qwen3_next
 from .falcon import falcon_h1
 from .granite import granite_hybrid
 from .mamba import bamba, mamba1, mamba2, nemotron_h
+from .rotating import mamba3
 from .tensors import NoOracle, Tensors
 from .transformer import lfm2, llama
 from .weights import MLP, Attention, Block, Weights
@@ -27,6 +28,8 @@ FAMILIES: dict[str, Callable[[dict[str, Any], Tensors], Weights]] = {
     "granitemoehybrid": granite_hybrid,
     "nemotron_h": nemotron_h,
     "qwen3_5_text": qwen3_5,
+    "qwen3_next": qwen3_next,
+    "mamba3": mamba3,
     "llama": llama,
     "kimi_linear": kimi_linear,
     "lfm2": lfm2,
@@ -39,7 +42,9 @@ def read(folder: Path) -> Weights:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise NoOracle(f"{folder / 'config.json'} cannot be read: {error}") from error
-    family = config.get("model_type")
+    inner = config.get("ssm_cfg")
+    own = isinstance(inner, dict) and inner.get("layer") == "Mamba3"
+    family = config.get("model_type", "mamba3" if own else None)
     if family not in FAMILIES:
         raise NoOracle(f"no oracle of the family {family!r}; there is one of {', '.join(FAMILIES)}")
     try:

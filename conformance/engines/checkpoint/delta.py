@@ -1,4 +1,4 @@
-"""Models of the delta rule: Qwen3.5 and Kimi Linear."""
+"""Models of the delta rule: Qwen3.5, Qwen3-Next and Kimi Linear."""
 
 from typing import Any
 
@@ -17,7 +17,16 @@ from .tensors import NoOracle, Tensors
 from .weights import Block, Weights
 
 
-def qwen3_5(c: dict[str, Any], w: Tensors) -> Weights:
+def qwen3_next(c: dict[str, Any], w: Tensors) -> Weights:
+    """Qwen3-Next with dense MLPs."""
+    every, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers") or []
+    if c.get("num_experts", 512) and any((i + 1) % every == 0 and i not in dense for i in range(c["num_hidden_layers"])):
+        raise NoOracle("qwen3_next: the oracle has no mixtures of experts; all MLPs must be dense")
+    return qwen3_5(c, w, apart=True)
+
+
+def qwen3_5(c: dict[str, Any], w: Tensors, apart: bool = False) -> Weights:
+    """`apart`: each key head has the rows of its q, k, values and z in one matrix, and of its b and a in another."""
     eps, heads, size = c["rms_norm_eps"], c["num_attention_heads"], c["head_dim"]
     shapes = [c[f"linear_{name}"] for name in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")]
     every = c.get("full_attention_interval", 4)
@@ -31,7 +40,7 @@ def qwen3_5(c: dict[str, Any], w: Tensors) -> Weights:
             norms = {f"{x}_norm": w.norm(f"{p}.self_attn.{x}_norm", eps, 1.0) for x in "qk"}
             layer = attention(w, f"{p}.self_attn", params, heads, c["num_key_value_heads"], gated=True, **norms)
         else:
-            layer = _delta(w, f"{p}.linear_attn", shapes, eps)
+            layer = (_delta_by_key_head if apart else _delta)(w, f"{p}.linear_attn", shapes, eps)
         first, second = (w.norm(f"{p}.{name}_layernorm", eps, 1.0) for name in ("input", "post_attention"))
         blocks.append(Block(first, layer, second, mlp(w, f"{p}.mlp")))
     return model_of(c, w, ("model.embed_tokens", "model.norm"), blocks, eps, 1.0)
@@ -42,6 +51,23 @@ def _delta(w: Tensors, p: str, shapes: list[int], eps: float) -> DeltaLayer:
     qkv, z, a, b = (w.linear(f"{p}.in_proj_{name}") for name in ("qkv", "z", "a", "b"))
     norm = GatedNorm(w[f"{p}.norm.weight"], eps, norm_first=True)
     return DeltaLayer(mixer, qkv, z, a, b, -np.exp(w[f"{p}.A_log"]), w[f"{p}.dt_bias"], norm, w.linear(f"{p}.out_proj"))
+
+
+def _delta_by_key_head(w: Tensors, p: str, shapes: list[int], eps: float) -> DeltaLayer:
+    """The rows of two matrices, taken by number: what comes first to last in the head of key j."""
+    keys, values, size, wide = shapes
+    qkvz, ba = w[f"{p}.in_proj_qkvz.weight"], w[f"{p}.in_proj_ba.weight"]
+    each = values // keys
+    head, v = np.arange(keys)[:, None] * (len(qkvz) // keys), each * wide
+    q, k, x, z = (
+        (head + begin + np.arange(count)).ravel()
+        for begin, count in ((0, size), (size, size), (2 * size, v), (2 * size + v, v))
+    )
+    b = (np.arange(keys)[:, None] * 2 * each + np.arange(each)).ravel()
+    mixer = DeltaMixer(w.conv(f"{p}.conv1d"), DeltaParams(), *shapes)
+    maps = Linear(qkvz[np.concatenate([q, k, x])]), Linear(qkvz[z]), Linear(ba[b + each]), Linear(ba[b])
+    norm = GatedNorm(w[f"{p}.norm.weight"], eps, norm_first=True)
+    return DeltaLayer(mixer, *maps, -np.exp(w[f"{p}.A_log"]), w[f"{p}.dt_bias"], norm, w.linear(f"{p}.out_proj"))
 
 
 def kimi_linear(c: dict[str, Any], w: Tensors) -> Weights:

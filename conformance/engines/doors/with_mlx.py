@@ -11,6 +11,7 @@ from lines import Refuse, ended, serve
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.utils import load_model
 
+KINDS = ("linear_attention", "full_attention")
 GENERATE: Any = __import__("mlx_lm.generate", fromlist=["generate_step"])
 
 
@@ -22,6 +23,8 @@ def opened(folder: str, dtype: Any) -> Any:
         config["time_step_limit"] = [0.0, 1e30]
     if config["model_type"] == "lfm2":
         config = {"block_dim": config["hidden_size"], "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0} | config
+    if config["model_type"] == "kimi_linear":
+        config = kimi_linear(config)
     if config["model_type"] == "qwen3_5_text":
         config["rope_theta"] = config["rope_parameters"]["rope_theta"]
         config = {"model_type": "qwen3_5", "text_config": config, "tie_word_embeddings": config["tie_word_embeddings"]}
@@ -34,6 +37,17 @@ def opened(folder: str, dtype: Any) -> Any:
     model.set_dtype(dtype)
     mx.eval(model.parameters())
     return model
+
+
+def kimi_linear(config: dict[str, Any]) -> dict[str, Any]:
+    """The published fields of Kimi Linear, of a config as transformers writes it."""
+    numbers = {kind: [n for n, one in enumerate(config["layer_types"], 1) if one == kind] for kind in KINDS}
+    linear = {
+        "num_heads": config["linear_num_heads"], "head_dim": config["linear_head_dim"], "short_conv_kernel_size": 4,
+        "kda_layers": numbers["linear_attention"], "full_attn_layers": numbers["full_attention"],
+    }  # fmt: skip
+    more = {"model_max_length": config["max_position_embeddings"], "num_experts": 0, "moe_intermediate_size": 0}
+    return {"head_dim": config["linear_head_dim"], "rope_theta": 10000.0, "linear_attn_config": linear, **more} | config
 
 
 class Door:

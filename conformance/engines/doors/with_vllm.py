@@ -17,6 +17,9 @@ LENGTH, BLOCK = 256, 32
 """Most tokens of a request; tokens of a block of keys and values in the cache, where 128 would leave short prompts uncached.
 The blocks of a recurrent model are its chunks."""
 ATTENTION = ("llama", "mistral")
+NULL = 1
+"""Blocks that vLLM keeps for itself."""
+COUNTED = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
 
 
 class Door:
@@ -35,13 +38,22 @@ class Door:
             }  # fmt: skip
         if options.get("chunk"):
             named |= {"enable_chunked_prefill": True, "max_num_batched_tokens": max(options["chunk"], options["slots"] + 1)}
+        room = options.get("tokens")
         kind = json.loads((Path(folder) / "config.json").read_text())["model_type"]
-        if options.get("cache") and kind in ATTENTION:
+        if room and kind not in ATTENTION:
+            raise Refuse("a recurrent request takes one block, however many tokens it has, and is never preempted")
+        if room and room % BLOCK:
+            raise Refuse(f"keys and values lie in blocks of {BLOCK} tokens, and {room} are no multiple")
+        blocks = (options.get("cache") or room) and kind in ATTENTION
+        if blocks:
             named |= {"block_size": BLOCK}
+        if room:
+            named |= {"num_gpu_blocks_override": room // BLOCK + NULL}
         try:
             self.llm = LLM(
-                folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=LENGTH, enforce_eager=True, seed=0,
-                max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")), disable_log_stats=False,
+                folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=room or LENGTH, enforce_eager=True,
+                seed=0, max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")),
+                disable_log_stats=False,
                 **named,
             )  # fmt: skip
         except (ValueError, NotImplementedError, AssertionError) as error:
@@ -51,7 +63,8 @@ class Door:
             "name": "vllm",
             "version": __version__,
             "dtype": options["dtype"],
-            "can": ["batch", "stop", "logprobs", "sample"],
+            "can": ["batch", "stop", "logprobs", "sample"] + ["preempt"] * (kind in ATTENTION),
+            "block": BLOCK if blocks else None,
         }
 
     def dropped(self) -> None:
@@ -59,11 +72,10 @@ class Door:
         engine = self.llm.llm_engine
         engine.abort_request(list(engine.output_processor.request_states), internal=True)
 
-    def counts(self) -> tuple[int, int]:
-        """Drafted and accepted tokens so far."""
+    def counts(self) -> tuple[int, ...]:
+        """Drafted and accepted tokens and preemptions so far."""
         found = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
-        names = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
-        return tuple(int(found.get(name, 0)) for name in names)  # type: ignore[return-value]
+        return tuple(int(found.get(f"vllm:{name}", 0)) for name in COUNTED)
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         prompts = [TokensPrompt(prompt_token_ids=request["ids"]) for request in requests]
@@ -72,8 +84,11 @@ class Door:
         except Exception:
             self.dropped()
             raise
-        drafted, accepted = (now - then for now, then in zip(self.counts(), self.before, strict=True))
-        self.before = self.counts()
+        now = self.counts()
+        told = dict(
+            zip(("drafted", "accepted", "preempted"), (n - b for n, b in zip(now, self.before, strict=True)), strict=True)
+        )
+        self.before = now
         answers = []
         for n, (out, request) in enumerate(zip(outs, requests, strict=True)):
             ids = list(out.outputs[0].token_ids)
@@ -83,7 +98,7 @@ class Door:
             ]
             answer = {"ids": ids, "finish": ended(ids, request), "cached": out.num_cached_tokens or 0}
             answer |= {"logprobs": probs if len(probs) == len(ids) else None}
-            answers.append(answer | ({"drafted": drafted, "accepted": accepted} if n == 0 else {"drafted": 0, "accepted": 0}))
+            answers.append(answer | (told if n == 0 else dict.fromkeys(told, 0)))
         return answers
 
     def params(self, request: dict[str, Any]) -> Any:

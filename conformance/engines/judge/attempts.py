@@ -15,6 +15,7 @@ from .found import DRAFTED, KEPT, purpose
 if TYPE_CHECKING:
     from .judge import Judge
 
+AGAIN = "started again"
 Break = tuple[Finding, str]
 """What is wrong with an answer, and what explains it."""
 
@@ -45,6 +46,8 @@ class Attempts:
         """The first log-probability of 0 that is wrong; reported at the end, because it does not end the configuration."""
         self.once, self.fixed = False, False
         """Whether a process starts it a single time, and whether its options were decided before."""
+        self.stuck = False
+        """Whether a process that had run the engine could not start it again; then each start gets a new process."""
         self.unknown = False
         """Whether the plain run failed at a prompt of the last schedule, so that it was not judged."""
 
@@ -54,9 +57,23 @@ class Attempts:
             self.engine = None
 
     def begin(self) -> None:
-        """Start a new engine, in the existing process if it is alive. Raises: as `Engine.start`."""
-        if self.started is not None and self.once:
+        """Start a new engine, in the existing process if it is alive; a process that answers that it cannot is a
+        separate failure, and another is begun. Raises: as `Engine.start`."""
+        if self.started is not None and (self.once or self.stuck):
             self.close()
+        if self.engine is not None and self.started is not None:
+            try:
+                self.started = self.engine.start(self.judge.model, self.options)
+            except EngineFailed as error:
+                self.stuck = True
+                self.judge.found.ended(self.name, AGAIN, error)
+                self.close()
+            except (EngineRefused, EngineDied):
+                self.close()
+                raise
+            else:
+                self.judge.found.count(self.name, AGAIN, "passed")
+                return
         if self.engine is None:
             self.engine = self.judge.open()
             self.once, self.fixed = (getattr(self.engine, name, False) for name in ("once", "fixed"))
@@ -112,8 +129,11 @@ class Attempts:
                 if count:
                     self.judge.found.count(self.name, "batch" if len(requests) > 1 else "repeated", "refused")
                 continue
+            preempted = sum(answer.preempted or 0 for answer in answers)
+            self.judge.found.preempted[self.name] += preempted if count else 0
             for one, answer in zip(call, answers, strict=True):
-                yield from self.judged(one.request, requests, one.plain, answer, one.made, count, whole)
+                made = [*one.made, *(["preemption"] if preempted else [])]
+                yield from self.judged(one.request, requests, one.plain, answer, made, count, whole)
 
     def resolved(self, schedule: Schedule) -> Iterator[list[Resolved]]:
         """The requests of each call, in order. A request continues or repeats one of an earlier call, not one beside it."""

@@ -1,5 +1,6 @@
 """The results of an engine on a checkpoint: an outcome for each configuration and law, and what failed."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ..errors import EngineRefused
@@ -33,6 +34,8 @@ class Found:
     requests: int = 0
     tokens: int = 0
     counts: dict[str, list[int]] = field(default_factory=dict)
+    preempted: Counter[str] = field(default_factory=Counter)
+    """How often a running request lost its place, by configuration."""
     told: set[str] = field(default_factory=set)
     """Configurations whose answers say how many drafts were accepted."""
     notes: list[str] = field(default_factory=list)
@@ -89,6 +92,7 @@ def purpose(configuration: str) -> str:
         ("model", "speculation"),
         ("cache", "cache"),
         ("chunk", "chunk"),
+        ("tight", "preemption"),
         ("served", "speculation"),
     ):
         if name in configuration:

@@ -24,6 +24,7 @@ Key = tuple[tuple[int, ...], float, int]
 MOST_FAILED = 0.5
 """Where the plain run fails at more than this part of its prompts, at least `FEW`, there is nothing to compare with."""
 FEW = 12
+NO_PREEMPTION = 'it does not say that it can be made to preempt ("preempt" in `can`)'
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
@@ -59,6 +60,8 @@ class Judge:
         self.vocabulary = weights.vocabulary if weights is not None else vocabulary
         self.oracle: Oracle | None = None
         self.found = Found()
+        self.can: tuple[str, ...] = ()
+        """What the plain run said that it can do."""
         self.failed: set[str] = set()
         """The kinds of errors that the plain run answered with."""
         self.plain: Engine | None = None
@@ -80,6 +83,7 @@ class Judge:
                 self.found.ended("plain", "repeated", error)
                 return self.found
             self.found.engine = f"{started.name} {started.version}"
+            self.can = started.can
             if self.weights is not None:
                 self.oracle = Oracle(self.weights, started.dtype, started.state)
             for configuration, chosen in configurations.items():
@@ -93,6 +97,8 @@ class Judge:
         began = time.monotonic()
         run = Run(self, name, options)
         try:
+            if options.tokens is not None and "preempt" not in self.can:
+                raise EngineRefused(NO_PREEMPTION)
             run.all()
         except (EngineRefused, EngineFailed, EngineDied) as error:
             self.found.ended(name, purpose(name), error)

@@ -58,7 +58,7 @@ class Run:
         if options.drafter is not None:
             with suppress(NoOracle):
                 self.attempts.drafter = Oracle(read(Path(options.drafter)), started.dtype, started.state)
-        strategy = schedules(self.judge.vocabulary, started.can, options.slots)
+        strategy = schedules(self.judge.vocabulary, started.can, options.slots, started.block)
 
         @seeded(self.judge.seed)
         @settings(

@@ -6,15 +6,19 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeGuard
 
+import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from ...draws import by_seed_alone
-from ..schedules import Ask, Schedule, in_turn, reduced, schedules
+from ..laws import FAILED
+from ..schedules import LONGEST, Ask, Schedule, in_turn, reduced, schedules
 from .attempts import Attempts, Break
 
 MOST = 1000
 """Schedules to draw, at most, when a failure is sought in simpler traffic."""
+REPEATED, EACH = (2, 3, 4, 6, 9), 30
+"""Lengths of prompts that repeat a few tokens, and how many are drawn of each."""
 
 
 class Smallest:
@@ -34,6 +38,8 @@ class Smallest:
             self.keep(self.schedule, again)
         whole = self.schedule
         self.alone(whole)
+        if again is None and self.schedule is whole and self.once and self.finding.kind.startswith(FAILED):
+            self.breaking(self.repeating(), time.monotonic() + self.seconds)
         repeats = again is not None or self.schedule is not whole
         if not repeats:
             self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
@@ -81,6 +87,15 @@ class Smallest:
                 self.keep(alone, broken)
                 return ask
         return None
+
+    def repeating(self) -> Iterator[Ask]:
+        """Other requests, the shortest prompts first, for an error that none of the schedule's requests gives alone: an
+        engine that lives on answers many of them in one process. They repeat a few tokens, so that n-grams draft."""
+        rng = np.random.default_rng(self.attempts.judge.seed)
+        for length in REPEATED:
+            for _ in range(EACH):
+                pattern = rng.integers(1, min(self.attempts.judge.vocabulary, 64), size=rng.integers(1, 4))
+                yield Ask(pattern=tuple(map(int, pattern)), length=length, most=LONGEST)
 
     def smaller(self, schedule: Schedule) -> bool:
         """Whether another schedule breaks a new engine too; false where there is no more time."""
@@ -130,7 +145,7 @@ class Smallest:
         @settings(
             max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
         )
-        @given(schedule=schedules(attempts.judge.vocabulary, can, 1))
+        @given(schedule=schedules(attempts.judge.vocabulary, can, 1, attempts.started.block))
         def every(schedule: Schedule) -> None:
             if not broken and time.monotonic() < until:
                 run.append(schedule)

@@ -81,6 +81,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "conv_L_cache": 3, "conv_bias": False, "norm_eps": 1e-5, "max_position_embeddings": 1024, "rope_parameters": ROPE,
     },
 }  # fmt: skip
+CONFIGS["qwen3_next"] = CONFIGS["qwen3_5"] | {
+    "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "num_experts": 0, "num_experts_per_tok": 0,
+    "decoder_sparse_step": 1, "mlp_only_layers": [0, 1, 2], "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+"""With dense MLPs alone."""
 CONFIGS["lfm2-tied"] = CONFIGS["lfm2"] | {"tie_word_embeddings": True}
 """Of engines whose LFM2 has no separate head (mlx-lm)."""
 CONFIGS["qwen3_5-128"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16", "linear_key_head_dim": 128, "linear_value_head_dim": 128}

@@ -7,6 +7,7 @@ import numpy as np
 
 from ssmspec_ref.shapes import Array
 
+QWEN3 = ("qwen3_5_text", "qwen3_next")
 Shapes = Iterator[tuple[str, tuple[int, ...], str]]
 """Name, shape and how it is drawn."""
 
@@ -42,7 +43,9 @@ def delta_block(p: str, c: dict[str, Any]) -> Shapes:
     yield f"{p}.A_log", (heads,), "decay"
     yield f"{p}.dt_bias", (heads,), "step"
     yield f"{p}.conv1d.weight", (2 * keys + values, 1, c["linear_conv_kernel_dim"]), "filter"
-    for name, rows in (("qkv", 2 * keys + values), ("z", values), ("a", heads), ("b", heads)):
+    together = (("qkvz", 2 * keys + 2 * values), ("ba", 2 * heads))
+    apart = (("qkv", 2 * keys + values), ("z", values), ("a", heads), ("b", heads))
+    for name, rows in together if c["model_type"] == "qwen3_next" else apart:
         yield f"{p}.in_proj_{name}.weight", (rows, c["hidden_size"]), "matrix"
     yield f"{p}.norm.weight", (c["linear_value_head_dim"],), "one"
     yield f"{p}.out_proj.weight", (c["hidden_size"], values), "matrix"
@@ -125,14 +128,14 @@ def mixers(p: str, c: dict[str, Any], layer: int) -> Shapes:
     kind, ssm, width = c["model_type"], has_mamba2(c, layer), c["hidden_size"]
     if ssm:
         yield from mamba2_block(f"{p}.mamba", c, 2 * width, c["mamba_n_heads"], c["mamba_d_state"], c["mamba_n_groups"], 4)
-    if kind == "qwen3_5_text" and c["layer_types"][layer] == "linear_attention":
+    if kind in QWEN3 and c["layer_types"][layer] == "linear_attention":
         yield from delta_block(f"{p}.linear_attn", c)
     elif kind == "kimi_linear":
         block = kda_block if c["layer_types"][layer] == "linear_attention" else latent_block
         yield from block(f"{p}.self_attn", c)
     elif not ssm or kind == "falcon_h1":
         size = c.get("head_dim", width // c["num_attention_heads"])
-        yield from attention_block(f"{p}.self_attn", c, size, kind == "qwen3_5_text")
+        yield from attention_block(f"{p}.self_attn", c, size, kind in QWEN3)
 
 
 def tensors(c: dict[str, Any]) -> Shapes:
@@ -143,7 +146,7 @@ def tensors(c: dict[str, Any]) -> Shapes:
         return
     plain = kind == "mamba2"
     home = "backbone" if plain else "model"
-    drawn = "offset" if kind == "qwen3_5_text" else "one"
+    drawn = "offset" if kind in QWEN3 else "one"
     yield f"{home}.{'embeddings' if plain else 'embed_tokens'}.weight", (c["vocab_size"], width), "embedding"
     for i in range(c["num_hidden_layers"]):
         p = f"{home}.layers.{i}"

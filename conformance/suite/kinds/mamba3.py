@@ -18,6 +18,8 @@ OPTIONS = {
     "proj_bias": ("off",),
 }
 """A norm is of layers of rank 1; with several ranks there is none, whatever the option says."""
+POWERS = {"p": 16, "n": 16, "f": 4}
+"""Sizes of kernels that take powers of two alone."""
 
 
 def layer(draw: Draw) -> Mamba3Layer:
@@ -68,7 +70,7 @@ KINDS = (
     Kind(
         "mamba3",
         {"b": 2, "t": 6, "j": 3, "g": 2, "h": 4, "p": 4, "n": 8, "r": 1, "f": 2},
-        ({"g": 1, "h": 3, "f": 4}, {"r": 2, "f": 4}, {"p": 2, "n": 16, "f": 4, "r": 4}),
+        ({"g": 1, "h": 3, "f": 4}, {"r": 2, "f": 4}, {"p": 2, "n": 16, "f": 4, "r": 4}, POWERS),
         OPTIONS,
         ok,
         ("h", "p"),

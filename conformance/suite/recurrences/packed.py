@@ -90,7 +90,8 @@ class Packed:
                     *DEAD_STATES,
                 ),
                 deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
-            )
+            ),
+            self.of.state,
         )
 
 

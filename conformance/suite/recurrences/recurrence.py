@@ -135,7 +135,8 @@ class Recurrence:
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
             return with_slots(
-                with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
+                with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)),
+                self.state,
             )
 
         definition = self.definition

@@ -69,6 +69,8 @@ H200: dict[str, dict[str, int]] = {
         "narrow_block_k": 512, "narrow_slices": 8, "early_outputs": 4096, "early_stages": 4,
         "fp32_block_o": 16, "fp32_stages": 4,
     },
+    "mamba3_scan": {"warps": 8, "states_a_warp": 1024},
+    "mamba3_tree": {"warps": 8},
     "norm": {"channels_a_warp": 512, "most_warps": 16},
     "selective_scan": {"unrolled": 32, "states_a_warp": 512, "two_warps_states": 32, "two_warps_from": 1024},
     "selective_tree": {"maps": 4096, "many_maps": 512, "warps": 4, "many_maps_warps": 8},

@@ -9,6 +9,7 @@ from .invented import BUGS, Bug, diagnosed
 def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:
     found = list(diagnosed(bug))
     assert found, "not caught"
+    assert not any("bug" in d.facts for d in found), "one bug is shown as several"
     told = " | ".join(" ".join(d.facts.values()) for d in found)
     assert all(d.looks_like == "" for d in found), "it resembles no planted fault"
     assert all(word in told for word in bug.words), told

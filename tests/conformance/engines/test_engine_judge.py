@@ -16,6 +16,7 @@ from conformance.engines.judge import Found, Judge, purpose
 from conformance.engines.judge.run import Run
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
+from conformance.engines.schedules import LENGTHS, lengths
 from conformance.engines.table import show
 from conformance.main import main
 
@@ -188,6 +189,97 @@ def test_a_configuration_that_is_refused_is_no_failure_and_no_pass() -> None:
     found = Judge(Few, "model", None, 5).run({"plain": Options(), "cache": Options(cache=True)})
     assert found.outcome("cache", "cache") == "refused"
     assert found.refusals == {"cache": "no cache"}
+
+
+@dataclass
+class Tight(Few):
+    """Has room for few tokens where it is asked to, so that of two requests the first loses its place."""
+
+    room: int | None = None
+
+    def start(self, model: str, options: Options) -> Started:
+        self.room = options.tokens
+        said = super().start(model, options)
+        return said.model_copy(update={"can": (*said.can, "preempt")})
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        answers = super().generate(requests)
+        lost = self.room is not None and len(requests) > 1 and self.fault != "roomy"
+        if lost and self.fault == "forgets":
+            ids = answers[0].ids
+            answers = (answers[0].model_copy(update={"ids": (ids[0] % 63 + 1, *ids[1:])}), *answers[1:])
+        return (answers[0].model_copy(update={"preempted": int(lost)}), *answers[1:])
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("", "passed"), ("roomy", "not exercised"), ("forgets", "differs")])
+def test_preemption_counts_only_where_it_happened(fault: str, outcome: str) -> None:
+    found = Judge(lambda: Tight(fault), "model", None, 30).run({"plain": Options(), "tight": Options(slots=3, tokens=96)})
+    assert found.outcome("tight", "preemption") == outcome
+    assert found.green == (outcome == "passed")
+    assert (found.preempted["tight"] > 5) == (outcome == "passed")
+    console = Console(file=StringIO(), width=200)
+    show(console, {"model": found})
+    said = f"preempted: {found.preempted['tight']} times (tight)"
+    assert (said in console.file.getvalue()) == (fault != "roomy")  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_cannot_be_made_to_preempt_is_not_asked_to() -> None:
+    found = Judge(Few, "model", None, 5).run({"plain": Options(), "tight": Options(slots=3, tokens=96)})
+    assert '"preempt" in `can`' in found.refusals["tight"]
+    assert found.green
+
+
+@dataclass
+class Single(Few):
+    """Whatever it has run, it cannot start again."""
+
+    started: bool = False
+
+    def start(self, model: str, options: Options) -> Started:
+        if self.started:
+            raise EngineFailed("'_lib_fn_wrapper' object has no attribute 'get'")
+        self.started = True
+        return super().start(model, options)
+
+
+def test_an_engine_that_cannot_start_again_is_told_and_its_failure_is_made_small_in_new_processes() -> None:
+    found = Judge(lambda: Single("long"), "model", None, 40).run({"plain": Options(), **SPECULATING})
+    again, failure = found.failures
+    assert (again.configuration, again.law) == ("ngram-4", "started again")
+    assert "_lib_fn_wrapper" in again.finding
+    assert (failure.law, len(failure.schedule)) == ("speculation", 1)
+    assert found.outcome("ngram-4", "started again") == "died"
+    assert judged("long").outcome("ngram-4", "started again") == "passed"
+
+
+@dataclass
+class Fragile(Few):
+    """Starts once in a process. Under speculation its sixth call fails, and so does a prompt of one token three times."""
+
+    once: bool = True
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        answers = super().generate(requests)
+        ids = requests[0].ids
+        if self.speculates and (self.calls == 6 or (len(requests) == 1 and ids == ids[:1] * 3)):
+            raise EngineFailed("tensor a (7) must match tensor b (6)")
+        return answers
+
+
+def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_others() -> None:
+    (failure,) = Judge(Fragile, "model", None, 40).run({"plain": Options(), **SPECULATING}).failures
+    (line,) = failure.schedule
+    ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
+    assert ids == ids[:1] * 3
+    assert "schedules before it" not in failure.explained
+
+
+def test_prompts_are_drawn_around_the_blocks_that_an_engine_keeps() -> None:
+    assert lengths(None) == LENGTHS
+    drawn = lengths(32)
+    assert {25, 31, 32, 33} <= set(drawn)
+    assert sum(n >= 25 for n in drawn) >= len(drawn) / 2
+    assert min(lengths(1)) == 1
 
 
 def test_a_configuration_that_the_user_named_and_the_engine_refuses_is_not_green() -> None:

@@ -38,7 +38,15 @@ class Break:
         return told | {"old": old, "new": self.text, "source": line}
 
 
-def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Path, void: Collection[str] = ()) -> list[Break]:
+def draw(
+    places: Sequence[Place],
+    seed: int,
+    count: int,
+    each: int,
+    package: Path,
+    void: Collection[str] = (),
+    kind: type[Break] = Break,
+) -> list[Break]:
     """The first `count` places of a shuffled list, then the next ones of every file that has fewer than `each`.
 
     A break that is no Python, or that stands in `void` (its module cannot be imported), is passed over.
@@ -51,7 +59,7 @@ def draw(places: Sequence[Place], seed: int, count: int, each: int, package: Pat
     late: list[Break] = []
     files = Counter(p.file for p in places)
     for place in order:
-        made = Break(place, rng.choice(place.breaks))
+        made = kind(place, rng.choice(place.breaks))
         full = len(chosen) >= count
         if full and all(had[f] >= min(each, files[f]) for f in files):
             break

@@ -1,0 +1,1 @@
+"""Recurrences whose states are kept as codes with scales."""
