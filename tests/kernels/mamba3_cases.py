@@ -78,11 +78,10 @@ class Case:
 def parameters(rng: np.random.Generator, o: Options) -> Mamba3Params:
     """About half of all tokens reach the floor."""
     up, gate, down = (draw(rng, o.h, o.r, o.p, forms=(o.io,)) if o.maps else None for _ in range(3))
-    vectors = [draw(rng, *shape, forms=(o.io,)) for shape in ((o.n,), (o.n,), (o.h, o.r, o.n), (o.h, o.r, o.n))]
-    return Mamba3Params(
-        *vectors, draw(rng, o.h, forms=(o.io,)), draw(rng, o.h, forms=(o.io,)) if o.D else None, up, gate, down, 0.625,
-        2.0**-12, "halves" if o.halves else "neighbours",
-    )  # type: ignore[arg-type]  # fmt: skip
+    parts: list[Any] = [draw(rng, *shape, forms=(o.io,)) for shape in ((o.n,), (o.n,), (o.h, o.r, o.n), (o.h, o.r, o.n))]
+    parts += [draw(rng, o.h, forms=(o.io,)), draw(rng, o.h, forms=(o.io,)) if o.D else None, up, gate, down]
+    parts += [0.625, 2.0**-12, "halves" if o.halves else "neighbours"]
+    return Mamba3Params(*parts)
 
 
 def state(rng: np.random.Generator, o: Options, count: int) -> Array:

@@ -92,10 +92,10 @@ def test_the_first_coin_falls_as_the_exact_product_says(law: str) -> None:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_last_token_is_picked_by_the_share_of_the_sum_found(law: str) -> None:
+def test_the_last_token_is_picked_by_the_share_of_the_sum_found(law: Any) -> None:
     p = np.random.default_rng(3).random((1, 1, 301)).astype(np.float32)
     arguments = (torch.tensor([[9]]), torch.tensor([[-1]]))
-    given = {} if law == "naive" else {"coins": torch.tensor([[0.5]])}
+    given: dict[str, Any] = {} if law == "naive" else {"coins": torch.tensor([[0.5]])}
     given |= {"q": torch.full((1, 1, 301), 1 / 301)} if law in ("iid", "without_replacement") else {}
     for u in (0.0, 0.25, 0.9, 1 - 2**-24):
         wanted = int(np.searchsorted(np.cumsum(p[0, 0].astype(float)), u * p.astype(float).sum(), side="right"))

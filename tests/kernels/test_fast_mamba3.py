@@ -1,5 +1,6 @@
 """Mamba-3 of the engine over the kernels: each operation beside PyTorch's, and what a fault in between does to it."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from ssmspec_fast.layers.mamba3 import Mamba3 as ByTorch
 from ssmspec_fast.layers.mamba3 import Mamba3Inputs, Mamba3Params
 from ssmspec_fast.operations import triton_mamba3 as engine
 from ssmspec_fast.operations.arithmetic import Arithmetic
+from ssmspec_kernels.mamba3.mamba3_commit import mamba3_commit
 from tests.kernels import conv_cases
 from tests.kernels.conv_cases import tree_mask
 from tests.kernels.mamba3_cases import WEIGHTS, Case, Options, case
@@ -22,11 +24,15 @@ FORMS = [
 NAMES = ("x", "dt", "A", "trap", "angle", "B", "C", "z")
 
 
+def inputs_of(parts: Iterable[Any]) -> Mamba3Inputs:
+    return Mamba3Inputs(*parts)
+
+
 def given(o: Options) -> tuple[Tensor, Mamba3Inputs, Mamba3Params, Tensor, Case]:
     """A pool without NaN, inputs, parameters and slots as the engine has them."""
     made = case(o)
-    inputs = Mamba3Inputs(*(None if (x := made.tensors.get(name)) is None else x.clone() for name in NAMES))
-    weights = {name: made.tensors.get(name) for name in WEIGHTS}
+    inputs = inputs_of(None if (x := made.tensors.get(name)) is None else x.clone() for name in NAMES)
+    weights: dict[str, Any] = {name: made.tensors.get(name) for name in WEIGHTS}
     params = Mamba3Params(**weights, floor=made.params.A_floor, eps=made.params.eps, halves=o.halves)
     return made.tensors["S"].nan_to_num(0.5), inputs, params, made.tensors["slots"].long(), made
 
@@ -52,7 +58,7 @@ def test_windows_states_and_prompts_are_those_of_pytorch(o: Options) -> None:
     for each, pool in zip((kernels, by_torch), pools, strict=True):
         each.snapshots(pool, inputs, params, places, slots=slots)
     same(*pools)
-    run = Mamba3Inputs(*(None if x is None else x.flatten(0, 1)[None] for x in inputs))
+    run = inputs_of(None if x is None else x.flatten(0, 1)[None] for x in inputs)
     pools, bounds, fresh = (S.clone(), S.clone()), torch.tensor([0, 2, o.b * o.t]), torch.tensor([True, False])
     ys = [
         each.packed(pool, run, params, bounds, slots=slots, fresh=fresh)
@@ -79,7 +85,7 @@ def test_a_commit_of_two_layers_is_two_scans(o: Options) -> None:
     _, other, more, _, _ = given(replace(o, seed=o.seed + 7))
     written = [name for name in engine.WRITTEN if getattr(params, name) is not None]
     stacked = {name: torch.stack([getattr(params, name), getattr(more, name)]) for name in written}
-    whole = Mamba3Inputs(*(None if a is None else torch.stack([a, b]) for a, b in zip(inputs, other, strict=True)))
+    whole = inputs_of(None if a is None or b is None else torch.stack([a, b]) for a, b in zip(inputs, other, strict=True))
     states, advanced = torch.stack([S, S]), torch.tensor([1, 2])
     kernels.commit(states, whole, params._replace(**stacked), slots=slots, advanced=advanced)
     for number, (tokens, weights) in enumerate(((inputs, params), (other, more))):
@@ -91,11 +97,11 @@ def test_a_commit_of_two_layers_is_two_scans(o: Options) -> None:
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_windows_in_a_ring_and_its_flush_are_scans(o: Options) -> None:
     kernels, by_torch, S, inputs, params, slots, _ = both(o)
-    room = Mamba3Inputs(*(None if x is None else x.new_zeros((len(S), 5, *x.shape[2:])) for x in inputs))
+    room = inputs_of(None if x is None else x.new_zeros((len(S), 5, *x.shape[2:])) for x in inputs)
     ring = kernels.new_ring(room, torch.zeros(len(S)).int(), torch.zeros(len(S)).int())
     pool, wanted, ys = S.clone(), S.clone(), []
     for begin in (0, 2):
-        part = Mamba3Inputs(*(None if x is None else x[:, begin : begin + 2] for x in inputs))
+        part = inputs_of(None if x is None else x[:, begin : begin + 2] for x in inputs)
         ys.append(kernels.buffered(pool, ring, part, params, window=2, slots=slots, lengths=None))
         ring.held[slots] = begin + 2
     same(torch.cat(ys, dim=1), by_torch.scan(wanted, inputs, params, slots=slots))
@@ -116,7 +122,7 @@ def test_a_planted_argument_that_is_forgotten_is_caught(name: str, monkeypatch: 
 
 
 def test_a_layer_that_commits_with_the_parameters_of_another_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = engine.mamba3_commit
+    right = mamba3_commit
 
     def of_the_first(S: Tensor, **arguments: Any) -> None:
         right(

@@ -201,7 +201,7 @@ def check_commit(module: ModuleType, o: Options) -> None:
                 if not len(taken):
                     continue
                 left[slots[row]] = False
-                part = of_rows(layer.window, slice(at, at + 1))
+                part = of_rows(layer.window, np.array([at]))
                 tokens = replace(part, **{n: a[:, taken] for n, a in vars(part).items() if a is not None})
                 held = doubles(start[number, slots[row]])[None]
                 _, S = eb.mamba3.scan(held, tokens, layer.params, contract(o.state, o.io, order="sequential"))

@@ -109,8 +109,8 @@ def mamba3_run() -> Arguments:
 def mamba3_held() -> Arguments:
     given = mamba3()
     cursors = torch.zeros(len(given["S"]), dtype=torch.int32)
-    room = (torch.zeros(len(given["S"]), 7, *given[n].shape[2:]) for n in ("x", "dt", "A", "trap", "angle", "B"))
-    return given | {"ring": mamba3_ring.Ring(*room, cursors, cursors.clone())}
+    room = {n: torch.zeros(len(given["S"]), 7, *given[n].shape[2:]) for n in ("x", "dt", "A", "trap", "angle", "B")}
+    return given | {"ring": mamba3_ring.Ring(**room, origin=cursors, held=cursors.clone())}
 
 
 def ssd_options(t: int) -> ssd_cases.Options:

@@ -45,7 +45,7 @@ UNSPLIT = (None, None, 1, None, True)  # one head a program, and whatever channe
 
 
 @pytest.mark.parametrize("tiles", [*SPLITS, *SHORT_SPLITS, UNSPLIT], ids=str)
-def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[int | None, ...]) -> None:
+def test_every_split_of_the_channels_lies_within_the_bound(tiles: tuple[Any, ...]) -> None:
     block, program, heads, apart, short = tiles
     o = Options(b=2, t=3, p=50, n=35, h=4, io="bf16", z=True, D="channel")
     check_windows(kernel, o, 7, 4, block_p=block, program_p=program, heads=heads, apart=apart, short=short)
