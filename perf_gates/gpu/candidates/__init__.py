@@ -1,1 +1,1 @@
-"""Kernels that nothing of ours launches yet, timed beside those that stand: `python -m perf_gates.gpu.candidates`."""
+"""Kernels that nothing of ours launches yet, timed beside the current ones: `python -m perf_gates.gpu.candidates`."""

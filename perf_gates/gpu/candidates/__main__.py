@@ -1,12 +1,12 @@
-"""Candidates beside what stands, in one run on a GPU: `python -m perf_gates.gpu.candidates --out FILE`.
+"""Candidates beside the current kernel, in one run on a GPU: `python -m perf_gates.gpu.candidates --out FILE`.
 
 For each pair the first launches are compared: what they write must be equal, or lie within the rounding of outputs. A pair
 that differs by more is not timed. The two sides are timed in turn, in graphs over states that no cache holds, until their
 ratio is known to 1 % (`paired_timing`). After the last timing each graph must still write its own outputs (`output_guard`).
 
-    ratio    the candidate's time over that of what stands: below 1 it is faster
+    ratio    the candidate's time over that of the current kernel: below 1 it is faster
 
-Exits with 1 if a pair differs or fails. FILE is written after each pair, and a run that is started again goes on behind them.
+Exits with 1 if a pair differs or fails. FILE is written after each pair, and a run that is started again continues after them.
 What they cost in registers and instructions is in `costs`, which needs no GPU.
 """
 
@@ -54,7 +54,7 @@ def first_launches(sides: tuple[Side, Side], batch: int) -> dict[str, float]:
         wrote.append({"outputs": y, **side.written})
     apart = compared(*wrote)
     if wrong := {name: far for name, far in apart.items() if not far <= ROUNDING}:
-        raise WrongOutputError(f"differs from what stands by {wrong} of the largest; at most {ROUNDING:.2g} is rounding")
+        raise WrongOutputError(f"differs from the current kernel by {wrong} of the largest; at most {ROUNDING:.2g} is rounding")
     return apart
 
 

@@ -1,4 +1,4 @@
-"""What candidates cost beside what stands, without a GPU: `python -m perf_gates.gpu.candidates.costs --write`.
+"""What candidates cost beside the current kernel, without a GPU: `python -m perf_gates.gpu.candidates.costs --write`.
 
 Each side of the pairs for 1 and 4 rows is compiled for sm_90, and its registers, spills, shared memory, instructions,
 barriers, shuffles, bytes and resident warps are written into `perf_gates/candidates.json`, under the version of Triton;

@@ -6,7 +6,7 @@
 `delta_scan` sums the norms over the warps of a program, so that a tile of another number of warps gives a row other bits, and
 one tile must serve all batches. A product of matrices sums along k in the order of its instructions, in each warp alike, and
 the sums over the state are in runs of a lane, then over LANES, alike for every tile with that many lanes. So few rows can
-have small tiles of one warp, whose reductions need no barrier, and many rows the tiles that stand.
+have small tiles of one warp, whose reductions need no barrier, and many rows the current tiles.
 
 For activations in bf16, one decay for a head. Layout: as in `delta_scan`.
 Bound by the bytes of the state; for few rows by the chain slot, state, sums after one launch.

@@ -1,6 +1,6 @@
-"""Each candidate beside what stands, at the shapes of the cells it is meant for: launches over the same inputs.
+"""Each candidate beside the current kernel, at the shapes of the cells it is meant for: launches over the same inputs.
 
-A pair has two sides. A side makes launches on slots of pools of its own, which are drawn alike, so that states, rings and
+A pair has two sides. A side makes launches on slots of separate pools, which are drawn alike, so that states, rings and
 outputs can be compared after the first launch: by bits, or by how far they are apart, relative to the largest.
 """
 
@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """A candidate and what stands, for `batch` rows at `dims`. `bytes` and the launches of each side: of one call."""
+    """A candidate and the current kernel, for `batch` rows at `dims`. `bytes` and the launches of each side: of one call."""
 
     name: str
     dims: str
@@ -47,7 +47,7 @@ class Pair:
     bytes: int
     launches: tuple[int, int]
     sides: Callable[[int], tuple[Side, Side]]
-    """Of a number of copies of all slots: the candidate's, and that of what stands."""
+    """Of a number of copies of all slots: the candidate's, and that of the current kernel."""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.dims}, {self.batch} rows"
