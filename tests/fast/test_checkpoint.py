@@ -243,4 +243,4 @@ def test_memory_is_counted_before_a_tensor_is_read(tmp_path: Path) -> None:
 
 
 def test_every_family_is_drawn_here() -> None:
-    assert {data(name)[0].get("model_type", "mamba3") for name in NAMES} == set(FAMILIES)
+    assert {data(name)[0].get("model_type", "mamba3_lm") for name in NAMES} == set(FAMILIES)
