@@ -115,7 +115,7 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
         (
             "mamba3",
             {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "use_rope": True}},
-            "mamba3: ssm_cfg.*unknown field use_rope",
+            "mamba3_lm: ssm_cfg.*unknown field use_rope",
         ),
         ("mamba3", {"ssm_cfg": {"layer": "Mamba3"}}, "headdim 64 do not divide expand d_model 48"),
         (
