@@ -28,6 +28,7 @@ from .plan import Job
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""
+SEARCH_BROKE = "ssmspec itself broke while it searched for the cause; the verdict does not depend on it"
 REMEMBERED = 64
 """Cases before a failing one to run again if it passes alone."""
 BROKE = "suite"
@@ -243,29 +244,15 @@ def diagnose(
     running it again in a new process.
     """
     job, judgement, result = min(one.found, key=lambda f: f[0].case.size())
-    _, subject, contract, _ = job.group
-
-    def alike(case: Case) -> bool:
-        entry = setting.known[job.adapter.name].entry(subject, contract, job.specification.identify(case))
-        return (entry.reason if entry else "") == result.reason
-
     case, like, told = job.case, Likeness(), dict[str, str]()
     before: list[str] = []
     if judgement.verdict is Verdict.FAIL:
-        if setting.shrinks:
-            case, judgement = shrink(
-                job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
-            )
-        if result.verdict == "fail" and judgement.kind == "bound":
-            like = likeness(one, job, case)
-            failing = [found.case for found, *_ in one.found if found.specification is job.specification]
-            passing = [other.case for other in one.passed if other.specification is job.specification]
-            told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
-        if like.nearest:
-            told["nearest"] = like.nearest
-        if result.verdict == "fail" and again:
-            case, judgement, before, says = _replayed(one, job, case, judgement, setting)
-            told |= {"replay": says} if says else {}
+        try:
+            case, judgement, like, told, before = _searched(one, hints, setting, search, again)
+        except ConformanceError:
+            raise
+        except Exception as error:  # the case has failed already: a fault of the search must not lose that
+            told = {"search": f"{SEARCH_BROKE} ({tail(error)})"}
     identity = job.specification.identify(case)
     worst = judgement.worst
     adapter, subject, contract, operation = job.group
@@ -292,12 +279,42 @@ def diagnose(
     return diagnosis, case
 
 
+def _searched(
+    one: FailedCases, hints: list[Case], setting: Setting, search: bool, again: bool
+) -> tuple[Case, Judgement, Likeness, dict[str, str], list[str]]:
+    """The smallest case and its judgement, the planted faults it equals or is near, the facts, and the cases before it."""
+    job, judgement, result = min(one.found, key=lambda f: f[0].case.size())
+    _, subject, contract, _ = job.group
+
+    def alike(case: Case) -> bool:
+        entry = setting.known[job.adapter.name].entry(subject, contract, job.specification.identify(case))
+        return (entry.reason if entry else "") == result.reason
+
+    case, like, told = job.case, Likeness(), dict[str, str]()
+    before: list[str] = []
+    if setting.shrinks:
+        case, judgement = shrink(
+            job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
+        )
+    if result.verdict == "fail" and judgement.kind == "bound":
+        like = likeness(one, job, case)
+        failing = [found.case for found, *_ in one.found if found.specification is job.specification]
+        passing = [other.case for other in one.passed if other.specification is job.specification]
+        told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
+    if like.nearest:
+        told["nearest"] = like.nearest
+    if result.verdict == "fail" and again:
+        case, judgement, before, says = _replayed(one, job, case, judgement, setting)
+        told |= {"replay": says} if says else {}
+    return case, judgement, like, told, before
+
+
 def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
     """A diagnosis for each of several bugs; empty if there is one, or if they cannot be told apart."""
     job = min(one.found, key=lambda f: f[0].case.size())[0]
     if whole.verdict != "fail" or whole.failing != "bound" or whole.looks_like or not setting.shrinks:
         return []
-    if smallest.operation != job.case.operation or "replay" in whole.facts:
+    if smallest.operation != job.case.operation or {"replay", "search"} & whole.facts.keys():
         return []
     failing = [found.case for found, *_ in one.found if found.specification is job.specification]
     causes = causes_apart(job.specification, job.capability, smallest, failing)

@@ -81,9 +81,10 @@ def params(draw: Draw) -> ConvParams:
 
 def history(draw: Draw, moves: bool = False) -> ConvState:
     """The window after an earlier call: inputs, in the input format. If at least one input `moves` it, its oldest column is
-    never read."""
+    never read; a pool is compared whole, with slots whose windows do not move."""
     M = draw.normal("M", "b c w", SIZE[draw.case.family])
-    return np.where(np.arange(M.shape[2]) == 0, draw.dead, M) if moves and draw.kills else M
+    dead = moves and draw.kills and draw.options.get("slots", "rows") == "rows"
+    return np.where(np.arange(M.shape[2]) == 0, draw.dead, M) if dead else M
 
 
 def inputs(draw: Draw, axes: str = "b t c") -> Array:

@@ -141,13 +141,14 @@ class Specification:
         """The cases of the standard tier without those of production."""
         return self._every(limits or Limits())
 
-    def drawn(self, tier: str, limits: Limits, seed: int) -> Iterator[Case]:
+    def drawn(self, tier: str, limits: Limits, seed: int, fits: Callable[[Case], bool] = lambda case: True) -> Iterator[Case]:
         """Cases whose sizes, options and family are drawn when a run starts, `DRAWN` of a tier, so that what is right at the
         sizes of the tables only fails.
 
         Sizes are log-uniform up to the largest of the tables, preferably such as these do not have, one axis after the other,
         together at most `LARGEST_DRAWN` elements. The oracle of windows and trees walks every path: there tokens and windows
-        count by their squares, fourfold.
+        count by their squares, fourfold. A case for which `fits` is false is drawn
+        again.
         """
         rng = np.random.default_rng([seed, crc32(f"{self.operation} {self.fixed}".encode())])
         offered, more = self._offered(limits), (*self.further, *self.production)
@@ -165,9 +166,9 @@ class Specification:
                 room = room // (4 * sizes[axis] ** 2 if axis in twice else sizes[axis]) or 1
             chosen = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             family = self.families[rng.integers(len(self.families))]
-            if found < DRAWN.get(tier, 0) and self.ok(sizes):
+            if found < DRAWN.get(tier, 0) and self.ok(sizes) and fits(case := self.case(sizes, chosen, family, 0)):
                 found += 1
-                yield self.case(sizes, chosen, family, 0)
+                yield case
 
     def common(self, case: Case) -> bool:
         """Whether no option has a rare value."""

@@ -25,7 +25,7 @@ FAMILIES = {
     "falcon_h1": Family(bamba.read_falcon_h1, bamba.assemble),
     "granitemoehybrid": Family(granite_hybrid.read, granite_hybrid.assemble),
     "nemotron_h": Family(nemotron_h.read, nemotron_h.assemble),
-    "mamba3": Family(mamba3.read, mamba3.assemble),
+    "mamba3_lm": Family(mamba3.read, mamba3.assemble),
     "qwen3_5_text": Family(qwen3_5.read, qwen3_5.assemble),
     "qwen3_next": Family(qwen3_next.read, qwen3_next.assemble),
     "kimi_linear": Family(kimi_linear.read, kimi_linear.assemble),
@@ -66,4 +66,4 @@ def find(
 def named(data: dict[str, Any]) -> str | None:
     """The family of a config without model_type, which mamba-ssm writes: its recurrence is named in `ssm_cfg`."""
     ssm = data.get("ssm_cfg")
-    return "mamba3" if isinstance(ssm, dict) and ssm.get("layer") == "Mamba3" else None
+    return "mamba3_lm" if isinstance(ssm, dict) and ssm.get("layer") == "Mamba3" else None

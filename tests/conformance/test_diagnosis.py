@@ -188,3 +188,16 @@ def test_what_no_bound_decided_is_not_placed() -> None:
     assert diverges("ssd.scan", Judgement(Verdict.FAIL, "error", "no kernel")) == ""
     wide = Measured("y", False, 0.5, 1.0, 2.0, {"t": 0})
     assert diverges("ssd.scan", Judgement(Verdict.PASS, outputs=(wide,))) == ""
+
+
+def test_a_search_that_breaks_leaves_the_verdict_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any) -> None:
+        raise AssertionError("no such cause")
+
+    monkeypatch.setattr("conformance.run.runner.facts", broken)
+    found = diagnosed(arithmetic.subject(arithmetic.group_map), "ssd.scan")
+    assert found.verdict == "fail"
+    assert found.message.startswith("y")
+    assert found.rerun
+    assert "broke while it searched for the cause" in found.facts["search"]
+    assert "no such cause" in found.facts["search"]

@@ -136,8 +136,8 @@ def right() -> Iterator[tuple[str, str, Run]]:
 RIGHT = [pytest.param(operation, run, id=name) for name, operation, run in right()]
 
 
-def test_there_are_thirty_right_rewritings() -> None:
-    assert len(RIGHT) == 30
+def test_there_are_thirty_right_rewritings_and_more() -> None:
+    assert len(RIGHT) >= 30
 
 
 @pytest.mark.parametrize(("operation", "run"), RIGHT)

@@ -249,3 +249,14 @@ def test_a_scan_over_inputs_far_apart_passes_and_one_that_returns_a_compact_y_is
         found = [judge(job.specification, judged, job.case) for job in jobs]
         assert [one.verdict for one in found] == [verdict] * 2
         assert verdict is Verdict.PASS or all("y is not 2^31 elements apart" in one.message for one in found)
+
+
+@pytest.mark.parametrize("way", ["shuffled", "padded", "apart"])
+@pytest.mark.parametrize("dead", ["nan", "inf"])
+@pytest.mark.parametrize(("operation", "run"), [("conv.scan", conv.scan), ("conv.step", conv.step)])
+def test_a_right_convolution_over_a_pool_passes_whatever_is_never_read(operation: str, run: Any, way: str, dead: str) -> None:
+    """Slots that nobody writes are compared, so that they hold numbers."""
+    (specification,) = (found for found in SPECIFICATIONS if found.operation == operation)
+    case = specification.case({}, {"slots": way, "dead": dead}, "normal", 0)
+    found = judge(specification, Capability(pooled(run), FLOAT64, Limits({**WAYS.options, "dead": ("nan", "inf")})), case)
+    assert found.verdict is Verdict.PASS, found.message

@@ -115,7 +115,7 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
         (
             "mamba3",
             {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "use_rope": True}},
-            "mamba3: ssm_cfg.*unknown field use_rope",
+            "mamba3_lm: ssm_cfg.*unknown field use_rope",
         ),
         ("mamba3", {"ssm_cfg": {"layer": "Mamba3"}}, "headdim 64 do not divide expand d_model 48"),
         (
@@ -243,4 +243,4 @@ def test_memory_is_counted_before_a_tensor_is_read(tmp_path: Path) -> None:
 
 
 def test_every_family_is_drawn_here() -> None:
-    assert {data(name)[0].get("model_type", "mamba3") for name in NAMES} == set(FAMILIES)
+    assert {data(name)[0].get("model_type", "mamba3_lm") for name in NAMES} == set(FAMILIES)

@@ -27,7 +27,7 @@ from ..launch import AS_WRITTEN, FLOATS, INDICES
 from ..shared.cursors import check_window as check_ring
 from ..shared.cursors import flushes, is_due
 from ..shared.flush_order import row_at
-from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_state, window_strides
+from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_pieces, window_strides
 from .mamba3_ring import Ring, appended, replayed
 from .mamba3_scan import traffic_bytes as scan_bytes
 from .mamba3_scan import warps
@@ -97,7 +97,7 @@ def mamba3_buffered(
     y = torch.empty_like(x) if out is None else out
     _mamba3_buffered_kernel[(h, axes["b"])](
         S, ring.tensors, x, dt, A, trap, angle, B, C, z, *given.values(), slots, lengths, y,
-        window_strides(S, x, dt, A, trap, angle, B, C, z, y), ring.strides, A_floor, eps,
+        *window_strides(S, x, dt, A, trap, angle, B, C, z, y), ring.strides, A_floor, eps,
         T=axes["t"], P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, WINDOW=window,
         CAPACITY=ring.capacity, BLOCK_P=triton.next_power_of_2(p), BLOCK_J=triton.next_power_of_2(n // 2),
         num_warps=num_warps or warps(p, n), **AS_WRITTEN,
@@ -108,7 +108,7 @@ def mamba3_buffered(
 @triton.jit
 def _mamba3_buffered_kernel(
     S, ring, x, dt, A, trap, angle, B, C, z, B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down, slots, lengths, y,
-    stride, stride_ring, floor, eps,
+    stride, stride_out, stride_ring, floor, eps,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, F: tl.constexpr, R: tl.constexpr, HEADS: tl.constexpr,
     HALVES: tl.constexpr, WINDOW: tl.constexpr, CAPACITY: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
@@ -128,10 +128,10 @@ def _mamba3_buffered_kernel(
             P, N, F, R, HEADS, HALVES, CAPACITY,
         )  # (1)  # fmt: skip
         if (length > 0) & is_due(count, WINDOW, CAPACITY):
-            store_state(at_S, held, i, j, P, N, F, R, HALVES)  # (4)
+            store_pieces(at_S, held, i, j, P, N, F, R, HALVES)  # (4)
         for m in tl.range(T, disable_licm=R > 1):
             t, real = tl.cast(m, tl.int64), m < length
-            at_z = None if z is None else z + b * stride.z.b + t * stride.z.t + h * stride.z.h
+            at_z = None if z is None else z + b * stride_out.z.b + t * stride_out.z.t + h * stride_out.z.h
             at_x, at_dt = x + b * stride.x.b + t * stride.x.t + h * stride.x.h, dt + b * stride.dt.b + t * stride.dt.t
             at_A, at_trap = A + b * stride.A.b + t * stride.A.t, trap + b * stride.trap.b + t * stride.trap.t
             at_dt, at_A, at_trap = at_dt + h * stride.dt.h, at_A + h * stride.A.h, at_trap + h * stride.trap.h
@@ -145,7 +145,7 @@ def _mamba3_buffered_kernel(
                 held, cos, sin, C + b * stride.C.b + t * stride.C.t + h // HEADS * stride.C.g, at_z, C_norm, at_query, at_D,
                 at_up, at_gate, at_down, i, j, real, stride.C.r, eps, P, N, R, HALVES,
             )  # (2)  # fmt: skip
-            at_y = y + b * stride.y.b + t * stride.y.t + h * stride.y.h + i
+            at_y = y + b * stride_out.y.b + t * stride_out.y.t + h * stride_out.y.h + i
             tl.store(at_y, y_t.to(y.dtype.element_ty), mask=i < P)
             appended(
                 ring, stride_ring, slot, h, place(first + count + m, CAPACITY), at_x, at_dt, at_A, at_trap, at_angle, at_B,

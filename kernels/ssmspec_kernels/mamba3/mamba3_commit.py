@@ -1,6 +1,6 @@
 """Commit by replay for Mamba-3: the accepted tokens of a window enter the four pieces of the states of all layers.
 
-    S', th', k', x' after the accepted tokens, in their order         (1) to (4) of `mamba3_inputs`
+    (S', th', k', x') = the token's update, once for each accepted token in their order     (1) to (4) of `mamba3_inputs`
 
 The window was verified from S, which was only read (`mamba3_scan`, `mamba3_tree`); nothing of it is kept but its inputs.
 Accepted are the first `advanced` tokens, or the nodes of a path. Of several drafts of a sequence, `rows` selects the accepted
@@ -23,7 +23,7 @@ from ..conv.conv_taps import accepted_count, check_replay
 from ..delta.delta_inputs import slot_of
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 from ..shared.strides import LayerHeadStrides, LayerStepStrides, PathStrides
-from .mamba3_inputs import advance, check_sizes, check_whole, inputs_of, load_state, store_state, weighted
+from .mamba3_inputs import advance, check_sizes, check_whole, inputs_of, load_state, store_pieces, weighted
 from .mamba3_scan import warps
 
 
@@ -163,4 +163,4 @@ def _mamba3_commit_kernel(
                 at_angle + t * stride.angle.t, at_B + t * stride.B.t, B_norm + layer * N, B_bias + own * R * N, dt_bias + own,
                 at_up, i, j, real, stride.B.r, floor, eps, P, N, F, R, HALVES, path is not None,
             )  # fmt: skip
-        store_state(at_S, held, i, j, P, N, F, R, HALVES)
+        store_pieces(at_S, held, i, j, P, N, F, R, HALVES)

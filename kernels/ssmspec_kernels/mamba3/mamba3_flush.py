@@ -17,7 +17,7 @@ from ssmspec_ref.errors import ParameterError
 
 from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
 from ..shared.flush_order import row_at
-from .mamba3_inputs import PoolStrides, check_sizes, check_whole, load_state, store_state, weighted
+from .mamba3_inputs import PoolStrides, check_sizes, check_whole, load_state, store_pieces, weighted
 from .mamba3_ring import Ring, replayed
 from .mamba3_scan import warps
 
@@ -84,4 +84,4 @@ def _mamba3_flush_kernel(
             held, ring, stride_ring, slot, h, first, count, B_norm, B_bias + h * R * N, dt_bias + h, at_up, i, j, floor, eps,
             P, N, F, R, HEADS, HALVES, CAPACITY,
         )  # fmt: skip
-        store_state(at_S, held, i, j, P, N, F, R, HALVES)
+        store_pieces(at_S, held, i, j, P, N, F, R, HALVES)

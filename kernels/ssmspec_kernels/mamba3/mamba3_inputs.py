@@ -53,7 +53,7 @@ class RankStrides(NamedTuple):
 
 
 class Mamba3Strides(NamedTuple):
-    """Strides of the state, the inputs of a window and its outputs."""
+    """Strides of the state and the inputs of a window."""
 
     S: PoolStrides
     x: HeadStrides
@@ -63,6 +63,11 @@ class Mamba3Strides(NamedTuple):
     angle: TokenStrides
     B: RankStrides
     C: RankStrides
+
+
+class OutStrides(NamedTuple):
+    """Strides of the outputs, and of the gate they are multiplied by."""
+
     z: HeadStrides
     y: HeadStrides
 
@@ -139,18 +144,16 @@ def window_strides(
     C: Tensor,
     z: Tensor | None,
     y: Tensor,
-) -> Mamba3Strides:
-    """The strides of a window; of a packed run (t ..) with 0 between rows."""
+) -> tuple[Mamba3Strides, OutStrides]:
+    """The strides of a window and of its outputs; of a packed run (t ..) with 0 between rows."""
 
     def of(tensor: Tensor | None, count: int) -> tuple[int, ...]:
         return strides(tensor, count) if x.dim() == 4 else (0, *strides(tensor, count - 1))
 
     per_head = (HeadStrides(*of(a, 3)) for a in (x, dt, A, trap))
     of_B, of_C = (RankStrides(*of(a, 4)) for a in (B, C))
-    return Mamba3Strides(  # type: ignore[call-arg]
-        PoolStrides(*strides(S, 2)), *per_head, TokenStrides(*of(angle, 2)), of_B, of_C, HeadStrides(*of(z, 3)),  # type: ignore[arg-type]
-        HeadStrides(*of(y, 3)),
-    )  # fmt: skip
+    given = Mamba3Strides(PoolStrides(*strides(S, 2)), *per_head, TokenStrides(*of(angle, 2)), of_B, of_C)  # type: ignore[call-arg, arg-type]
+    return given, OutStrides(HeadStrides(*of(z, 3)), HeadStrides(*of(y, 3)))
 
 
 @triton.jit
@@ -234,7 +237,7 @@ def load_state(
 
 
 @triton.jit
-def store_state(
+def store_pieces(
     at, held, i, j, P: tl.constexpr, N: tl.constexpr, F: tl.constexpr, R: tl.constexpr, HALVES: tl.constexpr,
 ):  # fmt: skip
     one, two, angle, keys, value = held

@@ -19,7 +19,7 @@ from ..delta.delta_inputs import slot_of
 from ..launch import AS_WRITTEN, FLOATS, strides
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
-from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_state, window_strides
+from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_pieces, window_strides
 
 
 def traffic_bytes(
@@ -104,7 +104,8 @@ def launch(
     rows = axes["b"] if bounds is None else bounds.shape[0] - 1
     mamba3_scan_kernel[(h, rows)](
         S, *inputs, *weights.values(), *rest,
-        window_strides(S, *inputs, y), TokenStrides(*strides(live, 2)), TokenStrides(*strides(places, 2)), tokens, floor, eps,  # type: ignore[arg-type, call-arg]
+        *window_strides(S, *inputs, y), TokenStrides(*strides(live, 2)), TokenStrides(*strides(places, 2)), tokens,  # type: ignore[arg-type, call-arg]
+        floor, eps,
         P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, WRITE_STATE=write_state,
         BLOCK_P=triton.next_power_of_2(p), BLOCK_J=triton.next_power_of_2(n // 2),
         num_warps=num_warps or warps(p, n), **AS_WRITTEN,
@@ -120,7 +121,7 @@ def warps(p: int, n: int) -> int:
 @triton.jit
 def mamba3_scan_kernel(
     S, x, dt, A, trap, angle, B, C, z, B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down, slots, live, places,
-    bounds, fresh, y, stride, stride_live, stride_places, tokens, floor, eps,
+    bounds, fresh, y, stride, stride_out, stride_live, stride_places, tokens, floor, eps,
     P: tl.constexpr, N: tl.constexpr, F: tl.constexpr, R: tl.constexpr, HEADS: tl.constexpr, HALVES: tl.constexpr,
     WRITE_STATE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
@@ -147,7 +148,7 @@ def mamba3_scan_kernel(
             real = True
             if live is not None:
                 real = tl.load(live + b * stride_live.b + t * stride_live.t) != 0
-            at_z = None if z is None else z + b * stride.z.b + t * stride.z.t + h * stride.z.h
+            at_z = None if z is None else z + b * stride_out.z.b + t * stride_out.z.t + h * stride_out.z.h
             held, cos, sin = advance(
                 held, x + b * stride.x.b + t * stride.x.t + h * stride.x.h,
                 dt + b * stride.dt.b + t * stride.dt.t + h * stride.dt.h,
@@ -161,11 +162,11 @@ def mamba3_scan_kernel(
                 held, cos, sin, C + b * stride.C.b + t * stride.C.t + h // HEADS * stride.C.g, at_z, C_norm, at_query, at_D,
                 at_up, at_gate, at_down, i, j, real, stride.C.r, eps, P, N, R, HALVES,
             )  # fmt: skip
-            at_y = y + b * stride.y.b + t * stride.y.t + h * stride.y.h + i
+            at_y = y + b * stride_out.y.b + t * stride_out.y.t + h * stride_out.y.h + i
             tl.store(at_y, y_t.to(y.dtype.element_ty), mask=i < P)
             if places is not None:
                 place = tl.load(places + b * stride_places.b + t * stride_places.t).to(tl.int64)
                 if place >= 0:
-                    store_state(S + place * stride.S.s + h * stride.S.h, held, i, j, P, N, F, R, HALVES)
+                    store_pieces(S + place * stride.S.s + h * stride.S.h, held, i, j, P, N, F, R, HALVES)
         if WRITE_STATE:
-            store_state(at_S, held, i, j, P, N, F, R, HALVES)
+            store_pieces(at_S, held, i, j, P, N, F, R, HALVES)

@@ -109,7 +109,7 @@ def mamba3_tree(
     nodes = max(16, triton.next_power_of_2(t))
     mamba3_tree_kernel[(h, axes["b"])](
         S, x, dt, A, trap, angle, B, C, z, *given.values(), slots, ancestors, y,
-        window_strides(S, x, dt, A, trap, angle, B, C, z, y), MaskStrides(*strides(ancestors, 3)), A_floor, eps,
+        *window_strides(S, x, dt, A, trap, angle, B, C, z, y), MaskStrides(*strides(ancestors, 3)), A_floor, eps,
         T=t, P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, BLOCK_T=nodes,
         BLOCK_P=max(16, triton.next_power_of_2(p)), BLOCK_J=max(16, triton.next_power_of_2(n // 2)),
         num_warps=num_warps or H200["mamba3_tree"]["warps"], **AS_WRITTEN,
@@ -156,7 +156,7 @@ def angles_of(angle, th, dt_t, sees, there):
 @triton.jit
 def mamba3_tree_kernel(
     S, x, dt, A, trap, angle, B, C, z, B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down, slots, ancestors, y,
-    stride, stride_anc, floor, eps,
+    stride, stride_out, stride_anc, floor, eps,
     T: tl.constexpr, P: tl.constexpr, N: tl.constexpr, F: tl.constexpr, R: tl.constexpr, HEADS: tl.constexpr,
     HALVES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
@@ -185,7 +185,7 @@ def mamba3_tree_kernel(
         there = real[:, None] & (i < P)[None, :]
         at_x = x + b * stride.x.b + t[:, None] * stride.x.t + h * stride.x.h + i[None, :]
         x_t = tl.load(at_x, mask=there, other=0.0).to(tl.float32)
-        at_z = None if z is None else z + b * stride.z.b + t[:, None] * stride.z.t + h * stride.z.h + i[None, :]
+        at_z = None if z is None else z + b * stride_out.z.b + t[:, None] * stride_out.z.t + h * stride_out.z.h + i[None, :]
         at_up = None if up is None else up + h * R * P
         y_t = tl.zeros([BLOCK_T, BLOCK_P], tl.float32)
         for r in range(R):
@@ -206,5 +206,5 @@ def mamba3_tree_kernel(
                 z_t = tl.load(at_z, mask=there, other=0.0).to(tl.float32)
                 o *= silu(mapped(z_t, None if gate is None else gate + h * R * P, i[None, :], r, P))
             y_t += mapped(o, None if down is None else down + h * R * P, i[None, :], r, P)  # (6)
-        at_y = y + b * stride.y.b + t[:, None] * stride.y.t + h * stride.y.h + i[None, :]
+        at_y = y + b * stride_out.y.b + t[:, None] * stride_out.y.t + h * stride_out.y.h + i[None, :]
         tl.store(at_y, tl.where(real[:, None], y_t, 0.0).to(y.dtype.element_ty), mask=(n < T)[:, None] & (i < P)[None, :])
