@@ -74,7 +74,7 @@ def test_a_reader_with_another_convention_is_caught(home: Path, name: str, plant
 @pytest.mark.parametrize("name", ["mamba3"])
 def test_a_config_with_a_model_type_is_the_same(home: Path, name: str) -> None:
     without = open_checkpoint(home).config
-    assert open_checkpoint(changed(home, model_type="mamba3")).config == without
+    assert open_checkpoint(changed(home, model_type="mamba3_lm")).config == without
 
 
 @pytest.mark.parametrize("name", ["mamba3-mimo"])

@@ -18,6 +18,7 @@ from perf_gates.static.on_device import on_device
 from perf_gates.verdicts import gates
 from ssmspec_kernels import launch
 
+pytestmark = pytest.mark.xdist_group("variants")  # what every check launches is recorded once
 PLANTED = Variant("planted_kernel", (("T", 5),), ())
 
 

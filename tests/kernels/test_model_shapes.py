@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +24,21 @@ PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True, 
 CHECKS = {check.name: check for check in model_shapes.checks(PLAN)}
 
 
+NEVER_RUN = {f"mamba3_{name}" for name in ("scan", "snapshots", "packed", "tree", "commit", "buffered", "flush")} | {
+    "ssd_coded_step"
+}
+"""Kernels without a check at the shapes of models: they were not run on a GPU yet, as `docs/evidence/not-tested.md` says."""
+
+
 def test_every_kernel_has_a_check_and_every_check_a_name() -> None:
 
     from perf_gates.static import catalogue
 
-    kernels = {entry.kernel for entry in catalogue.entries()}
+    kernels = {entry.kernel for entry in catalogue.entries()} - NEVER_RUN
     inside = {"ssd_flush", "delta_flush", "shortconv_flush", "commit_halves", "commit_window"}  # judged with what they serve
     assert kernels - inside == {check.kernel for check in CHECKS.values()} - inside
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "not-tested.md").read_text(encoding="utf-8")
+    assert {name for name in NEVER_RUN if f"`{name}`" not in page} == set()
     assert homes().keys() > {check.kernel for check in CHECKS.values()}
     assert len(CHECKS) == len(model_shapes.checks(PLAN))
 

@@ -84,7 +84,8 @@ def redraw(
 def found(places: Sequence[Place], wanted: Collection[str]) -> dict[str, Break]:
     """The breaks of these names that the places have."""
     heads = {(name.partition("#")[0], name.split(":")[1]) for name in wanted}
-    near = [p for p in places if (names_of(PACKAGE).owner(located(PACKAGE, p.file), (p.start, p.end)), p.kind) in heads]
+    files = {file: located(PACKAGE, file) for file in {p.file for p in places}}
+    near = [p for p in places if (names_of(PACKAGE).owner(files[p.file], (p.start, p.end)), p.kind) in heads]
     made = (Break(place, text) for place in near for text in place.breaks)
     return {name: one for one in made if (name := one.name) in wanted}
 
