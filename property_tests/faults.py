@@ -10,7 +10,7 @@ from .drawing.profiles import PROFILES
 from .sessions.hunt import Failure, hunt
 from .sessions.machine import machine
 
-MOST_EXAMPLES, MOST_STEPS = 200, 6
+MOST_EXAMPLES, MOST_STEPS = 600, 6
 NAMED = "conformance.faults.decoding.sequences:adapter"
 
 

@@ -13,9 +13,7 @@ from ssmspec_fast.adapters import kernels as kernel_adapter
 from ssmspec_ref.contract import Subject
 
 ALL = ("ssd", "delta", "selective", "shortconv", "mamba3")
-NO_KERNELS = {"mamba3"}
-"""Kinds that the engine computes in PyTorch next to its kernels."""
-TREES_APART = {"shortconv"}
+TREES_APART = {"shortconv", "mamba3"}
 """Kinds of which no subject of the kernels' adapter has both a scan and a tree."""
 FAMILIES = st.sampled_from(["gentle", "normal", "strong"])
 BY_NAME = {law.name: law for law in LAWS}
@@ -50,7 +48,7 @@ def test_a_law_holds_for_the_engine_and_its_kernels(law: Law, name: str, monkeyp
         if law.takes(kind, s) and s.capabilities[f"{kind}.scan"].contract.io == "fp32"
         if name != "ssmspec_fast" or law.name != "batch_permutation" or "rows" in s.capabilities[f"{kind}.scan"].bitwise
     ]
-    lacking = NO_KERNELS | (TREES_APART if "verify_tree" in law.needs else set())
+    lacking = TREES_APART if "verify_tree" in law.needs else set()
     assert {kind for kind, _ in subjects} == set(law.kinds) - (lacking if name.endswith("kernels:adapter") else set())
     for number, (kind, subject) in enumerate(subjects):
         law.holds(given_of(kind, subject, ("gentle", "normal")[number % 2], number))
