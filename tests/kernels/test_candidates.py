@@ -94,8 +94,8 @@ def plain_step(fused: bool) -> dict[str, Tensor]:
     c, slots, turn = h * p + 2 * g * n, ints(3, -1, 1), ints(0, 2, 1, 3, 0)
     S, M, u, filters, bias = torch.randn(5, h, p, n), bf16(5, c, w), bf16(b, c), bf16(c, w), bf16(c)
     dt, A, v = bf16(b, 1, h), -torch.rand(h), torch.zeros(b, 1, h, p).bfloat16()
-    given: dict[str, Any] = {"z": bf16(b, 1, h, p), "weight": torch.randn(h, p), "D": torch.randn(h), "dt_bias": torch.randn(h)}
-    given |= {"slots": slots, "out": v, "squares": torch.zeros(b, 1, 2 * h)}
+    given: dict[str, Any] = {"z": bf16(b, 1, h, p), "weight": torch.randn(h, p), "D": torch.randn(h)}
+    given |= {"dt_bias": torch.randn(h), "slots": slots, "out": v, "squares": torch.zeros(b, 1, 2 * h)}
     if fused:
         M = torch.stack([row.roll(int(at), 1) for row, at in zip(M, turn, strict=True)])
         conv.ssd_conv_gated(S, M, turn, u, filters, dt, A, groups=g, bias=bias, **given)

@@ -6,7 +6,8 @@ ratio is known to 1 % (`paired_timing`). After the last timing each graph must s
 
     ratio    the candidate's time over that of the current kernel: below 1 it is faster
 
-Exits with 1 if a pair differs or fails. FILE is written after each pair, and a run that is started again continues after them.
+Exits with 1 if a pair differs or fails. FILE is written after each pair, and a run that is started
+again continues after them.
 What they cost in registers and instructions is in `costs`, which needs no GPU.
 """
 
@@ -54,7 +55,7 @@ def first_launches(sides: tuple[Side, Side], batch: int) -> dict[str, float]:
         wrote.append({"outputs": y, **side.written})
     apart = compared(*wrote)
     if wrong := {name: far for name, far in apart.items() if not far <= ROUNDING}:
-        raise WrongOutputError(f"differs from the current kernel by {wrong} of the largest; at most {ROUNDING:.2g} is rounding")
+        raise WrongOutputError(f"differs from the current kernel by {wrong} of the largest; {ROUNDING:.2g} is rounding")
     return apart
 
 
