@@ -13,7 +13,7 @@ from ssmspec_ref.options.words import nearest
 from ..cases import Case
 from ..errors import MalformedAdapter, UnknownCase, UnknownLimit, UnknownOperation
 from ..judge.shrink import within
-from ..judge.verdict import OTHER, tells_nothing
+from ..judge.verdict import OTHER, expectation, tells_nothing
 from ..report.stream import Result
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification
@@ -179,7 +179,7 @@ def _tells(specification: Specification, contract: NumericContract, case: Case) 
     if case.operation.startswith("layer."):  # their bounds depend on what the layer says that it used
         return True
     try:
-        return not tells_nothing(specification.expected(specification.draw(case, contract), contract, None))
+        return not tells_nothing(expectation(specification, case, contract, specification.draw(case, contract), None))
     except SpecError:  # no bound: the judge says so
         return True
 

@@ -58,6 +58,10 @@ class FailedCases:
         job, _, result = self.found[0]
         return job.case.operation, result.failing
 
+    @property
+    def smallest(self) -> tuple[Job, Judgement, Result]:
+        return min(self.found, key=lambda found: found[0].case.size())
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -243,7 +247,7 @@ def diagnose(
     """The smallest case of one kind of failure in a cell of the matrix. `search` enables the search for its cause, `again`
     running it again in a new process.
     """
-    job, judgement, result = min(one.found, key=lambda f: f[0].case.size())
+    job, judgement, result = one.smallest
     case, like, told = job.case, Likeness(), dict[str, str]()
     before: list[str] = []
     if judgement.verdict is Verdict.FAIL:
@@ -283,7 +287,7 @@ def _searched(
     one: FailedCases, hints: list[Case], setting: Setting, search: bool, again: bool
 ) -> tuple[Case, Judgement, Likeness, dict[str, str], list[str]]:
     """The smallest case and its judgement, the planted faults it equals or is near, the facts, and the cases before it."""
-    job, judgement, result = min(one.found, key=lambda f: f[0].case.size())
+    job, judgement, result = one.smallest
     _, subject, contract, _ = job.group
 
     def alike(case: Case) -> bool:
@@ -311,17 +315,17 @@ def _searched(
 
 def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
     """A diagnosis for each of several bugs; empty if there is one, or if they cannot be told apart."""
-    job = min(one.found, key=lambda f: f[0].case.size())[0]
+    job, *_ = one.smallest
     if whole.verdict != "fail" or whole.failing != "bound" or whole.looks_like or not setting.shrinks:
         return []
     if smallest.operation != job.case.operation or {"replay", "search"} & whole.facts.keys():
         return []
     failing = [found.case for found, *_ in one.found if found.specification is job.specification]
     causes = causes_apart(job.specification, job.capability, smallest, failing)
-    return [_bug(one, job, whole, cause, f"{n} of {len(causes)}", setting) for n, cause in enumerate(causes, 1)]
+    return [_bug(job, whole, cause, f"{n} of {len(causes)}", setting) for n, cause in enumerate(causes, 1)]
 
 
-def _bug(one: FailedCases, job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting) -> Diagnosis:
+def _bug(job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting) -> Diagnosis:
     """The diagnosis of one of several bugs, on the cases that show it."""
     case = cause.cases[0]
     judgement = judge(job.specification, job.capability, case, setting.seed)

@@ -147,8 +147,7 @@ class Specification:
 
         Sizes are log-uniform up to the largest of the tables, preferably such as these do not have, one axis after the other,
         together at most `LARGEST_DRAWN` elements. The oracle of windows and trees walks every path: there tokens and windows
-        count by their squares, fourfold. A case for which `fits` is false is drawn
-        again.
+        count by their squares, fourfold. A case for which `fits` is false is drawn again.
         """
         rng = np.random.default_rng([seed, crc32(f"{self.operation} {self.fixed}".encode())])
         offered, more = self._offered(limits), (*self.further, *self.production)
