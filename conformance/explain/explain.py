@@ -7,7 +7,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
 
 from ..cases import Case
-from ..run.program import arguments_of, opened
+from ..run.program import arguments_of
+from ..run.sessions import opened
 from ..smoke import METHODS
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification
