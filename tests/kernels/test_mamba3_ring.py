@@ -85,9 +85,8 @@ def made_part(made: Case, begin: int, count: int, row: int | None = None) -> Any
 def flushed(made: Case, ring: Ring, wanted: Any, fixed: dict[str, Any]) -> None:
     """Flushes a copy by hand: the state of the oracle, within what fp32 loses in a dozen tokens."""
     copy, bystander = made.tensors["S"].clone(), made.tensors["S"].clone()
-    given: dict[str, Any] = {
-        n: fixed[n] for n in ("B_norm", "B_bias", "dt_bias", "up", "A_floor", "eps", "halves", "slots") if n in fixed
-    }
+    names = ("B_norm", "B_bias", "dt_bias", "up", "A_floor", "eps", "halves", "slots")
+    given: dict[str, Any] = {n: fixed[n] for n in names if n in fixed}
     with watch(S=copy, **tensors(given), **named(ring)) as seen:
         mamba3_flush.mamba3_flush(copy, ring, rows=made.options.b, **given)
     held, o = [int(ring.held[slot]) for slot in made.named], made.options

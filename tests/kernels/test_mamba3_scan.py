@@ -213,8 +213,8 @@ def check_commit(module: ModuleType, o: Options) -> None:
         start = given["S"].clone()
         with watch(**tensors(given)) as seen:
             module.mamba3_commit(**given)
-        taken = [int(count[row]) for row in layers[0].rows]
-        expected = module.traffic_bytes(taken, len(layers), *sizes(o), state=BYTES[o.state], io=BYTES[o.io])
+        counts = [int(count[row]) for row in layers[0].rows]
+        expected = module.traffic_bytes(counts, len(layers), *sizes(o), state=BYTES[o.state], io=BYTES[o.io])
         check_moved(seen, expected)
         for number, layer in enumerate(layers):
             left = torch.ones(len(start[0]), dtype=torch.bool)
