@@ -105,6 +105,7 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
     if fault == "long":
         assert failure.schedule[0].startswith("round 0, request 0: prompt [")
         assert failure.schedule[0].count(",") == 4  # three tokens
+        assert failure.schedule[0].endswith("most 2")  # the second token of the answer is wrong
 
 
 def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
@@ -271,6 +272,7 @@ def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_other
     (line,) = failure.schedule
     ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
     assert ids == ids[:1] * 3
+    assert line.endswith("most 1")
     assert "schedules before it" not in failure.explained
 
 
