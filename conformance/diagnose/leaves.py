@@ -6,7 +6,8 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from ..run.program import arguments_of, opened
+from ..run.program import arguments_of
+from ..run.sessions import opened
 from ..suite.specification import Arguments
 
 AXES = {

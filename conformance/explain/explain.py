@@ -9,7 +9,8 @@ import numpy as np
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
 
 from ..cases import Case
-from ..run.program import arguments_of, opened
+from ..run.program import arguments_of
+from ..run.sessions import opened
 from ..smoke import METHODS
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification
