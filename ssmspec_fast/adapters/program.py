@@ -93,7 +93,7 @@ class Door:
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
         """Loads the engine. Raises: Unsupported for a prefix cache, and whatever loading raises."""
         if options.get("cache"):
-            raise Unsupported("no request reads what another has left; leave out the cache")
+            raise Unsupported("this engine has no prefix cache; omit the cache")
         torch.set_num_threads(1)
         speculation = options.get("speculation")
         drafter = options.get("drafter") if speculation == "model" else speculation
