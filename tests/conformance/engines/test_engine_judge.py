@@ -14,11 +14,13 @@ from conformance.engines import cli, sampled
 from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
 from conformance.engines.judge import Found, Judge, purpose
 from conformance.engines.judge.run import Run
+from conformance.engines.judge.smallest import Smallest
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.schedules import LENGTHS, lengths
 from conformance.engines.table import show
 from conformance.main import main
+from ssmspec_ref.errors import SpecError
 
 SPECULATING = {"ngram-4": Options(speculation="ngram")}
 
@@ -105,6 +107,7 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
     if fault == "long":
         assert failure.schedule[0].startswith("round 0, request 0: prompt [")
         assert failure.schedule[0].count(",") == 4  # three tokens
+        assert failure.schedule[0].endswith("most 2")  # the second token of the answer is wrong
 
 
 def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
@@ -119,6 +122,18 @@ def test_an_engine_that_starts_once_is_told_what_came_before(monkeypatch: pytest
     monkeypatch.setattr(Few, "once", True, raising=False)
     (failure,) = judged("later").failures
     assert "schedules before it" in failure.explained
+
+
+def test_an_error_of_the_oracle_while_a_cause_is_sought_leaves_the_failure_and_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def repeat(self: Smallest) -> None:
+        raise SpecError("the window holds 0 tokens")
+
+    monkeypatch.setattr(Smallest, "repeat", repeat)
+    found = judged("long")
+    assert found.outcome("ngram-4", "speculation") == "differs"
+    assert found.notes == ["ngram-4: the failure was not made smaller: SpecError: the window holds 0 tokens"]
 
 
 @pytest.mark.parametrize("fault", ["dies", "fails"])
@@ -230,6 +245,40 @@ def test_an_engine_that_cannot_be_made_to_preempt_is_not_asked_to() -> None:
 
 
 @dataclass
+class Recording(Few):
+    """Records its steps where it is asked to. With the fault `stale` a step that is replayed gives its first token again."""
+
+    recorded: list[int] | None = None
+
+    def start(self, model: str, options: Options) -> Started:
+        self.recorded = [] if options.graphs else None
+        said = super().start(model, options)
+        return said.model_copy(update={"can": (*said.can, "graphs")})
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        answers = super().generate(requests)
+        if self.fault != "stale" or self.recorded is None:
+            return answers
+        self.recorded.append(answers[0].ids[0])
+        return (answers[0].model_copy(update={"ids": (self.recorded[0], *answers[0].ids[1:])}), *answers[1:])
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("", "passed"), ("stale", "differs")])
+def test_steps_that_are_recorded_are_judged_as_those_that_are_not(fault: str, outcome: str) -> None:
+    found = Judge(lambda: Recording(fault), "model", None, 20).run({"plain": Options(), "graphs": Options(graphs=True)})
+    assert found.outcome("graphs", "graphs") == outcome
+    assert found.green == (outcome == "passed")
+    assert found.outcome("plain", "repeated") == "passed"
+
+
+def test_an_engine_that_records_no_steps_is_not_asked_to() -> None:
+    found = Judge(Few, "model", None, 5).run({"plain": Options(), "graphs": Options(graphs=True)})
+    assert '"graphs" in `can`' in found.refusals["graphs"]
+    assert found.green
+    assert "graphs" not in Options().model_dump(exclude_none=True)
+
+
+@dataclass
 class Single(Few):
     """Whatever it has run, it cannot start again."""
 
@@ -271,6 +320,7 @@ def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_other
     (line,) = failure.schedule
     ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
     assert ids == ids[:1] * 3
+    assert line.endswith("most 1")
     assert "schedules before it" not in failure.explained
 
 
