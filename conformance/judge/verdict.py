@@ -372,7 +372,7 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
             scale = f"of {contract.state_scale} (the largest of it / {LARGEST_CODE[storage]:g})"
             return Judgement(Verdict.FAIL, "dtype", f"{told} {scale}")
         return None
-    if not np.array_equal(stored(came[judged], storage), came[judged].astype(np.float64)):
+    if not want.whole and not np.array_equal(stored(came[judged], storage), came[judged].astype(np.float64)):
         return Judgement(
             Verdict.FAIL, "dtype", f"{want.name} is declared as {storage}, but its values do not fit that format"
         )

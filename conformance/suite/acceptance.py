@@ -179,7 +179,7 @@ def emitted(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...]
         values[2][b], values[3][b] = len(run.tokens), finish is not None
     masks = [clear[:, None], clear[:, None], clear, clear]
     return [
-        Expected(name, axes, value, np.zeros_like(value), judged=np.broadcast_to(mask, value.shape))
+        Expected(name, axes, value, np.zeros_like(value), judged=np.broadcast_to(mask, value.shape), whole=True)
         for (name, axes), value, mask in zip(OUTPUTS, values, masks, strict=True)
     ]
 

@@ -5,6 +5,7 @@ element by element, the output that is farthest from that of the first call, so 
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,7 @@ class Often:
     S: Any
 
 
-def with_repeats(of: Specification, tiny: dict[str, int]) -> Specification:
+def with_repeats(of: Specification, tiny: Mapping[str, int]) -> Specification:
     """The specification of a pure operation with one small case whose call is repeated."""
 
     def draw(case: Case, contract: NumericContract) -> Arguments:

@@ -33,7 +33,7 @@ class Expected:
     """One expected output: the oracle's value, the error bound of the declared contract, and the mask of compared elements.
 
     `axes` names the axes of the arrays; `state` marks states, `recurrent` those stored in the contract's state format;
-    `judged` is False at padding and no-ops.
+    `judged` is False at padding and no-ops. `whole` marks integers of any size, which no format of numbers holds.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Expected:
     state: bool = False
     recurrent: bool = False
     judged: Array | None = None
+    whole: bool = False
 
 
 def unseen(name: str, axes: str, shape: tuple[int, ...]) -> Expected:

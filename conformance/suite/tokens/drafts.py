@@ -73,7 +73,7 @@ def expect_png(arguments: Arguments, contract: NumericContract, used: Any) -> li
 
 
 def _exactly(value: Array, axes: str) -> Expected:
-    return Expected("drafts", axes, value.astype(np.float64), np.zeros(value.shape))
+    return Expected("drafts", axes, value.astype(np.float64), np.zeros(value.shape), whole=True)
 
 
 BASE = {"b": 5, "l": 24, "t": 3, "i": 4}
