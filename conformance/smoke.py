@@ -10,7 +10,7 @@ from ssmspec_ref.contract import OPERATIONS, Adapter, Capability
 
 from .judge.verdict import judge
 from .run.plan import Selection, plan
-from .run.program import opened
+from .run.sessions import opened
 from .suite.specification import Specification
 
 ADVICE = {

@@ -308,10 +308,21 @@ BITWISE: dict[str, str] = {
 
 
 @dataclass(frozen=True)
+class WithWeights:
+    """What a pure operation may return in place of its outputs: these, and the parameters that it computed with.
+
+    For weights that cannot be stored exactly (A from A_log). They may differ from those given by rounding only.
+    """
+
+    outputs: tuple[Any, ...]
+    params: Any
+
+
+@dataclass(frozen=True)
 class Capability:
     """One operation of a subject: the function that computes it, its numeric contract, and its limits.
 
-    A pure operation takes and returns what `OPERATIONS` says, in that order. A `layer.` operation is
+    A pure operation takes and returns what `OPERATIONS` says, in that order, or `WithWeights`. A `layer.` operation is
     `run(layer, rows) -> Layer`: it takes a record of `ssmspec_ref.layers.layer` and returns a layer with these weights and an
     empty state. A `speculate.` operation is `run(mixer, state) -> Speculation`, with records of `ssmspec_ref.layers.mixer`.
     `life.states` is `run(mixer, slots, block) -> States`, and with the option `ranks` `run(mixer, slots, block, ranks)`.

@@ -8,7 +8,6 @@ keeps w - 1 inputs. dt, A, D and the bias are expanded with strides of 0, as in 
 Trees have one root, and slots are always given: docs/found.md says why, and what the kernels do otherwise.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +18,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from .peer_kernels import sglang_rings, sglang_windows, stub_modules
-from .peer_kernels.formats import formats, named
+from .peer_kernels.formats import Capabilities, narrow
 from .peer_kernels.layers import Layers
 from .peer_kernels.pools import Pool, by_head, turned, with_oldest
 from .peer_kernels.sources import Tensors, importable, module, one, placed, version_of
@@ -156,12 +155,29 @@ class Kernels(Layers):
         return y.transpose(1, 2)
 
 
+def recurrent(kernels: Kernels, rule: NumericContract) -> Capabilities:
+    """The recurrent kernels. A node of a tree reads the state of its parent from the buffer, in the format of the slots."""
+    windows = partial(partial, sglang_windows.Snapshots, kernels)
+    nodes, state = replace(rule, stored_every_token=rule.state != "fp32"), replace(rule, softplus="log")
+    return {
+        "selective_state_update": {
+            "ssd.step": Capability(one(kernels.ssd_scan), state, STEP),
+            "ssd.verify_tree": Capability(kernels.ssd_tree, replace(nodes, softplus="log"), STEP),
+            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+        },
+        "fused_recurrent_gated_delta_rule_update": {
+            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
+            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
+            "delta.verify_tree": Capability(kernels.delta_tree, nodes, GATE),
+            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
+        },
+    }
+
+
 def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     rule = NumericContract(exp="ex2" if compiled else "libm")
     state = replace(rule, softplus="log")
     chunks = replace(state, order="chunked", chunk=CHUNK, dot="tf32", truncates=compiled)
-    windows = partial(partial, sglang_windows.Snapshots, kernels)
-
     at_once = replace(rule, order="output_only", dot="tf32", truncates=compiled)
 
     def ring(channels: bool, gate: str) -> Capability:
@@ -173,19 +189,9 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
         {"gate": ("head",), "beta": ("one",)}, sizes, "keys of 16 channels and more, beta a sigmoid, windows of 4"
     )
     layer = Capability(partial(sglang_windows.Layer, kernels), state, MIXED)
-    found = {
-        "selective_state_update": {
-            "ssd.step": Capability(one(kernels.ssd_scan), state, STEP),
-            "ssd.scan": Capability(kernels.ssd_scan, state, STEP),
-            "ssd.verify_tree": Capability(kernels.ssd_tree, state, STEP),
-            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
-        },
-        "fused_recurrent_gated_delta_rule_update": {
-            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
-            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
-            "delta.verify_tree": Capability(kernels.delta_tree, rule, GATE),
-            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
-        },
+    found = recurrent(kernels, rule)
+    found["selective_state_update"]["ssd.scan"] = Capability(kernels.ssd_scan, state, STEP)
+    found |= {
         "fused_recurrent_linear_replayssm_decode": {"delta.buffered_step": ring(False, "head")},
         "fused_recurrent_linear_replayssm_decode, KDA": {"delta.buffered_step": ring(True, "channel")},
         "gdn_replayssm_spec_decode": {
@@ -205,37 +211,6 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     return tuple(Subject(name, capabilities, ABSENT) for name, capabilities in found.items())
 
 
-def narrow(device: str, exp: Any) -> Iterator[Subject]:
-    """The recurrent kernels as an engine calls them: activations in bf16 or fp16, the log decay in fp32, the state in fp32 or
-    bf16. A node of a tree reads the state of its parent from the buffer, in the format of the slots."""
-    for contract in formats(NumericContract(exp=exp)):
-        if contract.io == "fp32":
-            continue
-        kernels = Kernels(device, contract.io, contract.state)
-        windows = partial(partial, sglang_windows.Snapshots, kernels)
-        state, every = replace(contract, softplus="log"), contract.state != "fp32"
-        tree = replace(contract, stored_every_token=every)
-        yield Subject(
-            named("selective_state_update", contract),
-            {
-                "ssd.step": Capability(one(kernels.ssd_scan), state, STEP),
-                "ssd.verify_tree": Capability(kernels.ssd_tree, replace(tree, softplus="log"), STEP),
-                "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
-            },
-            ABSENT,
-        )
-        yield Subject(
-            named("fused_recurrent_gated_delta_rule_update", contract),
-            {
-                "delta.step": Capability(one(kernels.delta_scan), contract, GATE),
-                "delta.scan": Capability(kernels.delta_scan, contract, GATE),
-                "delta.verify_tree": Capability(kernels.delta_tree, tree, GATE),
-                "delta.verify_snapshots": Capability(windows("delta"), contract, GATE),
-            },
-            ABSENT,
-        )
-
-
 def adapter(device: str = "cpu") -> Adapter:
     """The adapter of the SGLang sources on the path. Raises: ImportError, Unsupported."""
     placed(device)
@@ -244,7 +219,14 @@ def adapter(device: str = "cpu") -> Adapter:
     if device == "cpu":
         module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/sgl-project/sglang/issues"
-    found = *subjects(kernels, device != "cpu"), *narrow(device, "libm" if device == "cpu" else "ex2")
+    found = (
+        *subjects(kernels, device != "cpu"),
+        *narrow(
+            NumericContract(exp="libm" if device == "cpu" else "ex2"),
+            lambda contract: recurrent(Kernels(device, contract.io, contract.state), contract),
+            ABSENT,
+        ),
+    )
     return Adapter("sglang", version_of("sglang"), found, homepage)
 
 

@@ -6,7 +6,6 @@ followed by those of a window's drafts. dt, A, D and the bias are expanded with 
 bias are required arguments, and a step has no dt limits.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +17,7 @@ from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, S
 from ssmspec_ref.shapes import Array
 
 from .peer_kernels import stub_modules, vllm_windows
-from .peer_kernels.formats import formats, named
+from .peer_kernels.formats import Capabilities, narrow
 from .peer_kernels.layers import Layers
 from .peer_kernels.pools import Pool, by_head, ends, flat, turned, with_oldest
 from .peer_kernels.sources import Tensors, importable, joined, module, one, placed, version_of
@@ -167,31 +166,19 @@ class Kernels(Layers):
         return self.tensor.back(y.T.unflatten(0, (b, t)), M_next)
 
 
-def narrow(device: str, exp: Any) -> Iterator[Subject]:
-    """The recurrent kernels as an engine calls them: activations in bf16 or fp16, the log decay in fp32, the state in fp32 or
-    bf16."""
-    for contract in formats(NumericContract(exp=exp)):
-        if contract.io == "fp32":
-            continue
-        kernels = Kernels(device, contract.io, contract.state)
-        state, windows = replace(contract, exp="ex2", softplus="log"), partial(partial, vllm_windows.Snapshots, kernels)
-        yield Subject(
-            named("selective_state_update", contract),
-            {
-                "ssd.step": Capability(kernels.step, state, STEP),
-                "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
-            },
-            ABSENT,
-        )
-        yield Subject(
-            named("fused_recurrent_gated_delta_rule", contract),
-            {
-                "delta.step": Capability(one(kernels.delta_scan), contract, GATE),
-                "delta.scan": Capability(kernels.delta_scan, contract, GATE),
-                "delta.verify_snapshots": Capability(windows("delta"), contract, GATE),
-            },
-            ABSENT,
-        )
+def recurrent(kernels: Kernels, rule: NumericContract) -> Capabilities:
+    state, windows = replace(rule, exp="ex2", softplus="log"), partial(partial, vllm_windows.Snapshots, kernels)
+    return {
+        "selective_state_update": {
+            "ssd.step": Capability(kernels.step, state, STEP),
+            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
+        },
+        "fused_recurrent_gated_delta_rule": {
+            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
+            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
+            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
+        },
+    }
 
 
 def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
@@ -200,18 +187,9 @@ def subjects(kernels: Kernels, compiled: bool) -> tuple[Subject, ...]:
     state = NumericContract(exp="ex2", softplus="log")
     chunks = replace(rule, softplus="log", order="chunked", chunk=CHUNK, dot="tf32", truncates=compiled)
     ring = replace(rule, softplus="log", order="output_only", dot="tf32x3", truncates=compiled)
-    windows = partial(partial, vllm_windows.Snapshots, kernels)
-    found: dict[str, dict[str, Capability]] = {
-        "selective_state_update": {
-            "ssd.step": Capability(kernels.step, state, STEP),
-            "ssd.scan": Capability(kernels.ssd_scan, state, STEP),
-            "ssd.verify_snapshots": Capability(windows("ssd"), state, STEP),
-        },
-        "fused_recurrent_gated_delta_rule": {
-            "delta.step": Capability(one(kernels.delta_scan), rule, GATE),
-            "delta.scan": Capability(kernels.delta_scan, rule, GATE),
-            "delta.verify_snapshots": Capability(windows("delta"), rule, GATE),
-        },
+    found = recurrent(kernels, rule)
+    found["selective_state_update"]["ssd.scan"] = Capability(kernels.ssd_scan, state, STEP)
+    found |= {
         "fused_recurrent_kda": {
             "delta.step": Capability(one(kernels.kda_scan), rule, SQUARE),
             "delta.scan": Capability(kernels.kda_scan, rule, SQUARE),
@@ -245,7 +223,14 @@ def adapter(device: str = "cpu") -> Adapter:
     if device == "cpu":
         module("conformance.adapters.peer_kernels.jitted").bind(f"{RULE}.fused_recurrent", "exp")
     homepage = "https://github.com/vllm-project/vllm/issues"
-    found = (*subjects(kernels, device != "cpu"), *narrow(device, "ex2" if device != "cpu" else "libm"))
+    found = (
+        *subjects(kernels, device != "cpu"),
+        *narrow(
+            NumericContract(exp="libm" if device == "cpu" else "ex2"),
+            lambda contract: recurrent(Kernels(device, contract.io, contract.state), contract),
+            ABSENT,
+        ),
+    )
     return Adapter("vllm", version_of("vllm"), found, homepage)
 
 

@@ -16,7 +16,7 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
 
 from ..judge.draw import stored
-from ..run.program import opened
+from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves

@@ -6,18 +6,21 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from ..run.program import arguments_of, opened
+from ..run.program import arguments_of
+from ..run.sessions import opened
 from ..suite.specification import Arguments
 
 AXES = {
     "M": "b c w", "u": "b t c", "live": "b t", "parents": "b t", "ancestors": "b t j", "advanced": "b", "path": "b t",
     "K": "b l g e", "V": "b l g e", "length": "b", "tokens": "b t", "choice": "b t", "budget": "b", "fresh": "b",
-    "coins": "b t", "picks": "b t", "bounds": "b", "p": "b t i", "logits": "b i", "S": "b h p n",
+    "coins": "b t", "picks": "b t", "bounds": "b", "p": "b t i", "q": "b t h e|b t i", "k": "b t g e", "v": "b t g e",
+    "logits": "b i|b t i", "S": "b h p n", "prompt": "b l", "output": "b t",
 }  # fmt: skip
-"""Axes of arguments that are not in a record."""
+"""Axes of arguments that are not in a record; where operations differ, those of as many axes as the array has are taken."""
 WORDS = {
     "b": "row", "t": "token", "h": "head", "g": "group", "c": "channel", "p": "channel", "v": "channel", "d": "channel",
     "e": "channel", "n": "state", "k": "key channel", "w": "tap", "l": "slot", "j": "node", "i": "entry", "u": "channel",
+    "q": "column",
 }  # fmt: skip
 OPENED = ("S", "params", "rounds", "beside")
 
@@ -49,10 +52,15 @@ def named(operation: str, arguments: Arguments) -> tuple[str, ...]:
     elif group == "life":
         names = ("layer", "slots", "block", "steps", "ranks")
     elif group == "generate":
-        names = ("prompts", "count")
+        names = arguments_of(operation)
     else:
         names = OPENED if opened(operation) else arguments_of(operation)
     return (*names, *(f"argument {at}" for at in range(len(names), len(arguments))))[: len(arguments)]
+
+
+def full_name(leaf: Leaf, names: tuple[str, ...]) -> str:
+    """The path of an input, such as window.dt, or rounds.*.window.dt if every window has it."""
+    return ".".join([names[leaf.path[0]], *map(str, leaf.path[1:])])
 
 
 def leaves(operation: str, arguments: Arguments, axes: Mapping[str, str] | None = None) -> list[Leaf]:
@@ -92,7 +100,8 @@ def _under(
         return
     letters: tuple[str, ...] = ()
     if isinstance(value, np.ndarray):
-        letters = tuple((hint or known.get(name, "")).split())
+        offered = [tuple(one.split()) for one in (hint or known.get(name, "")).split("|")]
+        letters = next((one for one in offered if len(one) == value.ndim), ())
         if len(letters) != value.ndim:
             letters = tuple("bt"[: value.ndim]) + ("",) * (value.ndim - 2)
     yield path, name, letters, value

@@ -239,6 +239,8 @@ def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path
             "ngram-1": change(update={"speculation": "ngram", "drafts": 1}),
             "ngram-4 chunk-8": change(update={"speculation": "ngram", "chunk": 8}),
             "ngram-4 cache": change(update={"speculation": "ngram", "cache": True}),
+            "graphs": change(update={"graphs": True}),
+            "ngram-4 graphs": change(update={"speculation": "ngram", "graphs": True}),
         }
     if drafter is not None:
         found["model-3"] = change(update={"speculation": "model", "drafter": str(drafter), "drafts": 3})

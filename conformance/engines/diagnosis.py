@@ -31,19 +31,19 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
     """The mistakes that give the engine's tokens; `others` are texts of other requests, `chunk` the tokens of a chunk."""
     if isinstance(finding.came, float):
         return probable(oracle, finding, others, chunk)
-    if finding.came is None or not finding.answer:
+    if finding.came is None or finding.expected is None or not finding.answer:
         return ""
     said = finding.answer[finding.at : finding.at + TOKENS]
     if any(token >= oracle.weights.vocabulary for token in said):
         return ""
     ids = (*finding.request.ids, *finding.answer[: finding.at])
     best: list[str] = []
-    most = 0
+    most = agreed(Oracle(oracle.weights).forward((*ids, *said[:-1])).logits[len(ids) - 1 :], said)
     for name, logits in rewritten(oracle, ids, said, others, chunk):
         count = agreed(logits, said)
         if count > most:
-            best, most = [], count
-        if count == most and count and name not in best:
+            best, most = [name], count
+        elif best and count == most and name not in best:
             best.append(name)
     if not best:
         return "no rewritten oracle explains it"

@@ -38,8 +38,8 @@ Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exerc
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
     "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "preemption",
-    "seed", "drafts", "started again", "drafter followed", "log-probabilities kept", "log-probabilities of drafted tokens",
-    "sampled law",
+    "graphs", "seed", "drafts", "started again", "drafter followed", "log-probabilities kept",
+    "log-probabilities of drafted tokens", "sampled law",
 )  # fmt: skip
 LAWS = {
     "tokens": "same model: every token of a plain run is the oracle's best, or within the bound of it",
@@ -55,6 +55,7 @@ LAWS = {
     "chunk": "a prompt read in chunks as one read whole",
     "cache": "with tokens taken from the cache of prefixes as without",
     "preemption": "with requests that lose their place and begin again as without",
+    "graphs": "with steps that are recorded or compiled as without",
     "seed": "sampled with a seed: with drafts, or beside others, as plain and alone",
     "started again": "a process that has run the engine starts it again, as the protocol asks",
     "drafts": "requests that ask for numbers of drafts of their own as without drafts",
@@ -255,6 +256,8 @@ def applied(request: Request, beside: Sequence[Request], options: Options, answe
         found.append("chunk")
     if options.cache and answer.cached:
         found.append("cache")
+    if options.graphs:
+        found.append("graphs")
     if request.temperature:
         found.append("seed")
     if request.drafts is not None:

@@ -19,7 +19,7 @@ LONG = 1 << 16
 Token: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text: TypeAlias = Annotated[str, Field(max_length=2000)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
-Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs", "preempt"]
+Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs", "preempt", "graphs"]
 Finish = Literal["length", "stop", "cancelled"]
 
 
@@ -41,7 +41,8 @@ class Options(Line):
     the number of tokens drafted per window. `chunk` is the most prompt tokens per step (None: the engine's default).
     `cache` allows reuse of state from earlier requests for prompts with a common prefix. `slots` requests run at once.
     `tokens` is the room for the tokens of all running requests, so little that some of them are preempted (None: enough for
-    all); only an engine that says "preempt" is asked for it.
+    all); only an engine that says "preempt" is asked for it. `graphs` asks for steps that are recorded and replayed, or
+    compiled, which otherwise run operation by operation; only an engine that says "graphs" is asked for it.
     """
 
     speculation: Literal["ngram", "model"] | None = None
@@ -51,6 +52,7 @@ class Options(Line):
     cache: bool = False
     slots: Annotated[int, Field(ge=1, le=256)] = 2
     tokens: Annotated[int, Field(ge=1)] | None = None
+    graphs: Literal[True] | None = None
     dtype: Dtype = "float32"
 
 
@@ -68,7 +70,8 @@ class Started(Line):
 
     `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
     number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
-    drawn first, so that speculation must not change it), "logprobs"; and "preempt" for the option `tokens`. `block` is the
+    drawn first, so that speculation must not change it), "logprobs"; "preempt" and "graphs" for the options `tokens` and
+    `graphs`. `block` is the
     number of tokens that are kept and found again together: prompts are drawn around it. `rereads` says that a rejected
     draft costs one more target token: the engine reads the accepted tokens again from a copy of the state, and drafts
     nothing for the next one.

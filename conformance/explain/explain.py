@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
 
 from ..cases import Case
-from ..run.program import arguments_of, opened
+from ..run.program import arguments_of
+from ..run.sessions import opened
 from ..smoke import METHODS
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification
 from . import words
+from .arguments import RETURNED, meaning, received
 
 WIDEST = 6
 """Number of outputs to list one by one; operations over many windows have more, which are counted."""
@@ -32,19 +36,22 @@ def _arguments(operation: str) -> Iterator[tuple[str, str]]:
     yield operation, _operation(operation)
     given = specification.draw(case, NumericContract())
     for name, value in zip(opened(operation) or arguments_of(operation), given, strict=False):
-        yield from _leaves(name, value)
+        yield from _argument(name, value, meaning(operation, name))
     expected = specification.expect(given, NumericContract(), None)
     yield "returns", ", ".join(f"{e.name} ({e.axes})" for e in expected[:WIDEST])
+    for name, said in RETURNED.get(operation, {}).items():
+        yield f"  {name}", said
     yield "options", ", ".join(specification.offered_text) or "none"
     yield "axes", ", ".join(f"{axis} {words.AXES[axis]}" for axis in case.sizes if axis in words.AXES)
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """The fields of a record with their axes; of anything else its kind, and the shape that it has in the first case."""
+def _argument(name: str, value: Any, said: str) -> Iterator[tuple[str, str]]:
+    """An argument in words; the fields of a record with their axes; of anything else its type in the first case."""
     if not is_dataclass(value):
-        shape = getattr(value, "shape", None)
-        yield name, f"an array, {'x'.join(map(str, shape))} in the first case" if shape else type(value).__name__
+        kind = f"{value.dtype}, {value.shape} in the first case" if isinstance(value, np.ndarray) else type(value).__name__
+        yield name, "; ".join(part for part in (kind, said) if part)
         return
+    yield name, said
     hints = get_type_hints(type(value))
     for field in fields(value):
         if get_origin(hints[field.name]) is tuple:
@@ -76,12 +83,15 @@ def _parts(specification: Specification, case: Case) -> Iterator[tuple[str, str]
             "plain" if len(plain) == len(case.options) else "the rest",
             "options at their defaults: " + ", ".join(f"{name}={case.options[name]}" for name in plain),
         )
-    yield case.family, words.FAMILIES[case.family]
+    yield case.family, (words.FAMILIES | words.FAMILIES_OF.get(group, {}))[case.family]
     yield f"s{case.seed}", _seed(specification, case)
     expected = specification.expected(specification.draw(case, NumericContract()), NumericContract(), None)
     names = [f"{e.name} ({e.axes})" + ("" if e.bound.any() else " bit for bit") for e in expected[:WIDEST]]
     more = f", and {len(expected) - WIDEST} more" if len(expected) > WIDEST else ""
     yield "compared", ", ".join(names) + more
+    for name, said in RETURNED.get(case.operation, {}).items():
+        yield f"  {name}", said
+    yield from received(specification, case)
     yield "source", specification.source(case)
 
 

@@ -52,6 +52,12 @@ FAMILIES = {
     "repeated": "prompts that repeat themselves, so that drafters find something",
     "random": "prompts of random tokens",
 }
+FAMILIES_OF = {
+    "conv": {"normal": "inputs of size one", "wide": "inputs of size 40: exp overflows in fp32, SiLU reaches its limits"},
+    "attention": {"gentle": "scores of size one"},
+    "acceptance": {"normal": "logits of size one, or distributions of target and draft that are near each other"},
+}
+"""Families that mean something else in a group of operations."""
 OPTIONS = {
     "bias": "the convolution adds a bias",
     "act": "SiLU after the convolution",

@@ -23,7 +23,7 @@ from ssmspec_ref.shapes import Array
 from ..cases import Case
 from ..diagnose.observe import Observation, judged, observed
 from ..run.calls import placed
-from ..run.program import WINDOWS
+from ..run.sessions import WINDOWS
 from ..suite.specification import Specification
 from .shrink import within
 from .verdict import Judgement, Measured, expectation

@@ -23,7 +23,12 @@ PROGRAM = "program "
 """The prefix of the command of a program that is tested through its standard input."""
 EXTRAS = {"torch": "torch", "transformers": "transformers", "triton": "kernels"}
 """The extra of our package that installs a package."""
-DISTRIBUTIONS = {"fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
+DISTRIBUTIONS = {
+    "fla": "flash-linear-attention",
+    "mamba_ssm": "mamba-ssm",
+    "mlx_lm": "'mlx[cpu]' mlx-lm",
+    "causal_conv1d": "causal-conv1d",
+}
 """The distribution that installs a package, if its name differs."""
 WHEELS = {"vllm": "vllm==0.33.0", "sglang": "sglang==0.5.23", "flashinfer": "flashinfer-python==0.7.2.post1"}
 """The wheel of a package of which a few source files are enough."""

@@ -5,9 +5,8 @@
     ->  {"do": "call", "subject": .., "operation": .., "inputs": FILE, "values": {..}, "types": {..}, "outputs": FILE}
     <-  {"outputs": ["y", "S"]}, the names of tensors that the program has written, in the order of the contract
 
-An operation with a state is opened first: "open" returns {"session": 1}; "verify", "commit", "state", "forward" and
-"rollback" name that session; "close" ends it. The answer to any line may be {"error": "why"}. Documentation:
-docs/how-to/any-language.md.
+An operation with a state is opened first: "open" returns {"session": 1}; the questions of `sessions.METHODS` name it, and
+"close" ends it. The answer to any line may be {"error": "why"}. Documentation: docs/how-to/any-language.md.
 """
 
 import json
@@ -29,6 +28,7 @@ from ssmspec_ref.options.extras import installing
 
 from ..errors import AdapterUnavailable, ProgramError
 from ..isolation.text import LONGEST
+from .sessions import Session, opened, session_of
 
 PROTOCOL = FIRST = 1
 """The current version of the protocol, and the first one, whose programs do not send a version."""
@@ -37,27 +37,6 @@ LINE = 1 << 20
 """Characters of an answer to show, and bytes of standard error to read."""
 LEAVING = 5.0
 """Seconds for a program to exit after it has closed its output."""
-OPENED: dict[str, tuple[str, ...]] = {
-    "layer": ("layer", "rows"),
-    "speculate": ("mixer", "state"),
-    "life": ("mixer", "slots", "block"),
-}
-PYTHON_ONLY = ("life.states",)
-"""Operations for which the protocol has no messages."""
-WINDOWS = ("verify_snapshots", "verify_replay", "buffered_verify", "buffered_step")
-METHODS: dict[str, tuple[str, ...]] = {
-    "verify": ("window", "parents"),
-    "commit": ("advanced", "path"),
-    "state": (),
-    "forward": ("u", "live"),
-    "rollback": ("tokens",),
-}
-
-
-def opened(operation: str) -> tuple[str, ...]:
-    """The names of the arguments that open an operation with a state; empty for other operations."""
-    group, name = operation.split(".")
-    return OPENED.get(group, ("S", "params") if name in WINDOWS else ())
 
 
 def arguments_of(operation: str) -> tuple[str, ...]:
@@ -146,8 +125,7 @@ class Program:
                     types[path] = value.__name__
                 else:
                     values[path] = plain(value)
-        inputs, outputs = (Path(self.folder.name) / f"{name}.safetensors" for name in ("inputs", "outputs"))
-        outputs.unlink(missing_ok=True)
+        inputs, outputs = self.files()
         self.tensors.save_file(arrays, inputs)
         answer = self.ask(question | {"inputs": str(inputs), "values": values, "types": types, "outputs": str(outputs)})
         names = answer.get("outputs", [])
@@ -157,6 +135,12 @@ class Program:
         except Exception as error:  # safetensors has its own exception class for unreadable files
             raise ProgramError(f"the outputs {names} cannot be read from the named file: {error}") from error
         return answer, taken[0] if len(taken) == 1 else taken
+
+    def files(self) -> tuple[Path, Path]:
+        """The files of inputs and outputs; there is nothing in that of outputs."""
+        inputs, outputs = (Path(self.folder.name) / f"{name}.safetensors" for name in ("inputs", "outputs"))
+        outputs.unlink(missing_ok=True)
+        return inputs, outputs
 
     def _start(self) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the program
@@ -192,37 +176,6 @@ class Program:
         return f"{how} | {lines[-1][:SHOWN]}" if lines else how
 
 
-class Session:
-    """An operation with a state inside a program; it has every method of the contract's stateful protocols."""
-
-    def __init__(self, program: Program, number: int) -> None:
-        self.program, self.number = program, number
-
-    def _do(self, what: str, *given: Any) -> Any:
-        return self.program.exchange({"do": what, "session": self.number}, METHODS[what], given)[1]
-
-    def verify(self, window: Any, parents: Any = None) -> Any:
-        return self._do("verify", window, parents)
-
-    def commit(self, advanced: Any, path: Any) -> None:
-        self._do("commit", advanced, path)
-
-    def state(self) -> Any:
-        return self._do("state")
-
-    def forward(self, u: Any, live: Any = None) -> Any:
-        return self._do("forward", u, live)
-
-    def rollback(self, tokens: int) -> None:
-        self._do("rollback", tokens)
-
-    def __del__(self) -> None:
-        try:
-            self.program.ask({"do": "close", "session": self.number})
-        except (ProgramError, AdapterUnavailable):
-            return
-
-
 def function(program: Program, subject: str, operation: str) -> Callable[..., Any]:
     """The function that the suite calls for an operation of a program."""
     question = {"subject": subject, "operation": operation}
@@ -232,7 +185,7 @@ def function(program: Program, subject: str, operation: str) -> Callable[..., An
 
     def open_session(*given: Any) -> Session:
         answer, _ = program.exchange({"do": "open"} | question, opened(operation), given)
-        return Session(program, answer.get("session", 0))
+        return session_of(operation)(program, answer.get("session", 0))
 
     run: Any = open_session if opened(operation) else call
     run.elsewhere = True
@@ -267,8 +220,6 @@ def _subject(program: Program, said: dict[str, Any]) -> Subject:
     unknown = [operation for operation in operations if operation not in OPERATIONS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} is not an operation; the operations are {', '.join(OPERATIONS)}")
-    if unheard := [operation for operation in operations if operation in PYTHON_ONLY]:
-        raise ValueError(f"{unheard[0]} cannot be tested over the protocol; omit it, or write an adapter in Python")
     return Subject(name, found, _object(said.get("absent", {}), f"absent of {name}"))
 
 

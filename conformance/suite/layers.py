@@ -8,26 +8,26 @@ rollback: twice j, of which all and then half are rejected, then two more).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import error_bounds
-from ssmspec_ref.contract import UNIT_ROUNDOFF, Capability, NumericContract
+from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.layers import layer, mixer
 from ssmspec_ref.layers.layer import RecurrentLayer
 from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
-from ..errors import OtherWeights
 from ..judge.draw import POISON, Draw
 from .kinds.weights import SOURCES, WINDOWS, Kind
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
 from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, of_axes, oracles, orders
+from .weights_used import check_used
 
 
 @dataclass(frozen=True)
@@ -182,29 +182,6 @@ def _bounded(
         Expected("M", "b c w", state.M, errors[1], state=True),
         Expected("S", RECURRENCES[record.mixer.kind].state, state.S, errors[2], state=True, recurrent=True),
     )
-
-
-def check_used(given: Any, used: Any, contract: NumericContract, name: str = "") -> None:
-    """Raise OtherWeights unless every weight used is the one given, except for rounding from storing the logarithm of A.
-
-    log x has an error of (5 + 1) u |log x|, a function of 2.5 ulp and a rounding, and exp of it 6 u: 6 u (|log x| + 1)
-    relative.
-    """
-    if type(given) is not type(used):
-        raise OtherWeights(f"used{name} is {type(used).__name__}, but {type(given).__name__} was given")
-    if isinstance(given, np.ndarray):
-        size = np.abs(given)
-        room = 6 * UNIT_ROUNDOFF[contract.accumulate] * (np.abs(np.log(np.where(size > 0, size, 1.0))) + 1) * size
-        room = room if name.endswith(".A") else np.zeros_like(size)
-        if given.shape != used.shape or not np.all(np.abs(used - given) <= room):
-            raise OtherWeights(
-                f"used{name} is not what was given; load the given weights, and report only what rounding changed"
-            )
-    elif is_dataclass(given):
-        for field in fields(given):
-            check_used(getattr(given, field.name), getattr(used, field.name), contract, f"{name}.{field.name}")
-    elif given != used:
-        raise OtherWeights(f"used{name} is {used}, but {given} was given")
 
 
 SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, WithWeights
 from ssmspec_ref.options.words import nearest
 from ssmspec_ref.shapes import Array
 
@@ -20,6 +20,7 @@ from ..cases import Case, identify, split
 from ..errors import UnknownCase
 from ..judge.draw import DEAD, finite
 from .cover import cover
+from .weights_used import in_place
 
 DRAWN = {"standard": 2, "deep": 40}
 """Cases of each operation that are drawn when a run starts."""
@@ -276,6 +277,7 @@ def expecting(
     """
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        arguments = in_place(arguments, used, contract)
         values = oracle(*arguments)
         bounds = zip(*(bound(*arguments, c) for c in (contract, *oracles(contract))), strict=True)
         masks = judged(arguments) if judged else [None] * len(outputs)
@@ -349,6 +351,8 @@ def poison(subject: Any) -> None:
 def pure(capability: Capability, arguments: Arguments) -> Came:
     """Call a pure operation."""
     got = capability.run(*arguments)
+    if isinstance(got, WithWeights):
+        return Came(got.outputs, got.params)
     return Came(got if isinstance(got, tuple) else (got,))
 
 

@@ -28,7 +28,7 @@ from perf_gates.losslessness.workers import Failed, spread
 from perf_gates.machine import fingerprint, kernel_hash, need_gpu
 from perf_gates.report.kernel_table import NOT_RUN, conformance
 
-FAMILIES = ("ssd", "delta", "kda", "inputs", "shortconv", "attention", "tokens", "projections")
+FAMILIES = ("ssd", "delta", "kda", "inputs", "shortconv", "mamba3", "attention", "tokens", "projections")
 GUARD = 1024
 """Elements of NaN on both sides of every tensor."""
 

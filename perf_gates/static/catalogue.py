@@ -368,8 +368,7 @@ def shortconv(shape: str) -> Iterator[Entry]:
 
 
 def mamba3(shape: str) -> Iterator[Entry]:
-    """Mamba-3: SISO by pairs of neighbours without a gate, MIMO by halves with maps and gate; one projection writes all.
-    For sm_90 only, as long as nothing of them was measured."""
+    """Mamba-3: SISO by pairs of neighbours without a gate, MIMO by halves with maps and gate; one projection writes all."""
     (h, p, n, g, f, r), b = MAMBA3[shape], 64
     exact = partial(meta, dtype=FP32)
     e, quick = p * n + f + r * n + p, (90,) if r == 1 else ()
@@ -385,7 +384,7 @@ def mamba3(shape: str) -> Iterator[Entry]:
         many = {"halves": True, "up": maps, "gate": maps, "down": maps, "z": window(*lead)[1]} if r > 1 else {}
         return {"D": exact(h), "slots": meta(b, dtype=I32), **many}
 
-    weights, at = (norms, norms, biases, biases, exact(h)), partial(entry, shape=shape, on=(90,))
+    weights, at = (norms, norms, biases, biases, exact(h)), partial(entry, shape=shape)
     kinds: tuple[tuple[str, int, dict[str, Any]], ...] = (("T=1", 1, {}), ("T=6 verify", 6, {"write_state": False}))
     for name, t, options in kinds:
         stores, fast = "y" if options else "S y", quick if t == 1 else ()

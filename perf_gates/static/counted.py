@@ -29,6 +29,8 @@ DELTA = (1, 2, 32, 32)
 """g, h, k, v."""
 SHORTCONV = (40, 3)
 """d, w."""
+MAMBA3 = (2, 6, 8, 1, 2, 1)
+"""h, p, n, g, f, r."""
 LINEAR = (64, 48)
 """Inputs and outputs of a layer."""
 CAPACITY = 9
@@ -141,6 +143,38 @@ def shortconv(module: str, t: int, words: set[str]) -> Case:
     return Case(lambda: kernel(module)(S=S, **named, **more), tensors, "S", tuple(left_out), formula)
 
 
+def mamba3(module: str, t: int, words: set[str]) -> Case:
+    """SISO. Heads share B, C and the angle, and a ring keeps what the projection wrote."""
+    h, p, n, g, f, r = MAMBA3
+    e, heads, ranks = p * n + f + r * n + p, (h,), (r, g, n)
+    shapes = {"x": (h, p), "dt": heads, "A": heads, "trap": heads, "angle": (f,), "B": ranks, "C": ranks, "out": (h, p)}
+    tokens = {name: bf16(ROWS, t, *shape) for name, shape in shapes.items()}
+    params = {name: torch.randn(n) for name in ("B_norm", "C_norm")} | {"slots": torch.arange(ROWS).int()}
+    params |= {name: torch.randn(h, r, n) for name in ("B_bias", "C_bias")} | {"dt_bias": torch.randn(h), "D": torch.randn(h)}
+    S = torch.rand(ROWS * (1 + t if "snapshots" in module else 1), h, e)
+    given: dict[str, Any] = tokens | params
+    tensors, left_out, rest = given | {"S": S}, [*params], dict[str, Any]()
+    bytes_of, sizes = kernel(module, "traffic_bytes"), (g, h, p, n, f, r)
+    if "snapshots" in module:
+        given["places"] = tensors["places"] = ROWS + torch.arange(ROWS * t).int().view(ROWS, t)
+        left_out += ["places"]
+    if "tree" in module:
+        given["ancestors"] = tensors["ancestors"] = ladder(t)
+    if "verify" in words:
+        given["write_state"] = rest["write_state"] = False
+    if "buffered" in module:
+        held = CAPACITY - t if "due" in words else HELD
+        cursors = {"origin": torch.zeros(ROWS).int(), "held": torch.full((ROWS,), held).int()}
+        entries = {name: bf16(ROWS, CAPACITY, *shapes[name]) for name in ("x", "dt", "A", "trap", "angle", "B")}
+        given |= {"ring": kernel("mamba3_ring", "Ring")(**entries, **cursors), "window": t}
+        tensors |= {f"ring.{name}": x for name, x in entries.items()} | cursors
+        left_out += [*cursors]
+        formula = bytes_of([held] * ROWS, t, *sizes, capacity=CAPACITY, window=t)
+    else:
+        formula = bytes_of(ROWS, t, *sizes, **rest)
+    return Case(lambda: kernel(module)(S=S, **given), tensors, "S", tuple(left_out), formula)
+
+
 @dataclass(frozen=True)
 class Family:
     """A recurrence whose kernels are counted."""
@@ -149,7 +183,13 @@ class Family:
     case: Callable[[str, int, set[str]], Case]
 
 
-FAMILIES = Registry("family of counted kernels", Family("ssd", ssd), Family("delta", delta), Family("shortconv", shortconv))
+FAMILIES = Registry(
+    "family of counted kernels",
+    Family("ssd", ssd),
+    Family("delta", delta),
+    Family("shortconv", shortconv),
+    Family("mamba3", mamba3),
+)
 
 
 def _case(

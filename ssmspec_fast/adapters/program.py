@@ -1,9 +1,10 @@
 """The engine as a program for `ssmspec conform engine`: JSON lines on standard input and output.
 
-    python -m ssmspec_fast.adapters.program [--method NAME] [--mode fast]
+    python -m ssmspec_fast.adapters.program [--method NAME] [--mode fast] [--device cuda]
 
 The lines are those of docs/reference/engine-protocol.md. Requests go through the scheduler: they join after the step that
-they name, may be cancelled between steps, and share the slots.
+they name, may be cancelled between steps, and share the slots. On a GPU steps can be recorded as graphs; their answers have
+no log-probabilities, which would be read after the next step has overwritten them.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from ..accept import Acceptance
 from ..accept.naive import Naive
 from ..accept.processors import Sampling
 from ..engine.emitted_windows import EmittedWindow
+from ..engine.graphs import CUDARecorder, Recorder
 from ..engine.requests import Settings
 from ..engine.scheduler import Scheduler, Served
 from ..engine.window import Proposal, Verdict
@@ -61,7 +63,8 @@ class Running:
     def __init__(self, asked: dict[str, Any]) -> None:
         self.asked = asked
         self.number = -1
-        self.logprobs: list[float] = []
+        self.logprobs: list[float] | None = []
+        self.tokens = 0
         self.drafted, self.accepted = 0, 0
         self.served: Served | None = None
 
@@ -69,7 +72,7 @@ class Running:
     def overdue(self) -> bool:
         """Whether it must be cancelled now."""
         cancel = self.asked.get("cancel")
-        return cancel is not None and len(self.logprobs) >= cancel
+        return cancel is not None and self.tokens >= cancel
 
     def answer(self) -> dict[str, Any]:
         """The answer line. Raises: RuntimeError for a request that failed."""
@@ -81,32 +84,41 @@ class Running:
             ids = ids[: self.asked["cancel"]]
         finish = ending if ending in ("length", "cancelled") else "stop"
         counts = {"drafted": self.drafted, "accepted": self.accepted, "cached": 0}
-        return {"ids": ids, "logprobs": self.logprobs[: len(ids)], "finish": finish, **counts}
+        logprobs = None if self.logprobs is None else self.logprobs[: len(ids)]
+        return {"ids": ids, "logprobs": logprobs, "finish": finish, **counts}
 
 
 class Door:
-    """The engine of a configuration; `method` and `mode` come from the command line."""
+    """The engine of a configuration; `method`, `mode` and `device` come from the command line. A `recorder` records steps."""
 
-    def __init__(self, method: str | None = None, mode: str = "bitwise") -> None:
-        self.method, self.mode = method, mode
+    def __init__(self, method: str | None = None, mode: str = "bitwise", device: str = "cpu") -> None:
+        self.method, self.mode, self.device = method, mode, device
+        self.recorder: type[Recorder] | None = CUDARecorder if device.startswith("cuda") else None
 
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Loads the engine. Raises: Unsupported for a prefix cache, and whatever loading raises."""
+        """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and whatever loading raises."""
         if options.get("cache"):
             raise Unsupported("no request reads what another has left; leave out the cache")
+        if options.get("graphs") and self.recorder is None:
+            raise Unsupported("steps are recorded on a GPU; give --device cuda, or leave out graphs")
         torch.set_num_threads(1)
         speculation = options.get("speculation")
         drafter = options.get("drafter") if speculation == "model" else speculation
-        rule: Any = Recorded(Naive(Sampling(temperature=0.0)))
-        self.rule: Recorded = rule
+        rule: Any = Naive(Sampling(temperature=0.0))
+        self.rule: Recorded | None = None
+        if not options.get("graphs"):
+            self.rule = rule = Recorded(rule)
         parts = Parts(
-            folder, drafter, self.method if drafter else None, rule, self.mode, "cpu", options["dtype"],
+            folder, drafter, self.method if drafter else None, rule, self.mode, self.device, options["dtype"],
             options["drafts"], options["slots"], CACHE,
         )  # fmt: skip
         self.engine = parts.load().engine
         if options.get("chunk"):
             self.engine.target.chunk = options["chunk"]
-        return {"name": "ssmspec", "version": version("ssmspec"), "dtype": options["dtype"], "can": CAN}
+        if self.rule is None and self.recorder is not None:
+            self.engine.recorder = self.recorder()
+        can = (*CAN, *(["graphs"] if self.recorder is not None else []))
+        return {"name": "ssmspec", "version": version("ssmspec"), "dtype": options["dtype"], "can": can}
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Raises: whatever submitting a request raises, and RuntimeError for one that failed."""
@@ -125,8 +137,12 @@ class Door:
 
         def show(window: EmittedWindow) -> None:
             one = live[window.request]
-            slot = next(slot for slot, request in scheduler.running.items() if request.number == window.request)
-            one.logprobs += self.rule.found[slot][: len(window.tokens)]
+            one.tokens += len(window.tokens)
+            if self.rule is None:
+                one.logprobs = None
+            elif one.logprobs is not None:
+                slot = next(slot for slot, request in scheduler.running.items() if request.number == window.request)
+                one.logprobs += self.rule.found[slot][: len(window.tokens)]
             one.drafted += window.drafted
             one.accepted += min(window.accepted, window.drafted)
 
@@ -154,8 +170,9 @@ def main(door: Door | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method")
     parser.add_argument("--mode", default="bitwise")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    door = Door(given.method, given.mode) if door is None else door
+    door = Door(given.method, given.mode, given.device) if door is None else door
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -16,6 +16,17 @@ from ssmspec_ref.options import files
 from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import nearest
 
+from .options import (
+    AcceptOption,
+    CheckpointOption,
+    DeviceOption,
+    DrafterOption,
+    DraftsOption,
+    DtypeOption,
+    MemoryOption,
+    RowsOption,
+    TreeOption,
+)
 from .refusal import refused
 
 if TYPE_CHECKING:
@@ -40,14 +51,8 @@ SMALL = 64 * 10**6
 @app.callback(invoke_without_command=True)
 def generate(
     context: typer.Context,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
-    ] = None,
-    drafter: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint's folder or name, ngram, ngram+bigram or lookup. Omit for plain decoding."),
-    ] = None,
+    checkpoint: CheckpointOption = None,
+    drafter: DrafterOption = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -63,9 +68,9 @@ def generate(
             help="bitwise: the bits of plain decoding; fast: may round differently. Default: bitwise; with --demo: fast."
         ),
     ] = None,
-    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
-    rows: Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")] = 1,
-    tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")] = None,
+    drafts: DraftsOption = 4,
+    rows: RowsOption = 1,
+    tree: TreeOption = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt. Repeat the option for several.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="File with one prompt a line, or JSON lines with `prompt`.")] = None,
     max_tokens: Annotated[int, typer.Option(min=0, help="Maximum tokens per completion.")] = 128,
@@ -81,15 +86,10 @@ def generate(
     min_tokens: Annotated[int, typer.Option(help="Minimum tokens before an end of sequence.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     slots: Annotated[int, typer.Option(min=1, help="Prompts decoded at once.")] = 8,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
-    dtype: Annotated[
-        str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
-    ] = None,
-    accept_field: Annotated[
-        list[str] | None,
-        typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
-    ] = None,
-    memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = None,
+    accept_field: AcceptOption = None,
+    memory: MemoryOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print completions and statistics as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON to this file, completely or not at all.")] = None,
     compare: Annotated[

@@ -13,6 +13,18 @@ from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
 from .generate import WITHOUT_A_MODEL, shipped
+from .options import (
+    AcceptOption,
+    CheckpointOption,
+    DeviceOption,
+    DrafterOption,
+    DraftsOption,
+    DtypeOption,
+    MemoryOption,
+    MethodOption,
+    RowsOption,
+    TreeOption,
+)
 from .refusal import refused
 
 if TYPE_CHECKING:
@@ -26,36 +38,23 @@ app = typer.Typer(pretty_exceptions_enable=False, help="Serve a checkpoint over 
 @app.callback(invoke_without_command=True)
 def serve(
     typed: typer.Context,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
-    ] = None,
-    drafter: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint's folder or name, ngram, ngram+bigram or lookup. Omit for plain decoding."),
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
-    ] = None,
+    checkpoint: CheckpointOption = None,
+    drafter: DrafterOption = None,
+    method: MethodOption = None,
     acceptance: Annotated[
         str,
         typer.Option(help="Acceptance rule: naive (with a seed, the tokens of plain decoding), multi-step, rejection."),
     ] = "naive",
     mode: Annotated[str, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")] = "bitwise",
-    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
-    rows: Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")] = 1,
-    tree: Annotated[str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")] = None,
+    drafts: DraftsOption = 4,
+    rows: RowsOption = 1,
+    tree: TreeOption = None,
     slots: Annotated[int, typer.Option(min=1, help="Completions decoded at once.")] = 8,
     context: Annotated[int, typer.Option(min=2, help="Most tokens of a prompt and its completion together.")] = 2048,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
-    dtype: Annotated[
-        str | None, typer.Option(help="Data type of the weights, such as bfloat16. Omit for the stored one.")
-    ] = None,
-    accept_field: Annotated[
-        list[str] | None,
-        typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
-    ] = None,
-    memory: Annotated[int | None, typer.Option(min=1, help="Memory limit in bytes. Default: what is free.")] = None,
+    device: DeviceOption = "cpu",
+    dtype: DtypeOption = None,
+    accept_field: AcceptOption = None,
+    memory: MemoryOption = None,
     name: Annotated[str | None, typer.Option(help="Name of the model for clients. Default: the folder's.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every network of this machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: a free one.")] = 8000,

@@ -14,6 +14,7 @@ from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
 from .generate import WITHOUT_A_MODEL, shipped, write_whole
+from .options import CheckpointOption, DeviceOption, DraftsOption, MethodOption
 from .refusal import refused
 
 if TYPE_CHECKING:
@@ -31,18 +32,13 @@ POLICIES = ("continuous", "clearing")
 @app.callback(invoke_without_command=True)
 def traffic(
     context: typer.Context,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a Hugging Face checkpoint, or a model that ships: mamba2, delta, hybrid, llama."),
-    ] = None,
+    checkpoint: CheckpointOption = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Use a small model with random weights, on the CPU.")] = False,
     drafter: Annotated[
         str | None, typer.Option(help="A checkpoint's folder or name, ngram or lookup. Omit for plain decoding.")
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
-    ] = None,
-    drafts: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 4,
+    method: MethodOption = None,
+    drafts: DraftsOption = 4,
     rate: Annotated[float, typer.Option(help="Mean requests per second.")] = 4.0,
     requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 64,
     policy: Annotated[str, typer.Option(help="continuous batching, or clearing: serve the queue in batches.")] = "continuous",
@@ -52,7 +48,7 @@ def traffic(
     length: Annotated[int, typer.Option(min=1, max=1_000_000, help="Random tokens per prompt.")] = 32,
     slots: Annotated[int, typer.Option(min=1, help="Requests decoded at once.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and prompts.")] = 0,
-    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1.")] = "cpu",
+    device: DeviceOption = "cpu",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures as JSON, in seconds and tokens per second.")
     ] = False,

@@ -4,6 +4,9 @@ kind          blocks
 mamba1        two Mamba-1 layers, one with the norms of dt, B and C
 mamba2        two Mamba-2 layers: 1 < groups < heads, gate first; D per channel, plain gate, dt limits
 delta         Gated DeltaNet with negative eigenvalues, Kimi Delta Attention
+kda           two layers of Kimi Delta Attention, one with a bounded gate
+shortconv     two short convolutions, one with biases
+mamba3        two Mamba-3 layers: SISO, MIMO of rank 2
 hybrid        Mamba-2, attention, Mamba-2
 delta_hybrid  Gated DeltaNet, attention, Kimi Delta Attention
 attention     two attention layers, one with partial rotary, one without positions
@@ -23,8 +26,9 @@ def kinds() -> dict[str, tuple[Make, ...]]:
     """The layers of each kind of model: one recurrence alone, or combined with attention."""
     alone = {recurrence.model: recurrence.tiny for recurrence in RECURRENCES.values()}
     (first, second), (one, other) = alone["mamba2"], alone["delta"]
+    kda = other, lambda r: tiny_layers.delta(r, True, lower_bound=-2.0)
     mixed = {"hybrid": (first, ATTENTION[0], second), "delta_hybrid": (one, ATTENTION[0], other)}
-    return {**alone, **mixed, "attention": ATTENTION}
+    return {**alone, "kda": kda, **mixed, "attention": ATTENTION}
 
 
 KINDS = Derived(kinds)

@@ -67,7 +67,7 @@ def mamba2(rng: Draw, normed: bool) -> Layer:
     return Mamba2Layer(mix, in_proj, out_proj, gate, 1.0 if normed else 0.7, scale)
 
 
-def delta(rng: Draw, per_channel: bool) -> Layer:
+def delta(rng: Draw, per_channel: bool, lower_bound: float | None = None) -> Layer:
     h, g, k, v, width = 4, 4 if per_channel else 2, 3, 2, 4
     channels = 2 * g * k + h * v
     mix = DeltaMixer(conv(rng, channels, width, bias=False), DeltaParams(), g, h, k, v)
@@ -84,6 +84,7 @@ def delta(rng: Draw, per_channel: bool) -> Layer:
         GatedNorm(rng.uniform(0.5, 1.5, v), 1e-5, norm_first=True, gate="sigmoid" if per_channel else "silu"),
         linear(rng, CHANNELS, h * v),
         beta_scale=1.0 if per_channel else 2.0,
+        lower_bound=lower_bound,
     )
 
 

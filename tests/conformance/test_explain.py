@@ -1,13 +1,21 @@
 """A case id is explained: every axis, option and family of the suite has words, and every kind of case can be explained."""
 
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
+from conformance.cases import Case
 from conformance.cli import app
 from conformance.explain import words
+from conformance.explain.arguments import ARGUMENTS, meaning
 from conformance.explain.explain import explain
+from conformance.run.program import arguments_of, opened
 from conformance.suite import SPECIFICATIONS
-from ssmspec_ref.contract import Limits
+from conformance.suite.specification import TIERS
+from ssmspec_ref.contract import OPERATIONS, Limits
 
 
 def test_every_axis_option_and_family_of_the_suite_has_words_and_nothing_else_has() -> None:
@@ -53,3 +61,53 @@ def test_the_command_prints_what_each_part_means_and_refuses_what_is_no_case() -
 def test_an_id_of_pytest_is_explained_like_its_case() -> None:
     case = "ssd.step/b2,g2,h6,p5,n4/plain/gentle/s0"
     assert explain(f"ssmspec::mine::ssd::fp32/sequential::{case}") == explain(case)
+
+
+def test_every_argument_of_every_operation_has_words_and_nothing_else_has() -> None:
+    taken = {(one, name) for one in OPERATIONS for name in (*opened(one), *(() if opened(one) else arguments_of(one)))}
+    called = {"script", "rounds", "state", "beside", "steps", "ranks", "layer"}  # what is passed to methods afterwards
+    assert [one for one in taken if not meaning(*one)] == []
+    assert {name for _, name in taken} | called == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            "ssd.scan_packed/b3,t7,g2,h6,p5,n8/plain/gentle/s0",
+            {"run.x": "float64 (b t h p) (1, 12, 6, 5)", "bounds": "int64 (4,): [0, 7, 8, 12]; sequence i has the tokens"},
+        ),
+        (
+            "delta.scan/b3,t7,g2,h6,k5,v8/slots=fresh/gentle/s0",
+            {"S.states": "float64 (s h k v) (9, 6, 5, 8); the states of all", "S.fresh": "bool (b) (3,): [False, True"},
+        ),
+        (
+            "ssd.verify_snapshots/b2,t4,g2,h6,p5,n4,j3/plain/gentle/s5",
+            {"rounds.*.window.dt": "float64 (b t h) (2, 4, 6) in each of 3", "rounds.*.advanced": "int64 (b) (2,) in"},
+        ),
+        ("acceptance.sampled/b2,t4,i5/plain/normal/s0", {"q": "float64 (b t i) (2, 4, 5); [b, i] is the draft model's"}),
+    ],
+)  # fmt: skip
+def test_what_a_kernel_receives_in_a_case_is_listed(case: str, said: dict[str, str]) -> None:
+    told = dict(explain(case))
+    assert {name: told[name][: len(start)] for name, start in said.items()} == said
+
+
+LONGEST = re.compile(r"^\| (`.*`) \| .* \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
+"""A row of the page: operations, and the longest case of each tier."""
+
+
+def test_the_page_names_the_longest_cases_of_each_tier() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/reference/case-ids.md").read_text(encoding="utf-8")
+    rows = [(re.findall(r"`(.*?)`", row[0]), [*map(int, row[1:])]) for row in LONGEST.findall(page)]
+    assert len(rows) > 8
+    for operations, said in rows:
+        found = [s for s in SPECIFICATIONS if any(fnmatchcase(s.operation, one) for one in operations)]
+        assert said == [max(long(case) for s in found for case in s.cases(tier, Limits())) for tier in TIERS], operations
+
+
+def long(case: Case) -> int:
+    t, j = case.sizes.get("t", 1), case.sizes.get("j", 1)
+    if case.operation.startswith("layer."):
+        return t + j if case.operation != "layer.prefill" else t
+    return j if case.operation.startswith(("life.", "generate.")) else t * j

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.adapters import reference
 from conformance.errors import OtherWeights
 from conformance.judge.verdict import compare, expectation, judge, measure
 from conformance.run.calls import GAPS, fingerprint, leaves, placed, tail
 from conformance.suite import SPECIFICATIONS, find
-from conformance.suite.layers import check_used
 from conformance.suite.specification import Expected
-from ssmspec_ref import conv
-from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict
+from conformance.suite.weights_used import check_used
+from ssmspec_ref import conv, ssd
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict, WithWeights
 
 FP32 = NumericContract()
 VALUE = np.arange(12.0).reshape(2, 3, 2)
@@ -134,6 +135,26 @@ def test_weights_may_differ_by_rounding_only() -> None:
         check_used(given, given + np.array([0, 0, 1e-30]), FP32, ".A")
     with pytest.raises(OtherWeights):
         check_used(given, np.array([0.5, 2.0, np.nan]), FP32, ".A")
+
+
+@pytest.mark.parametrize("operation", ["ssd.step", "ssd.scan_masked", "ssd.scan_packed"])
+@pytest.mark.parametrize(
+    ("told", "form", "kind"), [(True, np.float32, ""), (False, np.float16, "bound"), (True, np.float16, "used")]
+)
+def test_a_pure_operation_may_say_which_weights_it_used(operation: str, told: bool, form: Any, kind: str) -> None:
+    """A kept as its logarithm is judged as it is; if that is not told, or is more than a rounding in float32, it fails."""
+    right = next(s for s in reference.adapter().subjects if s.name == "ssd chunked").capabilities[operation]
+
+    def run(*arguments: Any) -> Any:
+        place = next(n for n, a in enumerate(arguments) if isinstance(a, ssd.SSDParams))
+        A = -np.exp(np.log(-arguments[place].A).astype(form).astype(float))
+        used = replace(arguments[place], A=A)
+        outputs = tuple(a.astype(np.float32) for a in right.run(*arguments[:place], used, *arguments[place + 1 :]))
+        return WithWeights(outputs, used) if told else outputs
+
+    specification = next(s for s in SPECIFICATIONS if s.operation == operation)
+    case = specification.case({"b": 2}, {}, "normal", 0)
+    assert judge(specification, Capability(run, FP32), case).kind == kind
 
 
 class Panic(BaseException):

@@ -25,6 +25,14 @@ def test_a_peer_that_is_not_installed_says_how_to_have_it(name: str) -> None:
         Process(name, device="interpreter")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("mlx_lm", r"pip install 'mlx\[cpu\]' mlx-lm"), ("causal_conv1d", "pip install causal-conv1d")]
+)
+def test_a_peer_on_a_cpu_that_is_not_installed_says_how_to_have_it(name: str, said: str) -> None:
+    with pytest.raises(AdapterUnavailable, match=f"to test it: {said}"):
+        Process(name)
+
+
 def test_references_that_are_not_there_say_so_on_a_cpu_and_kernels_on_a_gpu() -> None:
     with pytest.raises(AdapterUnavailable, match=f"unpack {WHEELS['flashinfer']} --into FOLDER"):
         Process("flashinfer")
@@ -116,6 +124,22 @@ KNOWN = {
     "vllm": (
         [a_case("delta.step/b1,g1,h1,k2,v1/gate=channel/gentle/s0", "fused_recurrent_kda, one value to two keys")],
         [a_case("delta.step/b2,g3,h3,k16,v16/gate=channel/gentle/s0", "fused_recurrent_kda")],
+    ),
+    "mlx_lm": (
+        [
+            a_case("layer.prefill/b1,t1,g2,h2,p1,n1,w2/kind=mamba2/gentle/s11", "mamba2, a norm of each group"),
+            a_case("layer.right_pad/b1,t2,j1,g1,h1,p2,n1,w2/kind=mamba2/gentle/s0", "nemotron_h"),
+            a_case("layer.left_pad/b1,t2,j1,g1,h1,k1,v1,w2/conv_bias=off,kind=delta/gentle/s0", "olmo_hybrid"),
+            a_case("layer.right_pad/b1,t2,j1,d2,n1,r1,w2/kind=mamba1/gentle/s0", "mamba"),
+            a_case("layer.left_pad/b1,t2,j1,d2,n1,r1,w2/kind=mamba1/gentle/s0", "jamba"),
+            a_case("ssd.scan_masked/b3,t33,g1,h1,p1,n1/live=tail/gentle/s0", "ssm_update, a padded prompt in steps of 3"),
+        ],
+        [
+            a_case("layer.left_pad/b1,t2,j1,g1,h1,p2,n1,w2/kind=mamba2/gentle/s0", "nemotron_h"),
+            a_case("layer.prefill/b1,t1,g2,h2,p1,n1,w2/norm_groups=one,kind=mamba2/gentle/s11", "mamba2"),
+            a_case("layer.prefill/b1,t2,d2,n1,r1,w2/kind=mamba1/gentle/s0", "mamba"),
+            a_case("ssd.scan_masked/b3,t33,g1,h1,p1,n1/live=tail/gentle/s0", "ssm_update"),
+        ],
     ),
     "flashinfer": (
         [

@@ -14,7 +14,8 @@ from conformance.judge.verdict import Judgement, judge
 from conformance.run.load import PROGRAM, load
 from conformance.run.plan import Selection, plan
 from conformance.run.process import Process
-from conformance.run.program import METHODS, Program, arguments_of, opened, plain
+from conformance.run.program import Program, arguments_of, plain
+from conformance.run.sessions import METHODS, opened
 from ssmspec_ref.contract import OPERATIONS, Verdict
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "program.py"

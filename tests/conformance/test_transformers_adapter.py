@@ -16,7 +16,7 @@ from conformance.adapters.transformers.cache import CachedLayer
 from conformance.adapters.transformers.families import FAMILIES, Family
 from conformance.judge.verdict import Judgement, judge
 from conformance.suite import find
-from conformance.suite.layers import check_used
+from conformance.suite.weights_used import check_used
 from ssmspec_ref.contract import Capability, Verdict
 
 FAMILY = {family.name: family for family in FAMILIES}

@@ -57,6 +57,14 @@ def test_every_launcher_has_an_entry_that_the_tests_compile() -> None:
     assert {entry.kernel for entry in entries} == {entry.kernel for entry in entries if 90 in entry.quick}
 
 
+def test_the_page_says_how_much_is_compiled() -> None:
+    entries = list(catalogue.entries())
+    pairs, quick = sum(len(entry.on) for entry in entries), sum(len(entry.quick) for entry in entries)
+    page = (ROOT / "docs" / "evidence" / "not-tested.md").read_text(encoding="utf-8")
+    assert f"The catalogue has {pairs} pairs of an entry and an architecture" in page
+    assert f"The tests compile {quick} pairs" in page
+
+
 def test_the_budgets_are_of_the_kernels_that_stand() -> None:
     """What is not compiled here, and the table behind these tests, is read from them."""
     held, _ = compiled.budgets()

@@ -70,5 +70,5 @@ def test_a_formula_that_is_off_and_a_race_are_said() -> None:
 
 
 def test_a_case_of_no_family_is_refused() -> None:
-    with pytest.raises(ValueError, match="it must be a kernel whose name starts with ssd, delta, shortconv or linear"):
+    with pytest.raises(ValueError, match="whose name starts with ssd, delta, shortconv, mamba3 or linear"):
         counted.case("norm T=6")

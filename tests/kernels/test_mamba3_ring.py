@@ -13,7 +13,8 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import errors
 from tests.kernels.mamba3_cases import Case, Options, case
 from tests.kernels.mutants import caught, mutated
-from tests.kernels.tensors import Kept, check_within, contract, doubles, watch
+from tests.kernels.tensors import BYTES, Kept, check_within, contract, doubles, watch
+from tests.kernels.test_mamba3_scan import check_moved, sizes, tensors
 
 CAPACITY = 5
 ENTRY = ("x", "dt", "A", "trap", "angle", "B")
@@ -32,6 +33,11 @@ def ring_of(made: Case) -> Ring:
     return Ring(**blank, origin=(torch.arange(slots) * 3 % CAPACITY).int(), held=torch.zeros(slots).int())
 
 
+def named(ring: Ring) -> dict[str, torch.Tensor]:
+    """The tensors of a ring by names of their own; cursors have those of parameters."""
+    return {name if name in ("origin", "held") else f"ring.{name}": x for name, x in ring.tensors._asdict().items()}
+
+
 def check(module: ModuleType, o: Options) -> None:
     """Windows of two tokens in a row, of which some are accepted; after each the flushed state is that of the oracle."""
     made = case(o)
@@ -40,10 +46,18 @@ def check(module: ModuleType, o: Options) -> None:
     lengths[2] = 1
     for number, taken in enumerate(TAKEN):
         tokens = {n: made.tensors[n][:, 2 * number : 2 * number + 2] for n in (*ENTRY, "C", "z") if n in made.tensors}
-        kept = Kept(**{n: x for n, x in fixed.items() if isinstance(x, torch.Tensor)}, **tokens)
-        with watch(S=S, **ring.tensors._asdict()) as seen:
-            y = module.mamba3_buffered(S, ring, **tokens, **fixed, window=2, lengths=lengths)
-        assert seen.races == [], seen.races[:3]
+        y = tokens["x"].new_full((o.b, 2, o.h, o.p), float("nan"))
+        given = {**tokens, **fixed, "lengths": lengths}
+        kept = Kept(**tensors(given))
+        told = {"window": 2, "capacity": CAPACITY, "state": BYTES[o.state], "io": BYTES[o.io], "z": o.z}
+        expected = 0
+        for slot, row in zip(made.named, made.rows, strict=True):
+            real = int(lengths[row])
+            expected += module.traffic_bytes([int(ring.held[slot])], real, *sizes(o), **told)
+            expected += (2 - real) * o.h * o.p * BYTES[o.io]  # zeros
+        with watch(S=S, y=y, **tensors(given), **named(ring)) as seen:
+            module.mamba3_buffered(S, ring, **given, window=2, out=y)
+        check_moved(seen, expected)
         kept.check()
         for at, row in enumerate(made.rows):
             one = made_part(made, 2 * number, int(lengths[row]), at)
@@ -71,8 +85,12 @@ def made_part(made: Case, begin: int, count: int, row: int | None = None) -> Any
 def flushed(made: Case, ring: Ring, wanted: Any, fixed: dict[str, Any]) -> None:
     """Flushes a copy by hand: the state of the oracle, within what fp32 loses in a dozen tokens."""
     copy, bystander = made.tensors["S"].clone(), made.tensors["S"].clone()
-    given = {n: fixed[n] for n in ("B_norm", "B_bias", "dt_bias", "up", "A_floor", "eps", "halves", "slots") if n in fixed}
-    mamba3_flush.mamba3_flush(copy, ring, rows=made.options.b, **given)
+    names = ("B_norm", "B_bias", "dt_bias", "up", "A_floor", "eps", "halves", "slots")
+    given: dict[str, Any] = {n: fixed[n] for n in names if n in fixed}
+    with watch(S=copy, **tensors(given), **named(ring)) as seen:
+        mamba3_flush.mamba3_flush(copy, ring, rows=made.options.b, **given)
+    held, o = [int(ring.held[slot]) for slot in made.named], made.options
+    check_moved(seen, mamba3_flush.traffic_bytes(held, *sizes(o), state=BYTES[o.state], io=BYTES[o.io]))
     scanned = torch.from_numpy(wanted).to(copy.dtype)
     torch.testing.assert_close(copy[made.named], scanned, rtol=1e-4, atol=1e-4)
     copy[made.named] = bystander[made.named]

@@ -16,6 +16,7 @@ from ssmspec_ref.mamba3 import Mamba3Window
 from ssmspec_ref.records import prefix
 from ssmspec_ref.records import rows as of_rows
 from ssmspec_ref.shapes import Array
+from tests.kernels.device import COMPILED
 from tests.kernels.mamba3_cases import WEIGHTS, Case, Options, case
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, check_within, contract, doubles, watch
@@ -27,7 +28,7 @@ CASES = [
     Options(t=2, b=2, p=5, n=2, f=1, r=3, halves=True, maps=True, live=True, write=False, io="fp16", seed=3),
     Options(t=9, b=1, p=2, n=8, f=4, h=1, io="bf16", seed=4),
 ]
-APART = ("slots", "live", "places", "bounds", "fresh", "path", "advanced", "rows", *WEIGHTS)
+APART = ("slots", "live", "places", "bounds", "fresh", "path", "advanced", "rows", "lengths", "origin", "held", *WEIGHTS)
 READ = ("S", "x", "dt", "A", "trap", "angle", "B", "C", "z", "out")
 
 
@@ -66,6 +67,13 @@ def read_once(seen: Any, expected: int) -> None:
     shared = {name: seen.accesses.pop(("load", name), None) for name in ("angle", "B", "C")}
     again = sum(access.distinct for access in shared.values() if access)
     check_bytes(seen, expected - again, tuple({*READ} - {*shared}), APART)
+
+
+def check_moved(seen: Any, expected: int) -> None:
+    """The bytes that crossed, parameters apart, by the formula; no access outside. On a GPU there is nothing to assert."""
+    if not COMPILED:
+        assert seen.outside == seen.races == [], [*seen.outside, *seen.races][:3]
+        assert sum(access.distinct for (_, name), access in seen.accesses.items() if name not in APART) == expected
 
 
 @pytest.mark.parametrize("o", CASES, ids=str)
@@ -109,7 +117,8 @@ def check_states(module: ModuleType, o: Options) -> None:
     made.tensors["places"] = torch.from_numpy(made.places).to(o.index)
     own = made.places[made.rows]
     kept = Kept(**tensors(made.tensors))
-    module.mamba3_snapshots(**made.tensors)
+    with watch(**tensors(made.tensors)) as seen:
+        module.mamba3_snapshots(**made.tensors)
     kept.check(out=torch.from_numpy(made.rows), S=torch.from_numpy(own[own >= 0]))
     rules = contract(o.state, o.io)
     for t in range(o.t):
@@ -117,6 +126,10 @@ def check_states(module: ModuleType, o: Options) -> None:
         there = own[:, t] >= 0
         check_within(doubles(made.tensors["S"][torch.from_numpy(own[there, t])]), S.map(lambda a, on=there: a[on]))  # type: ignore[misc]
     check_within(made.outputs, y)
+    token = o.h * (o.p * (2 if o.z else 1) + 3) + o.f + 2 * o.r * o.g * o.n
+    unread, unkept = int((~made.live).sum()) * token * BYTES[o.io], int((own < 0).sum()) * made.S0[0].size * BYTES[o.state]
+    told = {"state": BYTES[o.state], "io": BYTES[o.io], "z": o.z}
+    check_moved(seen, module.traffic_bytes(len(made.rows), o.t, *sizes(o), **told) - unread - unkept)
 
 
 @pytest.mark.parametrize("o", KEEPING, ids=str)
@@ -140,7 +153,12 @@ def check_run(module: ModuleType, o: Options) -> None:
     pool = made.tensors["S"]
     pool[slots[2].long()] = float("nan")
     out = torch.full((count, o.h, o.p), float("nan"), dtype=given["x"].dtype)
-    module.mamba3_packed(pool, **given, bounds=torch.tensor(ends), slots=slots[:3], fresh=fresh, out=out)
+    given |= {"bounds": torch.tensor(ends), "slots": slots[:3], "fresh": fresh, "out": out}
+    with watch(S=pool, **tensors(given)) as seen:
+        module.mamba3_packed(pool, **given)
+    told = {"state": BYTES[o.state], "io": BYTES[o.io], "z": o.z}
+    anew = int(fresh.sum()) * made.S0[0].size * BYTES[o.state]  # written, not read
+    check_moved(seen, module.traffic_bytes(count - 1, 3, *sizes(o), **told) - anew)
     assert torch.isnan(out[-1]).all()
     assert not pool[slots[1].long()].any(), "an empty fresh sequence begins from zeros"
     for row, start in ((0, made.S0[:1]), (2, np.zeros_like(made.S0[:1]))):
@@ -193,7 +211,11 @@ def check_commit(module: ModuleType, o: Options) -> None:
         count = torch.tensor([o.t, 1, 0]) if path is None else (path >= 0).sum(1)
         given |= {"advanced": count.to(o.index)} if path is None else {"path": path.to(o.index)}
         start = given["S"].clone()
-        module.mamba3_commit(**given)
+        with watch(**tensors(given)) as seen:
+            module.mamba3_commit(**given)
+        counts = [int(count[row]) for row in layers[0].rows]
+        expected = module.traffic_bytes(counts, len(layers), *sizes(o), state=BYTES[o.state], io=BYTES[o.io])
+        check_moved(seen, expected)
         for number, layer in enumerate(layers):
             left = torch.ones(len(start[0]), dtype=torch.bool)
             for at, row in enumerate(layer.rows):

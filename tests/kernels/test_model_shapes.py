@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perf_gates.gpu import model_shapes
-from perf_gates.gpu.judge import call, inputs, projections, rings, ssd, ssd_gated, tokens
+from perf_gates.gpu.judge import call, inputs, mamba3, projections, rings, ssd, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
 from perf_gates.machine import kernel_hash
@@ -24,9 +24,7 @@ PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True, 
 CHECKS = {check.name: check for check in model_shapes.checks(PLAN)}
 
 
-NEVER_RUN = {f"mamba3_{name}" for name in ("scan", "snapshots", "packed", "tree", "commit", "buffered", "flush")} | {
-    "ssd_coded_step"
-}
+NEVER_RUN = {"ssd_coded_step"}
 """Kernels without a check at the shapes of models: they were not run on a GPU yet, as `docs/evidence/not-tested.md` says."""
 
 
@@ -35,7 +33,8 @@ def test_every_kernel_has_a_check_and_every_check_a_name() -> None:
     from perf_gates.static import catalogue
 
     kernels = {entry.kernel for entry in catalogue.entries()} - NEVER_RUN
-    inside = {"ssd_flush", "delta_flush", "shortconv_flush", "commit_halves", "commit_window"}  # judged with what they serve
+    flushes = {f"{name}_flush" for name in ("ssd", "delta", "shortconv", "mamba3")}
+    inside = flushes | {"commit_halves", "commit_window"}  # judged with what they serve
     assert kernels - inside == {check.kernel for check in CHECKS.values()} - inside
     page = (Path(__file__).parents[2] / "docs" / "evidence" / "not-tested.md").read_text(encoding="utf-8")
     assert {name for name in NEVER_RUN if f"`{name}`" not in page} == set()
@@ -111,6 +110,12 @@ FAULTS: list[tuple[str, str, Any]] = [
     ("kda_commit", "kda_commit/tiny by channel/T=5/b3", of_a_layer),
     ("delta_buffered", "delta_buffered/tiny by channel/T=3 L=7/b3", state),
     ("delta_chunked", "delta_chunked/tiny by channel/T=5 verify/b3", unwritten),
+    ("mamba3_scan", "mamba3_scan/tiny/T=5/b3", state),
+    ("mamba3_snapshots", "mamba3_snapshots/tiny/T=6/b3", an_input),
+    ("mamba3_tree", "mamba3_tree/tiny of rank 2/T=7/b3", unwritten),
+    ("mamba3_packed", "mamba3_packed/tiny/packed/b3", state),
+    ("mamba3_buffered", "mamba3_buffered/tiny/T=3 L=7/b3", state),
+    ("mamba3_commit", "mamba3_commit/tiny of rank 2/tree of 7/b3", of_a_layer),
     ("ssd_commit", "ssd_commit/tiny/tree of 7/b3", of_a_layer),
     ("ssd_gated", "ssd_gated/tiny/T=1/b3", last_head),
     ("ssd_gated_window", "ssd_gated_window/tiny/T=5/b3", last_head),
@@ -123,7 +128,7 @@ def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, n
         found = call.launcher(module, function)
         return after(change)(found) if module == kernel and function is None else found
 
-    for family in (ssd, ssd_gated, rings, inputs, tokens, projections):
+    for family in (ssd, ssd_gated, rings, inputs, mamba3, tokens, projections):
         monkeypatch.setattr(family, "launcher", launcher)
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import ssmspec_ref
 from conformance.errors import AdapterUnavailable
 from conformance.judge.verdict import judge
+from conformance.run.load import load
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.process import Process
 from conformance.run.worker import environment
@@ -91,6 +93,12 @@ def near(job: Job, name: str) -> tuple[bool, int]:
     return not own, job.case.size()
 
 
+@cache
+def planned(tier: str) -> list[Job]:
+    """What the unbroken adapter is judged by, once in a process: the plan takes longer than most breaks live."""
+    return plan({"oracle": load(ADAPTER)}, Selection(tier=tier))[0]
+
+
 def verdict(name: str, source: bytes | None) -> dict[str, Any]:
     """What came of one source: killed (by which case, how), survived, or void."""
     began, cases = time.monotonic(), 0
@@ -100,11 +108,11 @@ def verdict(name: str, source: bytes | None) -> dict[str, Any]:
         except AdapterUnavailable as error:
             return {"result": "void", "text": str(error)[:300], "seconds": round(time.monotonic() - began, 1)}
         try:
-            own = plan({"oracle": process.adapter}, Selection(tier="standard"))[0]
-            others = plan({"oracle": process.adapter}, Selection(tier="smoke"))[0]
+            capabilities = {(s.name, o): run for s in process.adapter.subjects for o, run in s.capabilities.items()}
+            own, others = planned("standard"), planned("smoke")
             jobs = [job for job in own if not near(job, name)[0]] + [job for job in others if near(job, name)[0]]
             for job in sorted(jobs, key=lambda job: near(job, name)):
-                judgement = judge(job.specification, job.capability, job.case)
+                judgement = judge(job.specification, capabilities[job.subject.name, job.case.operation], job.case)
                 cases += 1
                 if judgement.verdict is not Verdict.PASS:
                     void = judgement.kind in ("error", "crash") and ILL_FORMED.search(judgement.message)

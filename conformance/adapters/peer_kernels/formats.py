@@ -1,9 +1,12 @@
 """The formats in which engines call a kernel: activations in fp32, bf16 or fp16, states in fp32 or bf16."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ssmspec_ref.contract import NumericContract, Storage
+from ssmspec_ref.contract import Capability, NumericContract, Storage, Subject
+
+Capabilities = dict[str, dict[str, Capability]]
+"""Of each kernel, what it computes."""
 
 ENGINES: tuple[tuple[Storage, Storage], ...] = (("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16"), ("fp16", "fp32"))
 """Activations and state: the first is how a kernel is tested without rounding, the second the default of most engines for
@@ -19,3 +22,13 @@ def named(name: str, contract: NumericContract) -> str:
     """The name of a subject in a format: that of the kernel, and the format unless it is fp32."""
     told = [] if contract.io == "fp32" else [contract.io]
     return ", ".join([name, *told, *([] if contract.state == "fp32" else [f"{contract.state} state"])])
+
+
+def narrow(
+    contract: NumericContract, made: Callable[[NumericContract], Capabilities], absent: Mapping[str, str]
+) -> Iterator[Subject]:
+    """The kernels as an engine calls them: activations in bf16 or fp16, the log decay in fp32, the state in fp32 or bf16."""
+    for one in formats(contract):
+        if one.io != "fp32":
+            for name, capabilities in made(one).items():
+                yield Subject(named(name, one), capabilities, absent)

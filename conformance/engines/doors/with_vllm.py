@@ -51,9 +51,9 @@ class Door:
             named |= {"num_gpu_blocks_override": room // BLOCK + NULL}
         try:
             self.llm = LLM(
-                folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=room or LENGTH, enforce_eager=True,
-                seed=0, max_num_seqs=options["slots"], enable_prefix_caching=bool(options.get("cache")),
-                disable_log_stats=False,
+                folder, skip_tokenizer_init=True, dtype=options["dtype"], max_model_len=room or LENGTH, seed=0,
+                enforce_eager=not options.get("graphs"), max_num_seqs=options["slots"], disable_log_stats=False,
+                enable_prefix_caching=bool(options.get("cache")),
                 **named,
             )  # fmt: skip
         except (ValueError, NotImplementedError, AssertionError) as error:
@@ -63,7 +63,7 @@ class Door:
             "name": "vllm",
             "version": __version__,
             "dtype": options["dtype"],
-            "can": ["batch", "stop", "logprobs", "sample"] + ["preempt"] * (kind in ATTENTION),
+            "can": ["batch", "stop", "logprobs", "sample", "graphs"] + ["preempt"] * (kind in ATTENTION),
             "block": BLOCK if blocks else None,
         }
 

@@ -93,6 +93,7 @@ def purpose(configuration: str) -> str:
         ("cache", "cache"),
         ("chunk", "chunk"),
         ("tight", "preemption"),
+        ("graphs", "graphs"),
         ("served", "speculation"),
     ):
         if name in configuration:

@@ -24,7 +24,11 @@ Key = tuple[tuple[int, ...], float, int]
 MOST_FAILED = 0.5
 """Where the plain run fails at more than this part of its prompts, at least `FEW`, there is nothing to compare with."""
 FEW = 12
-NO_PREEMPTION = 'it does not say that it can be made to preempt ("preempt" in `can`)'
+ASKED = {
+    "tokens": 'it does not say that it can be made to preempt ("preempt" in `can`)',
+    "graphs": 'it does not say that its steps can be recorded or compiled ("graphs" in `can`)',
+}
+"""Options that an engine is asked for only if it says that it has them."""
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
@@ -97,8 +101,9 @@ class Judge:
         began = time.monotonic()
         run = Run(self, name, options)
         try:
-            if options.tokens is not None and "preempt" not in self.can:
-                raise EngineRefused(NO_PREEMPTION)
+            for option, why in ASKED.items():
+                if getattr(options, option) is not None and why.split('"')[1] not in self.can:
+                    raise EngineRefused(why)
             run.all()
         except (EngineRefused, EngineFailed, EngineDied) as error:
             self.found.ended(name, purpose(name), error)

@@ -44,6 +44,8 @@ class Smallest:
         if not repeats:
             self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
         single = size(self.schedule)[0] == 1 and repeats
+        if single:
+            self.shorter()
         self.reducible = not (single or self.once)
         self.until = time.monotonic() + (0 if self.once else self.seconds / (1 if single else 3))
 
@@ -87,6 +89,11 @@ class Smallest:
                 self.keep(alone, broken)
                 return ask
         return None
+
+    def shorter(self) -> None:
+        """A single request that asks for fewer tokens, the fewest first."""
+        ((ask,),) = self.schedule
+        self.breaking((replace(ask, most=most) for most in range(1, ask.most)), time.monotonic() + self.seconds / 3)
 
     def repeating(self) -> Iterator[Ask]:
         """Other requests, the shortest prompts first, for an error that none of the schedule's requests gives alone: an

@@ -25,6 +25,7 @@ from ..production import rows
 from ..repeats import with_repeats
 from ..slots import with_slots
 from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
+from ..weights_used import in_place
 from . import RECURRENCES
 from .recurrence import Recurrence
 
@@ -60,7 +61,7 @@ class Packed:
 
     def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         """Run every sequence separately."""
-        S, run, bounds, fresh, params = arguments
+        S, run, bounds, fresh, params = in_place(arguments, used, contract)
         contracts = (contract, *oracles(contract))
         after, wrong = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S), np.zeros_like(S)
         outputs, errors = [], []

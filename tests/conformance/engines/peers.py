@@ -69,6 +69,7 @@ FAULTS = {
         "every_draft_is_accepted": Planted("llama", "ngram-4", DRAFTS),
         "rejected_drafts_keep_their_places": Planted("llama", "ngram-4", DRAFTS),
         "the_bonus_token_from_column_0": Planted("llama", "ngram-4", DRAFTS),
+        "an_end_in_the_bonus_token_is_not_seen": Planted("llama", "model-3", ("stop",)),
         "a_hit_of_another_prompt": Planted("llama", "cache", AGAIN),
         "blocks_of_another_request": Planted("llama", "plain", BATCH),
         "one_seed_for_all": Planted("llama", "plain", ("sampled law",), "", 1, 240),

@@ -124,6 +124,26 @@ def the_bonus_token_from_column_0() -> None:
 
 
 @fault
+def an_end_in_the_bonus_token_is_not_seen() -> None:
+    """Of the tokens of a step the one behind accepted drafts is not looked at for an end."""
+
+    def change(right: Any) -> Any:
+        def update(self: Any, request: Any, tokens: list[int], *given: Any, **named: Any) -> Any:
+            asked = request.sampling_params
+            ends = asked.stop_token_ids or []
+            bonus = len(tokens) > 1 and not set(tokens[:-1]) & set(ends)
+            asked.stop_token_ids = [] if bonus else ends
+            try:
+                return right(self, request, tokens, *given, **named)
+            finally:
+                asked.stop_token_ids = ends
+
+        return update
+
+    around("v1.core.sched.scheduler", "Scheduler._update_request_with_output", change)
+
+
+@fault
 def a_hit_of_another_prompt() -> None:
     """Blocks of the cache of prefixes are known by their place alone."""
 

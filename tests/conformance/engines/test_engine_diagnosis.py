@@ -41,3 +41,14 @@ def lost(oracle: Oracle, at: int) -> Finding:
 )
 def test_a_lost_state_is_explained_where_it_was_lost(oracle: Oracle, at: int, chunk: int | None, why: str) -> None:
     assert explained(oracle, lost(oracle, at), [], chunk) == why
+
+
+def test_tokens_of_the_right_model_are_explained_by_no_mistake(oracle: Oracle) -> None:
+    """Of an answer that goes on behind its end, and of one that the plain run is wrong about."""
+    ids = list(PROMPT)
+    for _ in range(3):
+        ids.append(int(oracle.forward(tuple(ids)).logits[-1].argmax()))
+    own = tuple(ids[len(PROMPT) :])
+    request = Request(ids=PROMPT, most=3)
+    assert explained(oracle, Finding("", request, 0, None, own[0], answer=own), []) == ""
+    assert explained(oracle, Finding("", request, 0, own[0] + 1, own[0], answer=own), []) == "no rewritten oracle explains it"

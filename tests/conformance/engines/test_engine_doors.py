@@ -1,20 +1,25 @@
 """Our engine behind its doors: the server that ships passes over `http:`; faults in it and in the program are caught."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.engines import cli, judge
+from conformance.engines.errors import EngineRefused
 from conformance.engines.known import opener
 from conformance.engines.protocol import Options
 from conformance.engines.small import pair
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.serve.logits import Logged
 from tests.fast.serve.serving import serving
+from tests.fast.tape import TapeRecorder
 
+from .direct import Direct
 from .faults import FAULTS
 from .peers import needed
 
@@ -54,6 +59,40 @@ def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
     assert found.outcome("plain", "tokens") == found.outcome("plain", "log-probabilities") == "passed"
     for law in ("speculation", "batch", "stop", "log-probabilities kept"):
         assert found.outcome("served", law) == "passed"
+
+
+class Overwritten(TapeRecorder):
+    """Something else is written over the tokens of a recorded step, every third time, before they are read."""
+
+    def __call__(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        found, replay = super().__call__(run)
+        times = count(1)
+
+        def replayed() -> None:
+            replay()
+            if next(times) % 3 == 0:
+                found[1].run.tokens.zero_()
+
+        return found, replayed
+
+
+@pytest.mark.parametrize(("recorder", "outcome"), [(TapeRecorder, "passed"), (Overwritten, "differs")])
+def test_recorded_steps_of_our_engine_are_judged(recorder: type[TapeRecorder], outcome: str, tmp_path: Path) -> None:
+    def opened() -> Direct:
+        engine = Direct()
+        engine.door.recorder = recorder
+        return engine
+
+    folder = pair("mamba2", tmp_path)[0]
+    chosen = {"graphs": cli.configurations(None, cli.Tier.standard, "float32")["graphs"]}
+    found = cli.judged(opened, None, folder, chosen, False, (3, 0, 0), lambda *_: None, 0.5)
+    assert found.outcome("graphs", "graphs") == outcome, found.failures
+    assert found.red == (outcome == "differs")
+
+
+def test_our_engine_refuses_graphs_without_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(EngineRefused, match="give --device cuda"):
+        Direct().start(str(pair("mamba2", tmp_path)[0]), Options(graphs=True))
 
 
 @pytest.mark.robust

@@ -105,6 +105,7 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
     if fault == "long":
         assert failure.schedule[0].startswith("round 0, request 0: prompt [")
         assert failure.schedule[0].count(",") == 4  # three tokens
+        assert failure.schedule[0].endswith("most 2")  # the second token of the answer is wrong
 
 
 def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
@@ -230,6 +231,40 @@ def test_an_engine_that_cannot_be_made_to_preempt_is_not_asked_to() -> None:
 
 
 @dataclass
+class Recording(Few):
+    """Records its steps where it is asked to. With the fault `stale` a step that is replayed gives its first token again."""
+
+    recorded: list[int] | None = None
+
+    def start(self, model: str, options: Options) -> Started:
+        self.recorded = [] if options.graphs else None
+        said = super().start(model, options)
+        return said.model_copy(update={"can": (*said.can, "graphs")})
+
+    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
+        answers = super().generate(requests)
+        if self.fault != "stale" or self.recorded is None:
+            return answers
+        self.recorded.append(answers[0].ids[0])
+        return (answers[0].model_copy(update={"ids": (self.recorded[0], *answers[0].ids[1:])}), *answers[1:])
+
+
+@pytest.mark.parametrize(("fault", "outcome"), [("", "passed"), ("stale", "differs")])
+def test_steps_that_are_recorded_are_judged_as_those_that_are_not(fault: str, outcome: str) -> None:
+    found = Judge(lambda: Recording(fault), "model", None, 20).run({"plain": Options(), "graphs": Options(graphs=True)})
+    assert found.outcome("graphs", "graphs") == outcome
+    assert found.green == (outcome == "passed")
+    assert found.outcome("plain", "repeated") == "passed"
+
+
+def test_an_engine_that_records_no_steps_is_not_asked_to() -> None:
+    found = Judge(Few, "model", None, 5).run({"plain": Options(), "graphs": Options(graphs=True)})
+    assert '"graphs" in `can`' in found.refusals["graphs"]
+    assert found.green
+    assert "graphs" not in Options().model_dump(exclude_none=True)
+
+
+@dataclass
 class Single(Few):
     """Whatever it has run, it cannot start again."""
 
@@ -271,6 +306,7 @@ def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_other
     (line,) = failure.schedule
     ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
     assert ids == ids[:1] * 3
+    assert line.endswith("most 1")
     assert "schedules before it" not in failure.explained
 
 
