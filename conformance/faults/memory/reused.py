@@ -78,7 +78,7 @@ class CountsItsCalls:
 
 
 class HandsOutItsOutputs(Bare):
-    """verify hands out a buffer that the next window overwrites. Bug class SCHED."""
+    """verify hands out a buffer that the next window overwrites. Bug class CONDUCT."""
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(snapshots, S, params)
@@ -92,7 +92,7 @@ class HandsOutItsOutputs(Bare):
 
 
 class HandsOutItsState(Bare):
-    """state hands out the pool itself, which later windows change. Bug class SCHED."""
+    """state hands out the pool itself, which later windows change. Bug class CONDUCT."""
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(snapshots, S, params)
@@ -135,8 +135,8 @@ FAULTS: tuple[Wrong, ...] = (
     (inputs_cleared_by_product, "conv.scan", "SLOT-REUSE", FLOAT64, POOLS),
     (KeepsLongOutputs(), "ssd.scan", "SCHED", FLOAT64, EVERYTHING),
     (CountsItsCalls(), "selective.scan", "SCHED", FLOAT64, EVERYTHING),
-    (HandsOutItsOutputs, "delta.verify_snapshots", "SCHED", FLOAT64, EVERYTHING),
-    (HandsOutItsState, "delta.verify_snapshots", "SCHED", FLOAT64, EVERYTHING),
+    (HandsOutItsOutputs, "delta.verify_snapshots", "CONDUCT", FLOAT64, EVERYTHING),
+    (HandsOutItsState, "delta.verify_snapshots", "CONDUCT", FLOAT64, EVERYTHING),
     (LogOfTheNextRow, "ssd.verify_replay", "INDEX", AT_ONCE, EVERYTHING),
     (empty_fresh_keeps, "ssd.scan_packed", "SLOT-REUSE", FLOAT64, EVERYTHING),
     (full_chunk_keeps, "ssd.scan_packed", "CHUNK", FLOAT64, EVERYTHING),
