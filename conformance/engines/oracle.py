@@ -110,7 +110,7 @@ class Trace:
         """The state of the exact row after this many tokens."""
         if self.cache is not None:
             K, V = self.cache.K[:1, :tokens], self.cache.V[:1, :tokens]
-            return attention.KVState(K, V, np.array([tokens]))
+            return attention.KVState(K, V, np.array([K.shape[1]]))  # of an MLP nothing, after any number of tokens
         assert self.inputs is not None
         assert self.states is not None
         return MixerState(self.inputs[:1, :, tokens : tokens + width], self.states[tokens][:1])

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 
+from ssmspec_ref.errors import SpecError
+
 from ...draws import by_seed_alone
 from .. import sampled
 from ..checkpoint import NoOracle, read
@@ -108,7 +110,10 @@ class Run:
             return False
         self.law = broken[0].law
         self.smallest = Smallest(self.attempts, schedule, broken, self.past)
-        self.smallest.repeat()
+        try:
+            self.smallest.repeat()
+        except SpecError as error:  # of the oracle, which looks for a cause
+            self.judge.found.notes.append(f"{self.name}: the failure was not made smaller: {type(error).__name__}: {error}")
         return True
 
     def smaller_zero(self, oracle: Oracle, finding: Finding) -> Finding:

@@ -56,6 +56,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_intermediate_size": 96, "position_embedding_type": "nope", "embedding_multiplier": 1.5,
         "residual_multiplier": 0.75, "attention_multiplier": 0.25, "logits_scaling": 1.25,
     },
+    "nemotron_h": {
+        **{name: value for name, value in (COMMON | ATTENTION).items() if name not in ("hidden_act", "num_hidden_layers")},
+        "model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "M-*M",
+        "layers_block_type": ["mamba", "mlp", "attention", "mamba"], "num_hidden_layers": 4, "head_dim": 32,
+        "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "chunk_size": 16,
+        "expand": 2, "use_bias": False, "use_conv_bias": True, "mamba_proj_bias": False, "mlp_bias": False,
+        "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "layer_norm_epsilon": 1e-5, "residual_in_fp32": False,
+        "time_step_min": 1e-30, "time_step_limit": [0.0, float("inf")],
+    },
     "qwen3_5": {
         **COMMON, **ATTENTION, "model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"], "head_dim": 32,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attention_interval": 2,

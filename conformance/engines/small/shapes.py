@@ -116,6 +116,30 @@ def lfm2(c: dict[str, Any]) -> Shapes:
         yield "lm_head.weight", (c["vocab_size"], width), "head"
 
 
+def nemotron_h(c: dict[str, Any]) -> Shapes:
+    """Every tensor of a checkpoint of Nemotron-H: each block has one mixer, or an MLP without a gate."""
+    width = c["hidden_size"]
+    yield "backbone.embeddings.weight", (c["vocab_size"], width), "embedding"
+    for i, kind in enumerate(c["layers_block_type"]):
+        p = f"backbone.layers.{i}"
+        yield f"{p}.norm.weight", (width,), "one"
+        if kind == "mamba":
+            heads = c["mamba_num_heads"]
+            inner = heads * c["mamba_head_dim"]
+            yield from mamba2_block(f"{p}.mixer", c, inner, heads, c["ssm_state_size"], c["n_groups"], c["conv_kernel"])
+        elif kind == "attention":
+            yield from attention_block(f"{p}.mixer", c, c["head_dim"])
+        else:
+            yield f"{p}.mixer.up_proj.weight", (c["intermediate_size"], width), "matrix"
+            yield f"{p}.mixer.down_proj.weight", (width, c["intermediate_size"]), "matrix"
+    yield "backbone.norm_f.weight", (width,), "one"
+    yield "lm_head.weight", (c["vocab_size"], width), "head"
+
+
+WHOLE: dict[str, Callable[[dict[str, Any]], Shapes]] = {"lfm2": lfm2, "nemotron_h": nemotron_h}
+"""Families whose blocks have other parts than a mixer and a gated MLP."""
+
+
 def has_mamba2(c: dict[str, Any], layer: int) -> bool:
     """Whether a layer of Bamba, Falcon-H1 or Granite's hybrid has Mamba-2."""
     if c["model_type"] == "granitemoehybrid":
@@ -141,8 +165,8 @@ def mixers(p: str, c: dict[str, Any], layer: int) -> Shapes:
 def tensors(c: dict[str, Any]) -> Shapes:
     """Every tensor of a checkpoint."""
     kind, width = c["model_type"], c["hidden_size"]
-    if kind == "lfm2":
-        yield from lfm2(c)
+    if kind in WHOLE:
+        yield from WHOLE[kind](c)
         return
     plain = kind == "mamba2"
     home = "backbone" if plain else "model"

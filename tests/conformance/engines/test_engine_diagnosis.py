@@ -11,18 +11,21 @@ from conformance.engines.laws import Finding
 from conformance.engines.oracle import Oracle
 from conformance.engines.protocol import Request
 from conformance.engines.small import make
+from ssmspec_ref.layers.mixer import MixerState
 
 PROMPT = (42,) * 16 + (31, 16)
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    return Oracle(read(make("mamba2", tmp_path_factory.mktemp("small") / "mamba2")))
+@pytest.fixture(scope="module", params=["mamba2", "nemotron_h"])
+def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    """Of Mamba-2, and of a family in which an MLP is a block of its own, without a state."""
+    return Oracle(read(make(request.param, tmp_path_factory.mktemp("small") / request.param)))
 
 
 def lost(oracle: Oracle, at: int) -> Finding:
     """The log-probability of a run whose recurrent states were set to 0 after so many tokens."""
-    states = [replace(state, S=0 * state.S) for state in oracle.states(oracle.forward(PROMPT[:at]), at)]
+    kept = oracle.states(oracle.forward(PROMPT[:at]), at)
+    states = [replace(state, S=0 * state.S) if isinstance(state, MixerState) else state for state in kept]
     logits = oracle.forward(PROMPT[at:], states, at).logits[-1]
     token = int(logits.argmax())
     came, right = (float(x[token] - np.logaddexp.reduce(x)) for x in (logits, oracle.forward(PROMPT).logits[-1]))

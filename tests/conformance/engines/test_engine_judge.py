@@ -14,11 +14,13 @@ from conformance.engines import cli, sampled
 from conformance.engines.errors import EngineDied, EngineFailed, EngineRefused
 from conformance.engines.judge import Found, Judge, purpose
 from conformance.engines.judge.run import Run
+from conformance.engines.judge.smallest import Smallest
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.schedules import LENGTHS, lengths
 from conformance.engines.table import show
 from conformance.main import main
+from ssmspec_ref.errors import SpecError
 
 SPECULATING = {"ngram-4": Options(speculation="ngram")}
 
@@ -120,6 +122,18 @@ def test_an_engine_that_starts_once_is_told_what_came_before(monkeypatch: pytest
     monkeypatch.setattr(Few, "once", True, raising=False)
     (failure,) = judged("later").failures
     assert "schedules before it" in failure.explained
+
+
+def test_an_error_of_the_oracle_while_a_cause_is_sought_leaves_the_failure_and_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def repeat(self: Smallest) -> None:
+        raise SpecError("the window holds 0 tokens")
+
+    monkeypatch.setattr(Smallest, "repeat", repeat)
+    found = judged("long")
+    assert found.outcome("ngram-4", "speculation") == "differs"
+    assert found.notes == ["ngram-4: the failure was not made smaller: SpecError: the window holds 0 tokens"]
 
 
 @pytest.mark.parametrize("fault", ["dies", "fails"])
