@@ -101,7 +101,7 @@ def covered(
 
 def close(want: Expected, other: Expected, contract: NumericContract) -> Array:
     """How far the result may be from another computation: the bounds of both, plus a rounding if one of them is exact."""
-    u = UNIT_ROUNDOFF[contract.io]
+    u = 0.0 if want.whole else UNIT_ROUNDOFF[contract.io]
     rounding = 4 * u * (np.abs(other.value) + np.abs(want.value))
     with np.errstate(over="ignore"):  # a bound that is not finite allows everything
         sums: Array = 2 * np.maximum(np.nan_to_num(want.bound), np.nan_to_num(other.bound)) + rounding
