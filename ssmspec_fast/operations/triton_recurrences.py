@@ -20,7 +20,7 @@ from ssmspec_kernels.delta.ring.delta_buffered import delta_buffered
 from ssmspec_kernels.delta.ring.delta_flush import delta_flush
 from ssmspec_kernels.delta.ring.delta_ring import Ring as DeltaRing
 from ssmspec_kernels.kda.kda_commit import kda_commit
-from ssmspec_kernels.kda.kda_inputs import formed
+from ssmspec_kernels.kda.kda_inputs import formed_gates
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_kernels.kda.kda_snapshots import kda_snapshots
 from ssmspec_kernels.kda.kda_tree import kda_tree
@@ -281,7 +281,7 @@ class KDA(Delta):
         given = {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
         if params.lower_bound is None:
             return inputs, given | {"A": params.A, "dt_bias": params.dt_bias}
-        g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
+        g, beta = formed_gates(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
         return inputs._replace(g=g, beta=beta), given
 
     def commit(

@@ -10,7 +10,7 @@ from torch import Tensor
 from ssmspec_fast.operations import DeltaInputs, KDAParams
 from ssmspec_fast.operations import triton_recurrences as engine
 from ssmspec_kernels.kda import kda_commit, kda_tree
-from ssmspec_kernels.kda.kda_inputs import formed
+from ssmspec_kernels.kda.kda_inputs import formed_gates
 from ssmspec_ref import error_bounds as eb
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings
@@ -147,19 +147,19 @@ def test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(o: Options) -> No
 def test_gates_that_are_formed_before_a_kernel_lie_within_the_bound(o: Options) -> None:
     case = cases.draw(o)
     inputs, params = of(case)
-    g, beta = formed(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
+    g, beta = formed_gates(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
     window, inexact = case.window()
     for name, x in (("g", g), ("beta", beta)):
         comparison = eb.compare(cases.doubles(x)[case.rows], getattr(window, name), inexact[name])
         assert comparison.passed, f"{name}: {comparison}"
-    assert formed(inputs.g, inputs.beta, None, None, None) == (inputs.g, inputs.beta)
+    assert formed_gates(inputs.g, inputs.beta, None, None, None) == (inputs.g, inputs.beta)
 
 
 def test_gates_are_formed_before_a_kernel_only_for_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def unexpected(*_: Any) -> Any:
         raise ArithmeticError
 
-    monkeypatch.setattr(engine, "formed", unexpected)
+    monkeypatch.setattr(engine, "formed_gates", unexpected)
     test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[2])
     with pytest.raises(ArithmeticError):
         test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(FORMS[0])
@@ -178,10 +178,10 @@ def test_planted_gates_are_caught(wrong: str, where: str, monkeypatch: pytest.Mo
     """A softplus that is clamped at the bound, the gate without one, and A taken as its negative; in prompts and in rings."""
 
     def planted(g: Tensor, beta: Tensor, A: Tensor, dt_bias: Tensor, lower_bound: float) -> tuple[Tensor, Tensor]:
-        plain, strength = formed(g, beta, A, dt_bias, None)
-        others = {"clamped": plain.clamp_min(lower_bound), "another sign": formed(g, beta, -A, dt_bias, lower_bound)[0]}
+        plain, strength = formed_gates(g, beta, A, dt_bias, None)
+        others = {"clamped": plain.clamp_min(lower_bound), "another sign": formed_gates(g, beta, -A, dt_bias, lower_bound)[0]}
         return others.get(wrong, plain), strength
 
-    monkeypatch.setattr(engine, "formed", planted)
+    monkeypatch.setattr(engine, "formed_gates", planted)
     with pytest.raises(AssertionError):
         GATED[where]()

@@ -1,7 +1,7 @@
 """The engine over its kernels as a server of states: begun, fed, forked, exported and taken by another server's slots."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,19 +10,53 @@ from conformance.suite import find
 from ssmspec_fast.adapters.life import METHODS, Server
 from ssmspec_fast.engine.handover import SequenceState
 from ssmspec_fast.operations.triton_ops import TritonOperations
+from ssmspec_fast.operations.triton_recurrences import Delta
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 
 from . import device
 
 PLACE = device.DEVICE if device.COMPILED else "cpu"
-CASE = "life.states/b2,t2,j9,{}/script={},block=none,kind={}/gentle/s0"
-SIZES = {"mamba2": "g1,h2,p3,n4,w4", "mamba1": "d4,n4,r2,w3", "shortconv": "d3,w3"}
-"""Not the delta rule: the suite gives its gates formed, and the kernels that the engine launches form them from raw ones."""
+CASE = "life.states/b2,t2,j9,{}/script={},block=none,{}/gentle/s0"
+SIZES = {"mamba2": "g1,h2,p3,n4,w4", "mamba1": "d4,n4,r2,w3", "shortconv": "d3,w3", "delta": "g1,h2,k4,v3,w3"}
+SIZES |= {"kda": "g2,h2,k4,v4,w3"}
+
+
+class Formed(NamedTuple):
+    """The parameters of the delta rule with gates that are formed already: the kernels then form none."""
+
+    l2_norm: bool
+    scale: float | None
+    eps: float
+
+
+class FormedGates(Delta):
+    """The launchers of the delta rule with the suite's gates, by head or by key channel, as they take them where A is not
+    given."""
+
+    def walk(self, S: Any, inputs: Any, params: Any, *rest: Any) -> Any:
+        return super().walk(S, inputs, formed(params), *rest)
+
+    def snapshots(self, S: Any, inputs: Any, params: Any, *rest: Any, **named: Any) -> Any:
+        return super().snapshots(S, inputs, formed(params), *rest, **named)
+
+    def buffered(self, S: Any, ring: Any, inputs: Any, params: Any, **named: Any) -> Any:
+        return super().buffered(S, ring, inputs, formed(params), **named)
+
+
+def formed(params: Any) -> Formed:
+    return Formed(params.l2_norm, params.scale, params.eps)
+
+
+def operations() -> TritonOperations:
+    made = TritonOperations()
+    made.recurrences |= {"delta": FormedGates(bitwise=False)}
+    return made
 
 
 def judged(build: Any, method: str, script: str, kind: str = "mamba2") -> Verdict:
-    specification, case = find(CASE.format(SIZES[kind], script, kind))
-    run = partial(build, METHODS[method], TritonOperations(), PLACE)
+    activation = "conv_bias=off," if kind in ("delta", "kda") else ""
+    specification, case = find(CASE.format(SIZES[kind], script, activation + f"kind={kind}"))
+    run = partial(build, METHODS[method], operations(), PLACE)
     return judge(specification, Capability(run, NumericContract()), case).verdict
 
 
@@ -47,6 +81,6 @@ class TakesHalf(Server):
         super().write(slot, SequenceState(((M, S),), held.length))
 
 
-@pytest.mark.parametrize("kind", ["mamba2", "mamba1"])
+@pytest.mark.parametrize("kind", ["mamba2", "mamba1", "delta", "kda"])
 def test_a_state_without_its_last_head_fails(kind: str) -> None:
     assert judged(TakesHalf, "plain", "fork", kind) is Verdict.FAIL

@@ -33,7 +33,7 @@ from ..shared.strides import ChunkStrides, KeyStrides, PackedGroupStrides, Packe
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
 from .delta_inputs import load_gate_params
-from .delta_window import carried, check_one_type, from_state, last, norms, scores, substituted
+from .delta_window import check_one_type, from_state, last, norms, scores, state_after, substituted
 
 
 def traffic_bytes(
@@ -322,7 +322,7 @@ def _chunk_walk_kernel(
             at_o = o + t[:, None] * stride_o.t + h * stride_o.h + j[None, :]
             tl.store(at_o, o_t.to(o.dtype.element_ty), mask=real[:, None] & in_v[None, :])
             newest = tl.minimum(end - start - c * CHUNK, CHUNK) - 1
-            state = carried(state, k_t, r_k, G, last(G, newest), U, CHANNEL, SPLIT, ROUND)  # (5)
+            state = state_after(state, k_t, r_k, G, last(G, newest), U, CHANNEL, SPLIT, ROUND)  # (5)
             if places is not None:
                 place = tl.load(places + first + c).to(tl.int64)
                 tl.store(at_S + place * stride_S.s, state.to(S.dtype.element_ty), mask=inside & (place >= 0))

@@ -124,7 +124,7 @@ def substituted(A, R, T: tl.constexpr):
 
 
 @triton.jit
-def carried(state, k, r, G, total, U, CHANNEL: tl.constexpr, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
+def state_after(state, k, r, G, total, U, CHANNEL: tl.constexpr, SPLIT: tl.constexpr, ROUND: tl.constexpr = False):
     """The state after the window (4); `total` is G_T."""
     if CHANNEL:
         kept = k.to(tl.float32) * r[:, None] * tl.exp(total[None, :] - G)

@@ -58,7 +58,7 @@ def check_bound(A: Tensor | None, lower_bound: float | None) -> None:
         raise ParameterError("lower_bound is given without A; give A for gates that come as projections, or leave both out")
 
 
-def formed(
+def formed_gates(
     g: Tensor, beta: Tensor, A: Tensor | None, dt_bias: Tensor | None, lower_bound: float | None
 ) -> tuple[Tensor, Tensor]:
     """The gates (1) to (3) in fp32 by PyTorch, for kernels that take them formed; as they are without A."""

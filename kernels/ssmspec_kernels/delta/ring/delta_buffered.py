@@ -44,7 +44,7 @@ from ...shared.flush_order import MOST
 from ...shared.tuning import H200
 from ..delta_inputs import check_inputs, gates, load_gate_params, slot_of, window_strides
 from ..delta_scan import traffic_bytes as scan_bytes
-from ..delta_window import carried, check_one_type, from_state, last, norms, scores
+from ..delta_window import check_one_type, from_state, last, norms, scores, state_after
 from .delta_buffered_short import LONGEST, MOST_TOKENS, WIDTH, delta_buffered_short_kernel
 from .delta_ring import Ring, append, dot_history, entry_bytes, load_history, of_head, place
 from .delta_stream import fold_stream, load_tile, store_tile
@@ -281,7 +281,7 @@ def _flush(
             CAPACITY, SPLIT, STAGES,
         )  # (5)  # fmt: skip
     else:
-        state = carried(state, k_l, r_l, G_l, total, u_l.to(tl.float32), CHANNEL, SPLIT)
+        state = state_after(state, k_l, r_l, G_l, total, u_l.to(tl.float32), CHANNEL, SPLIT)
         store_tile(at_S, state, inside, WHOLE)  # (5)
 
 

@@ -17,7 +17,7 @@ from ssmspec_ref.errors import ParameterError
 from ...launch import FLOATS, INDICES, check_pool, divides, sizes, strides
 from ...shared.strides import KeyStrides
 from ...shared.tuning import H200
-from ..delta_window import carried, last, norms
+from ..delta_window import last, norms, state_after
 from .delta_ring import Ring, entry_bytes, load_history
 
 
@@ -85,5 +85,5 @@ def _delta_flush_kernel(
             first, count, stride_ring.u.l, stride_ring.k.l, stride_ring.g.l, i, j, in_k, in_v, CAPACITY, BLOCK_L, CHANNEL,
         )  # fmt: skip
         r_l, G_l = norms(k_l, 1.0, eps, L2_NORM), tl.cumsum(g_l, axis=0)
-        state = carried(state, k_l, r_l, G_l, last(G_l, count - 1), u_l.to(tl.float32), CHANNEL, SPLIT)
+        state = state_after(state, k_l, r_l, G_l, last(G_l, count - 1), u_l.to(tl.float32), CHANNEL, SPLIT)
         tl.store(at_S, state.to(S.dtype.element_ty), mask=in_k[:, None] & in_v[None, :])
