@@ -27,7 +27,7 @@ from ..errors import ConformanceError
 from ..isolation.memory import taken
 from ..isolation.text import clean, name, told
 from ..suite.far_inputs import FarInputs, far_along
-from ..suite.specification import Arguments, Came, Specification
+from ..suite.specification import Arguments, Came, Specification, unchanged
 
 PLAIN = "biufc"
 """Kinds of numeric NumPy arrays."""
@@ -116,14 +116,14 @@ class Here:
             return lambda: answer
         if told := not_far(self.given, came):
             return unjudged(told)
-        changed = sum(not np.array_equal(a, kept, equal_nan=a.dtype.kind == "f") for a, kept in held)
+        changed = sum(not unchanged(a, kept) for a, kept in held)
         self.held = [(a, a.copy()) for a in came.outputs if isinstance(a, np.ndarray)] if again else []
         if changed:
             answer = Answer(failed="overwritten", said=REUSED.format(changed), place=seen(capability, watch))
             return lambda: answer
         used = came.used if came.used is None or type(came.used).__module__.startswith("ssmspec_ref") else foreign(came.used)
         answer = Answer(
-            Came(tuple(map(foreign, came.outputs)), used, came.drafts),
+            Came(tuple(map(foreign, came.outputs)), used, came.drafts, came.changed),
             fingerprint(self.given) != before,
             place=seen(capability, watch),
         )

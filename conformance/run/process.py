@@ -257,7 +257,7 @@ def answer(said: Any, number: int) -> Answer:
         used = _output(used) if isinstance(used, dict) else used
         if said["failed"] not in FAILINGS or type(said["written"]) is not bool:
             raise Garbled("it sent an answer with a field of the wrong type")
-        came = Came(outputs, used, _drafts(said["drafts"]))
+        came = Came(outputs, used, _drafts(said["drafts"]), _changed(said["changed"], len(outputs)))
         return Answer(came, said["written"], said["failed"], clean(said["said"]), name(said["place"]))
     except (KeyError, TypeError) as error:
         raise Garbled(f"it sent an answer without a field: {clean(str(error), 100)}") from error
@@ -276,6 +276,13 @@ def _drafts(came: Any) -> tuple[int, int] | None:
         return None
     if not (isinstance(came, tuple) and [type(count) for count in came] == [int, int]):
         raise Garbled("it sent counts of drafts that are not two whole numbers")
+    return came
+
+
+def _changed(came: Any, outputs: int) -> tuple[int, ...]:
+    """The numbers of the outputs that later calls changed. Raises: Garbled."""
+    if not (isinstance(came, tuple) and all(type(number) is int and 0 <= number < outputs for number in came)):
+        raise Garbled("it sent numbers of changed outputs that are not numbers of outputs")
     return came
 
 

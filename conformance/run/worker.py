@@ -100,6 +100,7 @@ def answered(number: int, answer: Answer) -> dict[str, Any]:
         "outputs": tuple(map(sent, answer.came.outputs)),
         "used": sent(answer.came.used),
         "drafts": answer.came.drafts,
+        "changed": answer.came.changed,
         **told,
     }
 

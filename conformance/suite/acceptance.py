@@ -43,11 +43,14 @@ def draw_rows(draw: Draw) -> tuple[Array, Array, Array, tuple[int, ...]]:
 
 def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
     """Choices that agree with a child at two of three nodes, and in every fourth row at all nodes. With `ids=far` token ids
-    go up to 2^17, and choices that differ from a child are 2^8 or 2^16 above it."""
+    go up to 2^17, and choices that differ from a child are 2^8 or 2^16 above it; with `ids=large` they lie above 2^24, and
+    choices that differ are one above or below: equal where they are converted to single precision."""
     draw = Draw(case, contract)
     tokens, parents, budget, eos = draw_rows(draw)
     rng = draw.rng("choice")
     far = draw.rng("far").choice([2**8, 2**16], (2, *tokens.shape))
+    if draw.options["ids"] == "large":  # even, where neighbours round to themselves or to it
+        tokens, far[1] = LARGE_ID + 4 * tokens, draw.rng("beside").choice([-1, 1], tokens.shape)
     if draw.options["ids"] == "far":
         tokens = tokens + far[0]
     choice = rng.integers(0, draw.sizes["i"], tokens.shape)
@@ -56,7 +59,7 @@ def draw_greedy(case: Case, contract: NumericContract) -> Arguments:
         for node, parent in enumerate(row):
             if parent >= 0 and agree[b, node]:
                 choice[b, parent] = tokens[b, node]
-            elif parent >= 0 and draw.options["ids"] == "far":
+            elif parent >= 0 and draw.options["ids"] != "near":
                 choice[b, parent] = tokens[b, node] + far[1, b, node]
     return tokens, parents, choice, budget, eos
 
@@ -176,7 +179,7 @@ def emitted(runs: list[Emitted], nodes: int, budget: Array, eos: tuple[int, ...]
         values[2][b], values[3][b] = len(run.tokens), finish is not None
     masks = [clear[:, None], clear[:, None], clear, clear]
     return [
-        Expected(name, axes, value, np.zeros_like(value), judged=np.broadcast_to(mask, value.shape))
+        Expected(name, axes, value, np.zeros_like(value), judged=np.broadcast_to(mask, value.shape), whole=True)
         for (name, axes), value, mask in zip(OUTPUTS, values, masks, strict=True)
     ]
 
@@ -233,6 +236,10 @@ WIDE: tuple[Further, ...] = (
     ({"b": 30, "i": 5}, {"ids": "far"}, "normal"),
 )
 """Many children; many rows; token ids that are equal when truncated to a narrow integer."""
+IDS: Further = ({"b": 30, "i": 5}, {"ids": "large"}, "normal")
+"""Token ids that are equal when rounded to single precision."""
+LARGE_ID = 2**25
+"""From here on single precision has every fourth integer."""
 MANY: tuple[Further, ...] = (
     ({"b": 12, "t": 40, "i": 6}, {"tree": "star", "ragged": "off", "law": "point_mass"}, "normal"),
     ({"b": 2, "t": 4, "i": 4000}, {"ragged": "off"}, "normal"),
@@ -280,8 +287,8 @@ SPECIFICATIONS = (
         draw_greedy,
         expect_greedy,
         further=(*BRANCHES, *ENDS, *DEEP, *CUTS, *WIDE),
-        production=PRODUCTION,
-        rare=RARE | {"ids": ("near", "far")},
+        production=(*PRODUCTION, IDS),
+        rare=RARE | {"ids": ("near", "far", "large")},
     ),
     _specification(
         "sampled",

@@ -14,6 +14,7 @@ from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned, stored
 from .far_inputs import with_far_inputs
 from .production import LONGER, lengths, rows, tiles
+from .repeats import with_repeats
 from .slots import with_slots
 from .specification import (
     Arguments,
@@ -189,12 +190,12 @@ DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal")
 
 def _specification(name: str, **fields: Any) -> Specification:
     options = fields.pop("options", OPTIONS)
-    return with_slots(with_far_inputs(Specification(
+    return with_repeats(with_slots(with_far_inputs(Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
         further=fields.pop("further", FURTHER), production=(*fields.pop("production", PRODUCTION), *UNREAD),
         deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure, rare=DEAD,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
-    )))  # fmt: skip
+    ))), {"c": 2})  # fmt: skip
 
 
 SPECIFICATIONS = (

@@ -18,8 +18,8 @@ MORE = (1, 2, 3, 4, 5, 7, 8, 9, *EDGES[1:])
 LENGTHS = (63, 64, 127, 128)
 """Tokens of a run, on the sides of each power of two that the tables lack."""
 LONGER = (3, 4, 5, 8, 9, 15, 16, 17, 31, 32, 129, 255, 511, 512, 513, 1023, 1024)
-HISTORY: dict[str, int] = {"b": 1, "t": 10, "j": 64}
-"""64 windows and 640 tokens: past a cursor of a byte, and many turns of any ring."""
+HISTORY: dict[str, int] = {"b": 2, "t": 5, "j": 130}
+"""130 windows and 650 tokens of each row: past a count of calls in 7 bits and a cursor of a byte, many turns of any ring."""
 SETTLED = {"accept": "all", "read": "last"}
 
 

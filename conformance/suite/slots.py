@@ -12,7 +12,8 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
               of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is judged
 
     fresh     of three rows one has no initial state (`ssmspec_ref.slots.FreshPool`), in a batch of one row that row: it
-              starts from zeros, though its slot holds what another sequence left there
+              starts from zeros, though its slot holds what another sequence left there; with `dead=nan` NaN, since it is
+              never read
     none      no pool: the states are None, so that all rows start from zeros; a prompt, with or without no-ops
 
 In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
@@ -28,7 +29,7 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, FreshPool, Pool
 
 from ..cases import Case
-from ..judge.draw import Draw, stored, stored_state
+from ..judge.draw import DEAD, Draw, stored, stored_state
 from .specification import Arguments, Came, Expected, Further, Specification
 
 SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far", "fresh", "none")}
@@ -69,7 +70,8 @@ def with_slots(of: Specification, axes: str | None = None) -> Specification:
         return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in found]
 
     return replace(
-        of, draw=draw, expect=expect, run=run, rare={**of.rare, "slots": ways(of)}, production=(*of.production, *further(of)),
+        of, draw=draw, expect=expect, run=run, production=(*of.production, *further(of)),
+        rare={**of.rare, **(DEAD if "fresh" in ways(of) else {}), "slots": ways(of)},
         sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, SLOT-REUSE, PREFIX-CKPT, INDEX"},
     )  # fmt: skip
 
@@ -92,7 +94,11 @@ def further(of: Specification) -> tuple[Further, ...]:
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
     some: dict[str, tuple[Further, ...]] = {
         "far": (({"b": 3}, {"slots": "far"}, first),),
-        "fresh": ((sizes, {"slots": "fresh"}, first), ({"b": 1}, {"slots": "fresh"}, first)),
+        "fresh": (
+            (sizes, {"slots": "fresh"}, first),
+            ({"b": 1}, {"slots": "fresh"}, first),
+            (sizes, {"slots": "fresh", "dead": "nan"}, first),
+        ),
         "none": ((sizes, {"slots": "none"}, first), (sizes, {"slots": "none"}, last)),
     }
     return (
@@ -124,7 +130,10 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
         read[1:2] = read[:1]
     given = states, read.astype(np.int64), write.astype(np.int64)
     if way == "fresh":
-        return FreshPool(*given, (np.arange(rows) % 3 == 1) | (rows == 1))
+        fresh = (np.arange(rows) % 3 == 1) | (rows == 1)
+        if draw.kills and draw.contract.state_scale is None:  # codes times scales cannot be NaN
+            states[read[fresh]] = draw.dead
+        return FreshPool(*given, fresh)
     return (FarPool if way == "far" else Pool)(*given)
 
 

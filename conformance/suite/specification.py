@@ -6,6 +6,7 @@ a failure names its cause; mixed rows, drawn once from the row's number, cover c
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 from zlib import crc32
 
@@ -33,7 +34,7 @@ class Expected:
     """One expected output: the oracle's value, the error bound of the declared contract, and the mask of compared elements.
 
     `axes` names the axes of the arrays; `state` marks states, `recurrent` those stored in the contract's state format;
-    `judged` is False at padding and no-ops.
+    `judged` is False at padding and no-ops. `whole` marks integers of any size, which no format of numbers holds.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Expected:
     state: bool = False
     recurrent: bool = False
     judged: Array | None = None
+    whole: bool = False
 
 
 def unseen(name: str, axes: str, shape: tuple[int, ...]) -> Expected:
@@ -57,11 +59,12 @@ Arguments = tuple[Any, ...]
 @dataclass(frozen=True)
 class Came:
     """What an implementation returned: its outputs; the weights that it really used, and how many drafts it proposed and
-    accepted, if it reports them."""
+    accepted, if it reports them; and which of the outputs its later calls changed."""
 
     outputs: tuple[Any, ...]
     used: Any = None
     drafts: tuple[int, int] | None = None
+    changed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,17 @@ class Specification:
     def offered_text(self) -> list[str]:
         """Each option with its values, as `name=one|other`."""
         return [f"{name}={'|'.join(values)}" for name, values in self.offered.items()]
+
+    @cached_property
+    def largest(self) -> dict[str, int]:
+        """The largest size of each axis in the tier standard."""
+        rows = (self.base, *self.rows, *(sizes for sizes, _, _ in (*self.further, *self.production)))
+        return {axis: max(row.get(axis, size) for row in rows) for axis, size in self.base.items()}
+
+    def widest(self, case: Case, limits: Limits) -> bool:
+        """Whether a case is as large along an axis as the limits and the tables let it be."""
+        most = {axis: min(size, _high(limits, axis)) for axis, size in self.largest.items()}
+        return case.seed == 0 and any(size == most[axis] > self.base[axis] for axis, size in case.sizes.items())
 
     def expected(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         """The expected outputs, of inputs of which some are never read and hold no numbers."""
@@ -300,6 +314,27 @@ def allowed(errors: list[Array], contract: NumericContract) -> Array:
 def copied(came: Any) -> Any:
     """A copy of the outputs, so that later writes of the implementation to its buffers have no effect."""
     return came.copy() if isinstance(came, np.ndarray) else came
+
+
+class Handed:
+    """What an object handed out in its calls: each output copied when it came, and the array itself."""
+
+    def __init__(self) -> None:
+        self.copies: list[Any] = []
+        self.own: list[Any] = []
+
+    def take(self, came: Any) -> None:
+        self.copies.append(copied(came))
+        self.own.append(came)
+
+    def came(self) -> Came:
+        """The copies, and which of the arrays are no longer like theirs."""
+        pairs = enumerate(zip(self.own, self.copies, strict=True))
+        return Came(tuple(self.copies), changed=tuple(n for n, (own, copy) in pairs if not unchanged(own, copy)))
+
+
+def unchanged(own: Any, copy: Any) -> bool:
+    return not isinstance(own, np.ndarray) or np.array_equal(own, copy, equal_nan=own.dtype.kind == "f")
 
 
 def weights(argument: Any) -> bool:

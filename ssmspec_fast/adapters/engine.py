@@ -275,7 +275,7 @@ def adapter(device: str = "cpu") -> Adapter:
         subjects.append(subject(plain, contract, "operations, bitwise" if bitwise else "operations"))
     rules, fp32 = Rules(device), NumericContract()
     decisions = {
-        "acceptance.greedy": Capability(rules.greedy, fp32),
+        "acceptance.greedy": Capability(rules.greedy, fp32, Limits({"ids": ("near", "far")}, reason="it takes logits")),
         "acceptance.sampled": Capability(rules.sampled, fp32),
         "acceptance.greedy_logits": Capability(rules.greedy_logits, fp32),
         "acceptance.process": Capability(rules.process, fp32),

@@ -94,6 +94,23 @@ def counts_from_the_end(history: Array, drafts_: int, tokens: int, table: Array)
     return found
 
 
+def ids_in_single_precision(
+    tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]
+) -> acceptance.Runs:
+    """Tokens are compared after a conversion to single precision. Bug class INDEX."""
+    choice = choice.copy()
+    for b, row in enumerate(parents):
+        for node, parent in enumerate(row):
+            if parent >= 0 and np.float32(tokens[b, node]) == np.float32(choice[b, parent]):
+                choice[b, parent] = tokens[b, node]
+    return acceptance.accept_greedy(tokens, parents, choice, budget, eos)
+
+
+def history_in_single_precision(history: Array, tokens: int, longest: int, choice: str) -> Array:
+    """The history is kept in single precision. Bug class INDEX."""
+    return drafts.lookup(history.astype(np.float32).astype(np.int64), tokens, longest, choice)
+
+
 FAULTS: tuple[Wrong, ...] = tuple(
     (run, operation, bug_class, FLOAT64)
     for run, operation, bug_class in (
@@ -107,6 +124,8 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (sixteen_bits_of_a_position, "attention.positions", "INDEX"),
         (shortest_agreement, "draft.lookup", "VARIANT"),
         (finds_itself, "draft.lookup", "INDEX"),
+        (ids_in_single_precision, "acceptance.greedy", "INDEX"),
+        (history_in_single_precision, "draft.lookup", "INDEX"),
         (counts_from_the_end, "draft.png", "VARIANT"),
     )
 )

@@ -1,10 +1,11 @@
 """Packed prompts of many lengths: each sequence starts from its own state, or from zeros, never from another's state.
 
 `scan_packed(S, run, bounds, fresh, params) -> y, S`: the run has one row, and sequence b has its tokens bounds[b] ..
-bounds[b + 1] - 1; it starts from S[b], or from zeros if `fresh`. An empty sequence keeps its state.
+bounds[b + 1] - 1; it starts from S[b], or from zeros if `fresh`. An empty sequence keeps its state, or has zeros
+if `fresh`.
 
 Sizes: b sequences, of t tokens, 1, about t / 2, none, and so on in turn; with `lengths=gaps` none, t, none, none, 1, about
-t / 2, none; with `lengths=whole` all have t tokens.
+t / 2, none; with `lengths=whole` all have t tokens; with `lengths=edges` those of `BESIDE_EDGES` that are at most t, in turn.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,17 +22,23 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...judge.draw import DEAD, Draw
 from ..production import rows
+from ..repeats import with_repeats
 from ..slots import with_slots
 from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
 from ..weights_used import in_place
 from . import RECURRENCES
 from .recurrence import Recurrence
 
+BESIDE_EDGES = (16, 1, 32, 0, 64, 17, 8, 0, 15, 31, 128, 4, 2, 33, 63, 3, 127, 9, 65, 7)
+"""Lengths on both sides of each power of two, in no order: full chunks come first, between others and before shorter ones;
+of the two empty sequences the second is fresh."""
+
 
 def lengths(sequences: int, tokens: int, way: str = "turns") -> Array:
     """The number of tokens of each sequence, from the sizes and the option only."""
     some = tokens // 2 + 1
-    turns = {"turns": (tokens, 1, some, 0), "gaps": (0, tokens, 0, 0, 1, some, 0), "whole": (tokens,)}[way]
+    edges = tuple(n for n in BESIDE_EDGES if n <= tokens)
+    turns = {"turns": (tokens, 1, some, 0), "gaps": (0, tokens, 0, 0, 1, some, 0), "whole": (tokens,), "edges": edges}[way]
     return np.array([turns[b % len(turns)] for b in range(sequences)])
 
 
@@ -47,7 +54,7 @@ class Packed:
         counts = lengths(draw.sizes["b"], draw.sizes["t"], way)
         S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
         every_third = np.arange(len(counts)) % 3 == (0 if way == "whole" else 1)
-        fresh = every_third & (counts > 0) & (draw.options["fresh"] == "some")
+        fresh = every_third & ((counts > 0) | (way == "edges")) & (draw.options["fresh"] == "some")
         S = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), draw.dead, S) if draw.kills else S
         run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
         return S, run, bounds, fresh, self.of.params(draw)
@@ -70,29 +77,33 @@ class Packed:
 
     @cached_property
     def specification(self) -> Specification:
-        return with_slots(
-            Specification(
-                operation=f"{self.of.name}.scan_packed",
-                base={**self.of.base, "b": 5},
-                rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
-                options={"fresh": ("some", "none"), **self.of.options},
-                rare={"lengths": ("turns", "gaps", "whole"), **DEAD},
-                families=("gentle", "normal", "strong"),
-                sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
-                draw=self.draw,
-                expect=self.expect,
-                run=pure,
-                ok=self.of.ok,
-                further=(*FURTHER, *self.of.largest),
-                production=(
-                    *self.of.production,
-                    *rows({**self.of.tiny, "t": 3}),
-                    *whole(self.of.tiny, (63, 127, 128)),
-                    *DEAD_STATES,
+        return with_repeats(
+            with_slots(
+                Specification(
+                    operation=f"{self.of.name}.scan_packed",
+                    base={**self.of.base, "b": 5},
+                    rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
+                    options={"fresh": ("some", "none"), **self.of.options},
+                    rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
+                    families=("gentle", "normal", "strong"),
+                    sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
+                    draw=self.draw,
+                    expect=self.expect,
+                    run=pure,
+                    ok=self.of.ok,
+                    further=(*FURTHER, *self.of.largest),
+                    production=(
+                        *self.of.production,
+                        *rows({**self.of.tiny, "t": 3}),
+                        *whole(self.of.tiny, (63, 127, 128)),
+                        ({**self.of.tiny, "b": len(BESIDE_EDGES), "t": 128}, {"lengths": "edges"}, "gentle"),
+                        *DEAD_STATES,
+                    ),
+                    deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
                 ),
-                deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
+                self.of.state,
             ),
-            self.of.state,
+            self.of.tiny,
         )
 
 

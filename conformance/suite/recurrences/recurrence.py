@@ -19,6 +19,7 @@ from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
 from ..far_inputs import with_far_inputs
 from ..kinds.weights import Kind
+from ..repeats import with_repeats
 from ..slots import with_slots
 from ..specification import Arguments, Further, Specification, expecting, pure, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
@@ -134,10 +135,8 @@ class Recurrence:
             shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
-            return with_slots(
-                with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)),
-                self.state,
-            )
+            plain = with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
+            return with_repeats(with_slots(plain, self.state), self.tiny)
 
         definition = self.definition
         return (

@@ -46,6 +46,7 @@ def said(number: int = 1, **parts: Any) -> Any:
         "outputs": ["t"],
         "used": None,
         "drafts": None,
+        "changed": ["t"],
         "written": False,
         "failed": "",
         "said": "",
