@@ -26,7 +26,7 @@ from ..cases import Case
 from ..diagnose.picture import drawn
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
-from ..run.program import opened
+from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification, weights
 from . import bitwise, rounding, stricter
 from .columns import as_kept
