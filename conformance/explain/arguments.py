@@ -10,7 +10,7 @@ from ssmspec_ref.slots import Pool
 
 from ..cases import Case
 from ..diagnose.leaves import Leaf, full_name, leaves, named
-from ..run.program import opened
+from ..run.sessions import opened
 from ..suite.specification import Specification
 
 SHOWN = 24
