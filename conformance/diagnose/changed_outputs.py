@@ -12,7 +12,7 @@ from ..judge.draw import stored
 from ..judge.figures import ratio
 from .extent import word
 from .leaves import leaves
-from .observe import Observation, judged
+from .observe import Observation
 
 MOST = 2
 """Patterns to report for one output."""
@@ -57,7 +57,7 @@ def _patterns(observation: Observation, number: int, contract: NumericContract) 
     yield from _transposed(observation, number, holds)
     yield from _scaled(name, came[wrong], value[wrong], tolerance[wrong], observation.case.sizes)
     if not want.whole:
-        yield from _rounded(name, came, wrong & judged(want), contract)
+        yield from _rounded(name, came, value, contract)
 
 
 def _before(observation: Observation, number: int) -> dict[str, Array]:
@@ -169,14 +169,14 @@ def _constant(factor: float, sizes: Mapping[str, int]) -> str:
     return f" ({'or '.join(met)})" if met else ""
 
 
-def _rounded(name: str, came: Array, wrong: Array, contract: NumericContract) -> Iterator[str]:
-    """Every value is exactly representable in a narrower format than the contract declares."""
+def _rounded(name: str, came: Array, value: Array, contract: NumericContract) -> Iterator[str]:
+    """Every value is exactly representable in a narrower format than the contract declares, and the right ones are not."""
     finite = came[np.isfinite(came) & (came != 0)]
     for narrow in ("bf16", "fp16", "fp32"):
         if UNIT_ROUNDOFF[narrow] <= UNIT_ROUNDOFF[contract.io] or finite.size < 8:
             continue
         with np.errstate(over="ignore"):
-            exact = np.array_equal(stored(finite, narrow), finite)
+            exact = np.array_equal(stored(finite, narrow), finite) and not np.array_equal(stored(value, narrow), value)
         if exact:
             yield f"every value of {name} is a {narrow} number, though {contract.io} is declared"
             return
