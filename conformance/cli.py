@@ -68,6 +68,7 @@ SAFE = re.compile(r"[^\w.-]+")
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
 REPORT = f"Folder for the report. Default: {FOLDER}; with --case {FOLDER / OF_A_CASE}."
 DUMP = "Save the case of --case, or the smallest case of each failure, in this folder: an npz and a script that loads it."
+SEED = "Seed of the inputs with which some cases are called again. Default: random."
 MEMORY = "Memory limit in GiB of a worker and what it starts. Default: 0.8 of the machine's memory."
 
 
@@ -103,7 +104,7 @@ def run(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Call the implementation in this process, for debuggers.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the randomised second inputs. Default: random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     dump: Annotated[Path | None, typer.Option(help=DUMP)] = None,
     shard: Annotated[str, typer.Option(callback=_shard, help="Run one shard of the cases, such as 2/4.")] = "1/1",
     ray: options.Address = None,
@@ -289,7 +290,7 @@ def list_cases(
 
 @app.command(name="explain")
 def explain_case(case: Annotated[str, typer.Argument(help="The id of a case, or an operation such as ssd.step.")]) -> None:
-    """Say what every part of a case id means, or how an operation is called: arguments, axes, options."""
+    """Say what a case id means and what your function receives in it, or how an operation is called."""
     try:
         parts = explain(case)
     except ConformanceError as error:

@@ -20,6 +20,7 @@ from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves
+from .mistakes import mistakes
 from .observe import Observation, judged
 
 MOST = 3
@@ -104,7 +105,8 @@ def close(want: Expected, other: Expected, contract: NumericContract) -> Array:
     """How far the result may be from another computation: the bounds of both, plus a rounding if one of them is exact."""
     u = 0.0 if want.whole else UNIT_ROUNDOFF[contract.io]
     rounding = 4 * u * (np.abs(other.value) + np.abs(want.value))
-    sums: Array = 2 * np.maximum(np.nan_to_num(want.bound), np.nan_to_num(other.bound)) + rounding
+    with np.errstate(over="ignore"):  # a bound that is not finite allows everything
+        sums: Array = 2 * np.maximum(np.nan_to_num(want.bound), np.nan_to_num(other.bound)) + rounding
     return sums
 
 
@@ -115,6 +117,7 @@ def _changes(
     every = leaves(operation, arguments, axes)
     kinds = (_counts, _switches, _whole, _shifts, _layouts, _formats)
     yield from _together(operation, every)
+    yield from mistakes(operation, every)
     for kind in kinds:
         for leaf in every:
             for says, change in kind(leaf, contract):
@@ -138,6 +141,7 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
     if paths and counted:
         for says, take in ACCEPTED.items():
             yield says, _taking(paths[0], take)
+        yield "accepted tokens were replayed from the last to the first", lambda a: changed(a, (paths[0], _reversed))
 
 
 GROUPS: dict[str, Callable[[int, int], Array]] = {
@@ -193,6 +197,10 @@ def _taking(path: Leaf, take: Callable[[Array, int], int]) -> Callable[[Argument
         return made
 
     return lambda arguments: changed(arguments, (path, paths_of))
+
+
+def _reversed(path: Array) -> Array:
+    return np.stack([[*row[row >= 0][::-1], *row[row < 0]] for row in path])
 
 
 def _counts(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Change]]:
@@ -264,6 +272,8 @@ def _grandparents(a: Array) -> Array:
 def _switches(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Change]]:
     """Options of the parameters, omitted or switched."""
     value, name = leaf.value, leaf.name
+    if name == "scale" and (value is None or isinstance(value, float)):
+        yield "scale were 1 (not scaled)", lambda v: 1.0
     if isinstance(value, bool):
         yield f"{name} were {'off' if value else 'on'}", lambda v: not v
     elif isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, float) for v in value):

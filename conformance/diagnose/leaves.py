@@ -1,6 +1,7 @@
 """The inputs of a case, each with its name and axes, and copies of the inputs with one of them changed."""
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
@@ -134,6 +135,19 @@ def changed(arguments: Arguments, *changes: tuple[Leaf, Change]) -> Arguments:
 
 Paths = list[tuple[list[Any], Change]]
 """Paths below a value, each with the change to make there."""
+
+
+def unchecked(arguments: Arguments, leaf: Leaf, change: Change) -> Arguments:
+    """The arguments with one field of their records changed to a value that the record may refuse."""
+
+    def made(value: Any, path: tuple[Any, ...]) -> Any:
+        if not path:
+            return change(value)
+        new = copy(value)
+        object.__setattr__(new, path[0], made(getattr(value, path[0]), path[1:]))
+        return new
+
+    return tuple(made(one, leaf.path[1:]) if at == leaf.path[0] else one for at, one in enumerate(arguments))
 
 
 def _set(value: Any, changes: Paths) -> Any:

@@ -156,11 +156,11 @@ def causes_apart(
     bases = [o.case for o in small[:WIDE]] or wide
     varied = failed(case for case in _variations(specification, capability, bases) if case not in chosen)
     every = [*tried, *varied]
-    for found in sorted(varied, key=_share)[:SEARCHED]:
+    for found in sorted(varied, key=lambda o: (_share(o), o.case.size()))[:SEARCHED]:
         search.named([found], 1, known)
         if causes := _alone(search, known, every):
             return causes
-    return _after(search, known, every)
+    return _after(search, known, every) or _in_outputs(search, every)
 
 
 def _met(search: Search, known: list[Named], every: list[Observation]) -> list[tuple[Named, list[int]]]:
@@ -197,6 +197,35 @@ def _after(search: Search, known: list[Named], every: list[Observation]) -> tupl
             if len(shown) >= FEWEST and not cause.about & first.about:
                 return _cause(first, [every[n] for n in own]), _cause(cause, shown, first.says)
     return ()
+
+
+def _in_outputs(search: Search, every: list[Observation]) -> tuple[Cause, ...]:
+    """A cause that explains one output wherever it is wrong, and another that explains what remains; or nothing."""
+    for base in sorted((o for o in every if len(o.beyond) > 1), key=lambda o: _narrow(o.case))[:1]:
+        for number in base.beyond:
+            first: list[Named] = []
+            search.named([_only(base, number)], 1, first)
+            wrong = [o for o in every if number in o.beyond]
+            for cause in first:
+                shown = [o for o in wrong if search.explains(cause, _only(o, number))]
+                if cause.change is None or len(shown) < FEWEST or len(shown) < len(wrong):
+                    continue
+                behind = [new for o in every if (new := search.behind(cause, o)) is not None]
+                after: list[Named] = []
+                search.named(sorted(behind, key=lambda o: _narrow(o.case)), AFTER, after)
+                for other in after:
+                    also = [o for o in behind if search.explains(other, o)]
+                    if len(also) >= FEWEST and not other.about & cause.about:
+                        alone = [o for o in shown if search.explains(cause, o)]
+                        first_one = _cause(cause, alone) if alone else _cause(cause, shown, other.says)
+                        return first_one, _cause(other, also, cause.says)
+    return ()
+
+
+def _only(found: Observation, number: int) -> Observation:
+    """The observation with one output compared, and no other."""
+    never = [replace(one, judged=np.zeros(one.value.shape, dtype=bool)) for one in found.expected]
+    return replace(found, expected=[one if n == number else never[n] for n, one in enumerate(found.expected)])
 
 
 def _cause(cause: Named, shown: Sequence[Observation], beside: str = "") -> Cause:

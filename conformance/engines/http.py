@@ -44,7 +44,7 @@ class Server:
     def __init__(self, address: str, answering: float = ANSWERING) -> None:
         parts = urlsplit(address.removeprefix("http:") if address.startswith("http:http") else address)
         if parts.scheme not in ("http", "https") or not parts.hostname or not _port(parts):
-            raise EngineDied(f"{address!r} is no address; give one such as http:http://127.0.0.1:8000")
+            raise EngineDied(f"{address!r} is not an address; give one such as http:http://127.0.0.1:8000")
         self.parts, self.answering = parts, answering
         self.form, self.name = "", ""
 
@@ -58,7 +58,7 @@ class Server:
                 self.form = form
                 break
         if not self.form:
-            raise EngineFailed(f"none of {INFO}, {PROPS}, {MODELS} answers; this is no server that is known here")
+            raise EngineFailed(f"none of {INFO}, {PROPS}, {MODELS} answers, so the kind of server is unknown")
         data = said.get("data")
         first = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
         self.name = str(first.get("id", model))
@@ -85,7 +85,7 @@ class Server:
         try:
             return read(self._json("POST", path, asked(request, self.name)), request)
         except (KeyError, IndexError, TypeError, AttributeError, ValidationError, ValueError) as error:
-            raise EngineDied(f"the answer to {path} has not what is read of it: {clean(str(error), 300)}") from None
+            raise EngineDied(f"the answer to {path} lacks what is read of it: {clean(str(error), 300)}") from None
 
     def _json(self, method: str, path: str, body: Any) -> Any:
         """Send one request. Raises: EngineRefused (4xx), EngineFailed (5xx or 404), EngineDied (no readable answer)."""
@@ -101,7 +101,9 @@ class Server:
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            raise EngineDied(f"{path} answered what is no JSON: {clean(raw[:200].decode(errors='replace'))}") from None
+            raise EngineDied(
+                f"{path} answered with text that is not JSON: {clean(raw[:200].decode(errors='replace'))}"
+            ) from None
 
     def _sent(self, method: str, path: str, body: Any) -> tuple[int, float, bytes]:
         kind = http.client.HTTPSConnection if self.parts.scheme == "https" else http.client.HTTPConnection
@@ -115,7 +117,7 @@ class Server:
                 while piece := answer.read(1 << 16):
                     raw += piece
                     if len(raw) > MOST or time.monotonic() > until:
-                        raise EngineDied(f"{path} gave an answer without an end")
+                        raise EngineDied(f"the answer of {path} was cut off")
                 wait = answer.headers.get("Retry-After", "1")
                 return answer.status, float(wait) if wait.isdecimal() else 1.0, raw
         except (OSError, http.client.HTTPException) as error:

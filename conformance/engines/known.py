@@ -56,7 +56,7 @@ def opener(engine: str, python: str | None, timeout: float = ANSWERING, memory: 
         raise AdapterUnavailable(f"no engine is named {engine!r}{nearest(engine, ENGINES)}; the engines are {names}")
     if python is None:
         told = f"tox run -e {ENGINES[engine].environment} makes its environment and judges it"
-        raise AdapterUnavailable(f"{engine} runs in an environment of its own: give --python, the Python of that; or {told}")
+        raise AdapterUnavailable(f"{engine} needs its own environment: give its Python with --python; or {told}")
     known = ENGINES[engine]
     startable(f"--python {python}", [python])
     return lambda: Program([python, *known.words], memory, timeout, known.once)

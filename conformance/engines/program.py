@@ -86,7 +86,7 @@ class Program:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise self._gone(
-                f"said what is no answer: {clean(said[:200].decode(errors='replace'))} ({where}: {first['msg']})"
+                f"printed what is not an answer: {clean(said[:200].decode(errors='replace'))} ({where}: {first['msg']})"
             ) from None
         if isinstance(answer, Refused):
             raise EngineRefused(clean(answer.refused))

@@ -90,7 +90,7 @@ def merge(
     parts: Annotated[list[Path], typer.Argument(help="The report.jsonl of every shard, or its folder.")],
     known: Annotated[Path | None, typer.Option(help="List of known failures, instead of the one that ships.")] = None,
 ) -> None:
-    """Put the reports of shards together. Exits with 1 if a case failed or stayed unknown, or a known failure met no case."""
+    """Merge the reports of shards. Exits with 1 if a case failed or stayed unknown, or a known failure matches no case."""
     reports = [_read(part) for part in parts]
     try:
         lists = {name: read_known(name, known) for report in reports for name in report.header.adapters}

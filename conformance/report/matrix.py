@@ -191,7 +191,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
             + (" Void: the contract is so wide that an output of zeros would pass." if _any_void(results) else "")
         ),
         *(
-            [Text(f"seed of the randomised second inputs: {' '.join(f'--seed {seed}' for seed in head.seeds)}")]
+            [Text(f"seed of the inputs of repeated calls: {' '.join(f'--seed {seed}' for seed in head.seeds)}")]
             if head.seeds
             else []
         ),

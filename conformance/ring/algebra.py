@@ -86,7 +86,7 @@ def inverse(x: Elements) -> Elements:
     """1 / x (5), by Newton's iteration. Raises: NotInRing for an even number."""
     x = np.asarray(x, dtype=np.uint64)
     if np.any(x & np.uint64(1) == 0):
-        raise NotInRing("it divides by what is no unit of the ring")
+        raise NotInRing("it divides by a number that has no inverse in the ring")
     with np.errstate(over="ignore"):
         y: Elements = x * np.uint64(3) ^ np.uint64(2)  # right to 5 bits
         for _ in range(4):

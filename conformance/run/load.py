@@ -56,7 +56,7 @@ def _home(name: str) -> str:
     if dot and find_spec(name.partition(".")[0]) is not None:
         raise UnknownAdapter(f"{name!r} has no factory; give {module}:{factory} or {name}:adapter")
     raise UnknownAdapter(
-        f"{name!r} is no module in this folder or on PYTHONPATH, and no adapter that ships{nearest(name, shipped())}; "
+        f"{name!r} is neither a module in this folder or on PYTHONPATH, nor an adapter that ships{nearest(name, shipped())}; "
         f"give one of {', '.join(shipped())}, a package with a module `adapter`, or package.module:factory"
     )
 

@@ -177,7 +177,8 @@ def _counts(text: str, wanted: int | None = None) -> list[int]:
     """Raises: ParameterError."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts) or wanted not in (None, len(parts)):
-        raise ParameterError(f"tree is {text!r}; give a (tree A), children by level as 3,2,1, several as a/2,2, or 2x4")
+        needed = "a (tree A), children by level as 3,2,1, several of these as a/2,2, or beams and steps as 2x4"
+        raise ParameterError(f"tree is {text!r}; give {needed}")
     return [int(part) for part in parts]
 
 

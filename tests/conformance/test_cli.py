@@ -43,7 +43,7 @@ def test_a_case_of_ones_own_is_run_by_its_id_and_reported(tmp_path: Path) -> Non
 
 def test_the_seed_of_the_inputs_that_come_second_stands_in_every_report(tmp_path: Path) -> None:
     made = call("run", "--adapter", "reference", "--case", CASE, "--seed", "424242", "--report", str(tmp_path))
-    assert "seed of the randomised second inputs: --seed 424242" in made.output
+    assert "seed of the inputs of repeated calls: --seed 424242" in made.output
     assert read_report(tmp_path / "report.jsonl").header.seeds == (424242,)
     assert "<dd>424242</dd>" in (tmp_path / "report.html").read_text()
     call("run", "--adapter", "reference", "--case", CASE, "--report", str(tmp_path))
@@ -102,7 +102,7 @@ def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--adapter", "no_such"], "'no_such' is no module in this folder or on PYTHONPATH"),
+        (["--adapter", "no_such"], "'no_such' is neither a module in this folder or on PYTHONPATH"),
         (["--adapter", "no_such_package.module:adapter"], "needs a module 'no_such_package', which is not found"),
         (["--adapter", "conformance.cases:adapter"], "has no adapter"),
         (["--adapter", "conformance.run.again:command"], "return a ssmspec_ref.contract.Adapter"),

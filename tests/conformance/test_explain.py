@@ -12,7 +12,8 @@ from conformance.cli import app
 from conformance.explain import words
 from conformance.explain.arguments import ARGUMENTS, meaning
 from conformance.explain.explain import explain
-from conformance.run.program import arguments_of, opened
+from conformance.run.program import arguments_of
+from conformance.run.sessions import opened
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.specification import TIERS
 from ssmspec_ref.contract import OPERATIONS, Limits

@@ -120,7 +120,7 @@ WRONG = {
     "fuzz --folder a.txt": "--folder a.txt cannot be a folder",
     "fuzz --operation ssd.scna": "--operation is 'ssd.scna' (did you mean 'ssd.scan'?)",
     "fuzz --operation ssd.scan": "--operation needs an adapter that has it; give --adapter",
-    "fuzz --adapter nothere": "UnknownAdapter: 'nothere' is no module",
+    "fuzz --adapter nothere": "UnknownAdapter: 'nothere' is neither a module",
     "fuzz --database foo://x": "foo://x is not a database",
     # engines that cannot start
     "conform engine --engine vlm": "(did you mean 'vllm'?)",
@@ -129,7 +129,7 @@ WRONG = {
     "conform engine --engine 'program:python nothere.py'": "nothere.py: No such file or directory",
     "conform engine --engine program:": "program: is empty",
     "conform engine --engine http:http://127.0.0.1:9": "127.0.0.1:9 gave no answer to /get_model_info",
-    "conform engine --engine http:http://127.0.0.1:abc": "is no address",
+    "conform engine --engine http:http://127.0.0.1:abc": "is not an address",
     "conform engine --engine ssmspec --python no/python": "--python no/python cannot be started",
     # options that would be ignored
     "conform run --adapter reference --ray-parts 2": "--ray-parts 2 has no use: no cluster is named",

@@ -96,7 +96,7 @@ def test_workers_judge_and_one_report_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ssmspec-adapter", "no_such"), "UnknownAdapter: 'no_such' is no module in this folder or on PYTHONPATH"),
+        (("--ssmspec-adapter", "no_such"), "UnknownAdapter: 'no_such' is neither a module in this folder or on PYTHONPATH"),
         (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "huge"), "must be one of smoke, standard"),
         (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-operation", "nothing.*"), "nothing to run"),
     ],
@@ -110,7 +110,7 @@ def test_a_mistake_is_one_of_usage(tmp_path: Path, words: tuple[str, ...], said:
 def test_a_mistake_is_one_of_usage_with_workers_too(tmp_path: Path) -> None:
     done = session(tmp_path, "-n", "1", "--ssmspec-adapter", "no_such")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert "'no_such' is no module in this folder or on PYTHONPATH" in done.stdout + done.stderr
+    assert "'no_such' is neither a module in this folder or on PYTHONPATH" in done.stdout + done.stderr
 
 
 def test_a_module_of_the_working_folder_is_found_and_a_folder_that_is_none_told(tmp_path: Path) -> None:

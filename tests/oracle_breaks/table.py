@@ -1,8 +1,10 @@
 """The published table: counts, every break, what killed it, and the arguments for what survived.
 
-    python -m tests.oracle_breaks.table tests/oracle_breaks/breaks.jsonl > docs/evidence/oracle-breaks.md
+    cd tests/oracle_breaks
+    python -m tests.oracle_breaks.table breaks.jsonl fresh.jsonl > ../../docs/evidence/oracle-breaks.md
 
-What survived and is not argued is counted against the suite, and listed.
+The second is a later draw, with a section of its own. What survived and is not argued is counted against the suite, and
+listed.
 """
 
 import argparse
@@ -77,19 +79,30 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def _unit(row: dict[str, Any]) -> str:
-    return f"`{row['unit']}`" if row.get("unit") else "none"
+    if "unit" not in row:
+        return "not run in full"
+    return f"`{row['unit']}`" if row["unit"] else "none"
 
 
 def _by(row: dict[str, Any]) -> str:
     return f"{row['subject']}: {_code(row['by'], 90)}" if row["result"] == "killed" else f"{row['cases']} cases passed"
 
 
+def later(made: str) -> str:
+    """The page of a later draw, as a section of the page of the first."""
+    text = made.replace("# Breaks of the oracle\n", "# A fresh draw\n", 1).replace(EARLIER + "\n\n", "")
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in text.splitlines()) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("results", type=Path)
-    header, rows = load(parser.parse_args().results)
-    arguments = tomllib.loads(EQUIVALENT.read_text())
-    print(table(header, rows, {name: " ".join(text.split()) for name, text in arguments.items()}), end="")
+    parser.add_argument("results", type=Path, nargs="+")
+    for number, results in enumerate(parser.parse_args().results):
+        header, rows = load(results)
+        argued = results.with_suffix(".toml") if number else EQUIVALENT
+        arguments = {name: " ".join(text.split()) for name, text in tomllib.loads(argued.read_text()).items()}
+        made = table(header, rows, arguments)
+        print("\n" + later(made) if number else made, end="")
 
 
 if __name__ == "__main__":

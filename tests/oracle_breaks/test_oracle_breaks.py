@@ -1,6 +1,7 @@
 """The campaign over the oracle: a broken copy is what is judged, one that cannot be used says nothing, the table counts."""
 
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,5 +54,19 @@ def test_the_score_leaves_out_what_is_argued_and_counts_what_is_missed() -> None
     assert "it changes nothing" in made
     assert "| Missed |" in made
     assert "1 missed" in table.table(header, rows, {"b": "it changes nothing", "c": "Missed: nothing calls it."})
+    assert table.later(made).startswith("## A fresh draw\n")
+    assert table.EARLIER not in table.later(made)
     with pytest.raises(SystemExit, match="did not survive"):
         table.table(header, rows, {"a": "an argument for what was killed"})
+
+
+def test_of_the_fresh_draw_three_in_a_hundred_are_missed_at_most_and_the_page_says_so() -> None:
+    home = Path(table.__file__).parent
+    header, rows = table.load(home / "fresh.jsonl")
+    argued = tomllib.loads((home / "fresh.toml").read_text())
+    survived = {row["name"] for row in rows if row["result"] == "survived"}
+    missed = [name for name, why in argued.items() if why.startswith(table.MISSED)]
+    assert (len(rows), survived) == (header["count"], set(argued))
+    assert len(missed) <= 3
+    page = (home.parents[1] / "docs" / "evidence" / "oracle-breaks.md").read_text()
+    assert table.later(table.table(header, rows, argued)) in page

@@ -78,7 +78,7 @@ class Layer:
         return made if self.many else {name: x for name, x in made.items() if name != "z"}
 
     def window(self, tokens: dict[str, Tensor], rows: Array) -> Mamba3Window:
-        """The sampled heads, each as a group of its own."""
+        """The sampled heads, each as a group that is its own."""
         found = {name: pulled(x, rows, self.heads if name in BY_HEAD else None) for name, x in tokens.items()}
         for name in "BC":
             found[name] = found[name][..., self.heads // (self.h // self.g), :]
@@ -231,7 +231,7 @@ def flushed(of: Layer, rings: Any, S: Tensor, start: Array, histories: list[Mamb
 
 
 def history(of: Layer, entries: dict[str, Tensor], slot: int, origin: int, held: int) -> Mamba3Window | None:
-    """The held tokens of a slot in order, if any; queries and gates of tokens that were accepted before are not asked for."""
+    """The held tokens of a slot in order, if any; queries and gates of tokens that were accepted before are not needed."""
     if not held:
         return None
     capacity = entries["x"].shape[1]

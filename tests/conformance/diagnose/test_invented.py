@@ -3,9 +3,12 @@
 import pytest
 
 from .invented import BUGS, Bug, diagnosed
+from .invented_later import QUICK, SLOW
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.run.__name__)
+@pytest.mark.parametrize(
+    "bug", [*BUGS, *QUICK, *(pytest.param(bug, marks=pytest.mark.nightly) for bug in SLOW)], ids=lambda bug: bug.run.__name__
+)
 def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:
     found = list(diagnosed(bug))
     assert found, "not caught"
@@ -16,5 +19,6 @@ def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:
 
 
 def test_there_are_a_dozen_and_ten_of_them_are_named() -> None:
-    assert len(BUGS) >= 12
-    assert sum(bool(bug.words) for bug in BUGS) >= 10
+    for bugs in (BUGS, (*QUICK, *SLOW)):
+        assert len(bugs) >= 12
+        assert sum(bool(bug.words) for bug in bugs) >= 10

@@ -52,6 +52,38 @@ def scaled(factor: float, S: Array, window: Any, params: Any) -> tuple[Array, ..
 
 
 NEXT = "as if head h read the group of head h + 1"
+
+
+def growing(S: Array, token: Any, params: Any) -> tuple[Array, ...]:
+    """exp(-dt A), where A is negative: the state grows by what it must decay."""
+    dt = ssd.step_size(token.dt, params)
+    faster = ssd.step(S * np.exp(-2 * dt * params.A)[..., None, None], token, params)
+    return single(*faster)
+
+
+def both(
+    first: Callable[..., Any], second: Callable[..., Any], run: Any, S: Array, window: Any, params: Any
+) -> tuple[Array, ...]:
+    """Two bugs, each of which every call shows."""
+    return single(*run(S, *second(*first(window, params))))
+
+
+def late_g(window: Any, params: Any) -> tuple[Any, Any]:
+    return replace(window, g=np.concatenate([window.g[:, :1], window.g[:, :-1]], axis=1)), params
+
+
+def full_beta(window: Any, params: Any) -> tuple[Any, Any]:
+    return replace(window, beta=np.ones_like(window.beta)), params
+
+
+def next_C(window: Any, params: Any) -> tuple[Any, Any]:
+    return replace(window, C=np.roll(window.C, 1, axis=-1)), params
+
+
+def cut_exp2(window: Any, params: Any) -> tuple[Any, Any]:
+    return window, replace(params, A=params.A * 1.44 / np.log2(np.e))
+
+
 TILED = "as if head h read group h mod g (groups tiled instead of repeated)"
 MISTAKES = {
     "groups in turn": (partial(grouped, ssd, "BC", turn), "ssd.scan", TILED),
@@ -68,6 +100,7 @@ MISTAKES = {
     "exp2 with 1.4427": (partial(exp2, 1.4427), "ssd.scan", "as if exp(x) were exp2(1.4427 x)"),
     "exp2 for exp": (partial(exp2, 1.0), "ssd.scan", "as if A were multiplied by ln(2) = 0.69 (exp2 for exp)"),
     "a factor near one": (partial(scaled, 1.0005), "ssd.scan", "every wrong value of y is 1.000500 times what it must be"),
+    "the decay grows": (growing, "ssd.step", "as if the decay had the other sign"),
     "a constant": (partial(scaled, 2**-0.5), "ssd.scan", "is 0.7071 times what it must be (1/sqrt(2))"),
 }  # fmt: skip
 
@@ -79,6 +112,22 @@ def test_a_common_mistake_is_named(name: str) -> None:
     assert found, "not caught"
     told = " | ".join(" ".join(d.facts.values()) for d in found)
     assert words in told, told
+
+
+LATE_G, CUT = "as if token i read g of token i - 1", "as if exp(x) were exp2(1.44 x)"
+ALWAYS = {
+    "both in all outputs": (partial(both, late_g, full_beta, delta.scan), "delta.scan", ("as if beta were 1", LATE_G)),
+    "one in y alone": (partial(both, next_C, cut_exp2, ssd.scan), "ssd.scan", (CUT, "as if state i read C of state i - 1")),
+}
+
+
+@pytest.mark.nightly  # causes are searched for in dozens of cases; test_several.py has quicker pairs
+@pytest.mark.parametrize("name", ALWAYS)
+def test_two_bugs_that_every_call_shows_are_told_apart(name: str) -> None:
+    run, operation, words = ALWAYS[name]
+    told = [found.facts["behaves"] for found in diagnosed(Bug(run, operation, ()))]
+    assert len(told) == len(words), told
+    assert all(any(said.startswith(word) for said in told) for word in words), told
 
 
 @pytest.mark.parametrize("rule", ["ssd", "delta", "selective"])

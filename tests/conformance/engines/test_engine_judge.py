@@ -402,7 +402,7 @@ for line in sys.stdin:
     [
         ("sh -c 'echo no model >&2; exit 3'", "ended with exit code 3 | no model"),
         ("sh -c 'kill -9 $$'", "ended by signal 9"),
-        ("echo hello", "said what is no answer: hello"),
+        ("echo hello", "printed what is not an answer: hello"),
     ],
 )
 def test_an_engine_that_ends_before_its_first_answer_is_refused(

@@ -1,0 +1,125 @@
+"""Mistakes that change several inputs at once, or one beyond what a record takes: terms in the wrong order, another
+activation, a chunk that starts again."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.shapes import Array
+
+from ..suite.specification import Arguments
+from .leaves import Leaf, changed, leaves, unchecked
+
+NEVER = -1e9
+"""A dt whose softplus is 0."""
+HALVINGS = 60
+STARTS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
+"""Tokens after which a window may start again: the usual lengths of chunks."""
+
+Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]
+Named = Mapping[str, Leaf]
+
+
+def mistakes(operation: str, every: list[Leaf]) -> Made:
+    """Each mistake that the inputs allow, in words and as a function of the arguments, whose own values it reads."""
+    named = _named(every)
+
+    def of(change: Callable[[Arguments, Named], Arguments]) -> Callable[[Arguments], Arguments]:
+        return lambda arguments: change(arguments, _named(leaves(operation, arguments)))
+
+    if "A" in named and "t" not in named["A"].axes and "*" not in named["A"].path:
+        yield "the decay had the other sign, exp(-dt A), and the state grew", of(_growing)
+    if {"q", "k", "eps"} <= named.keys() and "l2_norm" in named and named["l2_norm"].value:
+        yield "k were not normalised, but q were", of(partial(_half_normalised, "q"))
+        yield "q were not normalised, but k were", of(partial(_half_normalised, "k"))
+    if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
+        yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
+        yield "dt_bias were added after softplus, and not before it", of(_bias_late)
+    if "z" in named and isinstance(named["z"].value, np.ndarray):
+        yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(_sigmoid)
+        yield "the gate were relu(z) instead of z sigmoid(z)", of(_relu)
+    window = next((named[name] for name in ("dt", "g") if name in named), None)
+    for start in STARTS:
+        if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
+            yield f"tokens from {start} on started from the state that went in", of(partial(_started_again, start))
+
+
+def _named(every: list[Leaf]) -> Named:
+    return {leaf.name: leaf for leaf in every}
+
+
+def _growing(arguments: Arguments, named: Named) -> Arguments:
+    """Parameters refuse a positive A, so it is put in unchecked."""
+    return unchecked(arguments, named["A"], np.negative)
+
+
+def _half_normalised(which: str, arguments: Arguments, named: Named) -> Arguments:
+    def normalised(a: Array) -> Array:
+        return a / np.sqrt((a**2).sum(axis=-1, keepdims=True) + named["eps"].value)
+
+    return changed(arguments, (named["l2_norm"], lambda v: False), (named[which], normalised))
+
+
+def _clamped_early(arguments: Arguments, named: Named) -> Arguments:
+    return changed(
+        arguments,
+        (named["dt"], lambda a: np.clip(a + _bias(named), *named["dt_limit"].value)),
+        (named["dt_bias"], lambda v: None),
+        (named["dt_limit"], lambda v: (0.0, float("inf"))),
+    )
+
+
+def _bias_late(arguments: Arguments, named: Named) -> Arguments:
+    return changed(
+        arguments,
+        (named["dt"], lambda a: np.logaddexp(0.0, a) + _bias(named)),
+        (named["dt_bias"], lambda v: None),
+        (named["dt_softplus"], lambda v: False),
+    )
+
+
+def _bias(named: Named) -> Any:
+    return 0.0 if named["dt_bias"].value is None else named["dt_bias"].value
+
+
+def _sigmoid(arguments: Arguments, named: Named) -> Arguments:
+    """z is replaced by a number whose SiLU is sigmoid(z)."""
+    return changed(arguments, (named["z"], _to_sigmoid))
+
+
+def _relu(arguments: Arguments, named: Named) -> Arguments:
+    return changed(arguments, (named["z"], _to_relu))
+
+
+def _started_again(start: int, arguments: Arguments, named: Named) -> Arguments:
+    """The tokens before `start` are no-ops. With a lower limit of dt none is."""
+    softplus = named.get("dt_softplus")
+    never = {"dt": NEVER if softplus is not None and softplus.value else 0.0, "g": 0.0, "beta": 0.0}
+    nothing = [(named[name], value) for name, value in never.items() if name in named]
+    return changed(arguments, *((leaf, partial(_until, start=start, value=value)) for leaf, value in nothing))
+
+
+def _to_sigmoid(z: Array) -> Array:
+    return _inverse_silu(1 / (1 + np.exp(-z)))
+
+
+def _to_relu(z: Array) -> Array:
+    return _inverse_silu(np.maximum(z, 0.0))
+
+
+def _inverse_silu(y: Array) -> Array:
+    """The positive x with x sigmoid(x) = y, for y of 0 or more: it lies between y and y + 1."""
+    low, high = y, y + 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        less = middle / (1 + np.exp(-middle)) < y
+        low, high = np.where(less, middle, low), np.where(less, high, middle)
+    return np.where(y > 0, high, 0.0)
+
+
+def _until(a: Array, start: int, value: float) -> Array:
+    made = a.copy()
+    made[:, :start] = value
+    return made
