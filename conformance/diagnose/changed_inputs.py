@@ -31,6 +31,8 @@ SEVERAL = 60
 """The cost of the reference for several windows, or for a layer, relative to one call."""
 LEAST, LIMIT = 32, 600
 """Changes tried on a case, whatever its size."""
+LEAST_COVERED = 0.2
+"""A change that would alter more than five times what is wrong is no explanation: what is wrong agrees with it by chance."""
 LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
 EMPTY = -1
@@ -54,7 +56,7 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
-        if covers and all(covered(specification, contract, other, change) for other in others):
+        if covers >= LEAST_COVERED and all(covered(specification, contract, other, change) for other in others):
             found.append(Explanation(says, covers, order))
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []

@@ -8,6 +8,8 @@ from .extent import word
 Rule = tuple[str, Callable[..., bool]]
 FEWEST = 12
 """Fewest cases for a rule; with fewer any rule may be chance."""
+CHANCE = 0.05
+"""A rule is told if chance would give one such among all that are tried less often than this."""
 MULTIPLES = (2, 4, 8, 16, 64)
 
 
@@ -22,11 +24,19 @@ def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping
     for says, met, also in rules:
         if met == bad and not also:
             return f"exactly the cases with {says} fail: {bad} of {bad + good}"
-    needed = [(good - also, says) for says, met, also in rules if met == bad and 2 * (good - also) >= good]
+    needed = [
+        (good - also, says)
+        for says, met, also in rules
+        if met == bad and 2 * (good - also) >= good and ((bad + also) / (bad + good)) ** bad * len(rules) < CHANCE
+    ]
     if needed and bad > 1:
         without, says = max(needed, key=lambda rule: rule[0])
         return f"every case that fails has {says}; {without} of the {good} that pass do not"
-    enough = [(met, says) for says, met, also in rules if met > 1 and not also]
+    enough = [
+        (met, says)
+        for says, met, also in rules
+        if not also and 2 * met >= bad and (bad / (bad + good)) ** met * len(rules) < CHANCE
+    ]
     if enough:
         met, says = max(enough, key=lambda rule: rule[0])
         return f"every case with {says} fails: {met} of the {bad} that fail"

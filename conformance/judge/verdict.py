@@ -36,6 +36,8 @@ from .storage import coded, narrower
 
 SHOWN = 3
 HANDED = "right when it came, but later calls changed what was handed out ({}), as if a buffer was used again; return copies"
+GAPS = "it passes with the same inputs as compact arrays: NaN lies between their elements here, so strides are ignored"
+NEVER_READ = "it passes where what is never read holds 1000 in place of {}: a product with zero is a read; skip it instead"
 NO_ANSWER = ("timeout", "memory", "unjudged")
 """Failures that are limits of the suite: nothing is known about the values."""
 KEPT = 4096
@@ -180,6 +182,16 @@ class _Trial:
             return ""
         return rounding.broken(self.specification, self.case, self.capability.contract, self.called)
 
+    def why_nan(self, arguments: Arguments) -> str:
+        """Where a NaN comes from, if the call passes with the same numbers and without it; "" if not known."""
+        if self.case.seed > 0 and self.judged(arguments, self.case.seed).verdict is Verdict.PASS:
+            return GAPS
+        if self.case.options.get("dead", "finite") == "finite":
+            return ""
+        plain = replace(self, case=replace(self.case, options={**self.case.options, "dead": "finite"}))
+        passes = plain.judged(plain.drawn(self.case.seed), self.case.seed).verdict is Verdict.PASS
+        return NEVER_READ.format(self.case.options["dead"]) if passes else ""
+
     def reused(self, one: Arguments, other: Arguments, seed: int) -> Judgement | None:
         """A failure if a call with other inputs changes the outputs of the call before it; nothing else is judged."""
         self.bench.start(self.specification, self.capability, one, False, True)()
@@ -215,6 +227,8 @@ def _within_bounds(trial: _Trial, other: int) -> Judgement:
     specification, case = trial.specification, trial.case
     arguments = trial.drawn(case.seed)
     first = trial.judged(arguments, case.seed, gaps=case.seed > 0, further=stricter.asked(specification, case))
+    if first.kind == "nan" and (why := trial.why_nan(arguments)):
+        first = replace(first, message=f"{first.message}; {why}")
     if first.verdict is not Verdict.PASS or case.seed > 0:
         return first
     last = case.family == specification.families[-1]

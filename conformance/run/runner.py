@@ -25,6 +25,8 @@ from .known import Entry, Known
 from .load import PROGRAM
 from .plan import Job
 
+CONDITIONS = ("nan", "overwritten", "again", "stale")
+"""Kinds of failure, besides `bound`, of which it is told with what changes the case passes."""
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""
@@ -305,6 +307,11 @@ def _searched(
         failing = [found.case for found, *_ in one.found if found.specification is job.specification]
         passing = [other.case for other in one.passed if other.specification is job.specification]
         told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
+    elif result.verdict == "fail" and judgement.kind in CONDITIONS and search:
+        failing = [found.case for found, *_ in one.found if found.specification is job.specification]
+        other = setting.seed if judgement.seed is None else judgement.seed
+        said = needs(job.specification, job.capability, case, failing, other)
+        told = {"passes": said} if said else {}
     if like.nearest:
         told["nearest"] = like.nearest
     if result.verdict == "fail" and again:

@@ -1,0 +1,44 @@
+"""Where a NaN comes from is said; what is right by chance is not told as a rule."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cases import Case
+from conformance.diagnose.together import together
+from conformance.faults.memory import reused
+from conformance.judge.verdict import GAPS, NEVER_READ, judge
+from conformance.suite import find
+from ssmspec_ref import ssd
+from ssmspec_ref.contract import FLOAT64, Capability, Verdict
+from ssmspec_ref.shapes import Array
+
+
+def compactly(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+    """Reads x as if it were compact."""
+    compact = np.empty(token.x.shape).strides
+    x = np.lib.stride_tricks.as_strided(token.x, token.x.shape, compact)
+    return ssd.step(S, type(token)(**{**vars(token), "x": np.array(x)}), params)
+
+
+def test_a_nan_between_the_elements_of_an_input_is_told() -> None:
+    specification, case = find("ssd.step/b2,g2,h6,p5,n4/plain/gentle/s1")
+    found = judge(specification, Capability(compactly, FLOAT64), case)
+    assert (found.verdict, found.kind) == (Verdict.FAIL, "nan")
+    assert GAPS in found.message
+
+
+def test_a_nan_of_what_is_never_read_is_told() -> None:
+    specification, case = find("ssd.step/b5,g2,h6,p5,n4/dead=nan,slots=fresh/gentle/s0")
+    found = judge(specification, Capability(reused.step_cleared_by_product, FLOAT64, reused.POOLS), case)
+    assert (found.verdict, found.kind) == (Verdict.FAIL, "nan")
+    assert NEVER_READ.format("nan") in found.message
+
+
+@pytest.mark.parametrize(("bad", "said"), [(range(3), False), (range(40), True)], ids=["chance", "rule"])
+def test_a_rule_that_chance_gives_is_not_told(bad: range, said: bool) -> None:
+    """All that fail have an option that half of all cases have: three may by chance, forty do not."""
+    cases = [Case("ssd.step", {"b": 1}, {"z": "on" if n < 45 else "off"}, "gentle", n) for n in range(90)]
+    told = together([cases[n] for n in bad], [case for n, case in enumerate(cases) if n not in bad], {"z": "off"})
+    assert ("z=on" in told) is said
