@@ -1,6 +1,6 @@
 """Add reports of `ssmspec conform engine` to the records of docs/evidence/engines.md.
 
-python -m tests.conformance.engines.record REPORT.. [--stored bfloat16]
+python -m tests.conformance.engines.record REPORT.. [--stored bfloat16] [--engine NAME]
 
 `told` is the part of a finding that the page must tell; the gap in logits, unless the page quotes more.
 """
@@ -14,13 +14,16 @@ from typing import Any
 FILE = Path(__file__).parents[3] / "docs" / "evidence" / "engines.json"
 
 
-def recorded(name: str, one: dict[str, Any], stored: str) -> dict[str, Any]:
-    """One checkpoint of a report as a record, without the paths of the machine that it ran on."""
+def recorded(name: str, one: dict[str, Any], stored: str, engine: str = "") -> dict[str, Any]:
+    """One checkpoint of a report as a record, without the paths of the machine that it ran on.
+
+    `engine` is the name and version of an engine that ended before it told them.
+    """
     outcomes: dict[str, dict[str, list[Any]]] = {}
     for cell in one["cells"]:
         outcomes.setdefault(cell["configuration"], {})[cell["law"]] = [cell["outcome"], cell["counts"].get("passed", 0)]
     return {
-        "engine": one["engine"], "checkpoint": name, "stored": stored,
+        "engine": one["engine"] or engine, "checkpoint": name, "stored": stored,
         **{key: one[key] for key in ("schedules", "requests", "tokens", "drafts")}, "refused": one["refused"],
         "outcomes": outcomes, "failures": [told(failure) for failure in one["failures"]],
     }  # fmt: skip
@@ -37,11 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, nargs="+")
     parser.add_argument("--stored", default="")
+    parser.add_argument("--engine", default="", help="name and version, if it ended before it told them")
     given = parser.parse_args()
     runs = json.loads(FILE.read_text(encoding="utf-8"))
     for path in given.report:
         for name, one in json.loads(path.read_text())["checkpoints"].items():
-            runs.append(recorded(name, one, f" in {given.stored}" if given.stored else ""))
+            runs.append(recorded(name, one, f" in {given.stored}" if given.stored else "", given.engine))
     FILE.write_text("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n", encoding="utf-8")
 
 
