@@ -26,7 +26,7 @@ def serve(door: Any) -> None:
         try:
             if question["do"] == "start":
                 if question["protocol"] != 1:
-                    raise Refuse(f"this door speaks protocol 1, and protocol {question['protocol']} was asked for")
+                    raise Refuse(f"the adapter speaks protocol 1, not {question['protocol']}; update it")
                 answer = door.start(question["model"], question["options"])
             else:
                 answer = {"answers": door.generate(question["requests"])}

@@ -68,7 +68,7 @@ class Door:
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
         self.close()
         if options["dtype"] != "float32":
-            raise Refuse("this door converts to float32 and computes in it")
+            raise Refuse("the adapter converts to float32 and computes in it; ask for float32")
         if not (HOME / "llama-server").is_file():
             raise Refuse(f"{HOME} holds no llama-server; build_llama.py makes one")
         self.options = options

@@ -123,7 +123,7 @@ class Door:
     def several(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Use the batch generator; a request joins when its `after` says so."""
         if any(request.get("temperature") for request in requests):
-            raise Refuse("this door samples one request at a time")
+            raise Refuse("the adapter samples one request at a time; give requests of one each")
         batch = GENERATE.BatchGenerator(
             self.model, max_tokens=64, stop_tokens=None, completion_batch_size=self.options["slots"],
             prefill_batch_size=self.options["slots"], prefill_step_size=self.options.get("chunk") or 2048,
