@@ -66,8 +66,12 @@ def _tried(specification: Specification, capability: Capability) -> tuple[bool, 
     case = next(iter(specification.cases("smoke", capability.limits)))
     found = judge(specification, capability, case)
     if found.kind not in ADVICE:
-        values = "its values are within their bounds" if not found.kind else f"its values are not: {found.message}"
-        return True, f"called, and answered as {capability.contract}; {values}"
+        values = (
+            "the values are within their bounds"
+            if not found.kind
+            else f"the values are not within their bounds: {found.message}"
+        )
+        return True, f"called; the outputs fit {capability.contract}; {values}"
     return False, f"{ADVICE[found.kind]}: {found.message}\nneeded: {signature(case.operation)}"
 
 

@@ -67,10 +67,10 @@ def _before(observation: Observation, number: int) -> dict[str, Array]:
     found = {}
     for leaf in leaves(observation.case.operation, observation.arguments):
         if leaf.name == kind and isinstance(leaf.value, np.ndarray) and leaf.value.shape == want.value.shape:
-            found[f"the {kind} that went in"] = leaf.value
+            found[f"the {kind} passed in"] = leaf.value
     for earlier in observation.expected[:number]:
         if earlier.name.split()[0] == kind and earlier.value.shape == want.value.shape:
-            found[f"what is right for {earlier.name}"] = earlier.value
+            found[f"the right {earlier.name}"] = earlier.value
     return found
 
 

@@ -43,7 +43,7 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     window = next((named[name] for name in ("dt", "g") if name in named), None)
     for start in STARTS:
         if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
-            yield f"tokens from {start} on started from the state that went in", of(partial(_started_again, start))
+            yield f"tokens from {start} on started from the state passed in", of(partial(_started_again, start))
 
 
 def _named(every: list[Leaf]) -> Named:

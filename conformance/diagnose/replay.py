@@ -28,11 +28,11 @@ class Replayed:
             return ""
         if not self.before:
             return (
-                "passes alone in a new process, and after the same earlier cases too: what is wrong depends on chance, as a "
-                "race or memory that was never written does"
+                "passes alone in a new process, and also after the same earlier cases: the failure is random, as with a race "
+                "or uninitialised memory"
             )
         many = "case" if len(self.before) == 1 else f"{len(self.before)} cases"
-        return f"depends on earlier calls: alone it passes in a new process; it fails after the {many} that ran before it"
+        return f"depends on earlier calls: it passes alone in a new process, and fails after the {many} that ran before it"
 
 
 def replay(called: Called, earlier: Sequence[Called], seed: int) -> Replayed | None:

@@ -31,7 +31,7 @@ def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping
     ]
     if needed and bad > 1:
         without, says = max(needed, key=lambda rule: rule[0])
-        return f"every case that fails has {says}; {without} of the {good} that pass do not"
+        return f"every failing case has {says}; {without} of the {good} passing cases do not"
     enough = [
         (met, says)
         for says, met, also in rules
@@ -39,7 +39,7 @@ def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping
     ]
     if enough:
         met, says = max(enough, key=lambda rule: rule[0])
-        return f"every case with {says} fails: {met} of the {bad} that fail"
+        return f"every case with {says} fails; these are {met} of the {bad} failing cases"
     return ""
 
 

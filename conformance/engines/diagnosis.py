@@ -46,7 +46,7 @@ def explained(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]
         elif best and count == most and name not in best:
             best.append(name)
     if not best:
-        return "no rewritten oracle explains it"
+        return "no known mistake explains it"
     return f"explained by {' or '.join(best[:3])} ({most} of {len(said)} tokens)"
 
 
@@ -58,7 +58,7 @@ def probable(oracle: Oracle, finding: Finding, others: Sequence[tuple[int, ...]]
         for name, logits in rewritten(oracle, ids, (token,), others, chunk)
         if abs(logits[0, token] - np.logaddexp.reduce(logits[0]) - finding.came) <= finding.bound / 2
     )
-    return f"explained by {' or '.join([*found][:3])}" if found else "no rewritten oracle explains it"
+    return f"explained by {' or '.join([*found][:3])}" if found else "no known mistake explains it"
 
 
 def agreed(logits: Array, said: Sequence[int]) -> int:

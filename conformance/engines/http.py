@@ -85,7 +85,7 @@ class Server:
         try:
             return read(self._json("POST", path, asked(request, self.name)), request)
         except (KeyError, IndexError, TypeError, AttributeError, ValidationError, ValueError) as error:
-            raise EngineDied(f"the answer to {path} lacks what is read of it: {clean(str(error), 300)}") from None
+            raise EngineDied(f"the answer to {path} lacks a field: {clean(str(error), 300)}") from None
 
     def _json(self, method: str, path: str, body: Any) -> Any:
         """Send one request. Raises: EngineRefused (4xx), EngineFailed (5xx or 404), EngineDied (no readable answer)."""

@@ -45,24 +45,24 @@ LAWS = {
     "tokens": "same model: every token of a plain run is the oracle's best, or within the bound of it",
     "log-probabilities": "same model: the log-probability of every token lies within the bound of the oracle's",
     "repeated": "a prompt answered again, after other requests, gets the same answer",
-    "speculation": "with drafts as without",
-    "batch": "beside other requests as alone",
-    "join": "joining while others run as alone",
-    "cancel": "beside requests that are cancelled as alone, and a cancelled one said what it would have",
-    "stop": "the plain output, cut after the first stop token or at the budget",
-    "continuation": "a prompt that holds an earlier answer as a prompt of its own",
-    "fork": "a prompt that begins as an earlier one as a prompt of its own",
-    "chunk": "a prompt read in chunks as one read whole",
-    "cache": "with tokens taken from the cache of prefixes as without",
-    "preemption": "with requests that lose their place and begin again as without",
-    "graphs": "with steps that are recorded or compiled as without",
-    "seed": "sampled with a seed: with drafts, or beside others, as plain and alone",
-    "started again": "a process that has run the engine starts it again, as the protocol asks",
-    "drafts": "requests that ask for numbers of drafts of their own as without drafts",
-    "sampled law": "sampled tokens follow the law of the oracle, each independent of the others",
-    "drafter followed": "as many drafts are accepted as are the drafter's own next tokens after the same text",
+    "speculation": "the same tokens with drafts as without",
+    "batch": "the same tokens in a batch as alone",
+    "join": "the same tokens when joining running requests as alone",
+    "cancel": "the same tokens while others are cancelled as alone; a cancelled request gives the first of its plain tokens",
+    "stop": "the tokens of the plain output, cut after the first stop token or at the budget",
+    "continuation": "the same tokens after a prompt that continues an earlier answer as after that prompt alone",
+    "fork": "the same tokens after a prompt that shares a prefix with an earlier one as after that prompt alone",
+    "chunk": "the same tokens after a prompt read in chunks as after one read whole",
+    "cache": "the same tokens with the prefix cache as without",
+    "preemption": "the same tokens for a request that is preempted and restarted as without preemption",
+    "graphs": "the same tokens with recorded or compiled steps as without",
+    "seed": "sampled with a seed: the same tokens with drafts or in a batch as plain and alone",
+    "started again": "a process that has run the engine can start it again, as the protocol requires",
+    "drafts": "the same tokens for requests that set their own number of drafts as without drafts",
+    "sampled law": "sampled tokens have the distribution of the oracle, each independent of the others",
+    "drafter followed": "at least as many drafts are accepted as the drafter's own predictions for the same text give",
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
-    "log-probabilities of drafted tokens": "none is exactly 0 of a token that is not certain",
+    "log-probabilities of drafted tokens": "no log-probability is exactly 0 unless the token is certain",
 }
 FAILED = "EngineFailed: "
 RARE = 0.02
@@ -94,11 +94,13 @@ class Finding:
 
     def __str__(self) -> str:
         if self.law == "sampled law":
-            return f"{self.why}: {self.came} from the law of the model, where {self.expected} would be chance"
+            return f"{self.why}: {self.came} from the distribution of the model; chance explains at most {self.expected}"
         if self.law == "drafter followed":
-            return f"{self.came} drafts were accepted; {self.expected} are the drafter's own tokens behind this text"
-        where = f"token {self.at}: {self.came} came, {self.expected} was expected"
-        gap = "" if np.isnan(self.gap) else f"; {self.gap:.3g} logits apart, {self.bound:.2g} would be rounding"
+            return (
+                f"{self.came} drafts were accepted; the drafter's own predictions for this text give at least {self.expected}"
+            )
+        where = f"token {self.at}: expected {self.expected}, got {self.came}"
+        gap = "" if np.isnan(self.gap) else f"; {self.gap:.3g} logits apart, rounding explains at most {self.bound:.2g}"
         return f"{where}{gap}{f'; {self.why}' if self.why else ''}"
 
 
@@ -134,7 +136,7 @@ def cut(ids: Sequence[int], most: int, stop: Sequence[int]) -> tuple[int, ...]:
 def same_model(oracle: Oracle, request: Request, answer: Answer) -> list[Finding]:
     """(1) and (2) for a plain answer; (2) only for sampled tokens."""
     if not answer.ids:
-        return [Finding("tokens", request, 0, None, None, why="no token came")]
+        return [Finding("tokens", request, 0, None, None, why="the answer has no token")]
     forward = oracle((*request.ids, *answer.ids[:-1]))
     first = len(request.ids) - 1
     found = []
@@ -227,7 +229,7 @@ def lossless(oracle: Oracle | None, request: Request, plain: Sequence[int], answ
     a, b = (ids[n] if n < len(ids) else None for ids in (expected, answer.ids))
     told: dict[str, Any] = {"answer": answer.ids, "plain": expected}
     if a is None or b is None:
-        why = "it went on behind its end" if a is None else f"it ended early, as {answer.finish}"
+        why = "it continued after its end" if a is None else f"it ended early, as {answer.finish}"
         return "differs", Finding("", request, n, a, b, why=why, **told)
     if oracle is None:
         return "differs", Finding("", request, n, a, b, why="no oracle says whether this is rounding", **told)

@@ -86,7 +86,8 @@ class Program:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise self._gone(
-                f"printed what is not an answer: {clean(said[:200].decode(errors='replace'))} ({where}: {first['msg']})"
+                f"printed something that is not an answer: {clean(said[:200].decode(errors='replace'))} "
+                f"({where}: {first['msg']})"
             ) from None
         if isinstance(answer, Refused):
             raise EngineRefused(clean(answer.refused))
@@ -101,7 +102,7 @@ class Program:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         if self.left or self.child.poll() is not None:
-            raise self._gone("answered what nobody asked" if self.left else "")
+            raise self._gone("answered without a question" if self.left else "")
         out, to = self.child.stdout.fileno(), self.child.stdin.fileno()
         os.set_blocking(to, False)
         with selectors.DefaultSelector() as ready:
@@ -121,7 +122,7 @@ class Program:
                             came = os.read(out, 1 << 16)
                             self.left += came
                             if not came or len(self.left) > LONGEST:
-                                raise self._gone("" if not came else "answered without an end")
+                                raise self._gone("" if not came else f"gave an answer of more than {LONGEST >> 20} MiB")
                 except BlockingIOError:
                     continue
                 except OSError:

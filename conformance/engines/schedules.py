@@ -111,7 +111,7 @@ def told(schedule: Schedule) -> list[str]:
             usual = Ask((), 0)
             parts = [f"prompt {list(ask.own)}"]
             if ask.of is not None:
-                parts[0] += f" behind {'all' if ask.continues else f'the first {ask.kept} tokens'} of request {ask.of}"
+                parts[0] += f" after {'all' if ask.continues else f'the first {ask.kept} tokens'} of request {ask.of}"
             told = ("most", "stop_at", "temperature", "seed", "drafts", "after", "cancel")
             parts += [f"{name} {getattr(ask, name)}" for name in told
                       if getattr(ask, name) != getattr(usual, name) or name == "most"]  # fmt: skip

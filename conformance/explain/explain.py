@@ -99,7 +99,7 @@ def _operation(operation: str) -> str:
     if not opened(operation):
         return OPERATIONS[operation]
     group = operation.split(".")[0]
-    return f"{OPERATIONS[operation]}; the adapter gives {METHODS.get(group, METHODS['windows'])}"
+    return f"{OPERATIONS[operation]}; the adapter returns {METHODS.get(group, METHODS['windows'])}"
 
 
 def _option(name: str, value: str) -> str:

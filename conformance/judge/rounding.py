@@ -74,7 +74,7 @@ def broken(specification: Specification, case: Case, contract: NumericContract, 
     for turn in range(CALLS[name]):
         came = call((S, *inputs[turn % INPUTS][1:]))
         if came is None:
-            return "in one of the calls that hold the rounding at random to its laws there was no output"
+            return "one of the calls that test stochastic rounding gave no output"
         before.append(S)
         S = np.asarray(came[-1], dtype=np.float64)
         after.append(S)
@@ -98,8 +98,8 @@ def laws(exact: Expected, after: Array, contract: NumericContract) -> str:
     if beyond.any():
         where = tuple(int(i) for i in np.argwhere(beyond)[0])
         return (
-            f"rounded at random, a state must become one of two neighbours, but in call {where[0] + 1} {v[where]:.9g} became "
-            f"{after[where]:.9g}, beyond {s[where] * down[where]:.9g} and {s[where] * up[where]:.9g}"
+            f"stochastic rounding must give one of the two neighbours of a state, but in call {where[0] + 1} {v[where]:.9g} "
+            f"became {after[where]:.9g}, not {s[where] * down[where]:.9g} or {s[where] * up[where]:.9g}"
         )
     counted = ~unknown & (blur < BLURRED) & (f > EDGE + blur) & (f < 1 - EDGE - blur)
     if not counted.any():
@@ -120,8 +120,8 @@ def _biased(r: Array, variance: Array, blur: Array, weight: Array, ways: tuple[s
     """One of the sums (1), and how it is told if it is above or below 0."""
     total, slack = float(np.sum(r * weight)), float(np.sum(blur * np.abs(weight)))
     most = limit(float(np.sum(variance * weight**2))) + slack
-    count = f"{np.sum(variance > 0)} roundings lean {ways[total < 0]} by {abs(total):.0f} steps together"
-    return abs(total) / most, f"rounding at random is biased: {count}, where unbiased ones stay within {most:.0f}"
+    count = f"{np.sum(variance > 0)} roundings lean {ways[total < 0]} by {abs(total):.0f} steps in total"
+    return abs(total) / most, f"stochastic rounding is biased: {count}; unbiased ones stay within {most:.0f}"
 
 
 def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found]:
@@ -134,9 +134,10 @@ def _shared(r: Array, variance: Array, blur: Array, axes: str) -> Iterator[Found
             most = limit(float(np.sum(a**2 * np.take(variance, second, axis)))) + float(moved)
             total, what = float(np.sum(a * b)), APART.get(name, f"two elements apart in {name}")
             said = (
-                f"those of {what} at a distance of {distance} go together by {total:.0f}, fresh ones stay within {most:.0f}"
+                f"the products of roundings of {what} at a distance of {distance} add up to {total:.0f}; "
+                f"those of independent ones stay within {most:.0f}"
             )
-            yield abs(total) / most, f"rounding at random draws no fresh numbers: {said}"
+            yield abs(total) / most, f"stochastic rounding reuses random numbers: {said}"
 
 
 def unstored(

@@ -35,9 +35,11 @@ from .figures import apart, ratio
 from .storage import coded, narrower
 
 SHOWN = 3
-HANDED = "right when it came, but later calls changed what was handed out ({}), as if a buffer was used again; return copies"
-GAPS = "it passes with the same inputs as compact arrays: NaN lies between their elements here, so strides are ignored"
-NEVER_READ = "it passes where what is never read holds 1000 in place of {}: a product with zero is a read; skip it instead"
+HANDED = "right when returned, but later calls changed these outputs ({}), as if a buffer was reused; return copies"
+GAPS = "it passes with the same inputs in compact arrays; here NaN lies between the elements, so some strides are ignored"
+NEVER_READ = (
+    "it passes if entries that must not be read hold 1000 instead of {}: multiplying by zero is a read too; skip them instead"
+)
 NO_ANSWER = ("timeout", "memory", "unjudged")
 """Failures that are limits of the suite: nothing is known about the values."""
 KEPT = 4096
@@ -145,7 +147,9 @@ class _Trial:
         if got.failed:
             return Judgement(Verdict.UNKNOWN if got.failed in NO_ANSWER else Verdict.FAIL, got.failed, got.said)
         if got.written:
-            return Judgement(Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy what is written")
+            return Judgement(
+                Verdict.FAIL, "mutated", "the implementation wrote into its inputs; copy an input before writing to it"
+            )
         if early is None or got.came.used is not None:
             early = _attempted(lambda: self.expected(case, arguments, got.came.used))
         if isinstance(early, Judgement):
@@ -241,14 +245,14 @@ def _within_bounds(trial: _Trial, other: int) -> Judgement:
     if _bad(second):
         if second.kind in NO_ANSWER or trial.judged(fresh, other).verdict is Verdict.FAIL:
             return replace(second, message=f"with the inputs of seed {other}: {second.message}")
-        told = "right in arrays of its own, wrong where other inputs lay before, as if something was kept by address"
+        told = "right in new arrays, wrong in arrays that held other inputs before, as if something was cached by address"
         return replace(second, kind="stale", message=f"{told}: {second.message}")
     third = trial.judged(arguments, case.seed)
     if third.kind == "overwritten":
         return replace(third, seed=other)
     if _bad(third):
         told = "right at first, wrong when the same inputs were given again in other arrays"
-        why = "as if something was kept between calls, or read before it was written"
+        why = "as if something was cached between calls, or memory was read before it was written"
         return replace(third, kind="again", message=f"{told}, {why}: {third.message}", seed=other)
     return first
 
@@ -306,7 +310,7 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
     measured = tuple(measure(want, came) for want, came in zip(expected, got, strict=True))
     beyond = [m for m in measured if not m.utilisation <= 1]
     if any(not np.isfinite(want.bound[_where(want)]).all() for want in expected):
-        return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so nothing follows from it", measured)
+        return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so this case shows nothing", measured)
     if beyond:
         return Judgement(Verdict.FAIL, "bound", "; ".join(map(_beyond, beyond)), measured)
     if told := _stored_narrower(expected, got, contract):
@@ -375,14 +379,16 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
     judged = _where(want)
     bad = np.argwhere(judged & ~np.isfinite(came))
     if not np.isfinite(want.value[judged]).all():
-        raise AssertionError(f"the oracle gave a value of {want.name} that is not finite: a fault of the suite")
+        raise AssertionError(
+            f"the oracle gave a value of {want.name} that is not finite: a bug of the suite, not of the implementation"
+        )
     if len(bad):
         place = dict(zip(want.axes.split(), (int(i) for i in bad[0]), strict=True))
         message = f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place)}"
         return Judgement(Verdict.FAIL, "nan", message)
     if want.recurrent and contract.state_scale is not None:
         if not coded(np.where(judged, came, 0.0), want.axes, contract):
-            told = f"{want.name} is declared as {storage}, but its values are no codes times one scale for each block"
+            told = f"{want.name} is declared as {storage}, but its values are not codes times one scale for each block"
             scale = f"of {contract.state_scale} (the largest of it / {LARGEST_CODE[storage]:g})"
             return Judgement(Verdict.FAIL, "dtype", f"{told} {scale}")
         return None

@@ -50,12 +50,12 @@ class Foreign:
 
 MOST_TAKEN = 64 << 20
 """Bytes of memory that a pool with slots far apart may take: its cases have kilobytes."""
-NOT_FAR = "the slots of the pool that came back are not 2^31 elements apart, so no such offset shows; return it itself"
+NOT_FAR = "slots of the returned pool are not 2^31 elements apart, so large offsets are not tested; return the given pool"
 Y_NOT_FAR = (
-    "y is not 2^31 elements apart along the axis along which the inputs are, so no such offset shows; give it such strides"
+    "the inputs have elements 2^31 apart along one axis, but y does not, so large offsets are not tested; give y such strides"
 )
 NOTHING = Came(())
-REUSED = "this call changed {} of the outputs of the call before it, as if a buffer was used again; return new arrays"
+REUSED = "this call changed {} of the outputs of the call before it, as if a buffer was reused; return new arrays"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def set_apart(given: Arguments) -> Arguments:
     before = taken()
     made = tuple(map(copied_far, given))
     if (more := taken() - before) > MOST_TAKEN:
-        raise NoRoom(f"the system took {more >> 20} MiB for addresses of which {MOST_TAKEN >> 20} MiB at most are written")
+        raise NoRoom(f"the system allocated {more >> 20} MiB, although at most {MOST_TAKEN >> 20} MiB are written")
     return made
 
 

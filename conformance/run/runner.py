@@ -337,9 +337,9 @@ def _bug(job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting)
     case = cause.cases[0]
     judgement = judge(job.specification, job.capability, case, setting.seed)
     told = facts(job.specification, job.capability, case, cause.cases, (), judgement.seed, search=False)
-    told |= {"bug": f"{which} that were told apart here; a failing case shows one of them or both", "behaves": cause.says}
+    told |= {"bug": f"{which} that the suite can tell apart; a failing case shows one of them or both", "behaves": cause.says}
     if cause.beside:
-        told["behaves"] += f"; it is seen only together with the other bug ({cause.beside})"
+        told["behaves"] += f"; no case shows it without the other bug ({cause.beside})"
     else:
         told["passes"] = needs(job.specification, job.capability, case, cause.cases, setting.seed)
     identity, worst = job.specification.identify(case), judgement.worst

@@ -111,7 +111,7 @@ def test_what_is_kept_from_call_to_call_shows_when_the_same_inputs_come_again(ru
         ("wrong_dtype", "dtype", "y is ndarray of float16; it must be a NumPy array of float32 or float64"),
         ("raises", "error", "RuntimeError: no kernel image is available for execution on the device | "),
         ("nan_output", "nan", "y holds nan in 1 of 420 places, first at b=1, t=6, h=5, p=4"),
-        ("mutates_input", "mutated", "the implementation wrote into its inputs; copy what is written"),
+        ("mutates_input", "mutated", "the implementation wrote into its inputs; copy an input before writing to it"),
         ("one_output", "outputs", "it returned 1 output; it must return a tuple of 2: y, S"),
         ("keeps_wider_state", "dtype", "S is declared as bf16, but its values do not fit that format"),
     ],

@@ -68,9 +68,9 @@ def test_a_bias_of_the_stated_size_is_seen(seed: int) -> None:
 
 LAWS = {
     "nearest": (lambda f, rng: np.full(f.shape, 0.5), "lean to the nearest number"),
-    "one number for a call": (lambda f, rng: rng.random((len(f), 1, 1, 1, 1)) + 0 * f, "those of two rows"),
+    "one number for a call": (lambda f, rng: rng.random((len(f), 1, 1, 1, 1)) + 0 * f, "products of roundings of two rows"),
     "one number for a row": (lambda f, rng: rng.random((*f.shape[:4], 1)) + 0 * f, "two elements apart in n"),
-    "the same in every call": (lambda f, rng: rng.random((1, *f.shape[1:])) + 0 * f, "those of two calls"),
+    "the same in every call": (lambda f, rng: rng.random((1, *f.shape[1:])) + 0 * f, "products of roundings of two calls"),
     "the same in every eighth": (lambda f, rng: np.tile(rng.random((8, *f.shape[1:])), (50, 1, 1, 1, 1)), "distance of 8"),
     "toward zero": (lambda f, rng: np.ones(f.shape), "away from the nearest number"),
 }

@@ -86,7 +86,7 @@ def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
     made = call("smoke", "--adapter", "mine_right:adapter")
     assert made.exit_code == 0
     assert (
-        "ok    ssd: ssd.step: called, and answered as fp32/ulp=3/sequential; its values are within their bounds"
+        "ok    ssd: ssd.step: called; the outputs fit fp32/ulp=3/sequential; the values are within their bounds"
         in made.output
     )
 

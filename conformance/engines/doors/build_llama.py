@@ -32,7 +32,7 @@ def source(folder: Path) -> Path:
     (packed,) = folder.glob("*.tar.gz")
     found = hashlib.sha256(packed.read_bytes()).hexdigest()
     if found != HASH:
-        raise SystemExit(f"{packed.name} has the hash {found}, {HASH} was expected; nothing was built")
+        raise SystemExit(f"{packed.name} has the hash {found}, but must have {HASH}; nothing was built")
     with tarfile.open(packed) as archive:
         members = [one for one in archive.getmembers() if one.name.startswith(f"{TREE}/")]
         archive.extractall(folder, members, filter="data")

@@ -192,7 +192,7 @@ class Door:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         if self.process.poll() is None:
-            raise RuntimeError(f"llama-server lives and answers no more: {error}") from error
+            raise RuntimeError(f"llama-server runs but no longer answers: {error}") from error
         code = self.process.returncode
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         os.write(2, f"llama-server {how}: {self.last()}\n".encode())
@@ -201,7 +201,7 @@ class Door:
     def last(self) -> str:
         """The last line of the server's log."""
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

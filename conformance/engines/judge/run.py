@@ -113,7 +113,7 @@ class Run:
         try:
             self.smallest.repeat()
         except SpecError as error:  # of the oracle, which looks for a cause
-            self.judge.found.notes.append(f"{self.name}: the failure was not made smaller: {type(error).__name__}: {error}")
+            self.judge.found.notes.append(f"{self.name}: the failure could not be reduced: {type(error).__name__}: {error}")
         return True
 
     def smaller_zero(self, oracle: Oracle, finding: Finding) -> Finding:

@@ -143,7 +143,7 @@ BUGS = (
     Bug(late_B, "ssd.scan", ("as if token i read B of token i - 1",)),
     Bug(swizzled_channels, "ssd.scan", ("channels 0 and 1, 2 and 3 of y are swapped",)),
     Bug(odd_batch, "ssd.scan", ("(the last)", "y is 0 where it is wrong")),
-    Bug(double_update, "ssd.scan", ("S is updated twice, beginning from the S that went in",)),
+    Bug(double_update, "ssd.scan", ("S is updated twice, beginning from the S passed in",)),
     Bug(gate_before_skip, "ssd.scan", ("D=off; or with z=off",)),
     Bug(one_mask, "ssd.verify_tree", ("as if every row read ancestors of row 0",)),
     Bug(full_write, "delta.step", ("as if beta were 1",)),

@@ -154,7 +154,7 @@ QUICK = (
 SLOW = (
     Bug(odd_tail, "ssd.scan", ("only token 2 (the last)", "y is 0 where it is wrong", "with 2 or 4 tokens instead of 3")),
     Bug(four_heads, "ssd.scan", ("y is 0 where it is wrong", "S is stale", "with 4 heads instead of 5")),
-    Bug(second_chunk, "ssd.scan", ("as if tokens from 4 on started from the state that went in",)),
+    Bug(second_chunk, "ssd.scan", ("as if tokens from 4 on started from the state passed in",)),
     Bug(PathInReverse, "ssd.verify_replay", ("as if accepted tokens were replayed from the last to the first",)),
     Bug(without_itself, "ssd.verify_tree", ()),
 )

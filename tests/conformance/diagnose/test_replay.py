@@ -45,7 +45,7 @@ def test_what_depends_on_earlier_calls_says_so_and_its_line_fails_again(tmp_path
     words = ("--tier", "smoke", "--adapter", "carries:adapter", "--report", "report")
     done = conform(tmp_path, "run", *words)
     assert done.returncode == 1
-    assert "depends on earlier calls: alone it passes in a new process; it fails after the" in done.stdout
+    assert "depends on earlier calls: it passes alone in a new process, and fails after the" in done.stdout
     (found,) = read_report(tmp_path / "report").diagnoses
     line = shlex.split(found.rerun)
     assert "--before" in line

@@ -64,7 +64,7 @@ def test_two_bugs_are_two_groups_and_each_names_its_cause(name: str) -> None:
     assert len(groups) == 2, [group.first.facts for group in groups]
     told = [group.first.facts["behaves"] for group in groups]
     assert all(any(said.startswith(word) for said in told) for word in words), told
-    assert all("of 2 that were told apart here" in group.first.facts["bug"] for group in groups)
+    assert all("of 2 that the suite can tell apart" in group.first.facts["bug"] for group in groups)
     assert len({group.first.smallest for group in groups}) == 2
 
 

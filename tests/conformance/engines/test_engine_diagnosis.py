@@ -38,8 +38,8 @@ def lost(oracle: Oracle, at: int) -> Finding:
     [
         (15, None, "explained by a state that was not kept"),
         (8, 8, "explained by a state that was not kept"),
-        (8, None, "no rewritten oracle explains it"),
-        (9, 8, "no rewritten oracle explains it"),
+        (8, None, "no known mistake explains it"),
+        (9, 8, "no known mistake explains it"),
     ],
 )
 def test_a_lost_state_is_explained_where_it_was_lost(oracle: Oracle, at: int, chunk: int | None, why: str) -> None:
@@ -54,4 +54,4 @@ def test_tokens_of_the_right_model_are_explained_by_no_mistake(oracle: Oracle) -
     own = tuple(ids[len(PROMPT) :])
     request = Request(ids=PROMPT, most=3)
     assert explained(oracle, Finding("", request, 0, None, own[0], answer=own), []) == ""
-    assert explained(oracle, Finding("", request, 0, own[0] + 1, own[0], answer=own), []) == "no rewritten oracle explains it"
+    assert explained(oracle, Finding("", request, 0, own[0] + 1, own[0], answer=own), []) == "no known mistake explains it"

@@ -133,7 +133,7 @@ def test_an_error_of_the_oracle_while_a_cause_is_sought_leaves_the_failure_and_i
     monkeypatch.setattr(Smallest, "repeat", repeat)
     found = judged("long")
     assert found.outcome("ngram-4", "speculation") == "differs"
-    assert found.notes == ["ngram-4: the failure was not made smaller: SpecError: the window holds 0 tokens"]
+    assert found.notes == ["ngram-4: the failure could not be reduced: SpecError: the window holds 0 tokens"]
 
 
 @pytest.mark.parametrize("fault", ["dies", "fails"])
@@ -402,7 +402,7 @@ for line in sys.stdin:
     [
         ("sh -c 'echo no model >&2; exit 3'", "ended with exit code 3 | no model"),
         ("sh -c 'kill -9 $$'", "ended by signal 9"),
-        ("echo hello", "printed what is not an answer: hello"),
+        ("echo hello", "printed something that is not an answer: hello"),
     ],
 )
 def test_an_engine_that_ends_before_its_first_answer_is_refused(
