@@ -125,7 +125,7 @@ _BEHIND = {
     "layer.rollback": "a prompt, rejected tokens undone by the layer's own means, then single tokens",
     "speculate.chain": "windows of drafts verified, accepted in part and committed",
     "speculate.tree": "packed trees of drafts verified, a path of each accepted and committed",
-    "life.states": "sequences over a cache of prefixes: begun, fed, forked, evicted, exported and taken elsewhere",
+    "life.states": "sequences over a prefix cache: begun, fed, forked, exported and loaded elsewhere; saved prefixes evicted",
     "generate.greedy": "generate(prompts, count, speculate) -> tokens[, proposed, accepted]: an engine against itself "
     "without speculation",
     "generate.sampled": "sampled(p, q, roots, count, drafts, seed) -> tokens[, proposed, accepted]: rows generated with "
@@ -151,7 +151,7 @@ class NumericContract:
 
     States that lose bits (`state_format`):
     `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a number
-    for one per so many consecutive states of it. int8 and int16 need a scale; fp8 may have one. `state_rounding` is how the
+    n for one per n consecutive states of a channel. int8 and int16 need a scale; fp8 may have one. `state_rounding` is how the
     state is rounded when it is stored: to the nearest number, or "stochastic": up with the probability that makes the mean
     exact, by numbers drawn again for every element in every call. `error_feedback` is the format in which the error
     of rounding to int8 or int16 is kept and added when the state is read (None: it is lost).
@@ -309,7 +309,7 @@ BITWISE: dict[str, str] = {
 
 @dataclass(frozen=True)
 class WithWeights:
-    """What a pure operation may return in place of its outputs: these, and the parameters that it computed with.
+    """What a pure operation may return instead of its outputs alone: the outputs, and the parameters that it computed with.
 
     For weights that cannot be stored exactly (A from A_log). They may differ from those given by rounding only.
     """
@@ -331,7 +331,7 @@ class Capability:
     limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned; with `slots=far` a `slots.FarPool`,
     with `slots=fresh` a `slots.FreshPool`, with `slots=none` None; with `far` inputs are views of far strides, and so is y.
 
-    Raises: ParameterError for an unknown law, and for any law if the state is rounded at random.
+    Raises: ParameterError for an unknown law, and for any law with stochastic rounding of the state.
     """
 
     run: Callable[..., Any]
@@ -458,20 +458,23 @@ class Windows(Protocol):
 
 
 class States(Protocol):
-    """The states of one layer between its projections on one server: sequences in slots, over a cache of prefixes.
+    """The states of one layer between its projections on one server: sequences in slots, with a prefix cache.
 
     The state of every sequence is saved whenever its number of tokens is a multiple of `block`; with a block of 0 there is no
-    cache, and `begin` finds nothing. What is saved or exported is
-    what the state was then, whatever is fed later. It may have a method `poison()`, as a `Speculation` may.
+    cache, and `begin` finds nothing. A saved or
+    exported state must not change when more tokens are fed. It may have a method `poison()`, as a `Speculation` may.
 
     A server of several tensor-parallel ranks gets the whole mixer and whole inputs, cuts them, and returns the outputs of all
     heads. Rank r of R has the heads r h / R .. and, of each part of the convolution's channels (x | B | C, or q | k | v), the
     heads or groups r n // R .., so that several ranks have the same group if there are more ranks than groups. The first axis
-    of `state` is the rank. `take` gets what a server of another number of ranks has exported.
+    of `state` is the rank. `take` may get a state that a server with another number of ranks has exported.
     """
 
     def begin(self, slot: int, tokens: Array) -> int:
-        """Put a prompt into a free slot, at the longest saved prefix of it that leaves a token; returns the tokens found."""
+        """Put a prompt into a free slot, starting from its longest saved prefix that leaves a token to feed.
+
+        Returns: the number of tokens of that prefix.
+        """
         ...
 
     def feed(self, slot: int, tokens: Array, inputs: Any) -> Array:
@@ -479,15 +482,15 @@ class States(Protocol):
         ...
 
     def fork(self, slot: int, to: int) -> None:
-        """Copy a sequence into a free slot; the two go on separately."""
+        """Copy a sequence into a free slot; the two continue separately."""
         ...
 
     def end(self, slot: int) -> None:
-        """Free a slot. What its sequence has saved stays."""
+        """Free a slot. The prefixes that its sequence has saved stay."""
         ...
 
     def evict(self) -> None:
-        """Forget every saved prefix; sequences go on."""
+        """Drop every saved prefix; running sequences continue."""
         ...
 
     def export(self, slot: int) -> Any:
