@@ -188,7 +188,7 @@ def accept(
     bars.write(made)
     for one in kept(load(), found, before):
         typer.echo(str(one))
-    typer.echo(f"{bars.FILE}: {len(made.times)} bars, {len(made.missed)} cells miss their target")
+    typer.echo(f"{bars.FILE}: {len(made.times)} limits, {len(made.missed)} cells miss their target")
 
 
 @app.command()

@@ -205,7 +205,7 @@ def main() -> None:
             seen = gpus(given.device, given.gpus)
             results = fill(make, digests, expected, given.out, settings, until, given.jobs, given.together, seen)
     found = problems(results, expected, kernels_hash(), digests)
-    print("\n".join(found) or f"{len(expected)} cells stand")
+    print("\n".join(found) or f"{len(expected)} cells are up to date")
     raise SystemExit(1 if found else 0)
 
 

@@ -172,7 +172,7 @@ def load(
     `drafter` is a folder, "ngram" or "lookup", which drafts `drafts` tokens in each of `rows` chains, or a `tree`, as in
     `choices.Drafting`; or your own `Drafter`. Methods and rules have the names in `choices`. In the mode "bitwise"
     greedy output equals that of plain decoding, bit for bit; "fast" may round differently.
-    `accept` names fields of config.json that are not known here, and of which you know that they do not change the result.
+    `accept` lists fields of config.json that the engine does not know, and that you know not to change the result.
     Units: `memory` is the number of bytes that may be allocated.
     Raises: CheckpointError, ConfigRefused, TokenizerMismatch, Unsupported, ParameterError, MemoryRefused, before any work.
     """

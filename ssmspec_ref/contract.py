@@ -150,11 +150,11 @@ class NumericContract:
     (None: the whole window).
 
     States that lose bits (`state_format`):
-    `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a number
-    n for one per n consecutive states of a channel. int8 and int16 need a scale; fp8 may have one. `state_rounding` is how the
-    state is rounded when it is stored: to the nearest number, or "stochastic": up with the probability that makes the mean
-    exact, by numbers drawn again for every element in every call. `error_feedback` is the format in which the error
-    of rounding to int8 or int16 is kept and added when the state is read (None: it is lost).
+    `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a
+    number n for one per n consecutive states of a channel. int8 and int16 need a scale; fp8 may have one.
+    `state_rounding` is how the state is rounded when it is stored: to the nearest number, or "stochastic": up with the
+    probability that makes the mean exact, by numbers drawn again for every element in every call. `error_feedback` is the
+    format in which the error of rounding to int8 or int16 is kept and added when the state is read (None: it is lost).
 
     Functions:
     `function_ulp` is the largest error of exp, log1p, rsqrt, sqrt and division in ulp. 2.5 covers expf, rsqrtf and the

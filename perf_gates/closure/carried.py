@@ -82,7 +82,7 @@ def _faults(step: dict[str, Any]) -> Iterator[str]:
         yield "carries nothing"
     for code in step["codes"]:
         if not (HASH.fullmatch(code["old"]) and HASH.fullmatch(code["new"])) or code["old"] == code["new"]:
-            yield f"{' '.join(code['of'])}: {code['old']} to {code['new']} are no two hashes"
+            yield f"{' '.join(code['of'])}: {code['old']} to {code['new']} are not two different hashes"
     carried = [" ".join(code["of"]) for code in step["codes"]]
     yield from (f"{of}: carried twice" for of in sorted(set(carried)) if carried.count(of) > 1)
     revisions = [proof.get(name, "") for name in (("revision",) if proof["kind"] == "files" else ("before", "after"))]

@@ -114,9 +114,9 @@ class Moved:
 
     def __str__(self) -> str:
         if self.how == "missing":
-            return f"{self.name}: not measured; its bar is {self.before:.2f} us"
+            return f"{self.name}: not measured; its limit is {self.before:.2f} us"
         if self.how == "new":
-            return f"{self.name}: {self.after:.2f} us, and no bar; run `ssmspec gates accept`"
+            return f"{self.name}: {self.after:.2f} us, without a limit; run `ssmspec gates accept`"
         unit = "bytes" if self.how in ("larger", "smaller") else "us"
         known = f" of code {self.code}" if self.code else ""
         return f"{self.name}: {self.how}, {self.after:.2f} {unit}, limit {self.before:.2f}{known}"

@@ -51,7 +51,7 @@ class Outcome:
         yield from (f"red: {line}" for line in self.reds)
         yield from (f"asks: {line}" for line in self.asks)
         yield from (str(j) for j in self.judged if j.listed and not j.red)
-        yield f"{len(self.judged)} cells: {self.counts()}; {len(self.reds)} red, {len(self.asks)} ask for a new bar"
+        yield f"{len(self.judged)} cells: {self.counts()}; {len(self.reds)} red, {len(self.asks)} need a new limit"
 
 
 def outcome(gates: Gates, results: Results, kernels: str, bars: Bars) -> Outcome:

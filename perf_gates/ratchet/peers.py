@@ -70,4 +70,4 @@ def other_version(results: Results, at: At, limits: dict[str, dict[str, str]]) -
         return
     now, wanted = of_part(results, at.part).get(name, UNKNOWN), limits.get(at.part, {}).get(name, UNKNOWN)
     if now == UNKNOWN or now != wanted:
-        yield f"{at.part} timed {name} {now}, and the limits are of {wanted}"
+        yield f"{at.part} timed {name} {now}, but the limits are of {wanted}"

@@ -27,10 +27,10 @@ def explained(j: Judged, gates: Gates, results: Results, bars: Bars, earlier: li
         name = name_of(place)
         bar, timing = bars.times.get(name), results.timings.get(place)
         now = "not measured" if timing is None else f"{timing['us']:.2f} us +- {timing.get('noise') or 0:.2%}"
-        stood = "no bar" if bar is None else f"bar {bar.us:.2f} us of code {bar.code}"
+        stood = "no limit" if bar is None else f"limit {bar.us:.2f} us of code {bar.code}"
         yield f"  measured  {name}: {now}; {stood}; {results.folder / place.part}.json, code now {code_of(place)}"
         good = [run for run in earlier if bar and name in run.times and run.times[name].us <= bar.us * 1.05]
-        yield f"  last good {good[-1].name + f', {good[-1].times[name].us:.2f} us' if good else 'no run that is kept'}"
+        yield f"  last good {good[-1].name + f', {good[-1].times[name].us:.2f} us' if good else 'no saved run'}"
     yield f"  floor     {'none' if j.floor is None else f'{j.floor:.4g}'}"
     yield f"  reason    {j.table.reason} Weights: {j.table.weights}."
     if j.listed or j.why:

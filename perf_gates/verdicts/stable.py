@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
     a.page.write_text(MADE.put(a.page.read_text(), "\n".join(table(held))))
     found = list(faults(held))
-    print("\n".join(found) or f"{held['runs']} runs say the same")
+    print("\n".join(found) or f"{held['runs']} runs agree")
     return 1 if found else 0
 
 

@@ -69,5 +69,7 @@ def judge(capability: Capability, round_: Round) -> bool:
     said, path, advanced, ended = capability.run(tokens, parents, p, q, coins, picks, budget, (), round_.law)
     came = tuple(said[0][: advanced[0]].tolist()), tuple(path[0][: advanced[0]].tolist())
     if clear and (came != (run.tokens, run.path) or ended[0]):
-        raise Differs(f"{round_.law}: emitted {came[0]} on {came[1]}, but the exact rule {run.tokens} on {run.path}")
+        raise Differs(
+            f"{round_.law}: emitted tokens {came[0]} on path {came[1]}, but the exact rule emits {run.tokens} on {run.path}"
+        )
     return clear

@@ -148,7 +148,7 @@ class Ledger:
     def resume(self, number: int, d: int, slot: int) -> set[Place]:
         """Puts a waiting sequence into a free slot."""
         if not 0 <= number < len(self.parked):
-            raise Impossible(f"sequence {number} is not parked; {len(self.parked)} are")
+            raise Impossible(f"sequence {number} is not preempted; {len(self.parked)} are")
         self.take(d, slot, self.parked[number])
         del self.parked[number]
         return {(d, slot)}

@@ -241,7 +241,8 @@ class Session(Ledger):
         """Checks (3)."""
         now = self.decoders[place[0]].memory(place[1])
         if [a.tobytes() for a in before] != [a.tobytes() for a in now]:
-            raise self.deviation(f"{self.decodings[place[0]].name}: slot {place[1]} took no part, but its memory changed")
+            named = f"{self.decodings[place[0]].name}: slot {place[1]}"
+            raise self.deviation(f"{named} was not used by this action, but its memory changed")
 
     @property
     def utilisation(self) -> float:

@@ -98,9 +98,9 @@ class Door:
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
         """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and whatever loading raises."""
         if options.get("cache"):
-            raise Unsupported("no request reads what another has left; leave out the cache")
+            raise Unsupported("this engine has no prefix cache; omit the option cache")
         if options.get("graphs") and self.recorder is None:
-            raise Unsupported("steps are recorded on a GPU; give --device cuda, or leave out graphs")
+            raise Unsupported("steps are recorded on a GPU only; give --device cuda, or omit the option graphs")
         torch.set_num_threads(1)
         speculation = options.get("speculation")
         drafter = options.get("drafter") if speculation == "model" else speculation

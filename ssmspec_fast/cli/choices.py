@@ -103,7 +103,7 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
         f"{name}={value}" for name, value in (("tree", drafting.tree), ("rows", drafting.rows)) if value not in (None, 1)
     ]
     if shaped and (given is None or given == "lookup" or isinstance(given, Drafter)):
-        which = "no drafter was given" if given is None else f"the drafter {given} has a shape of its own"
+        which = "no drafter was given" if given is None else f"the drafter {given} has a fixed shape"
         raise ParameterError(f"{', '.join(shaped)} has no use: {which}; omit it, or give ngram or a checkpoint's folder")
     if given is None:
         found: Drafter = Nothing()

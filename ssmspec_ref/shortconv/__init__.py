@@ -5,10 +5,10 @@ M  = [S | u]                              w columns, oldest first            (2)
 y  = C (bias + sum_w weight_w M_w)        the gate after the convolution     (3)
 S' = M without its oldest column          the last w - 1 products            (4)
 
-The state S is all that a layer stores for a sequence. It contains products (1), not the inputs x of the convolution: whoever
-rolls back and keeps one column of a rejected draft convolves it with the next w - 1 tokens, and no error is raised.
-Nothing decays and the state is never mixed, so every path of backtracking is defined: columns are kept, replayed, or read
-along the ancestors of a node.
+The state S is all that a layer stores for a sequence. It contains products (1), not the inputs x of the convolution: an
+implementation that rolls back but keeps one column of a rejected draft convolves it with the next w - 1 tokens, and no
+error is raised. Nothing decays and the state is never mixed, so every path of backtracking is defined: columns are kept,
+replayed, or read along the ancestors of a node.
 """
 
 from dataclasses import dataclass

@@ -415,7 +415,7 @@ def test_the_engine_is_told_nothing_that_changes_its_tokens(trained: Path, plain
         (["--method", "snapshots"], "verifies drafts, but no drafter was given"),
         (["--method", "tree"], "verifies drafts, but no drafter was given"),
         (["--tree", "3,2,1"], "tree=3,2,1 has no use: no drafter was given"),
-        (["--drafter", "lookup", "--tree", "a"], "tree=a has no use: the drafter lookup has a shape of its own"),
+        (["--drafter", "lookup", "--tree", "a"], "tree=a has no use: the drafter lookup has a fixed shape"),
         (["--drafter", "ngram", "--method", "tree"], "the method tree verifies trees"),
         (["--drafter", "ngram", "--method", "plain"], "plain decoding takes windows of 1 token"),
     ],

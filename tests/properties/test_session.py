@@ -72,7 +72,7 @@ class Drifts(Right):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(TouchesAnother, "took no part, but its memory changed"), (SaysNaN, "logits of row"), (Drifts, "M of layer 0")],
+    [(TouchesAnother, "was not used by this action, but"), (SaysNaN, "logits of row"), (Drifts, "M of layer 0")],
 )
 def test_a_planted_deviation_is_named(fault: type[PathDecoder], words: str) -> None:
     session = Session(of(fault), ["planted"], MODEL)
@@ -142,7 +142,7 @@ def test_actions_that_the_contract_does_not_offer_are_refused() -> None:
         (lambda: session.prefill(0, [[1]], [0]), "slot 0 of snapshots is not free; the free slots are \\[1\\]"),
         (lambda: session.fork(0, 1, 0), "slot 1 of snapshots holds no sequence"),
         (lambda: session.commit([[0]], [1], [0], [1]), "no window is verified"),
-        (lambda: session.resume(0, 0, 1), "sequence 0 is not parked"),
+        (lambda: session.resume(0, 0, 1), "sequence 0 is not preempted"),
     ):
         with pytest.raises(Impossible, match=words):
             attempt()

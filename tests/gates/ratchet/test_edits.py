@@ -301,7 +301,7 @@ def test_a_peer_of_another_version_is_never_green(version: str | None, tmp_path:
     found = judged(edited(tmp_path, peer_version(version)))
     theirs = [j for j in found.judged if j.table.id == "engine-transformers"]
     assert [(j.verdict, j.red) for j in theirs] == [(Verdict.UNKNOWN, True)] * 2
-    assert f"bench timed transformers {version or 'unknown'}, and the limits are of 5.23.0" in theirs[0].why
+    assert f"bench timed transformers {version or 'unknown'}, but the limits are of 5.23.0" in theirs[0].why
     assert len([j for j in found.judged if "timed transformers" in j.why]) == 2
 
 
