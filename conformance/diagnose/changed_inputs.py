@@ -176,12 +176,12 @@ def _of_groups(operation: str, choose: Callable[[int, int], Array], some: list[s
 ACCEPTED: dict[str, Callable[[Array, int], int]] = {
     "one token fewer were accepted": lambda advanced, tokens: max(int(advanced) - 1, 0),
     "one token more were accepted": lambda advanced, tokens: min(int(advanced) + 1, tokens) if advanced else 0,
-    "one token more were accepted, in rows that take no part too": lambda advanced, tokens: min(int(advanced) + 1, tokens),
+    "one token more were accepted, in rows with advanced = 0 too": lambda advanced, tokens: min(int(advanced) + 1, tokens),
     "every token of a window were accepted": lambda advanced, tokens: tokens if advanced else 0,
     "only the root were accepted": lambda advanced, tokens: min(int(advanced), 1),
     "nothing were accepted": lambda advanced, tokens: 0,
-    "a row that takes no part accepted its root": lambda advanced, tokens: max(int(advanced), 1),
-    "a row that takes no part accepted every token": lambda advanced, tokens: int(advanced) or tokens,
+    "a row with advanced = 0 accepted its root": lambda advanced, tokens: max(int(advanced), 1),
+    "a row with advanced = 0 accepted every token": lambda advanced, tokens: int(advanced) or tokens,
 }
 """Other counts of accepted tokens; for a chain, whose path is its tokens in order."""
 

@@ -45,7 +45,7 @@
       viewBox: `0 0 ${wide * side} ${rows.length * side}`, "aria-label": `where ${o.name} is wrong: ${title}` });
     rows.forEach((row, y) => [...row].forEach((letter, x) => drawing.append(make("rect",
       { x: x * side, y: y * side, width: side - 1, height: side - 1, class: `w${letter === "." ? 0 : letter}` }))));
-    return element("figure", {}, drawing, element("figcaption", {}, `where ${o.name} is wrong: ${title}; the stronger the colour, the farther off`));
+    return element("figure", {}, drawing, element("figcaption", {}, `where ${o.name} is wrong: ${title}; a stronger colour is a larger error`));
   };
 
   const outputs = (one) => {
