@@ -1,4 +1,4 @@
-"""An adapter of a Triton kernel: one token of SSD (Mamba-2). Put your kernel in its place. It needs no GPU to be judged.
+"""An adapter of a Triton kernel: one token of SSD (Mamba-2). Put your kernel in its place. It can be tested without a GPU.
 
 ssmspec conform smoke --adapter MODULE:adapter --device interpreter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter --device interpreter        is the kernel? Without a GPU, slowly
@@ -58,7 +58,7 @@ class Step:
         return y.cpu().numpy(), S_next.cpu().numpy()
 
 
-# How the kernel computes; the error that it is allowed follows from this and from the data. Say what is true.
+# How the kernel computes. The allowed error follows from this and from the data. Say what is true.
 CONTRACT = NumericContract(
     exp="ex2",  # tl.exp is 2^(x log2 e) on a GPU
     softplus="log",  # log(1 + e^x), not log1p

@@ -1,4 +1,4 @@
-"""A program under judgement: one token of SSD, and windows of single tokens, over JSON lines. No torch, nothing of ssmspec.
+"""A program that can be tested: one token of SSD, and windows of single tokens, over JSON lines. No torch, no ssmspec.
 
 ssmspec conform run --program "python docs/examples/program.py"
 """
@@ -45,7 +45,7 @@ class Decoding:
 
 
 def answer(question, open_ones):
-    """What a question is answered with: an object, and the tensors to write."""
+    """The answer to a question: an object, and the tensors to write."""
     given = load_file(question["inputs"]) if "inputs" in question else {}
     match question["do"]:
         case "declare":

@@ -1,6 +1,6 @@
-"""A server of states under judgement: layers of Mamba-2 over JSON lines, in float32. No torch, nothing of ssmspec.
+"""A server of states that can be tested: layers of Mamba-2 over JSON lines, in float32. No torch, no ssmspec.
 
-It saves the states of prompts at boundaries, finds them again, forks, and moves states to another server, also one of
+It saves the states of prompts at boundaries, finds them again, forks, and moves states to another server, also to one with
 another number of tensor-parallel ranks: ssmspec conform run --program "python docs/examples/states.py"
 """
 
@@ -114,7 +114,7 @@ class Server:
 
 
 def answer(question, servers):
-    """What a question is answered with: an object, and the tensors to write."""
+    """The answer to a question: an object, and the tensors to write."""
     given, values = load_file(question["inputs"]) if "inputs" in question else {}, question.get("values", {})
     match question["do"]:
         case "declare":

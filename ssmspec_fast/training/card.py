@@ -19,18 +19,18 @@ learnt from the Mamba-2 target. bf16, safetensors, Hugging Face format; transfor
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-A loss is a cross entropy in nats a token: a byte, for `bpe-drafter` one of 768 pieces, so that its number is no peer of the
-others'. The loss in training is the mean of ten batches from the last tenth of the run; for what learns from data and a
+A loss is a cross entropy in nats a token: a byte, for `bpe-drafter` one of 768 pieces, so that its loss cannot be compared
+with the others'. The loss in training is the mean of ten batches from the last tenth of the run; for what learns from data and a
 teacher it is the loss of that mixture. The loss on held-out files is that against the data alone, over eight batches. Every
-run reads the same files many times over: where the two losses lie far apart, the model knows its training files partly by
-heart, and the higher one is what to expect of new text. A number behind a name is the part of the run, in percent, after
-which it was kept; its losses were not measured.
+run reads the same files many times over: where the two losses lie far apart, the model has memorised part of its training
+files, and the higher one is what to expect of new text. A number at the end of a name is the percentage of the run after which
+the checkpoint was saved; its losses were not measured.
 
 ![The loss of every run over its steps]({picture})
 
 ## Data
 
-Sources of the standard library of Python {python}, without encodings, idlelib, lib2to3, pydoc_data and what is no UTF-8. A
+Sources of the standard library of Python {python}, without encodings, idlelib, lib2to3, pydoc_data and files that are not UTF-8. A
 file is held out when the first byte of the SHA-256 of its path is below {bound} (of 256). SHA-256 of the bytes that were
 trained on: `{sha}`. `{prompts}` holds {count} prompts cut from held-out files, each with its path and the byte at
 which it ends.
@@ -44,14 +44,14 @@ Foundation. The prompts quote them under it; what the models write may repeat th
 
 `python -m ssmspec_fast.training --out FOLDER` trains all of them again: AdamW (0.9, 0.95), weight decay 0.1 on matrices, a
 warm-up and a cosine to 5 % of the peak rate, gradients clipped to norm 1, bf16 products over fp32 weights. With a teacher the
-loss is the mean of the cross entropies against the data and against the teacher's distribution. Sizes, rates and seeds stand
+loss is the mean of the cross entropies against the data and against the teacher's distribution. Sizes, rates and seeds are
 in `ssmspec_fast/training/recipes.py`.
 
 ## Limits
 
-They write what looks like Python and means little; nobody should use it as code. They were made to be drafted for and to be
-verified, on one language and one style, in windows of the length above. Beyond it, or on other texts, neither their quality
-nor their acceptance was measured.
+They write what looks like Python and means little; nobody should use it as code. They were made as targets and drafters for
+tests of speculative decoding, on one language and one style, in windows of the length above. Neither their quality nor their
+acceptance was measured beyond that length or on other texts.
 """
 
 

@@ -1,7 +1,8 @@
 """The engine's side of the protocol: questions on standard input, answers on standard output, with the standard library only.
 
-A door is a class with `start(model, options) -> dict` and `generate(requests) -> list of dicts`, passed to `serve`. Output
-that the engine prints goes to standard error. `Refuse` says that the engine does not support a configuration or a request.
+Write a class with `start(model, options) -> dict` and `generate(requests) -> list of dicts`, and pass an object of it to
+`serve`. Output that the engine prints goes to standard error. Raise `Refuse` for a configuration or a request that the engine
+does not support.
 """
 
 import json
@@ -12,10 +13,10 @@ from typing import Any
 
 
 class Refuse(Exception):
-    """Raised by a door before any work: why the engine does not support this."""
+    """Raise this in `start` or `generate`, before any work, to say why the engine does not support it."""
 
 
-def serve(door: Any) -> None:
+def serve(engine: Any) -> None:
     """Answer questions until "stop", or until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -26,10 +27,10 @@ def serve(door: Any) -> None:
         try:
             if question["do"] == "start":
                 if question["protocol"] != 1:
-                    raise Refuse(f"the adapter speaks protocol 1, not {question['protocol']}; update it")
-                answer = door.start(question["model"], question["options"])
+                    raise Refuse(f"lines.py knows protocol 1, not {question['protocol']}; copy the one of this ssmspec")
+                answer = engine.start(question["model"], question["options"])
             else:
-                answer = {"answers": door.generate(question["requests"])}
+                answer = {"answers": engine.generate(question["requests"])}
         except Refuse as why:
             answer = {"refused": str(why)[:1900]}
         except Exception as error:
