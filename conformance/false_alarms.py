@@ -152,7 +152,7 @@ def main(
     kept: Annotated[Path | None, typer.Option(help="Keep what is done in this file, and continue where it ends.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
-    """Judge right implementations under many seeds. Exits with 1 if one is blamed."""
+    """Test correct implementations with many seeds. Exits with 1 if one fails."""
     try:
         found, console = campaign(seeds, processes, kept), Console(width=120)
     except ValueError as error:

@@ -180,7 +180,7 @@ def main(
     processes: Annotated[int, typer.Option(min=1)] = 2,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
 ) -> None:
-    """Judge the suite by its planted faults. Exits with 1 if one is missed, or was caught by luck."""
+    """Test the suite by its planted faults. Exits with 1 if one is missed, or was caught by luck."""
     found, console = list(hunt_all(processes)), Console(width=200)
     console.print(shown(found))
     missed = [c for c in found if not c.surely]

@@ -122,7 +122,7 @@ def smoke(
         float, typer.Option(min=0.1, max=DAY, help="Time limit of one call of the implementation, in seconds.")
     ] = TIMEOUT,
 ) -> None:
-    """Check an adapter before it is judged: how it is called, what it returns. Exits with 1 if something is wrong."""
+    """Check an adapter before it is tested: how it is called, what it returns. Exits with 1 if something is wrong."""
     console, wrong, tried = Console(soft_wrap=True, highlight=False), 0, 0
     try:
         with Opening(names(adapter, program), device, True, timeout).open() as adapters:

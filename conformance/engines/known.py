@@ -21,7 +21,7 @@ MISSING = "No such file or directory"
 
 @dataclass(frozen=True)
 class Known:
-    """An engine that ships with a door: the command after its Python, its tox environment, and whether a process can start it
+    """An engine whose adapter ships: the command after its Python, its tox environment, and whether a process can start it
     only `once`."""
 
     words: tuple[str, ...]

@@ -41,8 +41,8 @@ class Options(Line):
     the number of tokens drafted per window. `chunk` is the most prompt tokens per step (None: the engine's default).
     `cache` allows reuse of state from earlier requests for prompts with a common prefix. `slots` requests run at once.
     `tokens` is the room for the tokens of all running requests, so little that some of them are preempted (None: enough for
-    all); only an engine that says "preempt" is asked for it. `graphs` asks for steps that are recorded and replayed, or
-    compiled, which otherwise run operation by operation; only an engine that says "graphs" is asked for it.
+    all); sent only to an engine that says "preempt". `graphs` turns on steps that are recorded and replayed, or compiled,
+    which otherwise run operation by operation; sent only to an engine that says "graphs".
     """
 
     speculation: Literal["ngram", "model"] | None = None

@@ -1,4 +1,4 @@
-"""The laws of a state that is rounded at random: two neighbours only, no bias, a fresh draw for every element and call.
+"""The laws of stochastic rounding of a state: two neighbours only, no bias, a fresh draw for every element and call.
 
 The operation is called again and again with tokens that differ, each time with the state that the call before returned:
 `CALLS` calls, 2,000 for a single token. What each state was before it was stored follows from the reference, applied to the
@@ -53,7 +53,7 @@ Call = Callable[[Arguments], tuple[Any, ...] | None]
 
 
 def asked(specification: Specification, case: Case, contract: NumericContract) -> bool:
-    """Whether a case is held to the laws: the plain one of the first family, where a call stores the state once."""
+    """Whether a case is tested by the laws: the plain one of the first family, where a call stores the state once."""
     name = case.operation.partition(".")[2]
     if contract.state_rounding != "stochastic" or name not in CALLS or case.seed > 0:
         return False

@@ -181,7 +181,7 @@ class _Trial:
         return next(filter(None, broken), "")
 
     def other_rounding(self) -> str:
-        """Which law of rounding at random does not hold; "" if all do, or none is declared."""
+        """Which law of stochastic rounding does not hold; "" if all do, or none is declared."""
         if not rounding.asked(self.specification, self.case, self.capability.contract):
             return ""
         return rounding.broken(self.specification, self.case, self.capability.contract, self.called)

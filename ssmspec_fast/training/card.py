@@ -19,21 +19,21 @@ learnt from the Mamba-2 target. bf16, safetensors, Hugging Face format; transfor
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-A loss is a cross entropy in nats a token: a byte, for `bpe-drafter` one of 768 pieces, so that its loss cannot be compared
-with the others'. The loss in training is the mean of ten batches from the last tenth of the run; for a model that
-learns from data and a teacher it is the loss of that mixture. The loss on held-out files is that against the data alone, over eight batches. Every
-run reads the same files many times over: where the two losses lie far apart, the model has memorised part of its training
-files, and the higher one is what to expect of new text. A number at the end of a name is the percentage of the run after
-which the checkpoint was saved; its losses were not measured.
+A loss is a cross entropy in nats a token: a byte, for `bpe-drafter` one of 768 pieces, so that its loss cannot be
+compared with the others'. The loss in training is the mean of ten batches from the last tenth of the run; for a model
+that learns from data and a teacher it is the loss of that mixture. The loss on held-out files is that against the data
+alone, over eight batches. Every run reads the same files many times over: where the two losses lie far apart, the model
+has memorised part of its training files, and the higher one is what to expect of new text. A number at the end of a name
+is the percentage of the run after which the checkpoint was saved; its losses were not measured.
 
 ![The loss of every run over its steps]({picture})
 
 ## Data
 
-Sources of the standard library of Python {python}, without encodings, idlelib, lib2to3, pydoc_data and files that are not UTF-8.
-A file is held out when the first byte of the SHA-256 of its path is below {bound} (of 256). SHA-256 of the bytes that were
-trained on: `{sha}`. `{prompts}` holds {count} prompts cut from held-out files, each with its path and the byte at
-which it ends.
+Sources of the standard library of Python {python}, without encodings, idlelib, lib2to3, pydoc_data and files that are
+not in UTF-8. A file is held out when the first byte of the SHA-256 of its path is below {bound} (of 256). SHA-256 of the
+bytes that were trained on: `{sha}`. `{prompts}` holds {count} prompts cut from held-out files, each with its path and
+the byte at which it ends.
 
 ## Licence
 
