@@ -44,8 +44,8 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
     lines = [
         "# Breaks of the oracle",
         "",
-        "Made by `python -m tests.oracle_breaks.table`; how a break is drawn and judged is told in `tests/oracle_breaks`.",
-        "The broken package is what is judged, the unbroken one what it is judged by.",
+        "Made by `python -m tests.oracle_breaks.table`; `tests/oracle_breaks` says how a break is drawn and tested.",
+        "The broken package is tested against the unbroken one.",
         "",
         f"- seed {header['seed']}, drawn uniformly from {header['places']} places of {header['files']} files; "
         f"{header['count']} drawn, and the next ones of every file until it has {header['each']}: {len(rows)} breaks",
@@ -53,7 +53,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- **{killed} killed, {len(survivors)} survived: {len(argued)} argued equivalent, {len(survivors) - len(argued)} "
         f"missed; mutation score {100 * killed / (len(rows) - len(argued)):.1f} %**",
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
-        f"- passed over because the broken file names what is not there, or cannot be imported: {header['void']}",
+        f"- skipped because the broken file uses an undefined name, or cannot be imported: {header['void']}",
         "",
         EARLIER,
         "",

@@ -40,8 +40,8 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
     lines = [
         "# Breaks of the kernels",
         "",
-        "Made by `python -m tests.kernels.campaign.table`; how a break is drawn and judged is told in",
-        "`tests/kernels/campaign`.",
+        "Made by `python -m tests.kernels.campaign.table`; `tests/kernels/campaign` says how a",
+        "break is drawn and tested.",
         "",
         f"- seed {header['seed']}, drawn uniformly from {header['places']} places; {header['count']} drawn, and the next "
         f"ones of every module until it has {header['each']}: {len(rows)} breaks of "
@@ -49,7 +49,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- commit {header['commit']}, kernels {header['kernels']}",
         *_anew(header["anew"]),
         *(
-            [f"- {same} of the breaks leave the machine code as it was, and are none (`tests.kernels.campaign.same`)"]
+            [f"- {same} of the breaks leave the machine code as it was, and do not count (`tests.kernels.campaign.same`)"]
             if same
             else []
         ),
@@ -58,7 +58,7 @@ def table(header: dict[str, Any], rows: list[dict[str, Any]], arguments: dict[st
         f"- killed by: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}",
         f"- the {header['killers']} tests that killed them pass on the unbroken package",
         *([f"- judged nothing, because they fail on the unbroken package: {', '.join(unfit)}"] if unfit else []),
-        f"- passed over because the broken file names what is not there, or cannot be imported: {void}",
+        f"- skipped because the broken file uses an undefined name, or cannot be imported: {void}",
         "",
         "Left out of the places: " + "; ".join(f"{reason} ({count})" for reason, count in header["left_out"].items()) + ".",
         "",
@@ -146,7 +146,7 @@ def _anew(names: list[str]) -> list[str]:
     if not names:
         return []
     return [
-        f"- {len(names)} of the breaks are in modules that changed after the first draw, and were drawn anew: as many from "
+        f"- {len(names)} of the breaks are in modules that changed after the first draw, and were drawn again: as many from "
         "each, uniformly among its places"
     ]
 
