@@ -49,7 +49,7 @@ STATES = {
 }
 REASONS = {
     "unclear": "the thread does not say what was wrong, or how it ended",
-    "prefix": "checkpoints inside a prompt and caches of prefixes: no operation gives a state inside a prompt",
+    "prefix": "checkpoints inside a prompt and prefix caches: no operation gives a state inside a prompt",
     "blocks": "pages, blocks and pools of a cache, and their tables: caches come as rows of slots",
     "batches": "how an engine tracks its batches and captured graphs: operations get live rows only",
     "bounds": "reads and writes outside an array, and races: watched in Triton's interpreter, for our kernels only",

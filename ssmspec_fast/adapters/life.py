@@ -1,4 +1,4 @@
-"""The engine as a server of states, for the suite: sequences in its slots, forked, exported and taken; no cache of prefixes.
+"""The engine as a server of states, for the suite: sequences in its slots, forked, exported and taken; no prefix cache.
 
 Each call feeds one sequence, token by token, beside a row of padding, while the others stay in their slots.
 """
@@ -100,7 +100,7 @@ METHODS = {"plain": methods.plain, "replay buffer": methods.CHAINS["replay buffe
 def subjects(device: str, operations: Operations, contract: NumericContract, name: str = "life") -> list[Subject]:
     """The life of a state under two methods."""
     kinds = tuple(model for kind in GIVEN.values() for model in kind.models)
-    limits = Limits({"kind": kinds, "inner_norm": ("off",), "block": ("none",)}, reason=f"no cache of prefixes; {NOT_THERE}")
+    limits = Limits({"kind": kinds, "inner_norm": ("off",), "block": ("none",)}, reason=f"no prefix cache; {NOT_THERE}")
     return [
         Subject(
             f"{name}, {method}",

@@ -45,6 +45,11 @@ PLAIN = {
     r"gives more\b": "raise the option",
     r"has to be told|what came of it|came of each": "result",
     r"behind (the last|one|a) (launch|replay|timing)": "after",
+    r"round(ing|ed) at random": "stochastic rounding",
+    r"caches? of prefixes": "prefix cache",
+    r"asked for \|": "only if your limits name it",
+    r"what (was|is) handed out|what went in\b|\bthat went in\b": "the outputs, the input",
+    r"go together by|so no such \w+ shows|nothing follows from": "say what is wrong or not tested",
 }
 DOCSTRINGS = PLAIN | {
     r"\banew\b": "again",

@@ -1,4 +1,4 @@
-"""States in slots with a cache of prefixes, token by token: what is saved is the state after the tokens of its key."""
+"""States in slots with a prefix cache, token by token: what is saved is the state after the tokens of its key."""
 
 from typing import Any
 

@@ -109,19 +109,19 @@ def other_eight_bits(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
 
 
 def leans_up(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Rounded at random with numbers in [0, 0.98): two in a hundred too many go up."""
+    """Stochastic rounding with numbers in [0, 0.98): two in a hundred too many go up."""
     return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, coins=0.98 * fresh(v))))
 
 
 def four_random_bits(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Rounded at random by four bits of a number: the bits below are never drawn."""
+    """Stochastic rounding by four bits of a number: the bits below are never drawn."""
     return after(
         ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN_FP16, coins=np.floor(16 * fresh(v)) / 16))
     )
 
 
 def rounds_to_nearest(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Declared as rounded at random, but to the nearest number, where small updates are lost.
+    """Declared with stochastic rounding, but rounds to the nearest number, where small updates are lost.
     vllm-project/vllm#35753."""
     return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, INT8)))
 

@@ -1,6 +1,6 @@
 """A layer's states over their life: what a server does with them between two requests.
 
-A script (`script`) begins prompts over a cache of prefixes, feeds tokens, forks, ends sequences, evicts, exports a state and
+A script (`script`) begins prompts over a prefix cache, feeds tokens, forks, ends sequences, evicts, exports a state and
 takes it in another slot or server. Compared are the outputs of all that is fed and the states at the end, with plain decoding
 of each sequence from its first token; which prefix was found, as a number; and by bits, without a bound, that a fork and a
 state that was exported and taken equal the state that was there. What is saved or exported is a copy: it does not follow what
@@ -31,7 +31,7 @@ from . import ranks, script
 from .script import Place, Step
 
 BLOCK = {"four": 4, "one": 1, "seven": 7, "none": 0}
-"""Tokens between two boundaries at which a state is saved; 0: the server has no cache of prefixes."""
+"""Tokens between two boundaries at which a state is saved; 0: the server has no prefix cache."""
 
 
 def drawing(others: dict[str, str]) -> Any:
@@ -210,7 +210,7 @@ BY_RANK: tuple[Further, ...] = (
     ({"j": 30, "g": 2, "h": 8}, {"script": "mixed", "ranks": "few_and_heads"}, "gentle"),
     ({"j": 40, "g": 4, "h": 4}, {"script": "mixed", "ranks": "one_and_few"}, "gentle"),
 )
-"""States that go to a server of more or fewer ranks; more ranks than groups; a cache of prefixes on every rank."""
+"""States that go to a server of more or fewer ranks; more ranks than groups; a prefix cache on every rank."""
 SOURCES = {
     "": "bug classes PREFIX-CKPT, SLOT-REUSE, SLOT-SCOPE",
     "block": "vllm-project/vllm#45238",

@@ -145,7 +145,7 @@ def an_end_in_the_bonus_token_is_not_seen() -> None:
 
 @fault
 def a_hit_of_another_prompt() -> None:
-    """Blocks of the cache of prefixes are known by their place alone."""
+    """Blocks of the prefix cache are known by their place alone."""
 
     def change(right: Any) -> Any:
         return lambda function, parent, tokens, *more: right(function, parent, (0,) * len(tokens), *more)
