@@ -262,9 +262,10 @@ def _unfit_state(contract: NumericContract) -> str:
     if contract.error_feedback is not None and not state.startswith("int"):
         return f"error_feedback is {contract.error_feedback!r}, but the state is {state}; it is for int8 and int16"
     if contract.state_rounding == "stochastic" and contract.error_feedback is not None:
-        return "state_rounding is 'stochastic' and the error is fed back; declare one of them, the other loses nothing"
+        return f"state_rounding is 'stochastic' and error_feedback is {contract.error_feedback!r}; declare one of them only"
     if contract.state_rounding == "stochastic" and not rounds_state(contract):
-        return f"state_rounding is 'stochastic', but a state in {state} from {contract.accumulate} rounds nothing"
+        said = f"state_rounding is 'stochastic', but storing {contract.accumulate} in {state} rounds nothing"
+        return f"{said}; omit it, or declare a narrower state"
     return ""
 
 

@@ -67,7 +67,8 @@ class Registry(Mapping[str, R]):
                 if getattr(record, field) is kind:
                     return record
         raise ParameterError(
-            f"a {type(value).__name__} is not of a registered {self.what}; register one, or give one of {', '.join(self)}"
+            f"no registered {self.what} has the type {type(value).__name__}; register one, or give a record of "
+            f"{', '.join(self)}"
         )
 
 

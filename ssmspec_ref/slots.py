@@ -52,11 +52,16 @@ class Pool(Record):
         super().__post_init__()
         check_slots(self.write, len(self.states))
         check_slots(np.unique(self.read), len(self.states))
-        if np.any((self.read < 0) != (self.write < 0)):
-            raise SlotError("a row reads a slot and writes none, or the reverse; padding has a negative slot in both")
+        if len(half := np.flatnonzero((self.read < 0) != (self.write < 0))):
+            row = half[0]
+            said = f"row {row} reads slot {self.read[row]} and writes slot {self.write[row]}"
+            raise SlotError(f"{said}; give it two slots, or, for padding, a negative number in both")
         clash = (self.write[:, None] == self.read) & (self.write >= 0)[:, None]
-        if np.any(clash & (self.write != self.read)[:, None] & ~np.eye(len(self.read), dtype=bool)):
-            raise SlotError("a row writes a slot that another row reads; give it a slot that no other row reads")
+        clash &= (self.write != self.read)[:, None] & ~np.eye(len(self.read), dtype=bool)
+        if clash.any():
+            row, other = np.argwhere(clash)[0]
+            said = f"row {row} writes slot {self.write[row]}, which row {other} reads"
+            raise SlotError(f"{said}; give row {row} a slot that no other row reads")
 
     @property
     def rows(self) -> Array:

@@ -106,7 +106,7 @@ def test_a_system_that_takes_memory_for_addresses_is_not_judged(monkeypatch: pyt
     monkeypatch.setattr("conformance.run.calls.taken", lambda: next(held))
     found = far_case("ssd.scan", pooled(ssd.scan))
     assert (found.verdict, found.kind) == (Verdict.UNKNOWN, "unjudged")
-    assert "took 1024 MiB" in found.message
+    assert "allocated 1024 MiB" in found.message
 
 
 def test_slots_far_apart_hold_what_they_should_and_take_little_memory() -> None:
@@ -156,8 +156,8 @@ def test_a_pool_has_slots_that_no_row_names_and_rows_as_its_way_says(way: str) -
     ("read", "write", "said"),
     [
         ([0, 1], [2, 2], "both name slot 2"),
-        ([0, -1], [1, 2], "reads a slot and writes none"),
-        ([0, 1], [1, 2], "that another row reads"),
+        ([0, -1], [1, 2], "row 1 reads slot -1 and writes slot 2"),
+        ([0, 1], [1, 2], "row 0 writes slot 1, which row 1 reads"),
         ([0, 4], [1, 2], "the pool has 4"),
     ],
 )

@@ -146,12 +146,12 @@ is tested by the cases of its operation, with the default seed.
 {table}
 
 "Right" are outputs that the diagnosis found within their bounds. `tests/strangers/test_strangers.py` asserts all of this, and
-holds the place that each failing case names to what the right kernel computes from the same inputs: there the two differ, and
-at no token before by more than two bounds.
+compares the place that each failing case names with what the right kernel computes from the same inputs: there the two
+differ, and at no earlier token by more than two bounds.
 
-How much a ring holds is the adapter's own choice, and the suite does not know it. This one has 10 entries. In one of 64 the
-same change is caught by the longest histories alone, those of 68, 144 and 150 tokens at the tier standard; a
-ring of more entries than that never turns.
+The adapter chooses how many entries a ring has, and the suite does not know it. This one has 10. In a ring of 64 only the
+longest histories catch the same change, those of 68, 144 and 150 tokens at the tier standard; a
+ring of more entries than that never wraps around.
 """
 
 
