@@ -52,7 +52,7 @@ MOST_TAKEN = 64 << 20
 """Bytes of memory that a pool with slots far apart may take: its cases have kilobytes."""
 NOT_FAR = "slots of the returned pool are not 2^31 elements apart, so large offsets are not tested; return the given pool"
 Y_NOT_FAR = (
-    "the inputs have elements 2^31 apart along one axis, but y does not, so large offsets are not tested; give y such strides"
+    "y is not 2^31 elements apart along the axis where the inputs are, so large offsets are not tested; give y such strides"
 )
 NOTHING = Came(())
 REUSED = "this call changed {} of the outputs of the call before it, as if a buffer was reused; return new arrays"
