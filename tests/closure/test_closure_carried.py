@@ -120,8 +120,8 @@ def test_a_comparison_of_machine_code_on_two_versions_of_triton_is_proof() -> No
         (lambda step: step["proof"].update(kind="trust"), "trust is no proof"),
         (lambda step: step["codes"].clear(), "carries nothing"),
         (lambda step: step["codes"].append(step["codes"][0]), "carried twice"),
-        (lambda step: step["codes"][0].update(new="c" * 16), "no two hashes"),
-        (lambda step: step["codes"][0].update(old="?"), "no two hashes"),
+        (lambda step: step["codes"][0].update(new="c" * 16), "not two different hashes"),
+        (lambda step: step["codes"][0].update(old="?"), "not two different hashes"),
     ],
 )
 def test_a_step_without_proof_is_refused(edit: Callable[[dict[str, Any]], object], why: str) -> None:

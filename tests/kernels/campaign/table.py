@@ -92,14 +92,14 @@ def fresh(draws: list[dict[str, Any]]) -> str:
         "",
         "## Fresh draws",
         "",
-        "The draw above is the one that cases were added for: it says how many of its own breaks are killed, not how many",
-        "others would be. Other seeds say that, each judged by the tests as they stood then; what is said to be the most is",
-        "the upper end of an interval that holds the true share in 95 of 100 draws.",
+        "Cases were added for the survivors of the draw above, so it does not show how many other breaks would survive.",
+        'The draws below show that: each ran against the tests of its time. "At most" is the upper end of an interval that',
+        "contains the true share in 95 of 100 draws.",
         "",
         *(line for drawn in draws for line in _drawn(drawn)),
         "",
-        "What a case was added for was broken again by hand, and seen killed by the test named. Defaults, outputs that are",
-        "not given, and what is returned are asked of all kernels since.",
+        "Each of those breaks was made again by hand, and the test named killed it. Since then all kernels are tested with",
+        "default arguments, with outputs that are not given, and for what they return.",
         "",
         "| seed | place | change | killed by, or why nothing changes |",
         "|---|---|---|---|",
@@ -114,12 +114,12 @@ def _drawn(drawn: dict[str, Any]) -> list[str]:
     idle, added = sum("because" in row for row in rows), sum(row.get("added", False) for row in rows)
     others, missed = drawn["drawn"] - idle, len(rows) - idle
     share = f"{100 * missed / others:.1f} %, at most {100 * _most(missed, others):.1f} %"
-    cases = [f"  For {added} of those cases were added; {missed - added} had been killed by a case added in between."]
+    cases = [f"  Cases were added for {added} of those; {missed - added} had been killed by a case added in between."]
     return [
         f"- Seed {drawn['seed']}: **{len(rows)} of {drawn['drawn']} survived**. {idle} of them change nothing;",
         f"  of the {others} others {missed} were missed: {share}.",
         *(cases if missed else []),
-        f"  Lines are those of kernels {drawn['kernels']}.",
+        f"  Line numbers are those of kernels {drawn['kernels']}.",
         *([f"  Drawn within {drawn['within']}."] if "within" in drawn else []),
     ]
 
