@@ -131,7 +131,7 @@ def _applied(leaf: Leaf, change: Change) -> Callable[[Arguments], Arguments]:
 def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable[[Arguments], Arguments]]]:
     """Changes of several inputs at once: the groups of heads, and the acceptance of a window."""
     grouped, heads, groups = _groups(every)
-    if 1 < groups < heads:
+    if 1 < groups <= heads:
         for says, choose in GROUPS.items():
             yield says, _of_groups(operation, choose, [leaf.name for leaf in grouped])
             for leaf in grouped:

@@ -11,6 +11,7 @@ wide    steps from 1e-9 to 95 and keys from 1e-4 to 1, one of them zero, from a 
 """
 
 import zlib
+from dataclasses import fields, is_dataclass, replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -196,8 +197,16 @@ def poisoned(window: T, live: Array, dead: float = POISON) -> T:
 def finite(value: Any) -> Any:
     """Arguments with `POISON` for NaN and infinity, which only entries hold that are never read: what the reference gets.
 
-    -inf stays: it masks a token.
+    -inf stays: it masks a token. A record without either is returned as it is, and not checked again.
     """
     if isinstance(value, tuple):
-        return tuple(map(finite, value))
-    return each(lambda a: a if a.dtype.kind != "f" else np.where(np.isnan(a) | np.isposinf(a), POISON, a), value)
+        parts = tuple(map(finite, value))
+        return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        never = np.isnan(value) | np.isposinf(value)
+        return np.where(never, POISON, value) if never.any() else value
+    if is_dataclass(value) and not isinstance(value, type):
+        old = {field.name: getattr(value, field.name) for field in fields(value)}
+        new = {name: found for name, part in old.items() if (found := finite(part)) is not part}
+        return replace(value, **new) if new else value
+    return value

@@ -26,6 +26,7 @@ class Often:
     """The state of a call that is made many times."""
 
     S: Any
+    times: int = OFTEN
 
 
 def with_repeats(of: Specification, tiny: Mapping[str, int]) -> Specification:
@@ -39,7 +40,7 @@ def with_repeats(of: Specification, tiny: Mapping[str, int]) -> Specification:
         S, *rest = arguments
         if not isinstance(S, Often):
             return of.run(capability, arguments)
-        return farthest([of.run(capability, copy.deepcopy((S.S, *rest))) for _ in range(OFTEN)])
+        return farthest([of.run(capability, copy.deepcopy((S.S, *rest))) for _ in range(S.times)])
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         S, *rest = arguments

@@ -12,8 +12,8 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
               of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is judged
 
     fresh     of three rows one has no initial state (`ssmspec_ref.slots.FreshPool`), in a batch of one row that row: it
-              starts from zeros, though its slot holds what another sequence left there; with `dead=nan` NaN, since it is
-              never read
+              starts from zeros, though its slot holds what another sequence left there; with `dead` NaN or infinity, since
+              it is never read
     none      no pool: the states are None, so that all rows start from zeros; a prompt, with or without no-ops
 
 In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
@@ -97,7 +97,7 @@ def further(of: Specification) -> tuple[Further, ...]:
         "fresh": (
             (sizes, {"slots": "fresh"}, first),
             ({"b": 1}, {"slots": "fresh"}, first),
-            (sizes, {"slots": "fresh", "dead": "nan"}, first),
+            *((sizes, {"slots": "fresh", "dead": dead}, first) for dead in ("nan", "inf")),
         ),
         "none": ((sizes, {"slots": "none"}, first), (sizes, {"slots": "none"}, last)),
     }
