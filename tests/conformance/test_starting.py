@@ -95,7 +95,7 @@ def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
     (folder / "mine_off.py").write_text(SSD.replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
     made = call("smoke", "--adapter", "mine_off:adapter")
     assert made.exit_code == 0
-    assert "its values are not: y is wrong by" in made.output
+    assert "the values are not within their bounds: y is wrong by" in made.output
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_planted_deviation_is_named(fault: type[PathDecoder], words: str) -> N
 def test_memory_of_a_slot_that_took_no_part_breaks_the_law_of_a_walk() -> None:
     walk = Walk(of(TouchesAnother), ["planted"], MODEL)
     walk.prefill(0, [[1, 2], [3, 0, 1]], [0, 1])
-    with pytest.raises(Broken, match="planted: slot 1 took no part"):
+    with pytest.raises(Broken, match="planted: slot 1 was not used by this action"):
         walk.fork(0, 0, 2)
 
 

@@ -50,15 +50,15 @@ def test_an_answer_arrives(tmp_path: Path) -> None:
         ([STARTED], "sys.exit(7)", "exit code 7"),
         ([STARTED], "print('last words', file=sys.stderr); os.kill(os.getpid(), 11)", "last words"),
         ([STARTED], "time.sleep(60)", "no answer within"),
-        ([STARTED, "nonsense"], "", "what is not an answer: nonsense"),
+        ([STARTED, "nonsense"], "", "that is not an answer: nonsense"),
         ([STARTED, {"answers": []}], "", "0 answers to 1 requests"),
         ([STARTED, {"answers": [{"ids": [1, 2, 3]}]}], "", "3 tokens where 2 were the most"),
         ([STARTED, {"answers": [{"ids": [1], "logprobs": [-1.0, -2.0]}]}], "", "2 log-probabilities of 1 tokens"),
         ([STARTED, {"answers": [{"ids": [1], "drafted": 1, "accepted": 2}]}], "", "2 of 1 drafts"),
         ([STARTED, {"answers": [{"ids": ["1"]}]}], "", "ids"),
-        ([STARTED, '{"answers": [{"ids": [1], "logprobs": [NaN]}]}'], "", "what is not an answer"),
+        ([STARTED, '{"answers": [{"ids": [1], "logprobs": [NaN]}]}'], "", "that is not an answer"),
         ([STARTED, {"answers": [{"ids": [1], "passed": True}]}], "", "passed"),
-        ([STARTED, '{"answers": [{"ids": [1]}]}\n{}'], "", "nobody asked"),
+        ([STARTED, '{"answers": [{"ids": [1]}]}\n{}'], "", "without a question"),
     ],
 )
 def test_what_is_no_answer_ends_the_engine_and_is_told(answers: list[object], behind: str, says: str, tmp_path: Path) -> None:
