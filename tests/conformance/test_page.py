@@ -106,7 +106,7 @@ def test_ways_of_failing_left_out_and_environment_are_told_without_the_script(ch
     (tmp_path / "report.html").write_text(page(made(tmp_path / "report.jsonl", LINES)), encoding="utf-8")  # type: ignore[arg-type]
     plain.goto((tmp_path / "report.html").as_uri())
     told = plain.locator("main").inner_text()
-    for said in ("equals the fault keeps_rejected", "conv, token 2, channel 1", "need the page's script", "numpy", "1/3"):
+    for said in ("equals the fault keeps_rejected", "conv, token 2, channel 1", "need JavaScript", "numpy", "1/3"):
         assert said in told
     assert plain.locator("svg.plot path.beyond").count() == 2
 

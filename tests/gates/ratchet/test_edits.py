@@ -350,6 +350,6 @@ def test_every_bar_has_a_slack_with_its_reason() -> None:
 def test_why_prints_what_stands_behind_a_figure() -> None:
     found = CliRunner().invoke(cli.app, ["why", "snakes-1, 5 tokens over 1, batch 4"])
     assert found.exit_code == 0
-    for word in ("figure", "target", "over", "under", "bar", "steps.json, code now", "last good", "floor", "reason"):
+    for word in ("figure", "target", "over", "under", "limit", "steps.json, code now", "last good", "floor", "reason"):
         assert word in found.output
     assert CliRunner().invoke(cli.app, ["why", "no such row"]).exit_code == 2
