@@ -211,9 +211,9 @@ def test_a_fresh_draw_is_counted_and_every_survivor_settled() -> None:
         "Seed 5: **3 of 12 survived**. 1 of them change nothing;\n  of the 11 others 2 were missed: 18.2 %, at most 47.0 %."
         in made
     )
-    assert "For 1 of those cases were added; 1 had been killed by a case added in between." in made
+    assert "Cases were added for 1 of those; 1 had been killed by a case added in between." in made
     assert "Seed 6: **1 of 12 survived**. 1 of them change nothing;\n  of the 11 others 0 were missed" in made
-    assert "0 were missed: 0.0 %, at most 23.8 %.\n  Lines" in made
+    assert "0 were missed: 0.0 %, at most 23.8 %.\n  Line numbers are" in made
     assert made.count("kernels 0.\n  Drawn within a, b.") == made.count("Drawn within") == 1
     assert "| 5 | a.py:3 | `-x` to `(x)` in `y = -x` | `t.py::u` |" in made
     for wrong in (place, {**place, "because": "x is 0", "by": "t.py::t"}):
