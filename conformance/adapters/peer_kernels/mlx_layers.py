@@ -17,6 +17,7 @@ from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.shortconv import ShortConvLayer
 from ssmspec_ref.shapes import Array, Mask
 
+from ..key_heads import by_key_head
 from .sources import module
 
 
@@ -106,17 +107,9 @@ def decayed(made: Any, layer: Any, norm: Any) -> Any:
 
 def qwen3_next(made: Any, layer: Any) -> Any:
     """Projections interleaved by key head, as in transformers."""
-    mixer = layer.mixer
-    g, h, k, v = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
-    q, key, value = np.split(layer.qkv_proj.weight, [g * k, 2 * g * k])
-    parts = [q.reshape(g, k, -1), key.reshape(g, k, -1), value.reshape(g, h // g * v, -1)]
-    parts.append(layer.z_proj.weight.reshape(g, h // g * v, -1))
-    gates = [layer.b_proj.weight.reshape(g, h // g, -1), layer.a_proj.weight.reshape(g, h // g, -1)]
-    width = layer.qkv_proj.weight.shape[1]
-    made.in_proj_qkvz = dense(np.concatenate(parts, axis=1).reshape(-1, width), None)
-    made.in_proj_ba = dense(np.concatenate(gates, axis=1).reshape(-1, width), None)
+    made.in_proj_qkvz, made.in_proj_ba = (dense(weight, None) for weight in by_key_head(layer))
     made.out_proj = project(layer.out_proj)
-    convolution(made.conv1d, mixer.conv.weight, None)
+    convolution(made.conv1d, layer.mixer.conv.weight, None)
     return decayed(made, layer, made.norm)
 
 

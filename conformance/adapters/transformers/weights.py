@@ -15,6 +15,8 @@ from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.norm import Norm
 from ssmspec_ref.shapes import Array
 
+from ..key_heads import by_key_head
+
 
 def tensor(values: Array, like: Any) -> Any:
     """`values` as a tensor with the dtype of the parameter `like`."""
@@ -139,16 +141,9 @@ def delta_parameters(module: Any, norm: Any, layer: DeltaLayer) -> DeltaLayer:
 
 
 def qwen3_next(module: Any, layer: DeltaLayer) -> DeltaLayer:
-    """Qwen3-Next interleaves its projections by key head: q_g | k_g | v of its value heads | z of them, and b | a."""
-    mixer, like = layer.mixer, module.A_log
-    g, h, k, v = mixer.key_heads, mixer.value_heads, mixer.key_channels, mixer.value_channels
-    q, key, value = np.split(layer.qkv_proj.weight, [g * k, 2 * g * k])
-    parts = [q.reshape(g, k, -1), key.reshape(g, k, -1), value.reshape(g, h // g * v, -1)]
-    parts.append(layer.z_proj.weight.reshape(g, h // g * v, -1))
-    gates = [layer.b_proj.weight.reshape(g, h // g, -1), layer.a_proj.weight.reshape(g, h // g, -1)]
-    width = layer.qkv_proj.weight.shape[1]
-    module.in_proj_qkvz = dense(np.concatenate(parts, axis=1).reshape(-1, width), None, like)
-    module.in_proj_ba = dense(np.concatenate(gates, axis=1).reshape(-1, width), None, like)
+    """Qwen3-Next interleaves its projections by key head."""
+    like = module.A_log
+    module.in_proj_qkvz, module.in_proj_ba = (dense(weight, None, like) for weight in by_key_head(layer))
     module.out_proj = project(layer.out_proj, like)
     return delta_parameters(module, module.norm, layer)
 
