@@ -22,7 +22,8 @@ LARGEST = 400_000
 
 def patterns(observation: Observation, number: int, contract: NumericContract) -> list[str]:
     """What an output equals instead of the expected value, in at most two ways."""
-    return [says for says, _ in zip(_patterns(observation, number, contract), range(MOST), strict=False)]
+    with np.errstate(all="ignore"):  # infinity, and NaN, equal nothing
+        return [says for says, _ in zip(_patterns(observation, number, contract), range(MOST), strict=False)]
 
 
 def _patterns(observation: Observation, number: int, contract: NumericContract) -> Iterator[str]:

@@ -16,8 +16,10 @@ from .changed_outputs import patterns
 from .decisive import decisive
 from .extent import extent, place
 from .observe import Observation, observe, observed
+from .overflow import overflow
 from .probes import needs
 from .together import together
+from .wider import wider
 
 ORDER = ("values", "inputs", "extent", "behaves", "passes", "cases")
 TRIED = 2
@@ -80,4 +82,8 @@ def causes(specification: Specification, capability: Capability, smallest: Case,
     said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
     for number in first.beyond[:2]:
         said += [says for says in patterns(first, number, capability.contract) if says not in said]
+    if told := overflow((first, *others)):
+        said.insert(0, told)
+    if not said and (told := wider(specification, capability.contract, (first, *others))):
+        said.append(told)
     return said

@@ -44,7 +44,7 @@ def judged(want: Expected) -> Array:
 
 
 def observe(specification: Specification, capability: Capability, case: Case) -> Observation | None:
-    """None if the call gave nothing comparable: an error, another shape, NaN, or other weights."""
+    """None if the call gave nothing comparable: an error, another shape, or other weights."""
     arguments = specification.draw(case, capability.contract)
     answer = bench_of(capability).start(specification, capability, arguments, False, False)()
     if answer.failed or answer.came.used is not None:
@@ -54,7 +54,7 @@ def observe(specification: Specification, capability: Capability, case: Case) ->
     except SpecError:
         return None
     found = compare(expected, answer.came.outputs, capability.contract)
-    if found.kind not in ("", "bound") or found.verdict not in (Verdict.PASS, Verdict.FAIL):
+    if found.kind not in ("", "bound", "nan") or found.verdict not in (Verdict.PASS, Verdict.FAIL):
         return None
     kept = as_kept(expected, answer.came.outputs)
     return Observation(case, arguments, kept, answer.came.outputs, found.verdict is Verdict.PASS)

@@ -40,6 +40,7 @@ GAPS = "it passes with the same inputs in compact arrays; here NaN lies between 
 NEVER_READ = (
     "it passes if entries that must not be read hold 1000 instead of {}: multiplying by zero is a read too; skip them instead"
 )
+LEFT_OVER = "as if a call began from what an earlier one left behind"
 NO_ANSWER = ("timeout", "memory", "unjudged")
 """Failures that are limits of the suite: nothing is known about the values."""
 KEPT = 4096
@@ -244,6 +245,9 @@ def _within_bounds(trial: _Trial, other: int) -> Judgement:
     second = replace(trial.judged(fresh, other, again=True), seed=other)
     if _bad(second):
         if second.kind in NO_ANSWER or trial.judged(fresh, other).verdict is Verdict.FAIL:
+            if second.kind not in NO_ANSWER and _bad(trial.judged(arguments, case.seed)):
+                told = "right in the first call, wrong in every later one, even with the inputs of the first"
+                return replace(second, kind="again", message=f"{told}, {LEFT_OVER}: {second.message}")
             return replace(second, message=f"with the inputs of seed {other}: {second.message}")
         told = "right in new arrays, wrong in arrays that held other inputs before, as if something was cached by address"
         return replace(second, kind="stale", message=f"{told}: {second.message}")

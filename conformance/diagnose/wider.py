@@ -1,0 +1,78 @@
+"""Whether wider contracts allow a result that the declared one refuses: then something is rounded to fewer bits than declared.
+
+One field of the contract is widened at a time. A field is reported if every output of every observed case lies within the
+bounds of the contract so widened, and the worst error takes at least `LEAST` of them: a bound that is much larger than the
+error says nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract, Storage
+from ssmspec_ref.errors import SpecError
+
+from ..judge.verdict import expectation
+from ..suite.specification import Specification
+from .observe import Observation, judged
+
+LEAST = 1 / 64
+NARROW: tuple[Storage, ...] = ("fp16", "bf16")
+FUNCTIONS: tuple[tuple[str, Any, str], ...] = (
+    ("exp", "ex2", "exp is computed as 2^(x log2 e)"),
+    ("softplus", "log", "softplus is computed as log(1 + exp(x))"),
+    ("dot", "tf32", "operands of products are rounded to tf32"),
+    ("dot", "bf16", "operands of products are rounded to bf16"),
+)
+
+
+def wider(specification: Specification, contract: NumericContract, seen: Sequence[Observation]) -> str:
+    """The widening with the smallest bounds that allows all results, in words; "" if none does."""
+    found = []
+    for order, (says, changed) in enumerate(_widened(contract)):
+        share = max((_share(specification, changed, one) for one in seen), default=np.inf)
+        if LEAST <= share <= 1:
+            found.append((-share, order, f"it would hold under {_field(contract, changed)}: {says}"))
+    return min(found)[2] if found else ""
+
+
+def _widened(contract: NumericContract) -> Iterator[tuple[str, NumericContract]]:
+    """Contracts with one field that is wider, and what an implementation of it does."""
+    for field, value, says in FUNCTIONS:
+        if getattr(contract, field) == getattr(NumericContract(), field):
+            yield says, replace(contract, **{field: value})
+    when = "chunk" if contract.order == "chunked" else "token"
+    for narrow in NARROW:
+        if contract.state_scale is None and UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.state]:
+            changed = replace(contract, state=narrow, stored_every_token=True)
+            yield f"the state is rounded to {narrow} after every {when}, or where it is read", changed
+        if UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.accumulate]:
+            yield f"something is rounded to {narrow} on the way", replace(contract, accumulate=narrow)
+        if UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.io]:
+            yield f"outputs are rounded to {narrow}", replace(contract, io=narrow)
+
+
+def _field(contract: NumericContract, changed: NumericContract) -> str:
+    """The first field that differs, as an adapter declares it."""
+    name = next(name for name in vars(contract) if getattr(contract, name) != getattr(changed, name))
+    return f"{name}={getattr(changed, name)}"
+
+
+def _share(specification: Specification, contract: NumericContract, seen: Observation) -> float:
+    """The largest error of an observation over its bound under a contract; infinite without a bound."""
+    try:
+        made = expectation(specification, seen.case, contract, seen.arguments, None)
+    except SpecError:
+        return np.inf
+    worst = 0.0
+    for want, came in zip(made, seen.came, strict=False):
+        if want.value.shape != came.shape:
+            return np.inf
+        with np.errstate(all="ignore"):
+            shares = np.abs(came.astype(np.float64) - want.value)[judged(want)] / want.bound[judged(want)]
+        # 0 / 0 is a value that must be equal, and is
+        shares = np.where(np.isnan(shares) & np.isfinite(came[judged(want)].astype(np.float64)), 0.0, shares)
+        worst = max(worst, float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)))
+    return worst
