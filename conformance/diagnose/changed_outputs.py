@@ -10,6 +10,7 @@ from ssmspec_ref.shapes import Array
 
 from ..judge.draw import stored
 from ..judge.figures import ratio
+from ..suite.specification import Expected
 from .extent import word
 from .leaves import leaves
 from .observe import Observation
@@ -58,7 +59,7 @@ def _patterns(observation: Observation, number: int, contract: NumericContract) 
     yield from _transposed(observation, number, holds)
     yield from _scaled(name, came[wrong], value[wrong], tolerance[wrong], observation.case.sizes)
     if not want.whole:
-        yield from _rounded(name, came, value, contract)
+        yield from _rounded(want, came, contract)
 
 
 def _before(observation: Observation, number: int) -> dict[str, Array]:
@@ -170,14 +171,21 @@ def _constant(factor: float, sizes: Mapping[str, int]) -> str:
     return f" ({'or '.join(met)})" if met else ""
 
 
-def _rounded(name: str, came: Array, value: Array, contract: NumericContract) -> Iterator[str]:
-    """Every value is exactly representable in a narrower format than the contract declares, and the right ones are not."""
+def _rounded(want: Expected, came: Array, contract: NumericContract) -> Iterator[str]:
+    """Every value is exactly representable in a narrower format than the contract declares, and the right ones are not; or
+    the values were rounded to another format first."""
+    declared = contract.state if want.recurrent else contract.io
     finite = came[np.isfinite(came) & (came != 0)]
     for narrow in ("bf16", "fp16", "fp32"):
-        if UNIT_ROUNDOFF[narrow] <= UNIT_ROUNDOFF[contract.io] or finite.size < 8:
+        if narrow == declared or finite.size < 8 or contract.state_scale is not None:
             continue
-        with np.errstate(over="ignore"):
-            exact = np.array_equal(stored(finite, narrow), finite) and not np.array_equal(stored(value, narrow), value)
-        if exact:
-            yield f"every value of {name} is a {narrow} number, though {contract.io} is declared"
+        wider = UNIT_ROUNDOFF[narrow] <= UNIT_ROUNDOFF[declared]
+        same, right = (np.array_equal(stored(a, narrow), a) for a in (finite, want.value))
+        if same and not right and not wider:
+            yield f"every value of {want.name} is a {narrow} number, though {declared} is declared"
             return
+        if declared != "fp32":
+            once, twice = stored(want.value, declared), stored(stored(want.value, narrow), declared)
+            if np.array_equal(twice, came) and not np.array_equal(once, came):
+                yield f"{want.name} is rounded to {narrow} first, and then to {declared}"
+                return

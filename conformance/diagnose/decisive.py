@@ -1,5 +1,6 @@
 """The inputs that control a row: counts, lengths, masks, parents, cursors, and the formats."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ LONGEST = 24
 """Numbers of one row to list."""
 
 
-def decisive(observation: Observation, number: int, row: int | None, contract: NumericContract) -> str:
-    """The integers and masks of the first wrong row (of its window, if there are several), and the formats."""
+def decisive(observation: Observation, number: int, at: Mapping[str, int], contract: NumericContract) -> str:
+    """The integers and masks of the first wrong row (of its window, if there are several), and the formats. `at` is the first
+    wrong place, by axis; without a row, and for a run of several sequences, the integers of all rows are listed."""
+    packed = observation.case.operation.endswith("_packed")
+    row = None if packed else at.get("b")
     window = _window(observation.expected[number].name)
     told = []
     for leaf in leaves(observation.case.operation, observation.arguments):
@@ -22,8 +26,12 @@ def decisive(observation: Observation, number: int, row: int | None, contract: N
         if several and (window is None or window >= len(leaf.values)):
             continue
         value = leaf.values[window] if several and window is not None else leaf.value
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biu" and row is not None and row < len(value):
-            told.append(f"{leaf.name}={_row(value[row])}")
+        if not (isinstance(value, np.ndarray) and value.dtype.kind in "biu") or (row is not None and row >= len(value)):
+            continue
+        if value.ndim == 3 and row is not None and "t" in at:  # nodes of a tree, by the nodes that each sees
+            told.append(f"{leaf.name} of node {at['t']}: {_row(np.flatnonzero(value[row, at['t']]))}")
+        elif row is not None or value.ndim == 1:
+            told.append(f"{leaf.name}={_row(value if row is None else value[row])}")
         if several and leaf.name == "advanced" and row is not None:
             before = sum(int(one[row]) for one in leaf.values[:window])
             told.append(f"accepted before this window: {before}")

@@ -23,6 +23,17 @@ def word(letter: str, many: bool = False) -> str:
     return "entries" if said == "entry" else f"{said}s"
 
 
+WINDOWS = {"life": ("step", "steps"), "layer": ("later token", "later tokens"), "generate": ("word", "words")}
+"""What the size j counts, of operations where it counts no windows."""
+
+
+def size_word(operation: str, axis: str, many: bool = False) -> str:
+    """What a size of a case counts."""
+    if axis != "j":
+        return word(axis, many)
+    return WINDOWS.get(operation.partition(".")[0], ("window", "windows"))[many]
+
+
 def extent(observation: Observation, number: int) -> str:
     """The wrong positions of an output, by axis; "everywhere" if all are wrong."""
     want, wrong = observation.expected[number], observation.wrong(number)

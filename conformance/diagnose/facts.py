@@ -58,12 +58,11 @@ def _first(found: Observation, number: int, capability: Capability) -> dict[str,
     order = np.argsort(wrong[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(wrong))
     at = tuple(int(i) for i in wrong[order[0]])
     came = found.came[number][at]
-    row = at[axes.index("b")] if "b" in axes else None
     expected, got = apart(float(want.value[at]), float(came), 8)
     values = f"{want.name} at {place(want.axes, at)}: expected {expected}, got {got}"
     return {
         "values": values,
-        "inputs": decisive(found, number, row, capability.contract),
+        "inputs": decisive(found, number, dict(zip(axes, at, strict=True)), capability.contract),
         "extent": f"{want.name}: {extent(found, number)}",
     }
 

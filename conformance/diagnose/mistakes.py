@@ -12,6 +12,8 @@ from ssmspec_ref.shapes import Array
 from ..suite.specification import Arguments
 from .leaves import Leaf, changed, leaves, unchecked
 
+NO_NODE = -2
+"""The parent of padding."""
 NEVER = -1e9
 """A dt whose softplus is 0."""
 HALVINGS = 60
@@ -40,10 +42,73 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if "z" in named and isinstance(named["z"].value, np.ndarray):
         yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(_sigmoid)
         yield "the gate were relu(z) instead of z sigmoid(z)", of(_relu)
+    if "g" in named and named["g"].axes[:1] == ("b",) and isinstance(named["g"].value, np.ndarray):
+        for least in CLAMPS:
+            yield f"the log decay were at least {least:g}", of(partial(_clamped, least))
+    if "bounds" in named and "S" in named and "b" in named["S"].axes:
+        yield "a sequence began from S of the sequences that are not empty, counted", of(_counted)
+    if "parents" in named or "ancestors" in named:
+        yield "the parent of a node were the last node one level above it", of(_last_above)
+    if {"ancestors", "q", "length"} <= named.keys():
+        yield "masked nodes were read, and nothing else: a mask that is a finite number, such as -100", of(_mask_read)
     window = next((named[name] for name in ("dt", "g") if name in named), None)
     for start in STARTS:
         if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
             yield f"tokens from {start} on started from the state passed in", of(partial(_started_again, start))
+
+
+CLAMPS = (-5.0, -10.0, -20.0, -50.0)
+"""Log decays at which implementations clamp."""
+
+
+def _clamped(least: float, arguments: Arguments, named: Named) -> Arguments:
+    return changed(arguments, (named["g"], lambda a: np.maximum(a, least)))
+
+
+def _counted(arguments: Arguments, named: Named) -> Arguments:
+    """Sequence i begins from the state of place c, where c sequences before it are not empty."""
+    some = np.diff(named["bounds"].value) > 0
+    place = np.cumsum(some) - some
+    return changed(arguments, (named["S"], lambda a: a[place]))
+
+
+def _last_above(arguments: Arguments, named: Named) -> Arguments:
+    """Of a tree given by parents or by ancestors."""
+    if "parents" in named:
+        return changed(arguments, (named["parents"], _parents_above))
+    return changed(arguments, (named["ancestors"], _seen_above))
+
+
+def _parents_above(parents: Array) -> Array:
+    made = parents.copy()
+    for b, row in enumerate(parents):
+        depth: list[int] = []
+        for node, parent in enumerate(row):
+            depth.append(depth[parent] + 1 if parent >= 0 else 0)
+            above = [n for n in range(node) if depth[n] == depth[node] - 1 and row[n] != NO_NODE]
+            if parent >= 0:
+                made[b, node] = above[-1]
+    return made
+
+
+def _seen_above(seen: Array) -> Array:
+    made = np.zeros_like(seen)
+    for b, mask in enumerate(seen):
+        depth = mask.sum(axis=1)
+        for node in np.flatnonzero(np.diag(mask)):
+            above = [n for n in range(node) if depth[n] == depth[node] - 1 and mask[n, n]]
+            made[b, node] = made[b, above[-1]] if above else False
+            made[b, node, node] = True
+    return made
+
+
+def _mask_read(arguments: Arguments, named: Named) -> Arguments:
+    """All scores are alike, and only nodes that the mask hides are left."""
+    live = np.einsum("btt -> bt", named["ancestors"].value)
+    hidden = ~named["ancestors"].value & live[:, None] & live[:, :, None]
+    return changed(
+        arguments, (named["ancestors"], lambda a: hidden), (named["q"], np.zeros_like), (named["length"], np.zeros_like)
+    )
 
 
 def _named(every: list[Leaf]) -> Named:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..cases import Case
-from .extent import word
+from .extent import size_word
 
 Rule = tuple[str, Callable[..., bool]]
 FEWEST = 12
@@ -60,14 +60,14 @@ def _rules(cases: Sequence[Case], defaults: Mapping[str, str]) -> Iterator[Rule]
     for family in families if len(families) > 1 else ():
         yield f"the family {family}", lambda case, family=family: case.family == family
     for axis in cases[0].sizes:
+        many = size_word(cases[0].operation, axis, True)
         sizes = sorted({case.sizes[axis] for case in cases})
         for size in sizes[1:]:
-            yield f"{size} or more {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] >= size
+            yield f"{size} or more {many} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] >= size
         for size in sizes[:-1]:
-            yield f"at most {size} {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] <= size
+            yield f"at most {size} {many} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] <= size
         for size in sizes:
-            yield f"{size} {word(axis, True)} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] == size
+            yield f"{size} {many} ({axis})", lambda case, axis=axis, size=size: case.sizes[axis] == size
         for step in MULTIPLES:
-            many = word(axis, True)
             yield f"a multiple of {step} {many} ({axis})", lambda c, axis=axis, step=step: c.sizes[axis] % step == 0
             yield f"{many} that are no multiple of {step} ({axis})", lambda c, axis=axis, step=step: c.sizes[axis] % step != 0

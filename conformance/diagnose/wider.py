@@ -1,4 +1,4 @@
-"""Whether wider contracts allow a result that the declared one refuses: then something is rounded to fewer bits than declared.
+"""Whether a wider contract allows what the declared one refuses: then something is rounded to fewer bits than declared.
 
 One field of the contract is widened at a time. A field is reported if every output of every observed case lies within the
 bounds of the contract so widened, and the worst error takes at least `LEAST` of them: a bound that is much larger than the

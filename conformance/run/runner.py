@@ -25,8 +25,10 @@ from .known import Entry, Known
 from .load import PROGRAM
 from .plan import Job
 
-CONDITIONS = ("nan", "overwritten", "again", "stale")
-"""Kinds of failure, besides `bound`, of which it is told with what changes the case passes."""
+VALUES = ("bound", "nan")
+"""Kinds of failure of wrong values, of which it is told where they are and what explains them."""
+CONDITIONS = ("overwritten", "again", "stale")
+"""Further kinds of which it is told with what changes the case passes."""
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""
@@ -302,7 +304,7 @@ def _searched(
         case, judgement = shrink(
             job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
         )
-    if result.verdict == "fail" and judgement.kind == "bound":
+    if result.verdict == "fail" and judgement.kind in VALUES:
         like = likeness(one, job, case)
         failing = [found.case for found, *_ in one.found if found.specification is job.specification]
         passing = [other.case for other in one.passed if other.specification is job.specification]

@@ -120,7 +120,8 @@ class Specification:
     @cached_property
     def largest(self) -> dict[str, int]:
         """The largest size of each axis in the tier standard."""
-        rows = (self.base, *self.rows, *(sizes for sizes, _, _ in (*self.further, *self.production)))
+        more = (*self.further, *self.production, *crossed(self))
+        rows = (self.base, *self.rows, *(sizes for sizes, _, _ in more))
         return {axis: max(row.get(axis, size) for row in rows) for axis, size in self.base.items()}
 
     def widest(self, case: Case, limits: Limits) -> bool:
@@ -150,7 +151,7 @@ class Specification:
         standard is a subset of deep."""
         if tier == "smoke":
             return iter(cover([case for case in self._every(limits) if self.common(case)]))
-        return self._every(limits, (*self.production, *(self.deep if tier == "deep" else ())))
+        return self._every(limits, (*self.production, *crossed(self), *(self.deep if tier == "deep" else ())))
 
     def tabled(self, limits: Limits | None = None) -> Iterator[Case]:
         """The cases of the standard tier without those of production."""
@@ -259,6 +260,30 @@ class Specification:
 
 Further = tuple[Mapping[str, int], Mapping[str, str], str]
 """Sizes that differ from the base, options that differ from the default, and the family."""
+
+RECURRENT = ("step", "scan", "scan_masked", "scan_packed", "verify_tree")
+MANY_ROWS: dict[str, int] = {"b": 17, "t": 17}
+WIDE: dict[str, int] = dict.fromkeys("pnkvcd", 33)
+"""Sizes beyond a tile of 16 and of 32, in which key and value channels are as many, as in most models."""
+CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None}
+"""Values of options, None for all, that have sizes of their own."""
+
+
+def crossed(of: "Specification") -> tuple["Further", ...]:
+    """Of an operation on a state: every value of every option with more rows and tokens than a tile has, and with a wider
+    state. The other axes are small."""
+    if of.operation.rpartition(".")[2] not in RECURRENT or "j" in of.base or of.operation.startswith("attention"):
+        return ()
+    found: list[Further] = []
+    small = {axis: 1 for axis in of.base if axis not in ("w", "f", "r")}
+    for sizes in (small | MANY_ROWS, small | {"b": 3, "t": 2} | WIDE):
+        own = {axis: size for axis, size in sizes.items() if axis in of.base}
+        for name, values in of.values.items():
+            left_out = CROSSED_ALREADY.get(name, ())
+            if left_out is not None and of.ok({**of.base, **own}):
+                found += [(own, {name: v}, of.families[0]) for v in values[1:] if v not in left_out]
+    return tuple(found)
+
 
 Output = tuple[str, str, str]
 """The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" otherwise."""
