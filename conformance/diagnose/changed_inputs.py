@@ -31,8 +31,8 @@ SEVERAL = 60
 """The cost of the reference for several windows, or for a layer, relative to one call."""
 LEAST, LIMIT = 32, 600
 """Changes tried on a case, whatever its size."""
-LEAST_COVERED = 0.2
-"""A change that would alter more than five times what is wrong is no explanation: what is wrong agrees with it by chance."""
+LEAST_COVERED = 0.3
+"""A change that would alter more than three times what is wrong is no explanation: what is wrong agrees with it by chance."""
 LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
 EMPTY = -1

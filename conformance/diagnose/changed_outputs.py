@@ -68,7 +68,7 @@ def _before(observation: Observation, number: int) -> dict[str, Array]:
     kind = want.name.split()[0]
     found = {}
     for leaf in leaves(observation.case.operation, observation.arguments):
-        if leaf.name == kind and isinstance(leaf.value, np.ndarray) and leaf.value.shape == want.value.shape:
+        if leaf.name in (kind, "states") and isinstance(leaf.value, np.ndarray) and leaf.value.shape == want.value.shape:
             found[f"the {kind} passed in"] = leaf.value
     for earlier in observation.expected[:number]:
         if earlier.name.split()[0] == kind and earlier.value.shape == want.value.shape:

@@ -49,8 +49,6 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         yield "a sequence began from S of the sequences that are not empty, counted", of(_counted)
     if "parents" in named or "ancestors" in named:
         yield "the parent of a node were the last node one level above it", of(_last_above)
-    if {"ancestors", "q", "length"} <= named.keys():
-        yield "masked nodes were read, and nothing else: a mask that is a finite number, such as -100", of(_mask_read)
     window = next((named[name] for name in ("dt", "g") if name in named), None)
     for start in STARTS:
         if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
@@ -66,9 +64,9 @@ def _clamped(least: float, arguments: Arguments, named: Named) -> Arguments:
 
 
 def _counted(arguments: Arguments, named: Named) -> Arguments:
-    """Sequence i begins from the state of place c, where c sequences before it are not empty."""
+    """A sequence with tokens begins from the state of place c, where c sequences before it are not empty."""
     some = np.diff(named["bounds"].value) > 0
-    place = np.cumsum(some) - some
+    place = np.where(some, np.cumsum(some) - some, np.arange(len(some)))
     return changed(arguments, (named["S"], lambda a: a[place]))
 
 
@@ -100,15 +98,6 @@ def _seen_above(seen: Array) -> Array:
             made[b, node] = made[b, above[-1]] if above else False
             made[b, node, node] = True
     return made
-
-
-def _mask_read(arguments: Arguments, named: Named) -> Arguments:
-    """All scores are alike, and only nodes that the mask hides are left."""
-    live = np.einsum("btt -> bt", named["ancestors"].value)
-    hidden = ~named["ancestors"].value & live[:, None] & live[:, :, None]
-    return changed(
-        arguments, (named["ancestors"], lambda a: hidden), (named["q"], np.zeros_like), (named["length"], np.zeros_like)
-    )
 
 
 def _named(every: list[Leaf]) -> Named:

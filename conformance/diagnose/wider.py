@@ -2,7 +2,7 @@
 
 One field of the contract is widened at a time. A field is reported if every output of every observed case lies within the
 bounds of the contract so widened, and the worst error takes at least `LEAST` of them: a bound that is much larger than the
-error says nothing.
+error says nothing. For the same reason no error may exceed `ROUNDINGS` of the narrow format, in units of the largest value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,39 +19,56 @@ from ..suite.specification import Specification
 from .observe import Observation, judged
 
 LEAST = 1 / 64
+ROUNDINGS = 4
 NARROW: tuple[Storage, ...] = ("fp16", "bf16")
-FUNCTIONS: tuple[tuple[str, Any, str], ...] = (
-    ("exp", "ex2", "exp is computed as 2^(x log2 e)"),
-    ("softplus", "log", "softplus is computed as log(1 + exp(x))"),
-    ("dot", "tf32", "operands of products are rounded to tf32"),
-    ("dot", "bf16", "operands of products are rounded to bf16"),
+FUNCTIONS: tuple[tuple[str, Any, str, float], ...] = (
+    ("exp", "ex2", "exp is computed as 2^(x log2 e)", UNIT_ROUNDOFF["fp16"]),
+    ("softplus", "log", "softplus is computed as log(1 + exp(x))", UNIT_ROUNDOFF["fp16"]),
+    ("dot", "tf32", "operands of products are rounded to tf32", UNIT_ROUNDOFF["fp16"]),
+    ("dot", "bf16", "operands of products are rounded to bf16", UNIT_ROUNDOFF["bf16"]),
 )
+"""Fields, their wider values, what computes so, and the rounding that it makes at most; that of tf32 is that of fp16."""
 
 
 def wider(specification: Specification, contract: NumericContract, seen: Sequence[Observation]) -> str:
     """The widening with the smallest bounds that allows all results, in words; "" if none does."""
     found = []
-    for order, (says, changed) in enumerate(_widened(contract)):
-        share = max((_share(specification, changed, one) for one in seen), default=np.inf)
+    apart = max(map(_apart, seen), default=np.inf)
+    for order, (says, changed, rounding) in enumerate(_widened(contract)):
+        if not apart <= ROUNDINGS * rounding:
+            continue
+        share = max(_share(specification, changed, one) for one in seen)
         if LEAST <= share <= 1:
             found.append((-share, order, f"it would hold under {_field(contract, changed)}: {says}"))
     return min(found)[2] if found else ""
 
 
-def _widened(contract: NumericContract) -> Iterator[tuple[str, NumericContract]]:
-    """Contracts with one field that is wider, and what an implementation of it does."""
-    for field, value, says in FUNCTIONS:
+def _apart(seen: Observation) -> float:
+    """The largest error of an observation, in units of the largest value of its output."""
+    worst = 0.0
+    for number in seen.beyond:
+        want, came = seen.expected[number], seen.came[number].astype(np.float64)
+        with np.errstate(all="ignore"):
+            far = np.abs(came - want.value)[seen.wrong(number)].max() / np.abs(want.value[judged(want)]).max()
+        worst = max(worst, float(np.nan_to_num(far, nan=np.inf)))
+    return worst
+
+
+def _widened(contract: NumericContract) -> Iterator[tuple[str, NumericContract, float]]:
+    """Contracts with one field that is wider, what an implementation of it does, and how much it rounds."""
+    for field, value, says, rounding in FUNCTIONS:
         if getattr(contract, field) == getattr(NumericContract(), field):
-            yield says, replace(contract, **{field: value})
+            yield says, replace(contract, **{field: value}), rounding
     when = "chunk" if contract.order == "chunked" else "token"
     for narrow in NARROW:
+        rounding = UNIT_ROUNDOFF[narrow]
         if contract.state_scale is None and UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.state]:
             changed = replace(contract, state=narrow, stored_every_token=True)
-            yield f"the state is rounded to {narrow} after every {when}, or where it is read", changed
+            yield f"the state is rounded to {narrow} after every {when}, or where it is read", changed, rounding
         if UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.accumulate]:
-            yield f"something is rounded to {narrow} on the way", replace(contract, accumulate=narrow)
+            yield f"something is rounded to {narrow} on the way", replace(contract, accumulate=narrow), rounding
         if UNIT_ROUNDOFF[narrow] > UNIT_ROUNDOFF[contract.io]:
-            yield f"outputs are rounded to {narrow}", replace(contract, io=narrow)
+            yield f"outputs are rounded to {narrow}", replace(contract, io=narrow), rounding
 
 
 def _field(contract: NumericContract, changed: NumericContract) -> str:
