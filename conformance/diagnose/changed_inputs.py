@@ -36,6 +36,8 @@ LEAST_COVERED = 0.3
 LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
 EMPTY = -1
+TILES = (8, 16, 32, 64)
+"""Sizes of a tile whose number an implementation may leave out of an offset."""
 CUT = (1.4, 1.44, 1.443, 1.442, 1.4427, 1.4426)
 """Rounded values of log2(e), as used in kernels that compute exp by exp2."""
 
@@ -327,6 +329,9 @@ def _shifts(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Change
             lambda a, axis=axis: np.broadcast_to(np.take(a, [-1], axis), a.shape).copy(),
         )
         yield f"{word(letter, True)} read {leaf.name} in reverse order", lambda a, axis=axis: np.flip(a, axis).copy()
+        for tile in (tile for tile in TILES if tile < leaf.value.shape[axis]):
+            says = f"{word(letter, True)} from {tile} on read {leaf.name} from {word(letter)} 0 on again"
+            yield says, lambda a, axis=axis, tile=tile: np.take(a, np.arange(a.shape[axis]) % tile, axis)
         yield f"pairs of {word(letter, True)} of {leaf.name} were swapped", lambda a, axis=axis: _pairs(a, axis)
 
 

@@ -70,7 +70,14 @@ def _first(found: Observation, number: int, capability: Capability) -> dict[str,
 def causes(specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case]) -> list[str]:
     """Explanations by changed inputs, then by changed outputs. They are searched on a failing case with several positions
     along each axis, and must also fit other failing cases and the smallest."""
-    wide = sorted(failing, key=lambda case: (sum(size < 2 for size in case.sizes.values()), case.size()))
+    own = specification.defaults.items()
+
+    def plain(case: Case) -> tuple[int, int, int]:
+        """Few axes of one position, then few options, then small."""
+        changed = sum(case.options.get(name, value) != value for name, value in own)
+        return sum(size < 2 for size in case.sizes.values()), changed, case.size()
+
+    wide = sorted(failing, key=plain)
     chosen = list(observed(specification, capability, wide, 1, False))
     if not chosen:
         return []

@@ -19,7 +19,7 @@ from ..suite.specification import Specification
 from .observe import Observation, judged
 
 LEAST = 1 / 64
-ROUNDINGS = 4
+ROUNDINGS = 2
 NARROW: tuple[Storage, ...] = ("fp16", "bf16")
 FUNCTIONS: tuple[tuple[str, Any, str, float], ...] = (
     ("exp", "ex2", "exp is computed as 2^(x log2 e)", UNIT_ROUNDOFF["fp16"]),
