@@ -242,6 +242,8 @@ def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path
             "graphs": change(update={"graphs": True}),
             "ngram-4 graphs": change(update={"speculation": "ngram", "graphs": True}),
         }
+    drafts = {"speculation": "ngram"} if drafter is None else {"speculation": "model", "drafter": str(drafter)}
+    found["varied-4"] = change(update={**drafts, "varied": True})
     if drafter is not None:
         found["model-3"] = change(update={"speculation": "model", "drafter": str(drafter), "drafts": 3})
     if recurrent is not None and recurrent.is_dir():

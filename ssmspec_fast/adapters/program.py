@@ -120,7 +120,13 @@ class Door:
         if self.rule is None and self.recorder is not None:
             self.engine.recorder = self.recorder()
         can = (*CAN, *(["graphs"] if self.recorder is not None else []))
-        return {"name": "ssmspec", "version": version("ssmspec"), "dtype": options["dtype"], "can": can, "drafters": self.engine.drafter.names}
+        return {
+            "name": "ssmspec",
+            "version": version("ssmspec"),
+            "dtype": options["dtype"],
+            "can": can,
+            "drafters": self.engine.drafter.names,
+        }
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Raises: whatever submitting a request raises, and RuntimeError for one that failed."""

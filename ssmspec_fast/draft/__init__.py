@@ -48,12 +48,12 @@ class Drafter(ABC):
         """Checks that it can serve this target. Raises: an error if it cannot."""
 
     def takes(self, settings: Settings) -> None:
-        """Checks the settings of a request. Raises: ParameterError for its own drafter or number of drafts, unless the drafter
-        lets requests choose."""
+        """Checks the settings of a request. Raises: ParameterError for its own drafter or number of drafts, unless there are
+        several to choose from."""
         if settings.drafts is not None or settings.drafter is not None:
             raise ParameterError(
-                f"a request has drafts={settings.drafts} and drafter={settings.drafter}, but all requests of this engine draft "
-                "alike; omit them, or give the drafters by name: drafter={'ngram': 'ngram'}"
+                f"a request has drafts={settings.drafts} and drafter={settings.drafter}, but all requests of this engine "
+                "draft alike; omit them, or give the drafters by name: drafter={'ngram': 'ngram'}"
             )
 
     def attach(self, decoder: "Decoder") -> None:  # noqa: B027

@@ -37,8 +37,8 @@ class Several(Drafter):
             plain = not one.trees and one.drafts == 1 and tuple(one.every_shape()) == (None,) and one.law == "point_mass"
             if not plain or type(one).observe is not Drafter.observe:
                 raise Unsupported(
-                    f"requests cannot choose the drafter {name}: only drafters of one chain of most probable tokens can be "
-                    "chosen by request; give ngram, lookup or a checkpoint without tree and rows, and the acceptance rule naive"
+                    f"requests cannot choose the drafter {name}: it must propose one chain of most probable tokens; give "
+                    "ngram, lookup or a checkpoint, without tree and rows, and the acceptance rule naive"
                 )
         self.named, self.names = dict(named), tuple(named)
         self.nodes = max(one.nodes for one in named.values())

@@ -19,8 +19,8 @@ class Settings:
 
     `sampling` and `seed` belong to this request; None takes those of the engine's acceptance rule. Noise is determined by
     seed, key and position: a request with its own seed has the key 0 unless another is given. `drafts` is the most tokens to
-    draft in a window, `drafter` the name of a drafter (None: those of the engine); only an engine that was built with drafters
-    by name takes them.
+    draft in a window, `drafter` the name of a drafter (None: those of the engine); only an engine that was built with
+    drafters by name takes them.
 
     Raises: BudgetError (negative), ParameterError (a number that is not whole, an empty stop sequence, a seed that does not
     fit 64 bits, drafts below 0).

@@ -4,8 +4,8 @@
 is not yet in any state. `budget` (s) counts the tokens that may still be emitted, `ended` (s) marks sequences that emit no
 more, `request` (s) is the key of a sequence's noise. Settings of single requests: `eos` (s, e), padded with NONE;
 `stop` (s, m, j), each padded with NONE in front; `sampling` (s, 7) as `Sampling.row`; `seed` (s, 2) in words of 32 bits, low
-first; and `own` (s, 2), which says whether sampling and seed are set. `drafter` (s) is the number of a sequence's drafter among
-`names`, `drafts` (s) the most tokens that it drafts.
+first; and `own` (s, 2), which says whether sampling and seed are set. `drafter` (s) is the number of a sequence's drafter
+among `names`, `drafts` (s) the most tokens that it drafts.
 """
 
 from collections.abc import Sequence
