@@ -182,11 +182,8 @@ class Run:
             for name in features(schedule, self.attempts.started)
             if name != "stop" or finding.expected is None or finding.came is None
         ]
-        law = (
-            finding.law
-            if finding.law in (KEPT, "drafter followed", *COUNTED) and self.law == finding.law
-            else purpose(self.name)
-        )
+        own = finding.law in ("drafter followed", *COUNTED) or finding.law == self.law == KEPT
+        law = finding.law if own else purpose(self.name)
         if left and (law == "repeated" or self.judge.found.outcome("plain", left[0]) == "differs"):
             law = left[0]
         if finding.expected is None or finding.came is None:
