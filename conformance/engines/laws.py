@@ -67,7 +67,7 @@ LAWS = {
 }
 FAILED = "EngineFailed: "
 COUNTED = ("drafts", "drafter")
-"""Laws of requests with settings of their own, which counts of drafts can break."""
+"""Laws of requests that have their own settings, which counts of drafts can break."""
 FROM_TEXT = ("ngram", "lookup")
 """Drafters whose drafts all occur before in the request's own text."""
 RARE = 0.02
@@ -238,7 +238,7 @@ def counted(request: Request, answer: Answer) -> Finding | None:
         drafted <= drafts windows <= drafts tokens         every window emits a token
         accepted <= tokens that occur before them          for a drafter of n-grams
 
-    A cancelled answer is cut behind its windows, and not judged.
+    A cancelled answer has lost tokens of its last window, and is not judged.
     """
     if answer.finish == "cancelled":
         return None

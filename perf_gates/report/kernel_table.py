@@ -23,6 +23,12 @@ from .paper_table import figure
 README = Path(__file__).parent.parent / "README.md"
 NOT_RUN = "not run: no time left"
 MADE = PageSection("table")
+TRIED = (
+    "Missed targets: what limits each one, and what was tried, with times of the same part and run. A figure without a unit "
+    "is a ratio: the time with a change over the time without it, or, after `steps`, the time over that of a plain step. In "
+    "`a, not b`, b is the figure of the kernel that was changed. A program is a Triton program; rows are the sequences of a "
+    "batch; aligned rows flush in the same step, staggered rows in different ones:"
+)
 
 
 def faults(results: Results, kernels: str) -> Iterator[str]:
@@ -123,13 +129,13 @@ def text(results: Results) -> str:
         count(table),
         *older(results),
         "\n".join(speed(table)),
-        f"Counted apart, as they are newer than the table: {count(further)}",
+        f"Counted separately, because they are newer than the table: {count(further)}",
         "\n".join(speed(further)),
-        "A plain step in us, and the slowest of ours over the fastest. Figures divided by a step use the fastest of a line:",
+        "A plain step in us, and our slowest over our fastest. Figures divided by a step use the fastest of its line:",
         "\n".join(plain_steps(results)),
-        "Prompts with products as accurate as fp32, over the peer's time. No peer has such products; targets stand above:",
+        "Prefill with products as accurate as fp32, over the peer's time. No peer has such products. The targets are above:",
         "\n".join(accurate(results)),
-        "Missed targets: what limits each one, and what was tried, with times of the same part and run:",
+        TRIED,
         "\n".join(missed.text(results, missed.reasons())),
         *lacking(results),
         f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
@@ -146,14 +152,14 @@ def count(rows: list[str]) -> str:
 
 
 def older(results: Results) -> Iterator[str]:
-    """Which outputs were checked in the parts that are older than the current rule."""
+    """Which outputs were checked in parts that are older than the current rule."""
     parts = [part for part in LOOKED_AT if part in results.parts and not ruled(part, results.parts[part]["machine"])]
     if parts:
         yield (
             f"Measured before each launch of a graph had its own output: {', '.join(parts)}. There our launches shared "
-            "one output, which was looked at once at the most, after one launch or one cycle made before the recording. "
-            "Of the linear layers three products were compared, of the paths of a tree those over states of their own were "
-            "not, and the launches of a prompt all took the same one."
+            "one output, which was checked at most once, after one launch or one cycle before the recording. Three products "
+            "of the linear layers were compared; paths of a tree with separate states were not, and all launches of a "
+            "prefill took the same prompt."
         )
 
 
@@ -171,7 +177,7 @@ def plain_steps(results: Results) -> Iterator[str]:
 
 
 def accurate(results: Results) -> Iterator[str]:
-    """A row for each kernel of prompts."""
+    """A row for each prefill kernel."""
     yield "| kernel | shape | over the peer's |"
     yield "|---|---|---|"
     for kernel, shape, peer, ratio in accurate_prompts():

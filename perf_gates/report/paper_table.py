@@ -9,7 +9,7 @@ from ..verdicts.verdict import Judged, Verdict
 from .page_section import PageSection
 
 MADE = PageSection("papers")
-KINDS = {"derived": "derived", "another": "another's", "ours": "ours"}
+KINDS = {"derived": "derived", "another": "measured by others", "ours": "ours"}
 WINDOW = re.compile(r"window of (\d+)")
 
 

@@ -68,7 +68,7 @@ def faults(results: Results, given: tuple[Reason, ...]) -> Iterator[str]:
         if not any(reason.covers(cell) for cell in short):
             yield (
                 f"{FILE.name}: {reason.row}, {', '.join(reason.shapes) or 'any shape'}: "
-                "no cell that misses its target needs it"
+                "it explains no cell that misses its target; delete it"
             )
 
 
@@ -81,8 +81,8 @@ def text(results: Results, given: tuple[Reason, ...]) -> Iterator[str]:
             worst = max(own, key=lambda cell: apart(cell, results))
             where = f"{', '.join(dict.fromkeys(cell.shape for cell in own))}"
             sign = ">=" if worst.least else "<="
-            at = f"{worst.what}, batch {worst.batch}: {worst.reached(results):.2f} for {sign} {worst.target}"
-            yield f"- **{reason.row}**, {where}: {len(own)} cells, farthest {at}. {reason.bounds} Tried: {reason.tried}"
+            at = f"{worst.what}, batch {worst.batch}: {worst.reached(results):.2f}, target {sign} {worst.target}"
+            yield f"- **{reason.row}**, {where}: {len(own)} cells; the farthest: {at}. {reason.bounds} Tried: {reason.tried}"
 
 
 def apart(cell: Cell, results: Results) -> float:

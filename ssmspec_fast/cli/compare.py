@@ -12,19 +12,21 @@ from rich.console import Console
 
 from ssmspec_ref.near_ties import NearTie, first_difference, near_tie
 
-from ..api import Generation
+from ..api import Generation, Prompt
 from ..engine import traces
 from ..models.build import Parts
 
 PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots", "accept")
 """Arguments that plain decoding shares with the speculative run."""
 LISTED = 8
+ADVICE = {"accepted": "the checkpoint itself as --drafter, which agrees with it", "rejected": "another --drafter"}
+"""What to try if no draft was accepted, or none rejected."""
 
 
 def compared(
     progress: Console,
     checkpoint: Path,
-    texts: list[str],
+    texts: list[Prompt],
     max_tokens: int,
     stop: list[str],
     given: dict[str, Any],
@@ -66,7 +68,7 @@ def compared(
 
 
 def tie(
-    checkpoint: Path, text: str, got: Sequence[int], expected: Sequence[int], at: int, given: dict[str, Any]
+    checkpoint: Path, text: Prompt, got: Sequence[int], expected: Sequence[int], at: int, given: dict[str, Any]
 ) -> NearTie | None:
     """The near-tie analysis of one prompt, whose logits are those of two runs alone: in a batch sums may have another order,
     and a run alone may take another of two tied tokens. None where a sequence ended, or a run alone differs before it."""
@@ -101,9 +103,9 @@ def _token(tokens: tuple[int, ...], at: int) -> str:
 def _coverage(progress: Console, done: Generation) -> None:
     """Prints a warning if what the prompts exercised of speculation says little about losslessness."""
     fast = done.statistics
-    lacking = [word for word, count in (("accepted", fast.some + fast.all), ("rejected", fast.none + fast.some)) if not count]
-    for word in lacking:
+    counts = {"accepted": fast.some + fast.all, "rejected": fast.none + fast.some}
+    for word in (word for word, count in counts.items() if not count):
         progress.print(
-            f"warning: no draft was {word}, so this says little about losslessness; try another --drafter or more tokens",
+            f"warning: no draft was {word}, so this says little about losslessness; try {ADVICE[word]}, or more tokens",
             style="yellow", markup=False,
         )  # fmt: skip

@@ -27,11 +27,12 @@ from .options import (
     RowsOption,
     TreeOption,
 )
+from .prompts import check_prompts, prompts_of, shown
 from .refusal import refused
 
 if TYPE_CHECKING:
     from ..accept.processors import Sampling
-    from ..api import Generation
+    from ..api import Generation, Prompt
     from ..engine.emitted_windows import Counts
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Complete prompts with a checkpoint, speculatively.")
@@ -72,7 +73,10 @@ def generate(
     rows: RowsOption = 1,
     tree: TreeOption = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt. Repeat the option for several.")] = None,
-    prompts: Annotated[Path | None, typer.Option(help="File with one prompt a line, or JSON lines with `prompt`.")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="File with one prompt a line, or JSON lines with `prompt`: a text, or a list of token ids."),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=0, help="Maximum tokens per completion.")] = 128,
     stop: Annotated[
         list[str] | None, typer.Option(help="Text that ends a completion. Repeat the option for several.")
@@ -111,7 +115,7 @@ def generate(
         _check_use(Typed(context), demo, drafter, tree, temperature)
         if prompts is not None:
             files.readable("--prompts", prompts)
-        texts = _prompts(prompt or [], prompts)
+        texts = prompts_of(prompt or [], prompts)
         checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
         if demo and len(texts) > 1:
             raise OptionError(f"--demo completes one prompt, but {len(texts)} were given; give one, or omit --demo")
@@ -192,7 +196,7 @@ def _generate(
     console: Console,
     progress: Console,
     checkpoint: Path | None,
-    texts: list[str],
+    texts: list["Prompt"],
     max_tokens: int,
     stop: list[str],
     given: dict[str, Any],
@@ -201,11 +205,11 @@ def _generate(
     """Loads, prints the memory it takes, completes; returns the completions, and the tokens that there was room for."""
     from ..api import Piece
     from ..models.build import Parts
-    from ..models.tokenizer import Tokenizer
+    from ..models.tokenizer import encoded
     from . import choices
 
     assert checkpoint is not None
-    longest = max(len(Tokenizer(checkpoint).encode(text)) for text in texts)
+    longest = max(len(tokens) for tokens in encoded(checkpoint, texts, text_too=bool(stop)))
     given["slots"] = min(given["slots"], len(texts))
     room: dict[str, Any] = {"cache": longest + max(0, max_tokens), "prompt": longest}
     parts = Parts(checkpoint, **room, **given)
@@ -218,16 +222,16 @@ def _generate(
         console.print(piece.drafts, style="green", end="", markup=False)
         console.print(piece.own, end="", markup=False)
 
-    settings, alone = engine.settings(max_tokens, stop), show and len(texts) == 1
+    settings, alone = engine.settings(max_tokens, stop), show and len(texts) == 1 and engine.tokenizer is not None
     if alone:
-        console.print(texts[0], style="dim", end="", markup=False)
+        console.print(shown(texts[0]), style="dim", end="", markup=False)
     done = engine.generate(texts, settings, write if alone else None)
     if alone:
         console.print()
     elif show:
         for text, completion in zip(texts, done.completions, strict=True):
-            console.print(text, style="dim", end="", markup=False)
-            console.print(completion.text, markup=False)
+            console.print(shown(text), style="dim", end="", markup=False)
+            console.print(f" {shown(completion.tokens)}" if completion.text is None else completion.text, markup=False)
     return done, room
 
 
@@ -269,7 +273,7 @@ def _complain(progress: Console, done: "Generation") -> None:
         raise typer.Exit(FAILED)
 
 
-def _as_json(texts: list[str], done: "Generation") -> dict[str, Any]:
+def _as_json(texts: list["Prompt"], done: "Generation") -> dict[str, Any]:
     completions = [
         {"prompt": text, "text": c.text, "tokens": c.tokens, "finish": c.finish, "tau": c.statistics.tau}
         for text, c in zip(texts, done.completions, strict=True)
@@ -289,27 +293,6 @@ def write_whole(file: Path, text: str) -> None:
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
-
-
-def _prompts(given: list[str], file: Path | None) -> list[str]:
-    """The prompts. Raises: ParameterError for a file that cannot be read, or a line of JSON without a prompt."""
-    if file is None:
-        return given
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{file} cannot be read as prompts: {error}") from error
-    return given + [_prompt(line, file, n) for n, line in enumerate(lines, 1) if line]
-
-
-def _prompt(line: str, file: Path, number: int) -> str:
-    if not line.startswith("{"):
-        return line
-    with suppress(ValueError, RecursionError):
-        found = json.loads(line)
-        if isinstance(found.get("prompt"), str):
-            return found["prompt"]
-    raise ParameterError(f'{file}, line {number}: JSON without a text `prompt`; give {{"prompt": ..}} or plain text')
 
 
 def _sampling(**given: Any) -> "Sampling | None":
@@ -342,15 +325,11 @@ def _one_thread(weights: int) -> None:
         torch.set_num_threads(1)
 
 
-def _check(checkpoint: Path | None, texts: list[str], out: Path | None) -> None:
+def _check(checkpoint: Path | None, texts: list["Prompt"], out: Path | None) -> None:
     """Raises: ParameterError."""
     if checkpoint is None:
         raise ParameterError("no checkpoint was given; give --checkpoint FOLDER, or --demo for the models that ship")
-    if not any(texts) or not all(texts):
-        raise ParameterError("a prompt is missing or empty; give --prompt TEXT or --prompts FILE")
-    for text in texts:
-        if text.encode(errors="replace").decode() != text:
-            raise ParameterError(f"a prompt is not valid UTF-8: {text[:40]!r}; give text")
+    check_prompts(texts)
     files.writable("--out", out)
 
 
@@ -359,10 +338,13 @@ def _demo(
     progress: Console,
     checkpoint: Path | None,
     drafter: str | None,
-    texts: list[str],
+    texts: list["Prompt"],
     max_tokens: int,
     given: dict[str, Any],
 ) -> bool:
     from .demo import PROMPT, run
 
-    return run(console, progress, checkpoint, drafter, texts[0] if texts else PROMPT, max_tokens, given)
+    prompt = texts[0] if texts else PROMPT
+    if not isinstance(prompt, str):
+        raise OptionError("--demo completes text, but the prompt is a list of token ids; give text, or omit --demo")
+    return run(console, progress, checkpoint, drafter, prompt, max_tokens, given)

@@ -17,7 +17,7 @@ from ..draft import Drafter
 from ..methods.plain import Plain
 from ..models.build import Parts
 from ..models.checkpoint import load, weight_files
-from ..models.tokenizer import Tokenizer
+from ..models.tokenizer import Tokenizer, encoded
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
 from .decoder import Decoder
@@ -154,7 +154,7 @@ def collected(moments: Sequence[Moment], count: int) -> tuple[list[list[EmittedW
     return seen, logits
 
 
-def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -> Trace:
+def run(folder: str | Path, prompts: Sequence[str | Sequence[int]], budget: int, **given: Any) -> Trace:
     """Greedy runs of `budget` tokens each, past any end of sequence; `given` as for `running`. Raises: as `api.load`."""
     (found,) = together([running(folder, prompts, budget, **given)])
     if isinstance(found, Exception):
@@ -164,7 +164,7 @@ def run(folder: str | Path, prompts: Sequence[str], budget: int, **given: Any) -
 
 def running(
     folder: str | Path,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Sequence[int]],
     budget: int,
     *,
     graphs: Recorder | bool = False,
@@ -175,8 +175,7 @@ def running(
 
     `given` as for `api.load`. Raises: as there.
     """
-    encode = Tokenizer(folder).encode
-    tokens = [encode(prompt) for prompt in prompts]
+    tokens = encoded(folder, prompts)
     room = {"slots": len(prompts) if slots is None else slots, "cache": max(map(len, tokens)) + budget}
     recorder = CUDARecorder() if graphs is True else graphs or None
     made: Any = functools.partial(Traced, graphs=recorder)
@@ -217,12 +216,16 @@ class Exact:
     """The float64 forward of a folder's model in plain operations; its weights are read once."""
 
     def __init__(self, folder: str | Path, device: str = "cpu", accept: Sequence[str] = ()) -> None:
-        self.model, self.tokenizer = load(folder, torch.float64, device, accept=accept), Tokenizer(folder)
+        self.model, self.folder = load(folder, torch.float64, device, accept=accept), folder
+        self.tokenizer: Tokenizer | None = None
 
     @torch.no_grad()
-    def __call__(self, prompt: str, output: Sequence[int]) -> np.ndarray:
+    def __call__(self, prompt: str | Sequence[int], output: Sequence[int]) -> np.ndarray:
         """The logits (n, i) from which each token of the output is chosen: one forward."""
-        begin = self.tokenizer.encode(prompt)
+        if isinstance(prompt, str):
+            self.tokenizer = self.tokenizer or Tokenizer(self.folder)
+            prompt = self.tokenizer.encode(prompt)
+        begin = list(prompt)
         tokens, device = [*begin, *output][:-1], self.model.device
         decoder = Decoder(self.model, Plain(), TorchOperations(), slots=1, cache=len(tokens))
         sequences = new_sequences(1, len(tokens) + 1, (), (), device)

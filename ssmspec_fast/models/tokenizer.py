@@ -1,6 +1,6 @@
 """Text to tokens and back, by a folder's tokenizer.json only: nothing in the folder is executed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ class Tokenizer:
             raise BrokenFile(f"{folder} is not a folder; give one with config.json, safetensors and {FILE}")
         if not file.is_file():
             raise BrokenFile(
-                f"{file} is missing; give a folder with config.json, safetensors and {FILE}; from Python, token ids need none"
+                f"{file} is missing, and a prompt or a stop is text; copy the model's {FILE} there, or give token ids: "
+                '--prompts FILE with lines like {"prompt": [1, 2, 3]}'
             )
         self.folder, self.rules = Path(folder), read_json(file, TOKENIZER_LIMIT)
         with named(f"{file} is not a tokenizer"):
@@ -98,6 +99,16 @@ class Stream:
     def _from(self, text: str) -> str:
         new, self.shown = text[self.shown :], len(text)
         return new
+
+
+def encoded(folder: str | Path, prompts: Sequence[str | Sequence[int]], text_too: bool = False) -> list[list[int]]:
+    """The tokens of prompts, each text or tokens. The tokenizer is read only if one is text, or other text will follow.
+
+    Raises: as `Tokenizer`.
+    """
+    texts = text_too or any(isinstance(prompt, str) for prompt in prompts)
+    rules = Tokenizer(folder) if texts else None
+    return [rules.encode(prompt) if rules and isinstance(prompt, str) else [*map(int, prompt)] for prompt in prompts]
 
 
 def same(one: Tokenizer, other: Tokenizer) -> bool:

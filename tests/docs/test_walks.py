@@ -68,8 +68,15 @@ def test_engine_author_finds_a_bug(tmp_path: Path) -> None:
     assert re.search(r"\s(19|20|21)/\1\s", said)  # 19 of the table, and two that are drawn, which it may hold already
     assert "generate.greedy" in said
     assert "in the recurrent state after window 0" in said
-    assert said.count("identical to plain decoding: ") == 2
+    assert re.findall(r"identical to plain decoding: (\d) of (\d) prompts", said) == [
+        ("1", "1"),
+        ("2", "2"),
+        ("1", "1"),
+        ("1", "1"),
+    ]
     assert "there is no speculation to compare" in said
+    accepted = re.findall(r"drafts: (\d+) of \d+ accepted", said)
+    assert int(accepted[2]) > 30, "a checkpoint that drafts for itself agrees with itself"
 
 
 def test_the_readme_installs_as_the_walks_do() -> None:

@@ -331,11 +331,11 @@ def test_a_mistake_is_one_line_with_its_name_and_ends_with_two(words: list[str],
 
 def test_json_lines_without_a_prompt_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    for line in ('{"text": "x"}', '{"prompt": 3}', "{broken"):
+    for line in ('{"text": "x"}', '{"prompt": 3}', '{"prompt": [1, true]}', "{broken"):
         file.write_text("fine\n" + line + "\n")
         made = call("--prompts", file)
         assert made.exit_code == REFUSED
-        assert "line 2: JSON without a text `prompt`" in made.stderr
+        assert "line 2: JSON without a `prompt` that is text or a list of token ids" in made.stderr
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:

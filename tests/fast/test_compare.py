@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,55 @@ def test_identity_without_an_accepted_draft_is_a_warning(trained: Path) -> None:
     done = compare(trained, "--drafts", "1", drafter="lookup")
     assert done.exit_code == 0, done.output
     assert ("warning: no draft was accepted" in done.output) == ("some: 0, all: 0" in done.output)
+    if "some: 0, all: 0" in done.output:
+        assert "try the checkpoint itself as --drafter" in done.output
+
+
+@pytest.fixture(scope="module")
+def without_tokenizer(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as `save_pretrained` of a model writes it."""
+    folder = tmp_path_factory.mktemp("own") / "own"
+    shutil.copytree(trained / "mamba2", folder, ignore=shutil.ignore_patterns("tokenizer*"))
+    return folder
+
+
+def on_ids(folder: Path, prompts: str, *more: str) -> Result:
+    (file := folder.parent / "prompts.jsonl").write_text(prompts)
+    words = ["--checkpoint", str(folder), "--drafter", str(folder), "--compare", "--prompts", str(file)]
+    return CliRunner().invoke(cli.app, [*words, "--max-tokens", "12", *more], env={"COLUMNS": "400"})
+
+
+IDS = '{"prompt": [9, 8, 7, 9, 8]}'
+
+
+@pytest.mark.parametrize("mode", ["bitwise", "fast"])
+def test_token_ids_need_no_tokenizer(without_tokenizer: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = on_ids(without_tokenizer, IDS, "--mode", mode)
+    assert done.exit_code == 0, done.output
+    assert "identical to plain decoding: 1 of 1 prompts" in done.output
+    assert re.search(r"^9 8 7 9 8( \d+){12}$", done.stdout, re.MULTILINE), done.stdout
+    other_tokens(monkeypatch)
+    done = on_ids(without_tokenizer, IDS, "--mode", mode)
+    assert done.exit_code == 1, done.output
+    assert ("no near tie" in done.output) == (mode == "fast"), done.output
+
+
+@pytest.mark.parametrize(
+    ("prompts", "more", "said"),
+    [
+        ("text", (), "tokenizer.json is missing, and a prompt or a stop is text; copy"),
+        (IDS, ("--stop", "x"), "tokenizer.json is missing, and a prompt or a stop is text; copy"),
+        ('{"prompt": [99999]}', (), "99999"),
+        ('{"prompt": [-1]}', (), "-1"),
+        ('{"prompt": []}', (), "a prompt is missing or empty"),
+    ],
+)
+def test_prompts_that_a_checkpoint_without_tokenizer_cannot_take_are_refused(
+    without_tokenizer: Path, prompts: str, more: tuple[str, ...], said: str
+) -> None:
+    done = on_ids(without_tokenizer, prompts, *more)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("more", [("--acceptance", "multi-step"), ("--temperature", "0.8")])

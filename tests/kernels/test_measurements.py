@@ -255,7 +255,7 @@ def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: P
     monkeypatch.setattr(missed, "reasons", lambda: given)
     assert list(kernel_table.faults(results, machine.kernels_hash())) == []
     assert (
-        "farthest linear_rows, over 1 row, batch 32: 3.00 for <= 1.06. Starts and ends. Tried: overlap."
+        "the farthest: linear_rows, over 1 row, batch 32: 3.00, target <= 1.06. Starts and ends. Tried: overlap."
         in kernel_table.text(results)
     )
 
@@ -275,7 +275,7 @@ def test_entry_that_explains_what_holds_is_a_fault(folder: Path, monkeypatch: py
     given = (*missed.reasons(), missed.Reason("tree of 63", "b", "t", ("qwen3.5-4b",), (4,)))
     monkeypatch.setattr(missed, "reasons", lambda: given)
     (wrong,) = kernel_table.faults(Results(folder), machine.kernels_hash())
-    assert wrong == "missed.toml: tree of 63, qwen3.5-4b: no cell that misses its target needs it"
+    assert wrong == "missed.toml: tree of 63, qwen3.5-4b: it explains no cell that misses its target; delete it"
 
 
 def test_committed_entries_name_rows_and_shapes_of_the_table() -> None:

@@ -186,10 +186,10 @@ def ring(call: Call, b: int, sizes: tuple[int, ...], t: int, capacity: int) -> f
     entries = {name: call.blank(slots, capacity, *tokens[name].shape[2:]) for name in RING}
     origin, held = call.rng.integers(0, capacity, slots), call.rng.integers(0, capacity - t + 1, slots)
     own = of.slots[torch.as_tensor(of.rows, device=of.S.device)].long().cpu().numpy()
-    for slot in own:
+    for slot in of.own.tolist():
         at = torch.as_tensor((origin[slot] + np.arange(held[slot])) % capacity, device=of.S.device)
         for x in entries.values():
-            x[int(slot), at] = call.normal(len(at), *x.shape[2:])
+            x[slot, at] = call.normal(len(at), *x.shape[2:])
     rings = launcher("mamba3_ring", "Ring")(**entries, origin=call.ints(origin), held=call.ints(held))
     start, now = of.state(), of.window(tokens, of.rows)
     histories = [history(of, entries, int(slot), int(origin[slot]), int(held[slot])) for slot in own]
