@@ -55,7 +55,7 @@ def test_a_token_is_within_the_bound_of_its_format(form: str, identity: str) -> 
 
 def tensors(b: int = 3, h: int = 4, p: int = 18, n: int = 21, block: int | None = None, code: Any = torch.int8) -> Any:
     """The arguments of a call: rows in the slots 3, 2 and one of padding."""
-    made = torch.Generator().manual_seed(n)
+    made = torch.Generator(torch.get_default_device()).manual_seed(n)
     j = 1 if block is None else -(-n // block)
     given: dict[str, Any] = {
         "codes": torch.randint(-99, 99, (b + 3, h, p, n), generator=made).to(code),

@@ -66,7 +66,7 @@ def measured(pair: Pair) -> dict[str, Any]:
     apart = first_launches(sides, pair.batch)
     slots = [torch.arange(i * pair.batch, (i + 1) * pair.batch, device="cuda", dtype=torch.int32) for i in range(copies)]
     graphs, calls = [], []
-    for name, side, launches in zip(("candidate", "stands"), sides, pair.launches, strict=True):
+    for name, side, launches in zip(("candidate", "current"), sides, pair.launches, strict=True):
         outputs = own_outputs(side.like, numbered(copies))
         each = [lambda s=s, y=y, f=side.launch: f(s, y) for s, y in zip(slots, outputs.values(), strict=True)]
         replay = recorded(each * -(-LEAST // copies))
@@ -77,7 +77,7 @@ def measured(pair: Pair) -> dict[str, Any]:
         check_written(replay, outputs, states)
     each_us = [median(times) / (copies * -(-LEAST // copies)) for times in (found.over_us, found.under_us)]
     return {
-        "pair": str(pair), "candidate_us": each_us[0], "stands_us": each_us[1], "ratio": found.ratio, "error": found.error,
+        "pair": str(pair), "candidate_us": each_us[0], "current_us": each_us[1], "ratio": found.ratio, "error": found.error,
         "bytes": pair.bytes, "apart": apart,
     }  # fmt: skip
 
@@ -87,7 +87,7 @@ def line(row: dict[str, Any]) -> str:
     if row.get("error_message"):
         return f"| {row['pair']} | - | - | - | {row['error_message']} |"
     same = "same bits" if not any(row["apart"].values()) else f"{max(row['apart'].values()):.1e} apart"
-    figures = f"{row['candidate_us']:.2f} | {row['stands_us']:.2f} | {row['ratio']:.3f} +- {row['error']:.3f}"
+    figures = f"{row['candidate_us']:.2f} | {row['current_us']:.2f} | {row['ratio']:.3f} +- {row['error']:.3f}"
     return f"| {row['pair']} | {figures} | {same} |"
 
 
@@ -96,7 +96,7 @@ def run(out: Path, like: str, seconds: float) -> list[dict[str, Any]]:
     head, until = fingerprint(), monotonic() + seconds
     read = json.loads(out.read_text()) if out.exists() else {}
     rows: list[dict[str, Any]] = read["pairs"] if read.get("machine") == head else []
-    print("| pair | candidate, us | stands, us | ratio | outputs and states |\n|---|---|---|---|---|")
+    print("| pair | candidate, us | current, us | ratio | outputs and states |\n|---|---|---|---|---|")
     for pair in pairs():
         if like not in str(pair) or str(pair) in {row["pair"] for row in rows}:
             continue

@@ -29,7 +29,7 @@ H200, SMS, FEW = 90, 132, 4
 
 def launches(pair: Pair) -> Iterator[tuple[str, Launch]]:
     """What each side of a pair launches on an H200."""
-    for i, name in enumerate(("candidate", "stands")):
+    for i, name in enumerate(("candidate", "current")):
 
         def call(i: int = i) -> None:
             side = pair.sides(2)[i]
@@ -61,7 +61,7 @@ def rows(like: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs():
         if pair.batch <= FEW and like in str(pair):
-            own: dict[str, Any] = {"bytes": pair.bytes, "candidate": {}, "stands": {}}
+            own: dict[str, Any] = {"bytes": pair.bytes, "candidate": {}, "current": {}}
             for i, (side, launch) in enumerate(launches(pair)):
                 own[side][f"{i}:{launch.name}"] = cost(launch)
             found[str(pair)] = own
