@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -260,13 +261,17 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def tail(error: BaseException) -> str:
-    """The error and the last two positions of its traceback, without folders; for an error of the suite, its message."""
+def tail(error: BaseException, foreign: bool = False) -> str:
+    """The error and the last two positions of its traceback, without folders; for an error of the suite, its message.
+
+    `foreign`: without the positions in this folder, if there are others.
+    """
     if isinstance(error, ConformanceError):
         return clean(str(error))
     known = [
         f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename and f.filename != "<string>"
     ]
-    frames = known[-2:]
+    others = [f for f in known if Path(f.filename).parent != Path(__file__).parent]
+    frames = (others if foreign and others else known)[-2:]
     places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
     return clean(f"{name(type(error).__name__)}: {told(error)[:500]} | " + " | ".join(places))

@@ -369,7 +369,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="names of the revision")
     parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
     parser.add_argument("--out", type=Path, help="a file for what was compared")
-    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that a stopped run goes on")
+    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that an interrupted run continues")
     options = parser.parse_args(argv)
     if options.of is not None:
         _print_codes(options.of, options.sm, options.jobs, options.form)
