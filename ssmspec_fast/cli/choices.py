@@ -97,7 +97,7 @@ def is_folder(drafter: Any) -> bool:
 def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, operations: Operations) -> Drafter:
     """The given drafter, or the one with this name, or one on a checkpoint's model.
 
-    Raises: ParameterError, Unsupported, and whatever the drafter raises.
+    Raises: ParameterError, Unsupported, and the errors of the drafter.
     """
     shaped = [
         f"{name}={value}" for name, value in (("tree", drafting.tree), ("rows", drafting.rows)) if value not in (None, 1)

@@ -28,7 +28,7 @@ ASKED = {
     "tokens": 'it does not say that it can be made to preempt ("preempt" in `can`)',
     "graphs": 'it does not say that its steps can be recorded or compiled ("graphs" in `can`)',
 }
-"""Options that an engine is asked for only if it says that it has them."""
+"""Options that are tested only if the engine says that it has them."""
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
