@@ -143,8 +143,7 @@ class Smallest:
         """Requests one after another, up to one that breaks an engine with one slot in this way; nothing where none does in
         time."""
         attempts = self.attempts
-        assert attempts.started is not None
-        can = [one for one in attempts.started.can if one not in ("batch", "join", "cancel")]
+        offer = attempts.offer.without("batch", "join", "cancel")
         run: list[Schedule] = []
         broken: list[Schedule] = []
 
@@ -152,7 +151,7 @@ class Smallest:
         @settings(
             max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
         )
-        @given(schedule=schedules(attempts.judge.vocabulary, can, 1, attempts.started.block))
+        @given(schedule=schedules(attempts.judge.vocabulary, offer, 1))
         def every(schedule: Schedule) -> None:
             if not broken and time.monotonic() < until:
                 run.append(schedule)
@@ -170,7 +169,7 @@ def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:
     """A request with the last tokens of a prompt, alone and greedy; and as it was in the schedule, if that differs."""
     usual: dict[str, Any] = {"tail": (), "of": None, "continues": False, "after": 0, "cancel": None}
     alone = replace(ask, pattern=ids[-length:], length=length, **usual)
-    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None)
+    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None, drafter=None)
     found = (greedy, replace(greedy, stop_at=ask.stop_at), replace(alone, stop_at=None), alone)
     return tuple(dict.fromkeys(found))
 

@@ -38,10 +38,10 @@ main()
 
 @contextmanager
 def servers(folder: Path) -> Iterator[list[str]]:
-    """Addresses of two servers of one checkpoint: one that drafts from the text, and a plain one."""
+    """Addresses of two servers of one checkpoint: one that drafts from the text, as its requests choose, and a plain one."""
     with ExitStack() as open_ones:
         urls = []
-        for drafter in ("lookup", None):
+        for drafter in ({"lookup": "lookup", "ngram": "ngram"}, None):
             generator = Parts(folder, drafter, acceptance="naive", slots=2, cache=256, engine=Logged).load()
             urls.append(open_ones.enter_context(serving(folder=folder, generator=generator)).url)
         yield urls
@@ -57,7 +57,7 @@ def test_our_server_is_judged_over_http_and_passes(tmp_path: Path) -> None:
     found = over_http(pair("mamba2", tmp_path)[0], 4)
     assert found.green, (found.failures, found.notes, found.counts)
     assert found.outcome("plain", "tokens") == found.outcome("plain", "log-probabilities") == "passed"
-    for law in ("speculation", "batch", "stop", "log-probabilities kept"):
+    for law in ("speculation", "batch", "stop", "drafts", "drafter", "log-probabilities kept"):
         assert found.outcome("served", law) == "passed"
 
 
@@ -101,6 +101,7 @@ def test_our_engine_refuses_graphs_without_a_gpu(tmp_path: Path) -> None:
     [
         ("drafts_all_counted_and_slot_0_overwritten", "speculation"),
         ("a_waiting_request_replaces_a_running_state", "batch"),
+        ("no_drafts_are_as_many_as_by_default", "drafts"),
     ],
 )
 def test_a_fault_in_our_server_is_caught_over_http(
@@ -108,7 +109,7 @@ def test_a_fault_in_our_server_is_caught_over_http(
 ) -> None:
     FAULTS[name][2](monkeypatch)
     found = over_http(pair("mamba2", tmp_path)[0], 25)
-    assert found.outcome("served", "speculation") == "differs", found.failures
+    assert "differs" in (found.outcome("served", one) for one in ("speculation", law)), found.failures
     assert law in (found.failures[0].law, *needed(found.failures[0].finding))
     assert found.failures[0].schedule
 
