@@ -92,7 +92,7 @@ class Generator:
         """Completes every prompt; `show` receives every window of this call as it is decided.
 
         `settings` is one for all prompts, or a list with one for each; `keys` as for `Engine.generate`.
-        Raises: EmptyWindow, ParameterError, LengthError, before any work; and whatever `show` raises.
+        Raises: EmptyWindow, ParameterError, LengthError, before any work; and the errors of `show`.
         """
         if isinstance(prompts, str):
             raise ParameterError("prompts is one string; give a list of prompts")

@@ -91,8 +91,8 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that is
-        answered is a separate kind, whatever numbers it names."""
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error in an
+        answer is a separate kind, with any numbers in its text."""
         if self.law == "died" and self.why.startswith(FAILED):
             return re.sub(r"\d+", "#", self.why)
         return self.law if self.law in ("died", "drafter followed", *COUNTED) else "wrong"

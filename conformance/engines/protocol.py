@@ -30,7 +30,7 @@ class Line(BaseModel):
 
 
 Dtype = Literal["float32", "bfloat16", "float64"]
-"""The format that an engine is asked to compute in."""
+"""The format in which an engine must compute."""
 
 
 class Options(Line):

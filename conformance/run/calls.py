@@ -108,7 +108,7 @@ class Here:
         held, self.held = self.held, []
         watch = Watch()
         try:
-            with np.errstate(invalid="ignore"):  # what is never read may be NaN; what comes of it is judged
+            with np.errstate(invalid="ignore"):  # what is never read may be NaN; the outputs are tested
                 came = specification.run(capability, self.given)
         except KeyboardInterrupt:
             raise
@@ -188,8 +188,8 @@ def copied_far(value: Any) -> Any:
 
 
 def not_far(given: Arguments, came: Came) -> str:
-    """What should be far apart and came back otherwise: the last output, which is the pool, or the first, of far inputs; ""
-    if nothing. An output of another form is judged as an output."""
+    """Outputs that should be far apart and are not: the last output, which is the pool, or the first, of far inputs; ""
+    if nothing. An output of another form is tested as an output."""
     for value in given:
         pool = isinstance(value, FarPool)
         if not came.outputs or not (pool or isinstance(value, FarInputs)):

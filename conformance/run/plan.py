@@ -183,7 +183,7 @@ def _tells(specification: Specification, contract: NumericContract, case: Case) 
         return True
     try:
         return not tells_nothing(expectation(specification, case, contract, specification.draw(case, contract), None))
-    except SpecError:  # no bound: the judge says so
+    except SpecError:  # no bound: the comparison says so
         return True
 
 

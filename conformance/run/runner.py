@@ -26,7 +26,7 @@ from .load import PROGRAM
 from .plan import Job
 
 CONDITIONS = ("nan", "overwritten", "again", "stale")
-"""Kinds of failure, besides `bound`, of which it is told with what changes the case passes."""
+"""Kinds of failure, besides `bound`, for which the report says with which changes the case passes."""
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""

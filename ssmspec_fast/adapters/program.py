@@ -96,7 +96,7 @@ class Door:
         self.recorder: type[Recorder] | None = CUDARecorder if device.startswith("cuda") else None
 
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and whatever loading raises."""
+        """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and the errors of loading."""
         if options.get("cache"):
             raise Unsupported("this engine has no prefix cache; omit the option cache")
         if options.get("graphs") and self.recorder is None:
@@ -129,7 +129,7 @@ class Door:
         }
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Raises: whatever submitting a request raises, and RuntimeError for one that failed."""
+        """Raises: the errors of submitting a request, and RuntimeError for one that failed."""
         running = [Running(asked) for asked in requests]
         scheduler = Scheduler(self.engine, Settings(1))
         try:

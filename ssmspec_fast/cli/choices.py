@@ -98,7 +98,7 @@ def is_folder(drafter: Any) -> bool:
 def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, operations: Operations) -> Drafter:
     """The given drafter, or the one with this name, or one on a checkpoint's model; of a dict one that requests choose from.
 
-    Raises: ParameterError, Unsupported, and whatever the drafter raises.
+    Raises: ParameterError, Unsupported, and the errors of the drafter.
     """
     if isinstance(given, dict):
         return Several({name: drafter(one, target, draft, drafting, operations) for name, one in given.items()})

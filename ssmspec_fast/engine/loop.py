@@ -99,7 +99,7 @@ class Engine:
         `keys` are the requests' keys for sampling noise (None: `Settings.key`). Noise depends on seed and key, not on row or
         batch. `show` receives every window of this call.
 
-        Raises: EmptyWindow, ParameterError, LengthError, before any work; and whatever `show` raises.
+        Raises: EmptyWindow, ParameterError, LengthError, before any work; and the errors of `show`.
         """
         found: dict[int, Result] = dict(self.stream(prompts, settings, keys, show))
         return [found[number] for number in range(len(prompts))]

@@ -1,4 +1,4 @@
-"""One configuration of an engine, and a schedule sent to it: the requests resolved, the answers judged."""
+"""One configuration of an engine, and a schedule sent to it: the requests are resolved, the answers tested."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain

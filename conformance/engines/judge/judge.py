@@ -32,7 +32,7 @@ ASKED = {
         'it does not say that requests can set their number of drafts, or name a drafter ("drafts", "drafter" in `can`)',
     ),
 }
-"""Options that an engine is asked for only if it says one of some features; and the refusal where it says none."""
+"""Options that are tested only if the engine says that it has one of some features; and the refusal if it has none."""
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 

@@ -138,7 +138,7 @@ def work_of(step: Step, target: Any, device: str) -> work.Work:
 
 
 def forwards(step: Step) -> int:
-    """The forwards of a drafter for a window: one for each level that has drafts below it."""
+    """The forward passes of a drafter for a window: one for each level that has drafts below it."""
     kind, _, size = step.shape.partition(" ")
     if kind == "beam":
         return int(size.split("x")[1])

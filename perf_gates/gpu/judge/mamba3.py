@@ -92,7 +92,7 @@ class Layer:
     def run(
         self, kernel: str, owned: dict[str, Any], tokens: dict[str, Tensor], live: int, *args: Any, **more: Any
     ) -> Tensor:
-        """The outputs of a launcher that gets these tokens; nothing is written but them and what is owned."""
+        """The outputs of a launcher that gets these tokens; nothing else is written, except what it owns."""
         out = self.call.blank(*tokens["x"].shape)
         named = {**tokens, **self.weights, "slots": self.slots, **more, "out": out}
         watched = {name: x for name, x in named.items() if isinstance(x, Tensor)}

@@ -69,7 +69,7 @@ class Layer:
         return pulled(self.S, own if slots is None else slots, self.channels, axis=1)
 
     def run(self, kernel: str, owned: dict[str, Any], tokens: dict[str, Tensor], live: int, **more: Any) -> Tensor:
-        """The outputs of a launcher that gets these tokens; nothing is written but them and what is owned."""
+        """The outputs of a launcher that gets these tokens; nothing else is written, except what it owns."""
         out = self.call.blank(*tokens["x"].shape)
         named = {**tokens, **self.given, **more, "out": out}
         watched = {name: x for name, x in named.items() if isinstance(x, Tensor)}
