@@ -57,7 +57,7 @@ class Garbled(ConformanceError):
 
 
 class WrongCounts(ConformanceError):
-    """An engine whose counts of drafts cannot be, or that speculates where it must not."""
+    """An engine whose counts of drafts are impossible, or that speculates although speculation is off."""
 
 
 class NotInRing(ConformanceError):

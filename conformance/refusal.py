@@ -1,5 +1,6 @@
 """How a command that cannot be carried out ends: the reason in one line on standard error, and the exit code."""
 
+import errno
 import traceback
 from typing import Any
 
@@ -16,6 +17,9 @@ from .errors import RunBroken
 FAILED, REFUSED, BROKEN, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: something tested failed, stayed unknown or became worse; the command could not be carried out; the suite itself
 failed; it was interrupted."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a full disk, and of a used-up quota."""
 
 
 class Refusing(TyperGroup):
@@ -36,7 +40,15 @@ def refused(error: Exception) -> typer.Exit:
 
 
 def broke(error: Exception) -> typer.Exit:
-    """Print an unexpected error and return the exit to raise. It is a bug of ours, not a verdict on an implementation."""
+    """Print an unexpected error and return the exit to raise. It is a bug of ours, not a verdict on an implementation.
+
+    A full disk is not: it is one line.
+    """
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = error.filename or "a file"
+        return refused(
+            OptionError(f"{where} cannot be written ({error.strerror}); free some space, or name a folder on another disk")
+        )
     traceback.print_exception(error)
     told = f"ssmspec itself broke ({type(error).__name__}); this is not a verdict, and the report is unfinished"
     Console(stderr=True).print(Text(told, style="red"), soft_wrap=True)

@@ -86,7 +86,11 @@ def init(
     _check(path)
     starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"
     source = resources("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
-    path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
+    try:
+        path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OptionError(f"{path} cannot be written ({error.strerror}); give a file on a disk with space") from error
     found = path.parent.resolve() in [Path(entry).resolve() for entry in (*sys.path, "")]
     folder = "" if found else f"PYTHONPATH={path.parent} "
     told = f"{path} is written; next: {folder}{command()} smoke --adapter {path.stem}:adapter"

@@ -92,7 +92,7 @@ class Generator:
         """Completes every prompt; `show` receives every window of this call as it is decided.
 
         `settings` is one for all prompts, or a list with one for each; `keys` as for `Engine.generate`.
-        Raises: EmptyWindow, ParameterError, LengthError, before any work; and whatever `show` raises.
+        Raises: EmptyWindow, ParameterError, LengthError, before any work; and the errors of `show`.
         """
         if isinstance(prompts, str):
             raise ParameterError("prompts is one string; give a list of prompts")
@@ -151,7 +151,7 @@ class Shown:
 def load(
     folder: str | Path,
     *,
-    drafter: str | Path | Drafter | None = None,
+    drafter: str | Path | Drafter | dict[str, str | Path] | None = None,
     method: str | Method | None = None,
     acceptance: str | Acceptance | None = None,
     mode: str = "bitwise",
@@ -170,8 +170,9 @@ def load(
     """An engine for a folder's checkpoint, for `slots` prompts at once with at most `cache` tokens each, prompt and output.
 
     `drafter` is a folder, "ngram" or "lookup", which drafts `drafts` tokens in each of `rows` chains, or a `tree`, as in
-    `choices.Drafting`; or your own `Drafter`. Methods and rules have the names in `choices`. In the mode "bitwise"
-    greedy output equals that of plain decoding, bit for bit; "fast" may round differently.
+    `choices.Drafting`; or your own `Drafter`; or several by name, {name: folder or word}, of which each request may choose.
+    Methods and rules have the names in `choices`. In the mode "bitwise" greedy output equals that of plain decoding, bit for
+    bit; "fast" may round differently.
     `accept` lists fields of config.json that the engine does not know, and that you know not to change the result.
     Units: `memory` is the number of bytes that may be allocated.
     Raises: CheckpointError, ConfigRefused, TokenizerMismatch, Unsupported, ParameterError, MemoryRefused, before any work.

@@ -17,7 +17,7 @@ AXES = {
     "coins": "b t", "picks": "b t", "bounds": "b", "p": "b t i", "q": "b t h e|b t i", "k": "b t g e", "v": "b t g e",
     "logits": "b i|b t i", "S": "b h p n", "prompt": "b l", "output": "b t",
 }  # fmt: skip
-"""Axes of arguments that are not in a record; where operations differ, those of as many axes as the array has are taken."""
+"""Axes of arguments that are not in a record; if operations differ, those with the array's number of axes are used."""
 WORDS = {
     "b": "row", "t": "token", "h": "head", "g": "group", "c": "channel", "p": "channel", "v": "channel", "d": "channel",
     "e": "channel", "n": "state", "k": "key channel", "w": "tap", "l": "slot", "j": "node", "i": "entry", "u": "channel",

@@ -1,8 +1,8 @@
-"""Several bugs in one operation: causes that each explain some of the failing cases, and none of which explains all.
+"""Several bugs in one operation: causes that each explain some of the failing cases, but not all.
 
 One bug has one cause, and every failing case shows it. Two bugs hide each other: no single change explains a case that has
-both. So the failing cases are varied, one option, size or family at a time: where a variation leaves out what one bug needs,
-the other remains and can be named. If the other bug shows in no case alone, it is searched for in what remains after the
+both. So the failing cases are varied, one option, size or family at a time: if a variation removes what one bug needs, the
+other remains and can be named. If the other bug shows in no case alone, it is searched for in what remains after the
 first: the reference then computes with the change of the first.
 """
 

@@ -9,7 +9,7 @@ Rule = tuple[str, Callable[..., bool]]
 FEWEST = 12
 """Fewest cases for a rule; with fewer any rule may be chance."""
 CHANCE = 0.05
-"""A rule is told if chance would give one such among all that are tried less often than this."""
+"""A rule is reported if chance would produce one like it, among all that are tried, less often than this."""
 MULTIPLES = (2, 4, 8, 16, 64)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or program:COMMAND."
 MODEL = "Folder of a checkpoint. May be repeated. Default: small random checkpoints."
 DTYPE = "What the engine computes in: float32, bfloat16 or float64. Default: float32; of qwen3_5-128 bfloat16."
-STORED_AS = "How small checkpoints are stored: float32 or bfloat16. Default: as --dtype is by default."
+STORED_AS = "How small checkpoints are stored: float32 or bfloat16. Default: float32; of qwen3_5-128 and -bf16 bfloat16."
 REPORT = Path("engine-report.json")
 SMALL = ("mamba2", "bamba", "qwen3_5")
 
@@ -214,10 +214,10 @@ def checkpoints(
 
 
 def usual(name: str) -> str:
-    """What an engine computes a checkpoint in: the type that a family's small ones are stored in, otherwise float32."""
-    from .small import CONFIGS
+    """What an engine computes a checkpoint in, unless the user says otherwise."""
+    from .small import COMPUTED
 
-    return str(CONFIGS.get(name, {}).get("dtype", "float32"))
+    return COMPUTED.get(name, "float32")
 
 
 def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path | None = None) -> "dict[str, Options]":
@@ -242,6 +242,8 @@ def configurations(drafter: Path | None, tier: Tier, dtype: str, recurrent: Path
             "graphs": change(update={"graphs": True}),
             "ngram-4 graphs": change(update={"speculation": "ngram", "graphs": True}),
         }
+    drafts = {"speculation": "ngram"} if drafter is None else {"speculation": "model", "drafter": str(drafter)}
+    found["varied-4"] = change(update={**drafts, "varied": True})
     if drafter is not None:
         found["model-3"] = change(update={"speculation": "model", "drafter": str(drafter), "drafts": 3})
     if recurrent is not None and recurrent.is_dir():

@@ -65,8 +65,13 @@ class Server:
         dtype = first.get("dtype") if first.get("dtype") in ("float32", "bfloat16", "float16", "float64") else options.dtype
         note = clean(f"speculation: {first['speculation']}") if first.get("speculation") else ""
         version = clean(str(first.get("owned_by", "?")))
-        told: dict[str, Any] = {"dtype": dtype, "can": ("batch", "stop", "sample", "logprobs"), "note": note}
-        return Started(name=clean(f"{self.form} server"), version=version, **told)
+        own = {name: first[name] for name in ("drafts", "drafters") if first.get(name)}
+        features = [*(["drafts"] if "drafts" in own else []), *(["drafter"] if "drafters" in own else [])]
+        told = {"dtype": dtype, "can": ["batch", "stop", "sample", "logprobs", *features], "note": note, **own}
+        try:
+            return Started.model_validate_json(json.dumps({"name": clean(f"{self.form} server"), "version": version, **told}))
+        except ValidationError as error:
+            raise EngineDied(f"{MODELS} describes drafts in another form: {clean(str(error), 300)}") from None
 
     def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
         """Send all requests at once, each on a separate connection. Raises: EngineRefused, EngineFailed, EngineDied."""
@@ -135,7 +140,8 @@ def _port(parts: SplitResult) -> bool:
 
 
 def _openai(request: Request, name: str) -> dict[str, Any]:
-    return {
+    own = {"drafts": request.drafts, "drafter": request.drafter}
+    return {name: value for name, value in own.items() if value is not None} | {
         "model": name, "prompt": list(request.ids), "max_tokens": request.most, "temperature": request.temperature,
         "seed": request.seed, "logprobs": 1, "return_token_ids": True, "stop_token_ids": list(request.stop),
         "ignore_eos": True, "stream": False,

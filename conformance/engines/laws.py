@@ -38,7 +38,7 @@ Outcome = Literal["passed", "near tie", "differs", "refused", "died", "not exerc
 SAME = ("tokens", "log-probabilities")
 LOSSLESS = (
     "repeated", "speculation", "batch", "join", "cancel", "stop", "continuation", "fork", "chunk", "cache", "preemption",
-    "graphs", "seed", "drafts", "started again", "drafter followed", "log-probabilities kept",
+    "graphs", "seed", "drafts", "drafter", "started again", "drafter followed", "log-probabilities kept",
     "log-probabilities of drafted tokens", "sampled law",
 )  # fmt: skip
 LAWS = {
@@ -58,13 +58,18 @@ LAWS = {
     "graphs": "the same tokens with recorded or compiled steps as without",
     "seed": "sampled with a seed: the same tokens with drafts or in a batch as plain and alone",
     "started again": "a process that has run the engine can start it again, as the protocol requires",
-    "drafts": "the same tokens for requests that set their own number of drafts as without drafts",
+    "drafts": "the same tokens for requests that set their own number of drafts as without, and no more drafts than that",
+    "drafter": "the same tokens for requests that name their own drafter as without drafts, and that drafter's drafts",
     "sampled law": "sampled tokens have the distribution of the oracle, each independent of the others",
     "drafter followed": "at least as many drafts are accepted as the drafter's own predictions for the same text give",
     "log-probabilities kept": "the log-probabilities of every configuration lie within the bound of the oracle's",
     "log-probabilities of drafted tokens": "no log-probability is exactly 0 unless the token is certain",
 }
 FAILED = "EngineFailed: "
+COUNTED = ("drafts", "drafter")
+"""Laws of requests that have their own settings, which counts of drafts can break."""
+FROM_TEXT = ("ngram", "lookup")
+"""Drafters whose drafts all occur before in the request's own text."""
 RARE = 0.02
 """The fraction of near ties in a cell above which they may not be rounding, so the result is unknown."""
 
@@ -86,11 +91,11 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error that is
-        answered is a separate kind, whatever numbers it names."""
+        """What is wrong: a wrong state shows in tokens or in log-probabilities, so these are one kind. An error in an
+        answer is a separate kind, with any numbers in its text."""
         if self.law == "died" and self.why.startswith(FAILED):
             return re.sub(r"\d+", "#", self.why)
-        return self.law if self.law in ("died", "drafter followed") else "wrong"
+        return self.law if self.law in ("died", "drafter followed", *COUNTED) else "wrong"
 
     def __str__(self) -> str:
         if self.law == "sampled law":
@@ -98,6 +103,13 @@ class Finding:
         if self.law == "drafter followed":
             return (
                 f"{self.came} drafts were accepted; the drafter's own predictions for this text give at least {self.expected}"
+            )
+        if self.law == "drafts":
+            return f"{self.came} tokens were drafted; {self.request.drafts} a window are {self.expected} at most"
+        if self.law == "drafter":
+            return (
+                f"{self.came} drafts of the drafter {self.request.drafter} were accepted, but only {self.expected} tokens of "
+                "the answer occur in its text before, where this drafter takes them from"
             )
         where = f"token {self.at}: expected {self.expected}, got {self.came}"
         gap = "" if np.isnan(self.gap) else f"; {self.gap:.3g} logits apart, rounding explains at most {self.bound:.2g}"
@@ -220,6 +232,25 @@ def fewest(right: Array, drafts: int, rereads: bool) -> int:
     return count[1]
 
 
+def counted(request: Request, answer: Answer) -> Finding | None:
+    """The counts of a request with its own number of drafts, or its own drafter.
+
+        drafted <= drafts windows <= drafts tokens         every window emits a token
+        accepted <= tokens that occur before them          for a drafter of n-grams
+
+    A cancelled answer has lost tokens of its last window, and is not judged.
+    """
+    if answer.finish == "cancelled":
+        return None
+    if request.drafts is not None and (answer.drafted or 0) > request.drafts * len(answer.ids):
+        return Finding("drafts", request, 0, request.drafts * len(answer.ids), answer.drafted, answer=answer.ids)
+    text = (*request.ids, *answer.ids)
+    known = sum(text[n] in text[:n] for n in range(len(request.ids), len(text)))
+    if request.drafter in FROM_TEXT and (answer.accepted or 0) > known:
+        return Finding("drafter", request, 0, known, answer.accepted, answer=answer.ids)
+    return None
+
+
 def lossless(oracle: Oracle | None, request: Request, plain: Sequence[int], answer: Answer) -> tuple[Outcome, Finding | None]:
     """(3) for one answer; `plain` is its expected output."""
     expected = tuple(plain[: len(answer.ids)] if answer.finish == "cancelled" and request.cancel else plain)
@@ -264,4 +295,6 @@ def applied(request: Request, beside: Sequence[Request], options: Options, answe
         found.append("seed")
     if request.drafts is not None:
         found.append("drafts")
+    if request.drafter is not None:
+        found.append("drafter")
     return found

@@ -1,6 +1,6 @@
 """An engine as a program: JSON lines on its standard input and output, run by a supervisor that enforces its limits.
 
-The engine inherits none of the judge's Python settings: no PYTHONPATH, no virtual environment, no pip constraints. Its
+The engine inherits no Python settings of the suite: no PYTHONPATH, no virtual environment, no pip constraints. Its
 standard error is kept, and the last line of it is shown if the engine dies.
 """
 
@@ -39,7 +39,7 @@ HIDDEN = ("PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA", "TOX", "SSMSPEC")
 
 
 class Program:
-    """A running engine; one that starts `once` needs a new process to start again. Raises: EngineDied where it cannot be
+    """A running engine; one that starts `once` needs a new process to start again. Raises: EngineDied if it cannot be
     started."""
 
     def __init__(

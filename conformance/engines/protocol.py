@@ -19,7 +19,7 @@ LONG = 1 << 16
 Token: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
 Text: TypeAlias = Annotated[str, Field(max_length=2000)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
-Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs", "preempt", "graphs"]
+Feature = Literal["batch", "join", "cancel", "stop", "drafts", "sample", "seed", "logprobs", "preempt", "graphs", "drafter"]
 Finish = Literal["length", "stop", "cancelled"]
 
 
@@ -30,7 +30,7 @@ class Line(BaseModel):
 
 
 Dtype = Literal["float32", "bfloat16", "float64"]
-"""The format that an engine is asked to compute in."""
+"""The format in which an engine must compute."""
 
 
 class Options(Line):
@@ -42,7 +42,8 @@ class Options(Line):
     `cache` allows reuse of state from earlier requests for prompts with a common prefix. `slots` requests run at once.
     `tokens` is the room for the tokens of all running requests, so little that some of them are preempted (None: enough for
     all); sent only to an engine that says "preempt". `graphs` turns on steps that are recorded and replayed, or compiled,
-    which otherwise run operation by operation; sent only to an engine that says "graphs".
+    which otherwise run operation by operation; sent only to an engine that says "graphs". `varied` lets requests set their
+    own `drafts`, up to this option, and name their `drafter`; sent only to an engine that says "drafts" or "drafter".
     """
 
     speculation: Literal["ngram", "model"] | None = None
@@ -53,6 +54,7 @@ class Options(Line):
     slots: Annotated[int, Field(ge=1, le=256)] = 2
     tokens: Annotated[int, Field(ge=1)] | None = None
     graphs: Literal[True] | None = None
+    varied: Literal[True] | None = None
     dtype: Dtype = "float32"
 
 
@@ -69,12 +71,13 @@ class Started(Line):
     """The engine is ready. `dtype` is that of weights and activations in this run, `state` that of recurrent states.
 
     `can` lists what requests may use: "batch" (several at once), "join" (`after`), "cancel", "stop" (`stop`), "drafts" (a
-    number per request), "sample" (a temperature), "seed" (a sampled request follows its seed, and the target's own token is
-    drawn first, so that speculation must not change it), "logprobs"; "preempt" and "graphs" for the options `tokens` and
-    `graphs`. `block` is the
-    number of tokens that are kept and found again together: prompts are drawn around it. `rereads` says that a rejected
-    draft costs one more target token: the engine reads the accepted tokens again from a copy of the state, and drafts
-    nothing for the next one.
+    number per request), "drafter" (one of `drafters`, per request), "sample" (a temperature), "seed" (a sampled request
+    follows its seed, and the target's own token is drawn first, so that speculation must not change it), "logprobs";
+    "preempt" and "graphs" for the options `tokens` and `graphs`. `block` is the number of tokens that are kept and found
+    again together: prompts are drawn around it. `rereads` says that a rejected draft costs one more target token: the engine
+    reads the accepted tokens again from a copy of the state, and drafts nothing for the next one. `drafters` are the names
+    that requests may give in this run, where the option `varied` is set; `drafts` is the most drafts of a request, if the
+    options did not say it (a server's).
     """
 
     name: Text
@@ -84,6 +87,8 @@ class Started(Line):
     can: tuple[Feature, ...] = ()
     rereads: bool = False
     block: Annotated[int, Field(ge=1, le=4096)] | None = None
+    drafters: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+    drafts: Annotated[int, Field(ge=0, le=64)] | None = None
     note: Text = ""
 
 
@@ -91,7 +96,8 @@ class Request(Line):
     """One request of tokens. `most` is its budget; `stop` ends it at a token, which is part of the answer.
 
     `after` is the number of windows (steps) of the earlier requests after which it joins, `cancel` the number of its tokens
-    after which it is cancelled; `drafts` is the most tokens to draft for it, if it differs from the configuration (0: none).
+    after which it is cancelled; `drafts` is the most tokens to draft for it, if it differs from the configuration (0: none);
+    `drafter` names its drafter, if it is not that of the configuration.
     """
 
     ids: tuple[Token, ...]
@@ -100,6 +106,7 @@ class Request(Line):
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     drafts: Annotated[int, Field(ge=0, le=64)] | None = None
+    drafter: Text | None = None
     after: Count = 0
     cancel: Annotated[int, Field(ge=1)] | None = None
 

@@ -28,7 +28,7 @@ class Ask:
     tokens of an earlier request `of` (None: of nothing), or after its whole prompt and output if it `continues`.
 
     `stop_at` is the index of the plain output's token that ends it; it joins `after` windows later, and is cancelled after
-    `cancel` tokens.
+    `cancel` tokens. `drafts` and `drafter` are its own number of drafts and the name of its own drafter.
     """
 
     pattern: tuple[int, ...]
@@ -42,12 +42,26 @@ class Ask:
     temperature: float = 0.0
     seed: int = 0
     drafts: int | None = None
+    drafter: str | None = None
     after: int = 0
     cancel: int | None = None
 
     @property
     def own(self) -> tuple[int, ...]:
         return (*islice(cycle(self.pattern), self.length), *self.tail)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an engine offers to requests: the features that it says, its block, the most drafts, and names of drafters."""
+
+    can: tuple[str, ...] = ()
+    block: int | None = None
+    drafts: int = 0
+    drafters: tuple[str, ...] = ()
+
+    def without(self, *features: str) -> "Offer":
+        return replace(self, can=tuple(one for one in self.can if one not in features))
 
 
 Schedule = tuple[tuple[Ask, ...], ...]
@@ -61,8 +75,8 @@ def lengths(block: int | None) -> tuple[int, ...]:
 
 
 @st.composite
-def asks(draw: Any, vocabulary: int, can: Sequence[str], earlier: int, block: int | None = None) -> Ask:
-    token = st.integers(1, min(vocabulary, 64) - 1)
+def asks(draw: Any, vocabulary: int, offer: Offer, earlier: int) -> Ask:
+    can, block, token = offer.can, offer.block, st.integers(1, min(vocabulary, 64) - 1)
     ask = Ask(
         pattern=tuple(draw(st.lists(token, min_size=1, max_size=4))),
         length=draw(st.sampled_from(lengths(block))),
@@ -79,20 +93,23 @@ def asks(draw: Any, vocabulary: int, can: Sequence[str], earlier: int, block: in
     if "seed" in can and draw(st.integers(0, 3)) == 3:
         ask = replace(ask, temperature=0.8, seed=draw(st.integers(0, 1000)))
     if "drafts" in can and draw(st.booleans()):
-        ask = replace(ask, drafts=draw(st.integers(0, 4)))
+        ask = replace(ask, drafts=draw(st.integers(0, offer.drafts)))
+    if "drafter" in can and draw(st.booleans()):
+        ask = replace(ask, drafter=draw(st.sampled_from(offer.drafters)))
     return ask
 
 
 @st.composite
-def schedules(draw: Any, vocabulary: int, can: Sequence[str], slots: int, block: int | None = None) -> Schedule:
-    """One to three rounds; each has several requests if the engine supports it. `block`: of the engine, if it has one."""
+def schedules(draw: Any, vocabulary: int, offer: Offer, slots: int) -> Schedule:
+    """One to three rounds; each has several requests if the engine supports it."""
+    can = offer.can
     rounds: list[tuple[Ask, ...]] = []
     earlier = 0
     for _ in range(draw(st.integers(1, 3))):
         many = draw(st.integers(1, slots + 1)) if "batch" in can else 1
         made: list[Ask] = []
         for n in range(many):
-            ask = draw(asks(vocabulary, can, earlier, block))
+            ask = draw(asks(vocabulary, offer, earlier))
             if n and "join" in can and draw(st.booleans()):
                 ask = replace(ask, after=draw(st.integers(1, 6)))
             if "cancel" in can and draw(st.integers(0, 3)) == 3 and ask.most > 1:
@@ -112,7 +129,7 @@ def told(schedule: Schedule) -> list[str]:
             parts = [f"prompt {list(ask.own)}"]
             if ask.of is not None:
                 parts[0] += f" after {'all' if ask.continues else f'the first {ask.kept} tokens'} of request {ask.of}"
-            told = ("most", "stop_at", "temperature", "seed", "drafts", "after", "cancel")
+            told = ("most", "stop_at", "temperature", "seed", "drafts", "drafter", "after", "cancel")
             parts += [f"{name} {getattr(ask, name)}" for name in told
                       if getattr(ask, name) != getattr(usual, name) or name == "most"]  # fmt: skip
             lines.append(f"round {n}, request {number}: {', '.join(parts)}")
@@ -132,13 +149,15 @@ def features(schedule: Schedule, started: Started) -> list[str]:
         "fork": any(ask.of is not None and not ask.continues for ask in every),
         "seed": any(ask.temperature for ask in every),
         "drafts": any(ask.drafts is not None for ask in every),
+        "drafter": any(ask.drafter is not None for ask in every),
         "repeated": len(schedule) > 1,
     }
     return [name for name, there in found.items() if there]
 
 
 USUAL: tuple[dict[str, Any], ...] = (
-    {"stop_at": None}, {"temperature": 0.0, "seed": 0}, {"cancel": None}, {"after": 0}, {"drafts": None}, {"most": 1},
+    {"stop_at": None}, {"temperature": 0.0, "seed": 0}, {"cancel": None}, {"after": 0}, {"drafter": None}, {"drafts": None},
+    {"most": 1},
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from .memory import beginnings, bits, far_inputs, offsets, pools, reused, state_formats, strides
+from .memory import beginnings, bits, far_inputs, offsets, past_a_tile, pools, reused, state_formats, strides
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -109,6 +109,7 @@ def _faults() -> Iterator[Fault]:
         offsets,
         far_inputs,
         beginnings,
+        past_a_tile,
         reused,
         tokens,
         runs,

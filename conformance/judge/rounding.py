@@ -36,7 +36,7 @@ from .bitwise import taken
 from .random_sums import limit, pairs
 
 CALLS = {"step": 2000, "scan": 100, "scan_masked": 100}
-"""Calls of an operation by its last name; others are held to their bounds only."""
+"""Calls of an operation by its last name; others are compared with their bounds only."""
 ROWS = 4
 """Rows of every call, at least: those of the case, again and again."""
 INPUTS = 8
@@ -48,7 +48,7 @@ CLOSE = 1e-3
 APART = {"calls": "two calls", "b": "two rows (slots)"}
 
 Found = tuple[float, str]
-"""A sum as a share of its limit, and what is said of it beyond 1; the largest is told."""
+"""A sum as a share of its limit, and what is said of it beyond 1; the largest is reported."""
 Call = Callable[[Arguments], tuple[Any, ...] | None]
 
 
@@ -117,7 +117,7 @@ def laws(exact: Expected, after: Array, contract: NumericContract) -> str:
 
 
 def _biased(r: Array, variance: Array, blur: Array, weight: Array, ways: tuple[str, str]) -> Found:
-    """One of the sums (1), and how it is told if it is above or below 0."""
+    """One of the sums (1), and the words for it above or below 0."""
     total, slack = float(np.sum(r * weight)), float(np.sum(blur * np.abs(weight)))
     most = limit(float(np.sum(variance * weight**2))) + slack
     count = f"{np.sum(variance > 0)} roundings lean {ways[total < 0]} by {abs(total):.0f} steps in total"

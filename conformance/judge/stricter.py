@@ -5,7 +5,7 @@ for the same inputs. A case says something about a field only if a bound becomes
 correct implementation uses a few hundredths to a half of its bound, so a smaller factor would hold for most that compute
 just what they declare.
 
-Formats of state, inputs and outputs are not narrowed, because the values themselves are held to them; nor is the order.
+Formats of state, inputs and outputs are not narrowed, because the values themselves must have them; nor is the order.
 """
 
 from collections.abc import Callable, Iterator

@@ -198,7 +198,7 @@ class _Trial:
         return NEVER_READ.format(self.case.options["dead"]) if passes else ""
 
     def reused(self, one: Arguments, other: Arguments, seed: int) -> Judgement | None:
-        """A failure if a call with other inputs changes the outputs of the call before it; nothing else is judged."""
+        """A failure if a call with other inputs changes the outputs of the call before it; nothing else is compared."""
         self.bench.start(self.specification, self.capability, one, False, True)()
         answer = self.bench.start(self.specification, self.capability, other, False, False)()
         return Judgement(Verdict.FAIL, answer.failed, answer.said, seed=seed) if answer.failed == "overwritten" else None
@@ -284,7 +284,7 @@ def expectation(
 ) -> list[Expected]:
     """The expected outputs; cached, because subjects with the same contract share their cases.
 
-    The key holds the inputs themselves: a diagnosis asks for one case and contract with the inputs of another contract.
+    The key holds the inputs themselves: a diagnosis needs a case and contract with the inputs of another contract.
 
     Raises: OtherWeights, and what the reference raises if no bound exists.
     """

@@ -8,6 +8,7 @@ that is refused before its first case restores the folder.
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -100,7 +101,7 @@ class RunFolder:
         try:
             self.writer.add(line)
         except OSError as error:
-            raise _broken(self.path / REPORT, f"cannot be written ({error.strerror})") from error
+            raise _unwritten(self.path / REPORT, error) from error
 
     def finish(self, results: Iterable[Result], diagnoses: Iterable[Diagnosis], artefacts: Artefacts) -> Report:
         """Write the complete report in the order of the plan, and the files made from it."""
@@ -119,10 +120,10 @@ class RunFolder:
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(new, self.path / REPORT)
+            report = Report(self.writer.head, *lines, footer)
+            artefacts(self.path, report)
         except OSError as error:
-            raise _broken(self.path / REPORT, f"cannot be written ({error.strerror})") from error
-        report = Report(self.writer.head, *lines, footer)
-        artefacts(self.path, report)
+            raise _unwritten(self.path / REPORT, error) from error
         return report
 
     def _take(self) -> None:
@@ -136,14 +137,18 @@ class RunFolder:
             _replace(self.path / name, UNFINISHED.get(name, "").encode())
 
     def _leave(self) -> None:
-        """Release the folder; if no case was run, restore it."""
-        for name, content in self.before.items():
-            _replace(self.path / name, content)
+        """Release the folder; if no case was run, restore it, as far as the disk has space."""
+        with suppress(OSError):
+            for name, content in self.before.items():
+                _replace(self.path / name, content)
         self.lock.release()
         if self.made and self.stream is None:
-            (self.path / LOCK).unlink(missing_ok=True)
-            for folder in self.made:
-                folder.rmdir()
+            with suppress(OSError):
+                for name in (LOCK, REPORT, *UNFINISHED):
+                    (self.path / name).unlink(missing_ok=True)
+                    (self.path / f"{name}.new").unlink(missing_ok=True)
+                for folder in self.made:
+                    folder.rmdir()
 
     def _check(self) -> None:
         """Raise RunBroken if the report being written is no longer the one in the folder."""
@@ -165,6 +170,14 @@ class RunFolder:
 
 def _broken(path: Path, what: str) -> RunBroken:
     return RunBroken(f"{path} {what} during the run; run again, and let nothing else write to that folder")
+
+
+def _unwritten(path: Path, error: OSError) -> RunBroken:
+    where = error.filename or path
+    return RunBroken(
+        f"{where} cannot be written ({error.strerror}), and the run is unfinished; free some space, or name another folder "
+        "with --report, and run again"
+    )
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -93,7 +93,7 @@ def diagnose_failures(
 
 
 def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> list[list[Diagnosis]]:
-    """The same for a given plan: a list for each kind of failure, which has one diagnosis for each bug told apart."""
+    """The same for a given plan: a list for each kind of failure, with one diagnosis for each separate bug."""
     by_key = {key(job): job for job in jobs}
     return alone.diagnosed(
         [

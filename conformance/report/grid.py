@@ -11,7 +11,7 @@ from .activity import IDLE
 from .stream import Result
 
 FEW = 3
-"""Cases from which a stricter contract is told."""
+"""Cases that a stricter contract is derived from."""
 RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
 """Verdicts, the worst last."""
 

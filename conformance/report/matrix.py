@@ -99,8 +99,8 @@ def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> Rende
 
 
 def left_out(results: Sequence[Result]) -> RenderableType:
-    """What was not run: for each adapter one line of operations that none of its subjects offers, and a line for each reason
-    of those offered in part. Longer lists are on the page only."""
+    """What was not run: for each adapter one line with the operations that no subject offers, and one line for each reason
+    why an operation is offered in part. Longer lists are on the page only."""
     lines: list[Text] = []
     for adapter in dict.fromkeys(r.adapter for r in results):
         own = [r for r in results if r.adapter == adapter and r.operation]

@@ -2,7 +2,7 @@
 
     python -m conformance.ring --adapter ssmspec_fast.adapters.kernels:adapter --operation 'ssd.*'
 
-Exits with 1 if an output differs, with 2 if nothing was judged.
+Exits with 1 if an output differs, with 2 if nothing was tested.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ def main(
     operation: Annotated[str, typer.Option(help="Only these operations; * matches any text.")] = "*",
     tier: Annotated[str, typer.Option(help="smoke, standard or deep.")] = "smoke",
 ) -> None:
-    """Judge an adapter's kernels in the ring."""
+    """Test an adapter's kernels in the ring."""
     table, wrong, total = Table("subject", "operation", "equal", "differ", "not judged", "why"), [], Counter[Verdict]()
     with placed(INTERPRETER) as device:
         for one in load(adapter, device).subjects:

@@ -1,8 +1,8 @@
 """Elements in the memory of a kernel: each is a number that bf16, fp32 and fp64 hold exactly, listed in a table.
 
 So an adapter casts, copies and slices tensors as always; only their values are names of elements. Two equal elements have one
-name, and 0 is the name of 0. Memory that holds no name, such as NaN between the slots of a pool, is an element that nothing
-else equals.
+name, and 0 is the name of 0. Memory without a name, such as NaN between the slots of a pool, is an element that equals
+nothing else.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ class Codes:
         return (self.encode(elements).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def of_numbers(self, values: NDArray[np.float64]) -> Elements:
-        """The elements that numbers name; one that is no name is an element that nothing else equals."""
+        """The elements that numbers name; one without a name is an element that equals nothing else."""
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
         found = self.decode((bits >> np.uint32(16)).astype(np.uint16))
         return np.where(bits & np.uint32(0xFFFF) == 0, found, algebra.mixed(bits.astype(np.uint64), "memory"))

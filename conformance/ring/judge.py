@@ -28,12 +28,12 @@ from .codes import Codes
 
 SEED = 12
 PLAIN = {"slots": "rows", "far": "none"}
-"""Options of which only this value is judged in the ring."""
+"""Options of which only this value is tested in the ring."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Whether all outputs are equal, and what differs or why nothing is judged."""
+    """Whether all outputs are equal, and what differs or why nothing is compared."""
 
     verdict: Verdict
     said: str = ""

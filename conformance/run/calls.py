@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,7 +108,7 @@ class Here:
         held, self.held = self.held, []
         watch = Watch()
         try:
-            with np.errstate(invalid="ignore"):  # what is never read may be NaN; what comes of it is judged
+            with np.errstate(invalid="ignore"):  # what is never read may be NaN; the outputs are tested
                 came = specification.run(capability, self.given)
         except KeyboardInterrupt:
             raise
@@ -187,8 +188,8 @@ def copied_far(value: Any) -> Any:
 
 
 def not_far(given: Arguments, came: Came) -> str:
-    """What should be far apart and came back otherwise: the last output, which is the pool, or the first, of far inputs; ""
-    if nothing. An output of another form is judged as an output."""
+    """Outputs that should be far apart and are not: the last output, which is the pool, or the first, of far inputs; ""
+    if nothing. An output of another form is tested as an output."""
     for value in given:
         pool = isinstance(value, FarPool)
         if not came.outputs or not (pool or isinstance(value, FarInputs)):
@@ -260,13 +261,17 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def tail(error: BaseException) -> str:
-    """The error and the last two positions of its traceback, without folders; for an error of the suite, its message."""
+def tail(error: BaseException, foreign: bool = False) -> str:
+    """The error and the last two positions of its traceback, without folders; for an error of the suite, its message.
+
+    `foreign`: without the positions in this folder, if there are others.
+    """
     if isinstance(error, ConformanceError):
         return clean(str(error))
     known = [
         f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename and f.filename != "<string>"
     ]
-    frames = known[-2:]
+    others = [f for f in known if Path(f.filename).parent != Path(__file__).parent]
+    frames = (others if foreign and others else known)[-2:]
     places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
     return clean(f"{name(type(error).__name__)}: {told(error)[:500]} | " + " | ".join(places))

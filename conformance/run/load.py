@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ssmspec_ref.contract import Adapter, Capability, Decoding, Limits, NumericContract, Subject
@@ -55,8 +56,9 @@ def _home(name: str) -> str:
     module, dot, factory = name.rpartition(".")
     if dot and find_spec(name.partition(".")[0]) is not None:
         raise UnknownAdapter(f"{name!r} has no factory; give {module}:{factory} or {name}:adapter")
+    near = nearest(name, [*shipped(), *(file.stem for file in Path().glob("*.py"))])
     raise UnknownAdapter(
-        f"{name!r} is neither a module in this folder or on PYTHONPATH, nor an adapter that ships{nearest(name, shipped())}; "
+        f"{name!r} is neither a module in this folder or on PYTHONPATH, nor an adapter that ships{near}; "
         f"give one of {', '.join(shipped())}, a package with a module `adapter`, or package.module:factory"
     )
 
@@ -108,7 +110,7 @@ def load(name: str, device: str = "cpu") -> Adapter:
     except ConformanceError:
         raise
     except Exception as error:  # foreign code: the module or its factory
-        raise AdapterUnavailable(f"{name} cannot be loaded: {tail(error)}") from error
+        raise AdapterUnavailable(f"{name} cannot be loaded: {tail(error, foreign=True)}") from error
     if not isinstance(made, Adapter):
         raise UnknownAdapter(
             f"{module}:{factory} returned a {type(made).__name__}; it must return a ssmspec_ref.contract.Adapter"

@@ -101,8 +101,11 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
         had = dict.fromkeys(operation for subject in subjects for operation in subject.capabilities)
         near = "" if any(fnmatchcase(name, selection.subject) for name in called) else nearest(selection.subject, called)
         near = near or nearest(selection.operation, had)
+        sought = selection.case or selection.operation
+        who = "no subject" if selection.subject == "*" else f"no subject {selection.subject!r}"
+        what = f"there is {who}" if sought == "*" else f"{who} has {sought!r}"
         raise UnknownCase(
-            f"nothing to run: no subject {selection.subject!r} has {selection.case or selection.operation!r}{near}; "
+            f"nothing to run: {what}{near}; "
             f"the subjects are {', '.join(called)}; they have {', '.join(had) or 'no operation'}"
         )
     part, parts = selection.shard
@@ -180,7 +183,7 @@ def _tells(specification: Specification, contract: NumericContract, case: Case) 
         return True
     try:
         return not tells_nothing(expectation(specification, case, contract, specification.draw(case, contract), None))
-    except SpecError:  # no bound: the judge says so
+    except SpecError:  # no bound: the comparison says so
         return True
 
 

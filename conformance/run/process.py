@@ -122,7 +122,7 @@ class Child(Guarded):
             self.line.shutdown(socket.SHUT_RDWR)
 
     def end(self, seconds: float = 0.0) -> bytes:
-        """As `Guarded.end`; the worker is told that no more calls follow."""
+        """As `Guarded.end`; the worker learns that no more calls follow."""
         with suppress(OSError):
             self.line.shutdown(socket.SHUT_RDWR)
         return super().end(seconds)

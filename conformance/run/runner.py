@@ -26,9 +26,9 @@ from .load import PROGRAM
 from .plan import Job
 
 VALUES = ("bound", "nan")
-"""Kinds of failure of wrong values, of which it is told where they are and what explains them."""
+"""Kinds of failure for which the report says where the values are wrong and what explains them."""
 CONDITIONS = ("overwritten", "again", "stale")
-"""Further kinds of which it is told with what changes the case passes."""
+"""Further kinds for which the report says with which changes the case passes."""
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""

@@ -38,7 +38,7 @@ TILES: tuple[Further, ...] = (
 )
 """More than one tile of channels and rows, the largest too."""
 SHORT: tuple[Further, ...] = tuple(({"t": t}, {}, "normal") for t in (3, 4, 5))
-"""As many tokens as the window has columns, one fewer and one more."""
+"""One token fewer than the window has columns, the same number, and one more."""
 NARROW: tuple[Further, ...] = (
     ({"b": 5, "w": 2, "t": 1}, {}, "normal"),
     ({"b": 5, "w": 3, "t": 1}, {}, "normal"),

@@ -1,7 +1,7 @@
 """`*.scan` over inputs whose tokens, heads or channels lie 2^31 elements apart: an offset of 32 bits leads to another place.
 
-The inputs are views over addresses without memory (`ssmspec_ref.slots.far`). The output y must be as far apart along the same
-axis, so that it is seen that such offsets were formed; otherwise nothing is judged. With three tokens, heads or channels
+The inputs are views over addresses without memory (`ssmspec_ref.slots.far`). The elements of y must be as far apart along
+the same axis, which shows that such offsets were formed; otherwise nothing is tested. With three tokens, heads or channels
 the offset of the second is negative in 32 bits, and that of the third is 0.
 """
 

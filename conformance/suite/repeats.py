@@ -1,7 +1,7 @@
 """The same call many times in a row: an implementation that counts its calls must not run over.
 
-With `repeat=often` a pure operation is called `OFTEN` times with the same inputs, in new arrays each time. What is judged is,
-element by element, the output that is farthest from that of the first call, so that every call counts.
+With `repeat=often` a pure operation is called `OFTEN` times with the same inputs, in new arrays each time. For each
+element, the output that is farthest from the first call's is compared, so that every call counts.
 """
 
 import copy

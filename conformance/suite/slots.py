@@ -9,7 +9,7 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
     apart     each row writes another slot than it reads, and the second reads what the first reads, as after a fork; in a
               batch of three rows and more the last row writes where it reads
     far       one slot more than rows, 2^31 elements apart, over addresses without memory (`ssmspec_ref.slots.far`): an offset
-              of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is judged
+              of 32 bits leads to another place. The pool that comes back must be as far apart; otherwise nothing is tested
 
     fresh     of three rows one has no initial state (`ssmspec_ref.slots.FreshPool`), in a batch of one row that row: it
               starts from zeros, though its slot holds what another sequence left there; with `dead` NaN or infinity, since

@@ -48,7 +48,7 @@ class Expected:
 
 
 def unseen(name: str, axes: str, shape: tuple[int, ...]) -> Expected:
-    """An output of which only the shape and the type are judged."""
+    """An output of which only the shape and the type are tested."""
     zero, never = np.zeros(shape), np.zeros((1,) * len(shape), dtype=bool)
     return Expected(name, axes, zero, zero, judged=never)
 

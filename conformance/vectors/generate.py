@@ -79,7 +79,7 @@ def flags(specification: Specification, case: Case) -> tuple[Fault, ...]:
 
 
 def chosen(specification: Specification) -> list[tuple[Case, tuple[Fault, ...]]]:
-    """Cases that fail as many faults as all candidates do, at least `LEAST`; the one that adds most comes first."""
+    """Cases that together catch as many faults as all candidates, at least `LEAST`; the one that adds most comes first."""
     left = [(case, flags(specification, case)) for case in candidates(specification)]
     taken: list[tuple[Case, tuple[Fault, ...]]] = []
     seen: set[str] = set()

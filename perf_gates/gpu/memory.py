@@ -116,7 +116,7 @@ class Taken:
 
 
 class Allocator:
-    """PyTorch's on a GPU, from the moment that nothing is held."""
+    """PyTorch's peak on a GPU, counted from an empty allocator."""
 
     def __init__(self) -> None:
         gc.collect()

@@ -58,7 +58,7 @@ def spread(
 ) -> Iterator[tuple[Any, Any]]:
     """Each task and its answer, or `Failed`. A task waits for the one that it `needs` (None: for none).
 
-    Units: `until` is a reading of `time.monotonic`, after which nothing starts and nothing is waited for.
+    Units: `until` is a reading of `time.monotonic`, after which no work starts and no wait continues.
     """
     waiting, done, workers = list(tasks), set(), [start(make, place, gpus) for place in range(jobs)]
     try:

@@ -35,7 +35,7 @@ LINEAR = (64, 48)
 """Inputs and outputs of a layer."""
 CAPACITY = 9
 HELD = 2
-"""Tokens in the ring of a row that is not due; a row that is due has room for exactly one more window."""
+"""Tokens in the ring of a row that is not due; a row that must flush has room for exactly one more window."""
 SHOWN = 3
 """Accesses outside a tensor, or races, that are printed for a case."""
 
@@ -116,7 +116,7 @@ def delta(module: str, t: int, words: set[str]) -> Case:
 
 
 def shortconv(module: str, t: int, words: set[str]) -> Case:
-    """The state is w - 1 = HELD columns, as many as a ring holds that is not due: they are all read from it."""
+    """The state is w - 1 = HELD columns, as many as a ring holds before it must flush: they are all read from it."""
     d, w = SHORTCONV
     tokens = {name: bf16(ROWS, t, d) for name in ("B", "C", "x", "out")}
     params = {"weight": torch.randn(d, w), "bias": torch.randn(d), "slots": torch.arange(ROWS).int()}

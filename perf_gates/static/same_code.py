@@ -365,11 +365,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--form", choices=FORMS, default="code", help=argparse.SUPPRESS)
     parser.add_argument("--without-sample", action="store_true", help="compile only what differs, where another run has it")
-    parser.add_argument("--machine-code", action="store_true", help="compile every launch, whatever its Triton IR")
+    parser.add_argument("--machine-code", action="store_true", help="compile every launch, also those with equal Triton IR")
     parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="names of the revision")
     parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
     parser.add_argument("--out", type=Path, help="a file for what was compared")
-    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that a stopped run goes on")
+    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that an interrupted run continues")
     options = parser.parse_args(argv)
     if options.of is not None:
         _print_codes(options.of, options.sm, options.jobs, options.form)

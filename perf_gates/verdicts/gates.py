@@ -265,8 +265,8 @@ def _unsourced(table: Table, cell: Cell) -> Iterator[str]:
     if cell.paper is not None and not (cell.row and cell.column and DOCUMENT.match(table.source)):
         yield "a printed figure needs its document with table or figure, its row and its column"
     if cell.figure is not None and not (cell.kind in FIGURES and cell.of):
-        yield f"a figure that is not printed needs a kind of {FIGURES}, and what it is of"
+        yield f"a figure that is not printed needs a kind of {FIGURES}, and `of`, where it comes from"
     if cell.kind == "another" and not cell.of.startswith("https://"):
-        yield "another's measurement needs its link"
+        yield "a figure measured by others needs its link"
     if cell.paper is not None and cell.figure is not None:
-        yield "a figure is printed or not"
+        yield "a cell has a printed figure (`paper`) or another one (`figure`), not both"

@@ -38,7 +38,7 @@ def p95(results: Results, place: At, baselines: Results | None = None) -> float:
     """
     kind, _, load = place.operation.partition(", load ")
     if kind not in ("plain", "speculative") or not load:
-        raise Missing(f"no {place.operation!r} is a matter of traffic")
+        raise Missing(f"{place.operation!r} is not a traffic operation; it must be plain or speculative, with a load")
     us = {at: (baselines or results if at.operation == PLAIN else results).us(at) for at in sources(place)}
     steps = tuple(
         (name, tuple(us.get(At("bench", place.shape, name, b), 0.0) for b in BATCHES)) for name in (PLAIN, SPECULATIVE)

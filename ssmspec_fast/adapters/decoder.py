@@ -100,7 +100,7 @@ class Decoding:
 
     @torch.no_grad()
     def commit(self, advanced: Array, path: Array) -> None:
-        """Leaves out rows of which nothing is accepted, as an engine does; joint attainment relies on it."""
+        """Skips rows of which nothing is accepted, as an engine does; joint attainment relies on it."""
         assert self.decoder is not None
         count, nodes = torch.tensor(advanced, device=self.device), torch.tensor(path, device=self.device)
         taken = torch.where(nodes >= 0, torch.gather(self.ids, 1, nodes.clamp_min(0)), -1)

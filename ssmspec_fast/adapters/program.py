@@ -30,7 +30,7 @@ from ..engine.scheduler import Scheduler, Served
 from ..engine.window import Proposal, Verdict
 from ..models.build import Parts
 
-CAN = ("batch", "join", "cancel", "stop", "sample", "seed", "logprobs")
+CAN = ("batch", "join", "cancel", "stop", "sample", "seed", "logprobs", "drafts", "drafter")
 CACHE = 512
 
 
@@ -96,14 +96,16 @@ class Door:
         self.recorder: type[Recorder] | None = CUDARecorder if device.startswith("cuda") else None
 
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and whatever loading raises."""
+        """Loads the engine. Raises: Unsupported for a prefix cache, or graphs without a GPU, and the errors of loading."""
         if options.get("cache"):
             raise Unsupported("this engine has no prefix cache; omit the option cache")
         if options.get("graphs") and self.recorder is None:
             raise Unsupported("steps are recorded on a GPU only; give --device cuda, or omit the option graphs")
         torch.set_num_threads(1)
         speculation = options.get("speculation")
-        drafter = options.get("drafter") if speculation == "model" else speculation
+        drafter: Any = options.get("drafter") if speculation == "model" else speculation
+        if options.get("varied"):
+            drafter = {speculation: drafter} | {"ngram": "ngram"}
         rule: Any = Naive(Sampling(temperature=0.0))
         self.rule: Recorded | None = None
         if not options.get("graphs"):
@@ -118,10 +120,16 @@ class Door:
         if self.rule is None and self.recorder is not None:
             self.engine.recorder = self.recorder()
         can = (*CAN, *(["graphs"] if self.recorder is not None else []))
-        return {"name": "ssmspec", "version": version("ssmspec"), "dtype": options["dtype"], "can": can}
+        return {
+            "name": "ssmspec",
+            "version": version("ssmspec"),
+            "dtype": options["dtype"],
+            "can": can,
+            "drafters": self.engine.drafter.names,
+        }
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Raises: whatever submitting a request raises, and RuntimeError for one that failed."""
+        """Raises: the errors of submitting a request, and RuntimeError for one that failed."""
         running = [Running(asked) for asked in requests]
         scheduler = Scheduler(self.engine, Settings(1))
         try:
@@ -161,8 +169,9 @@ class Door:
 
 def settings(asked: dict[str, Any]) -> Settings:
     """The settings of a request; only its seed determines the random numbers."""
-    sampling = Sampling(temperature=asked.get("temperature", 0.0))
-    return Settings(asked["most"], tuple(asked.get("stop", ())), (), sampling, asked.get("seed", 0))
+    sampling, seed = Sampling(temperature=asked.get("temperature", 0.0)), asked.get("seed", 0)
+    own = {name: asked.get(name) for name in ("drafts", "drafter")}
+    return Settings(asked["most"], tuple(asked.get("stop", ())), (), sampling, seed, **own)
 
 
 def main(door: Door | None = None) -> None:

@@ -23,6 +23,7 @@ from ..draft.bigrams import bigram_table
 from ..draft.model import ModelDrafter
 from ..draft.ngram import NGram, PromptLookup
 from ..draft.nothing import Nothing
+from ..draft.several import Several
 from ..draft.shapes import TREE_A, branches, chain
 from ..draft.text import TextDrafter
 from ..methods import Method
@@ -95,10 +96,12 @@ def is_folder(drafter: Any) -> bool:
 
 
 def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, operations: Operations) -> Drafter:
-    """The given drafter, or the one with this name, or one on a checkpoint's model.
+    """The given drafter, or the one with this name, or one on a checkpoint's model; of a dict one that requests choose from.
 
-    Raises: ParameterError, Unsupported, and whatever the drafter raises.
+    Raises: ParameterError, Unsupported, and the errors of the drafter.
     """
+    if isinstance(given, dict):
+        return Several({name: drafter(one, target, draft, drafting, operations) for name, one in given.items()})
     shaped = [
         f"{name}={value}" for name, value in (("tree", drafting.tree), ("rows", drafting.rows)) if value not in (None, 1)
     ]

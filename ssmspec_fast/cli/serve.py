@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ACCEPTANCES = ("naive", "multi-step", "rejection")
 """Rules that sample: requests choose their temperature."""
+ALSO = "Another drafter that a request may name: ngram, ngram+bigram, lookup or a checkpoint. May be repeated."
 app = typer.Typer(pretty_exceptions_enable=False, help="Serve a checkpoint over HTTP, in the form of OpenAI's API.")
 
 
@@ -47,6 +48,7 @@ def serve(
     ] = "naive",
     mode: Annotated[str, typer.Option(help="bitwise: the bits of plain decoding; fast: may round differently.")] = "bitwise",
     drafts: DraftsOption = 4,
+    also: Annotated[list[str] | None, typer.Option(help=ALSO)] = None,
     rows: RowsOption = 1,
     tree: TreeOption = None,
     slots: Annotated[int, typer.Option(min=1, help="Completions decoded at once.")] = 8,
@@ -81,13 +83,13 @@ def serve(
             raise OptionError("--name is empty; give a name, or omit it")
         one_of("--acceptance", acceptance, ACCEPTANCES)
         if drafter is None:
-            Typed(typed).unused(["--drafts", "--rows"], "no drafter was given", "give --drafter")
+            Typed(typed).unused(["--drafts", "--rows", "--also"], "no drafter was given", "give --drafter")
         if checkpoint is None:
             raise OptionError("no checkpoint was given; give --checkpoint FOLDER, or the name of one that ships")
         bound = _socket(host, port)
         given = {"method": method, "acceptance": acceptance} | drafting | room
         try:
-            server = _server(checkpoint, drafter, name, drain, limits, given)
+            server = _server(checkpoint, [drafter, *(also or [])] if drafter else [], name, drain, limits, given)
         except BaseException:
             bound.close()
             raise
@@ -111,7 +113,7 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 def _server(
-    checkpoint: Path, drafter: str | None, name: str | None, drain: int, limits: dict[str, Any], given: dict[str, Any]
+    checkpoint: Path, drafters: list[str], name: str | None, drain: int, limits: dict[str, Any], given: dict[str, Any]
 ) -> "Server":
     """The server, loaded and checked, not yet listening. Raises: ParameterError, ModuleNotFoundError, and what loading
     raises."""
@@ -121,11 +123,18 @@ def _server(
     from ..serve.server import Server, to_stderr
     from ..serve.template import template_of
 
-    folder, helper = shipped(checkpoint) or checkpoint, drafter and str(shipped(Path(drafter), WITHOUT_A_MODEL))
-    parts = Parts(folder, helper, engine=Logged, **given)
+    folder = shipped(checkpoint) or checkpoint
+    named: dict[str, str | Path] = {one: str(shipped(Path(one), WITHOUT_A_MODEL)) for one in drafters}
+    chosen = len(named) > 1 or (len(named) == 1 and chosen_by_requests(given))
+    parts = Parts(folder, named if chosen else next(iter(named.values()), None), engine=Logged, **given)
     generator = parts.load()
-    speculation = None if drafter is None else f"{drafter}:{given['tree'] or given['drafts']}"
+    speculation = f"{drafters[0]}:{given['tree'] or given['drafts']}" if drafters else None
     about = {"dtype": str(parts.type).removeprefix("torch."), "speculation": speculation}
     called = folder.resolve().name if name is None else name
     service = Service(generator, called, Limits(**limits), template_of(folder, generator.tokenizer), about)
     return Server(service, to_stderr(called), drain)
+
+
+def chosen_by_requests(given: dict[str, Any]) -> bool:
+    """Whether a request may say how much is drafted: for chains whose drafts are not drawn."""
+    return given["tree"] is None and given["rows"] == 1 and given["acceptance"] == "naive"

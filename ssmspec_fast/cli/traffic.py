@@ -74,7 +74,10 @@ def traffic(
             {"arrival": s.arrival, "start": s.start, "first": s.first, "finish": s.finish, "tokens": s.tokens}
             for s in found.served
         ]
-        write_whole(out, json.dumps({"summary": held, "served": times}) + "\n")
+        try:
+            write_whole(out, json.dumps({"summary": held, "served": times}) + "\n")
+        except SpecError as error:
+            raise refused(error) from error
 
 
 def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str, room: tuple[int, int]) -> None:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ssmspec_ref.errors import ParameterError
+
+from ..engine.requests import Settings
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 
@@ -25,6 +28,7 @@ class Drafter(ABC):
     trees      whether windows are trees
     on_device  whether it proposes by launches of fixed shapes only, so that they can be recorded (`graphs`)
     follows    whether it keeps a state that follows the accepted tokens, and so must see every window
+    names      the drafters that a request may name, if there are several (`several.Several`)
     """
 
     nodes: int
@@ -33,6 +37,7 @@ class Drafter(ABC):
     trees = False
     on_device = False
     follows = False
+    names: tuple[str, ...] = ()
 
     @property
     def held(self) -> int:
@@ -41,6 +46,15 @@ class Drafter(ABC):
 
     def check(self, model: "Model") -> None:  # noqa: B027
         """Checks that it can serve this target. Raises: an error if it cannot."""
+
+    def takes(self, settings: Settings) -> None:
+        """Checks the settings of a request. Raises: ParameterError for its own drafter or number of drafts, unless there are
+        several to choose from."""
+        if settings.drafts is not None or settings.drafter is not None:
+            raise ParameterError(
+                f"a request has drafts={settings.drafts} and drafter={settings.drafter}, but all requests of this engine "
+                "draft alike; omit them, or give the drafters by name: drafter={'ngram': 'ngram'}"
+            )
 
     def attach(self, decoder: "Decoder") -> None:  # noqa: B027
         """Receives the target's decoder, for a drafter that reads the input of the target's head."""

@@ -5,7 +5,7 @@ A slot of the drafter belongs to the same slot of the target, and holds the stat
     state = scan(state, tokens emitted since), real tokens only; its last output follows the root   (1)
     row   = a copy of a state, advanced by drafts, then discarded                                  (2)
 
-So the state follows the accepted path, whatever was drafted, and needs no verdict: the sequences' tokens are enough.
+So the state follows the accepted path for any drafts, and needs no verdict: the sequences' tokens are enough.
 Source: STree's code, which keeps a verified draft state; Mamba Drafters, section 3.1, for (2).
 """
 
@@ -81,7 +81,7 @@ class Rows:
         self.decoder.prefill([tokens[:n] for tokens, n in rows], slots.tolist())
 
     def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
-        """Brings the states up to date (1): the logits after each root (b, i)."""
+        """Updates the states (1): the logits after each root (b, i)."""
         pools, owner = self.decoder.pools, index(slots)
         held = at(pools.length, slots)
         count = (sequences.length[owner] - held).clamp(1, self.window)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from ..engine.decoder import Decoder
+from ..engine.requests import Settings
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 from ..models.model import Model
@@ -17,7 +18,7 @@ class Wrapper(Drafter):
     def __init__(self, inner: Drafter) -> None:
         self.inner = inner
         self.nodes, self.law, self.drafts, self.trees = inner.nodes, inner.law, inner.drafts, inner.trees
-        self.on_device, self.follows = inner.on_device, inner.follows
+        self.on_device, self.follows, self.names = inner.on_device, inner.follows, inner.names
 
     @property
     def held(self) -> int:
@@ -25,6 +26,9 @@ class Wrapper(Drafter):
 
     def check(self, model: Model) -> None:
         self.inner.check(model)
+
+    def takes(self, settings: Settings) -> None:
+        self.inner.takes(settings)
 
     def attach(self, decoder: Decoder) -> None:
         self.inner.attach(decoder)

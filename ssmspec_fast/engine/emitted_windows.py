@@ -17,7 +17,7 @@ from .window import Proposal, Verdict
 class EmittedWindow(NamedTuple):
     """One window of one request: what it emitted, of which the first `accepted` were drafts.
 
-    `drafted` counts its drafts. `whole` says that no draft lies below the last accepted one: the whole chain was accepted,
+    `drafted` counts its drafts. `whole`: no draft follows the last accepted one: the whole chain was accepted,
     or the tree down to a leaf. `logits` (n, i) are those that the tokens were chosen from, if the engine keeps them.
     """
 

@@ -1,7 +1,7 @@
 """Steps as graphs: the launches of a window are recorded once for each shape and replayed on the same memory.
 
 A step reads and writes tensors with fixed addresses: the slots of its rows, the sequences, the pools. Only their contents
-differ between replays; shapes, and whatever the host decided during the recording, do not.
+differ between replays; shapes, and what the host decided during the recording, do not.
 
     key    = rows of the window, the drafter's shape, and the places in front of the roots         (1)
     record : on rows of padding only, which write nothing; once to compile, then to record          (2)

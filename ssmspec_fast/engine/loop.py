@@ -99,7 +99,7 @@ class Engine:
         `keys` are the requests' keys for sampling noise (None: `Settings.key`). Noise depends on seed and key, not on row or
         batch. `show` receives every window of this call.
 
-        Raises: EmptyWindow, ParameterError, LengthError, before any work; and whatever `show` raises.
+        Raises: EmptyWindow, ParameterError, LengthError, before any work; and the errors of `show`.
         """
         found: dict[int, Result] = dict(self.stream(prompts, settings, keys, show))
         return [found[number] for number in range(len(prompts))]
@@ -197,6 +197,7 @@ class Engine:
         """Empties every slot and sets the settings used until a request begins. The tensors keep their addresses."""
         if self.sequences is None:
             self.sequences = new_sequences(self.slots, self.cache + self.target.window, (), (), self.model.device)
+            self.sequences.names = self.drafter.names
         self.sequences.set(slice(None), settings)
         self.sequences.ended.fill_(True)
         self.rounds.clear()
@@ -318,6 +319,7 @@ class Engine:
     def check(self, prompt: Sequence[int], settings: Settings, number: int = 0) -> list[int]:
         """The tokens of a prompt, if it can be served. Raises: EmptyWindow, ParameterError, LengthError."""
         self.acceptance.takes(settings)
+        self.drafter.takes(settings)
         tokens, vocabulary = list(tokens_of(f"prompt {number}", prompt)), self.model.config.vocabulary
         if not tokens:
             raise EmptyWindow(f"prompt {number} is empty; each needs at least one token, the first root")

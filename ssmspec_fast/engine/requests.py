@@ -18,10 +18,12 @@ class Settings:
     """When a request ends, and how its tokens are drawn. Units: `budget` is emitted tokens.
 
     `sampling` and `seed` belong to this request; None takes those of the engine's acceptance rule. Noise is determined by
-    seed, key and position: a request with its own seed has the key 0 unless another is given.
+    seed, key and position: a request with its own seed has the key 0 unless another is given. `drafts` is the most tokens to
+    draft in a window, `drafter` the name of a drafter (None: those of the engine); only an engine that was built with
+    drafters by name takes them.
 
     Raises: BudgetError (negative), ParameterError (a number that is not whole, an empty stop sequence, a seed that does not
-    fit 64 bits).
+    fit 64 bits, drafts below 0).
     """
 
     budget: int
@@ -29,6 +31,8 @@ class Settings:
     stop: tuple[tuple[int, ...], ...] = ()
     sampling: "Sampling | None" = None
     seed: int | None = None
+    drafts: int | None = None
+    drafter: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", whole("budget", self.budget))
@@ -42,6 +46,8 @@ class Settings:
             raise ParameterError("a stop sequence is empty, and would match every output; give at least one token")
         if self.seed is not None and not 0 <= whole("seed", self.seed) < 2**64:
             raise ParameterError(f"seed is {self.seed}; it must be 0 to 2^64 - 1")
+        if self.drafts is not None and whole("drafts", self.drafts) < 0:
+            raise ParameterError(f"drafts is {self.drafts}; it must be 0 or more")
 
     def key(self, number: int, given: int | None = None) -> int:
         """The request's key for sampling noise: the given key, 0 if the request has its own seed, otherwise its number."""

@@ -4,7 +4,8 @@
 is not yet in any state. `budget` (s) counts the tokens that may still be emitted, `ended` (s) marks sequences that emit no
 more, `request` (s) is the key of a sequence's noise. Settings of single requests: `eos` (s, e), padded with NONE;
 `stop` (s, m, j), each padded with NONE in front; `sampling` (s, 7) as `Sampling.row`; `seed` (s, 2) in words of 32 bits, low
-first; and `own` (s, 2), which says whether sampling and seed are set.
+first; and `own` (s, 2), which says whether sampling and seed are set. `drafter` (s) is the number of a sequence's drafter
+among `names`, `drafts` (s) the most tokens that it drafts.
 """
 
 from collections.abc import Sequence
@@ -58,8 +59,11 @@ class Sequences:
     sampling: Tensor
     seed: Tensor
     own: Tensor
+    drafts: Tensor
+    drafter: Tensor
     asked: Asked
     shared: Tensor
+    names: tuple[str, ...] = ()
 
     def roots(self, slots: Tensor) -> Tensor:
         """The last token of each row (b); token 0 for padding."""
@@ -89,6 +93,8 @@ class Sequences:
             self.sampling[at] = torch.tensor(settings.sampling.row, dtype=torch.float64).to(device)
         if settings.seed is not None:
             self.seed[at] = sent([settings.seed & 0xFFFFFFFF, settings.seed >> 32], device)
+        self.drafts[at] = self.tokens.shape[1] if settings.drafts is None else settings.drafts
+        self.drafter[at] = 0 if settings.drafter is None else self.names.index(settings.drafter)
         self.own[at] = torch.tensor([settings.sampling is not None, settings.seed is not None]).to(device)
 
     def ask(self, running: Sequence[Settings]) -> None:
@@ -140,7 +146,7 @@ class Sequences:
     def copy(self, slot: int, to: int) -> None:
         """Copies a sequence into another slot, unchanged."""
         state = self.tokens, self.length, self.prompt, self.budget, self.ended, self.request
-        for x in (*state, self.eos, self.stop, self.sampling, self.seed, self.own):
+        for x in (*state, self.eos, self.stop, self.sampling, self.seed, self.own, self.drafts, self.drafter):
             x[to] = x[slot]
 
 
@@ -155,7 +161,7 @@ def new_sequences(
     made = Sequences(
         zeros(slots, length), zeros(slots), zeros(slots), zeros(slots), ~zeros(slots, dtype=torch.bool), zeros(slots),
         zeros(slots, 0), zeros(slots, 0, 0), zeros(slots, FIELDS, dtype=torch.float64), zeros(slots, 2),
-        zeros(slots, 2, dtype=torch.bool), Asked(), zeros(0),
+        zeros(slots, 2, dtype=torch.bool), zeros(slots), zeros(slots), Asked(), zeros(0),
     )  # fmt: skip
     made.set(slice(None), Settings(0, eos, stop))
     made.ask([Settings(0, eos, stop)])

@@ -80,5 +80,5 @@ class Method(Protocol):
         ...
 
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
-        """Brings the states of these slots up to date with all their committed tokens: before they are handed over."""
+        """Updates the states of these slots with all their committed tokens: before they are handed over."""
         ...

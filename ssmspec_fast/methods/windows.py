@@ -61,7 +61,7 @@ def room_behind(pools: Pools, layer: int, mixer: Recurrent, feed: Feed) -> Tenso
 def piece(
     pools: Pools, held: dict[int, tuple[Tensor, Recurrent]], layer: int, mixer: Recurrent, feed: Feed, channels: int
 ) -> Tensor:
-    """A layer's part of one tensor for all layers of its shape, allocated when the first of them asks."""
+    """A layer's part of one tensor for all layers of its shape, allocated when the first of them needs it."""
     dtype, device = mixer.projection.weight.dtype, mixer.projection.weight.device
     for number, group in enumerate(pools.convolutions):
         if layer in group.layers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..accept import Acceptance
 from ..accept.processors import Sampling
@@ -48,7 +48,7 @@ class Parts:
     """The arguments of `api.load`. Raises: as there, at construction, before any tensor is read."""
 
     folder: str | Path
-    drafter: str | Path | Drafter | None = None
+    drafter: str | Path | Drafter | dict[str, str | Path] | None = None
     method: str | Method | None = None
     acceptance: str | Acceptance | None = None
     mode: str = "bitwise"
@@ -94,13 +94,17 @@ class Parts:
     def open_drafter(self) -> Checkpoint | None:
         """The drafter's checkpoint, if it is a folder; it drafts text if its tokenizer differs from the target's.
 
-        Raises: TokenizerMismatch, and as `open_checkpoint`.
+        Raises: TokenizerMismatch, Unsupported (several folders), and as `open_checkpoint`.
         """
+        every = list(self.drafter.values()) if isinstance(self.drafter, dict) else [self.drafter]
+        folders = [one for one in every if choices.is_folder(one)]
+        if len(folders) > 1:
+            raise Unsupported(f"{len(folders)} of the drafters are checkpoints; give one, and ngram or lookup beside it")
         self.texts: tuple[Bare, Bare] | None = None
         ours = self.tokenizer(self.target)
-        if not choices.is_folder(self.drafter):
+        if not folders:
             return None
-        found = open_checkpoint(str(self.drafter))
+        found = open_checkpoint(str(folders[0]))
         theirs = self.tokenizer(found)
         if ours is None or theirs is None:
             return found  # the drafter compares the vocabulary sizes

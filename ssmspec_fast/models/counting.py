@@ -205,7 +205,7 @@ def inside(name: str, args: Any) -> Iterator[int]:
 
 
 class OnGPU(TorchFunctionMode):
-    """All tensors of this thread say that they lie on a GPU: those without memory, and small ones that the host reads."""
+    """All tensors of this thread say that they are on a GPU: those without memory, and small ones that the host reads."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

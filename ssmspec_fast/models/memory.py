@@ -250,7 +250,20 @@ def token_room(engine: Engine) -> Sequences:
     """The sequences of an engine, with token tensors without memory."""
     found = new_sequences(engine.slots, engine.cache + engine.target.window, (), (), "meta")
     settings = Settings(1)
-    for name in ("length", "prompt", "budget", "request", "seed", "own", "sampling", "eos", "stop", "ended"):
+    for name in (
+        "length",
+        "prompt",
+        "budget",
+        "request",
+        "seed",
+        "own",
+        "sampling",
+        "eos",
+        "stop",
+        "ended",
+        "drafts",
+        "drafter",
+    ):
         held = getattr(found, name)
         setattr(found, name, torch.zeros(held.shape, dtype=held.dtype))
     found.ended[:] = False

@@ -187,7 +187,7 @@ class Recurrence(Protocol):
 
 
 class OneLaunch(Protocol):
-    """What an implementation may do in one launch, with the arguments of the kernels of these names. Where it is None, the
+    """What an implementation may do in one launch, with the arguments of the kernels of these names. If it is None, the
     engine uses several steps; the default is None."""
 
     accept_greedy: Callable[..., Any] | None = None

@@ -3,7 +3,7 @@
     s_p = scale q . K_p,  m = max s_p,  y = sum exp(s_p - m) V_p / sum exp(s_p - m)    over the positions p that q sees   (1)
 
 The window's keys and values are first placed at the positions T + depth that they will have when they are committed; for a
-tree, along each node's own path. So the sums of (1) run over positions, whatever the window, and a token has the same bits as
+tree, along each node's own path. So the sums of (1) run over positions for any window, and a token has the same bits as
 in plain decoding if the arithmetic's sums have a fixed order.
 """
 

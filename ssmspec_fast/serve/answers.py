@@ -72,7 +72,7 @@ class Answers:
         }
 
     def named(self, token: int) -> str:
-        """A token's text; its number if the request asks for numbers, or if it is not a whole character."""
+        """A token's text; its number if the request wants numbers, or if it is not a whole character."""
         text = LOST if self.tokenizer is None or self.asked.return_tokens_as_token_ids else self.tokenizer.decode([token])
         return f"token_id:{token}" if LOST in text else text
 

@@ -56,8 +56,10 @@ class Service:
         self.worker = Worker(engine, self.limits.queue)
         scheduler = self.worker.scheduler
         self.metrics = Metrics(lambda: len(scheduler.running), lambda: len(scheduler.waiting))
+        names = engine.drafter.names
+        own = {"drafters": names, "drafts": engine.drafter.nodes - 1} if names else {}
         sizes = {"max_model_len": self.room, "vocab_size": engine.model.config.vocabulary}
-        self.model = {"id": name, "object": "model", "created": 0, "owned_by": "ssmspec"} | sizes | (about or {})
+        self.model = {"id": name, "object": "model", "created": 0, "owned_by": "ssmspec"} | sizes | own | (about or {})
 
     def check(self, asked: Asked, prompts: int) -> None:
         """Checks that need no tokenization. Raises: Refused."""
@@ -85,7 +87,7 @@ class Service:
                 raise Refused(400, f"{said}; ask for fewer, or raise --context", "max_tokens", "context_length_exceeded")
             ends = (*(() if asked.ignore_eos else own), *asked.stop_token_ids)
             seed = secrets.randbits(63) if asked.seed is None else asked.seed
-            settings = Settings(budget, ends, (), asked.sampling, seed)
+            settings = Settings(budget, ends, (), asked.sampling, seed, asked.drafts, asked.drafter)
             for key in range(asked.n):
                 writer = Writer(self.generator.tokenizer, asked.stops, ends)
                 found.append(Choice(number * asked.n + key, key, prompt, settings, writer, asked.wanted, own, hear))

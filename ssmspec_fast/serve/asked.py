@@ -65,6 +65,8 @@ class Asked(Form):
     frequency_penalty: float = 0.0
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
     seed: int | None = None
+    drafts: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    drafter: str | None = None
     stop: str | list[str] = []
     stop_token_ids: list[int] = []
     ignore_eos: bool = False

@@ -107,7 +107,7 @@ def test_a_report_is_shown_again_and_a_cut_one_refused(tmp_path: Path) -> None:
         (["--adapter", "conformance.cases:adapter"], "has no adapter"),
         (["--adapter", "conformance.run.again:command"], "return a ssmspec_ref.contract.Adapter"),
         (["--adapter", "reference", "--case", "ssd.scan/b1"], "is not a case id"),
-        (["--adapter", "reference", "--subject", "nobody"], "nothing to run"),
+        (["--adapter", "reference", "--subject", "nobody"], "nothing to run: there is no subject 'nobody'; the subjects are"),
         (
             ["--adapter", "docs.examples.my_kernels:adapter", "--operation", "ssd.stop"],
             "the subjects are ssd; they have ssd.step",

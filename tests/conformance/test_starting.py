@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.cli import app
-from conformance.errors import UnknownLimit
+from conformance.errors import AdapterUnavailable, UnknownAdapter, UnknownLimit
 from conformance.refusal import FAILED, REFUSED
+from conformance.run.load import load
 from conformance.run.plan import Selection, plan
 from conformance.smoke import signature
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
@@ -180,3 +181,20 @@ def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:
 def test_every_operation_has_a_signature_in_words() -> None:
     assert all("->" in signature(operation) for operation in OPERATIONS)
     assert signature("speculate.tree").startswith("run(mixer, state) -> an object with verify")
+
+
+def test_an_adapter_named_almost_right_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_kernels.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownAdapter, match=r"nor an adapter that ships \(did you mean 'my_kernels'\?\)"):
+        load("my_kernal")
+
+
+def test_an_adapter_that_raises_on_import_is_shown_by_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raises_on_import.py").write_text('raise RuntimeError("no driver")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AdapterUnavailable) as found:
+        load("raises_on_import")
+    assert str(found.value) == (
+        'raises_on_import cannot be loaded: RuntimeError: no driver | raises_on_import.py:1 raise RuntimeError("no driver")'
+    )

@@ -70,5 +70,5 @@ def test_traffic_without_its_steps_or_of_noisy_ones_is_not_comparable(tmp_path: 
     results.parts["bench"]["timings"][3]["noise"] = 0.5
     noisy = judged(results, table, table.cells[0])
     assert (noisy.verdict, noisy.why) == (Verdict.UNKNOWN, "noise of plain, window of 1 0.500, above 0.02")
-    with pytest.raises(Missing, match="matter of traffic"):
+    with pytest.raises(Missing, match="not a traffic operation"):
         served.p95(results, At("traffic", "mamba2-2.7b", "guess", 16))

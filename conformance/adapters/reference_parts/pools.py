@@ -64,7 +64,7 @@ def no_windows(u: Array, *rest: Any) -> Array:
 
 
 def as_far(inputs: Any, came: Any) -> Any:
-    """What a call gives, with y far apart along the axis along which its inputs are."""
+    """The result of a call, with the elements of y far apart along the same axis as those of its inputs."""
     first = next(arrays(inputs))
     axis = next((n for n in range(first.ndim) if is_far(first, n)), None)
     return came if axis is None else (far_along(came[0], axis), *came[1:])

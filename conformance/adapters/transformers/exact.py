@@ -36,7 +36,7 @@ FAILING = 1e-9
 
 @dataclass(frozen=True)
 class Row:
-    """One operation of one layer: the largest error where it must be right, and the smallest of its known failures."""
+    """One operation of one layer: the largest error of cases that must pass, and the smallest of its known failures."""
 
     name: str
     operation: str

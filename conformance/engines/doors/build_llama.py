@@ -2,7 +2,7 @@
 
 python build_llama.py [--into FOLDER] [--jobs 2]        FOLDER: `llama` in the environment of this Python
 
-The distribution is held to its hash. What is there already is kept: a second run does nothing.
+The distribution must have its expected hash. What is there already is kept: a second run does nothing.
 """
 
 import argparse

@@ -64,7 +64,9 @@ class Door:
             self.drafter = opened(options["drafter"], getattr(mx, options["dtype"]))
             if not can_trim_prompt_cache(make_prompt_cache(self.model)):
                 raise Refuse("Speculative decoding requires a trimmable prompt cache")
-        can = ["stop", "sample", "logprobs", "cancel"] + ([] if self.drafter or options.get("cache") else ["batch", "join"])
+        can = ["stop", "sample", "logprobs", "cancel", "drafts"] + (
+            [] if self.drafter or options.get("cache") else ["batch", "join"]
+        )
         return {"name": "mlx-lm", "version": mlx_lm.__version__, "dtype": options["dtype"], "can": can}
 
     def generate(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,10 +85,11 @@ class Door:
         chunk = self.options.get("chunk") or 2048
         named = {"max_tokens": request["most"], "sampler": sampler, "prompt_cache": cache, "prefill_step_size": chunk}
         ids, probs, drafted = [], [], 0
-        if self.drafter is not None:
+        drafts = request.get("drafts", self.options["drafts"])
+        if self.drafter is not None and drafts:
             named["prompt_cache"] = [*cache, *make_prompt_cache(self.drafter)]
             steps = GENERATE.speculative_generate_step(
-                mx.array(prompt[cached:]), self.model, self.drafter, num_draft_tokens=self.options["drafts"], **named
+                mx.array(prompt[cached:]), self.model, self.drafter, num_draft_tokens=drafts, **named
             )
         else:
             steps = ((*found, False) for found in GENERATE.generate_step(mx.array(prompt[cached:]), self.model, **named))
@@ -102,7 +105,7 @@ class Door:
         answer = {"ids": ids, "logprobs": probs, "finish": finish, "cached": cached}
         if self.drafter is not None:
             windows = len(ids) - drafted
-            answer |= {"accepted": drafted, "drafted": max(drafted, windows * self.options["drafts"])}
+            answer |= {"accepted": drafted, "drafted": max(drafted, windows * drafts)}
         return answer
 
     def cached(self, prompt: list[int]) -> tuple[Any, int]:

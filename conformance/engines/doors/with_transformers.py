@@ -32,17 +32,24 @@ class Door:
         self.drafter = None
         if options.get("speculation") == "model":
             self.drafter = transformers.AutoModelForCausalLM.from_pretrained(options["drafter"], dtype=dtype).eval()
-            self.drafter.generation_config.num_assistant_tokens = options["drafts"]
             self.drafter.generation_config.num_assistant_tokens_schedule = "constant"
+            self.drafter.generation_config.eos_token_id = None  # its own end would end its drafts, where the target has none
             self.drafter.generation_config.assistant_confidence_threshold = 0.0
-        can = ["stop", "sample", "logprobs"] if options.get("speculation") else ["stop", "sample", "logprobs", "batch"]
+        can = ["stop", "sample", "logprobs", "drafts", "drafter", *([] if options.get("speculation") else ["batch"])]
+        drafters = dict.fromkeys((options.get("speculation") or "ngram", "ngram"))
         if options.get("speculation"):
             self.counted()
             try:  # refuse before any request, with the error that a user would get at the first one
                 self.one({"ids": [FIRST] * 6, "most": 4})
             except (ValueError, NotImplementedError, AttributeError) as error:
                 raise Refuse(f"{type(error).__name__}: {error}") from error
-        return {"name": "transformers", "version": transformers.__version__, "dtype": options["dtype"], "can": can}
+        return {
+            "name": "transformers",
+            "version": transformers.__version__,
+            "dtype": options["dtype"],
+            "can": can,
+            "drafters": [*drafters],
+        }
 
     def counted(self) -> None:
         """Count drafted and accepted tokens inside transformers."""
@@ -70,13 +77,19 @@ class Door:
     def one(self, request: dict[str, Any]) -> dict[str, Any]:
         self.drafted, self.calls = 0, 0
         more: dict[str, Any] = {}
-        if self.options.get("speculation") == "ngram":
-            more = {"prompt_lookup_num_tokens": self.options["drafts"], "max_matching_ngram_size": 2}
+        drafts, speculation = self.options["drafts"], self.options.get("speculation")
+        if speculation:
+            drafts, speculation = request.get("drafts", drafts), request.get("drafter", speculation)
+        if speculation and not drafts:
+            more = {}
+        elif speculation == "ngram":
+            more = {"prompt_lookup_num_tokens": drafts, "max_matching_ngram_size": 2}
         elif self.drafter is not None:
+            self.drafter.generation_config.num_assistant_tokens = drafts
             more = {"assistant_model": self.drafter}
         out = self.asked([request], more)
         answer = self.answer(out, 0, request, len(request["ids"]))
-        if more:
+        if self.options.get("speculation"):
             answer |= {"drafted": self.drafted, "accepted": min(self.drafted, max(0, len(answer["ids"]) - self.calls))}
         return answer
 

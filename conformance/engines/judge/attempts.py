@@ -1,4 +1,4 @@
-"""One configuration of an engine, and a schedule sent to it: the requests resolved, the answers judged."""
+"""One configuration of an engine, and a schedule sent to it: the requests are resolved, the answers tested."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..diagnosis import explained
 from ..errors import EngineDied, EngineFailed, EngineRefused, PlainFailed
-from ..laws import Finding, applied, cut, followed, lossless, probabilities, reported, zero
+from ..laws import COUNTED, Finding, applied, counted, cut, followed, lossless, probabilities, reported, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Engine, Options, Request, Started
-from ..schedules import Ask, Schedule, in_full
+from ..schedules import Ask, Offer, Schedule, in_full
 from .found import DRAFTED, KEPT, purpose
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ class Attempts:
         if self.engine is not None:
             self.engine.close()
             self.engine = None
+
+    @property
+    def offer(self) -> Offer:
+        """What requests of this configuration may use. Raises: EngineDied for an engine that says nothing fitting."""
+        assert self.started is not None
+        told, varied = self.started, self.options.varied or self.fixed
+        most = self.options.drafts if told.drafts is None else told.drafts
+        offer = Offer(told.can, told.block, most, told.drafters)
+        if varied and "drafter" in told.can and not told.drafters:
+            raise EngineDied('says that requests can name a "drafter", but not which: `drafters` is empty')
+        return offer if varied else offer.without(*COUNTED)
 
     def begin(self) -> None:
         """Start a new engine, in the existing process if it is alive; a process that answers that it cannot is a
@@ -156,6 +167,7 @@ class Attempts:
             "temperature": ask.temperature,
             "seed": ask.seed,
             "drafts": ask.drafts,
+            "drafter": ask.drafter,
             "after": ask.after,
             "cancel": ask.cancel,
         }
@@ -184,16 +196,11 @@ class Attempts:
         if outcome == "differs" and finding is not None:
             others = [ids for ids in whole if ids[: len(request.ids)] != request.ids]
             yield finding, explained(oracle, finding, others, self.options.chunk) if oracle is not None and not count else ""
-        if (
-            self.drafter is not None
-            and outcome == "passed"
-            and len(beside) == 1
-            and request.drafts is None
-            and not request.temperature
-        ):
-            state, wrong = followed(
-                self.drafter, request, answer, self.options.drafts, self.started is not None and self.started.rereads
-            )
+        if outcome == "passed" and (wrong := counted(request, answer)) is not None:
+            yield wrong, ""
+        elif self.drafter is not None and outcome == "passed" and self.follows(request, beside):
+            drafts = self.options.drafts if request.drafts is None else request.drafts
+            state, wrong = followed(self.drafter, request, answer, drafts, self.started is not None and self.started.rereads)
             if wrong is not None:
                 yield wrong, ""
             elif count:
@@ -209,6 +216,13 @@ class Attempts:
             if wrong is not None and not any(f.law == "log-probabilities" for f in found.failures):
                 others = [ids for ids in whole if ids != request.ids]
                 yield wrong, "" if count else explained(oracle, wrong, others, self.options.chunk)
+
+    def follows(self, request: Request, beside: Sequence[Request]) -> bool:
+        """Whether the drafts of a request are those of the configuration's model: where requests set their own, of each that
+        does not name another drafter; else of one that runs alone."""
+        if request.temperature or request.drafter not in (None, self.options.speculation):
+            return False
+        return len(beside) == 1 or bool(self.options.varied)
 
     def prompts(self, schedule: Schedule) -> list[tuple[Ask, tuple[int, ...]]]:
         """The requests of a schedule in order, each with its whole prompt."""

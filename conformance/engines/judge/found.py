@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..errors import EngineRefused
-from ..laws import Cell, Outcome
+from ..laws import COUNTED, Cell, Outcome
 
 KEPT, DRAFTED = "log-probabilities kept", "log-probabilities of drafted tokens"
 IDLE = ("not exercised", "not observable")
@@ -63,7 +63,7 @@ class Found:
         found = cell.outcome()
         if law == KEPT and found == "passed" and cell.counts["not judged"]:
             return "not judged"
-        if law == "speculation" and found in ("passed", "near tie"):
+        if law in ("speculation", *COUNTED) and found in ("passed", "near tie"):
             if configuration not in self.told:
                 return "not observable"
             drafted, accepted = self.counts.get(configuration, [0, 0])
@@ -95,6 +95,7 @@ def purpose(configuration: str) -> str:
         ("tight", "preemption"),
         ("graphs", "graphs"),
         ("served", "speculation"),
+        ("varied", "drafts"),
     ):
         if name in configuration:
             return law

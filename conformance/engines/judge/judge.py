@@ -25,10 +25,14 @@ MOST_FAILED = 0.5
 """Where the plain run fails at more than this part of its prompts, at least `FEW`, there is nothing to compare with."""
 FEW = 12
 ASKED = {
-    "tokens": 'it does not say that it can be made to preempt ("preempt" in `can`)',
-    "graphs": 'it does not say that its steps can be recorded or compiled ("graphs" in `can`)',
+    "tokens": (("preempt",), 'it does not say that it can be made to preempt ("preempt" in `can`)'),
+    "graphs": (("graphs",), 'it does not say that its steps can be recorded or compiled ("graphs" in `can`)'),
+    "varied": (
+        ("drafts", "drafter"),
+        'it does not say that requests can set their number of drafts, or name a drafter ("drafts", "drafter" in `can`)',
+    ),
 }
-"""Options that an engine is asked for only if it says that it has them."""
+"""Options that are tested only if the engine says that it has one of some features; and the refusal if it has none."""
 SHRINKING = 90.0
 """Seconds to spend on shrinking a failure, unless the user says otherwise."""
 
@@ -101,8 +105,8 @@ class Judge:
         began = time.monotonic()
         run = Run(self, name, options)
         try:
-            for option, why in ASKED.items():
-                if getattr(options, option) is not None and why.split('"')[1] not in self.can:
+            for option, (features, why) in ASKED.items():
+                if getattr(options, option) is not None and not {*features} & {*self.can}:
                     raise EngineRefused(why)
             run.all()
         except (EngineRefused, EngineFailed, EngineDied) as error:

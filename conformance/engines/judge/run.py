@@ -15,7 +15,7 @@ from ...draws import by_seed_alone
 from .. import sampled
 from ..checkpoint import NoOracle, read
 from ..errors import EngineDied, EngineFailed, EngineRefused
-from ..laws import Finding, failure_of, zero
+from ..laws import COUNTED, Finding, failure_of, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Options, Request
 from ..schedules import LONGEST, Schedule, features, schedules, told
@@ -60,7 +60,7 @@ class Run:
         if options.drafter is not None:
             with suppress(NoOracle):
                 self.attempts.drafter = Oracle(read(Path(options.drafter)), started.dtype, started.state)
-        strategy = schedules(self.judge.vocabulary, started.can, options.slots, started.block)
+        strategy = schedules(self.judge.vocabulary, self.attempts.offer, options.slots)
 
         @seeded(self.judge.seed)
         @settings(
@@ -182,7 +182,8 @@ class Run:
             for name in features(schedule, self.attempts.started)
             if name != "stop" or finding.expected is None or finding.came is None
         ]
-        law = finding.law if finding.law in (KEPT, "drafter followed") and self.law == finding.law else purpose(self.name)
+        own = finding.law in ("drafter followed", *COUNTED) or finding.law == self.law == KEPT
+        law = finding.law if own else purpose(self.name)
         if left and (law == "repeated" or self.judge.found.outcome("plain", left[0]) == "differs"):
             law = left[0]
         if finding.expected is None or finding.came is None:

@@ -57,7 +57,7 @@ class Smallest:
         return broken is not None and broken[0].kind == self.finding.kind
 
     def alone(self, schedule: Schedule) -> None:
-        """Each request of a schedule by itself: what hypothesis, which keeps the order of what was drawn, does not reach in
+        """Each request of a schedule alone: what hypothesis, which keeps the order of what was drawn, does not reach in
         time. First the whole prompts, the longest first, of one that breaks then its last tokens; of none, those of all."""
         until = time.monotonic() + self.seconds / (1 if self.once else 3)
         pairs = self.attempts.prompts(schedule)
@@ -76,7 +76,7 @@ class Smallest:
         self.breaking(every, until)
 
     def breaking(self, candidates: Iterator[Ask], until: float) -> Ask | None:
-        """The first request that breaks alone: one after another in one process, and again in a new one where it breaks."""
+        """The first request that breaks alone: one after another in one process, and again in a new one if it breaks."""
         for ask in candidates:
             if time.monotonic() > until:
                 return None
@@ -96,7 +96,7 @@ class Smallest:
         self.breaking((replace(ask, most=most) for most in range(1, ask.most)), time.monotonic() + self.seconds / 3)
 
     def repeating(self) -> Iterator[Ask]:
-        """Other requests, the shortest prompts first, for an error that none of the schedule's requests gives alone: an
+        """Other requests, the shortest prompts first, for an error that no single request of the schedule causes: an
         engine that lives on answers many of them in one process. They repeat a few tokens, so that n-grams draft."""
         rng = np.random.default_rng(self.attempts.judge.seed)
         for length in REPEATED:
@@ -143,8 +143,7 @@ class Smallest:
         """Requests one after another, up to one that breaks an engine with one slot in this way; nothing where none does in
         time."""
         attempts = self.attempts
-        assert attempts.started is not None
-        can = [one for one in attempts.started.can if one not in ("batch", "join", "cancel")]
+        offer = attempts.offer.without("batch", "join", "cancel")
         run: list[Schedule] = []
         broken: list[Schedule] = []
 
@@ -152,7 +151,7 @@ class Smallest:
         @settings(
             max_examples=MOST, deadline=None, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
         )
-        @given(schedule=schedules(attempts.judge.vocabulary, can, 1, attempts.started.block))
+        @given(schedule=schedules(attempts.judge.vocabulary, offer, 1))
         def every(schedule: Schedule) -> None:
             if not broken and time.monotonic() < until:
                 run.append(schedule)
@@ -167,10 +166,10 @@ class Smallest:
 
 
 def ends(ask: Ask, ids: tuple[int, ...], length: int) -> tuple[Ask, ...]:
-    """A request of the last tokens of a prompt, by itself and greedy; and as it was asked for, where that differs."""
+    """A request with the last tokens of a prompt, alone and greedy; and as it was in the schedule, if that differs."""
     usual: dict[str, Any] = {"tail": (), "of": None, "continues": False, "after": 0, "cancel": None}
     alone = replace(ask, pattern=ids[-length:], length=length, **usual)
-    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None)
+    greedy = replace(alone, stop_at=None, temperature=0.0, seed=0, drafts=None, drafter=None)
     found = (greedy, replace(greedy, stop_at=ask.stop_at), replace(alone, stop_at=None), alone)
     return tuple(dict.fromkeys(found))
 

@@ -99,3 +99,7 @@ CONFIGS["lfm2-tied"] = CONFIGS["lfm2"] | {"tie_word_embeddings": True}
 """Of engines whose LFM2 has no separate head (mlx-lm)."""
 CONFIGS["qwen3_5-128"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16", "linear_key_head_dim": 128, "linear_value_head_dim": 128}
 """Of engines that compute the delta rule in bf16 alone, with heads of 128 channels (vLLM on a CPU)."""
+CONFIGS["qwen3_5-bf16"] = CONFIGS["qwen3_5"] | {"dtype": "bfloat16"}
+"""Of engines that change weights in the type that they are stored in (mlx-lm): stored in bf16, computed in float32."""
+COMPUTED = {"qwen3_5-128": "bfloat16"}
+"""What engines are asked to compute in, where it is not float32."""

@@ -60,7 +60,7 @@ def row_is_slot(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Ar
 
 
 def clears_the_free(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
-    """Slots that no row of the batch names are cleared, although sequences that wait lie there. Bug class SLOT-SCOPE."""
+    """Slots that no row of the batch names are cleared, although waiting sequences are in them. Bug class SLOT-SCOPE."""
     y, after = pooled(conv.scan)(M, u, params)
     if isinstance(M, Pool):
         after[np.setdiff1d(np.arange(len(after)), M.write)] = 0.0

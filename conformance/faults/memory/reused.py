@@ -45,7 +45,7 @@ def inputs_cleared_by_product(M: Any, u: Array, params: Any) -> tuple[Array, Arr
 
 
 class KeepsLongOutputs:
-    """Outputs of more than 64 tokens lie in a buffer for each shape, which the next call overwrites. Bug class SCHED."""
+    """Outputs of more than 64 tokens are in one buffer per shape, which the next call overwrites. Bug class SCHED."""
 
     __name__ = "keeps_long_outputs"
 

@@ -28,7 +28,7 @@ class SavesAtTheEndOfACall(States):
 
 
 class KeyOfTheLastBlock(States):
-    """A saved state is found by the tokens of its last block and its length, whatever came before. Bug class PREFIX-CKPT."""
+    """A saved state is found by its length and the tokens of its last block only. Bug class PREFIX-CKPT."""
 
     def begin(self, slot: int, tokens: Array) -> int:
         found = super().begin(slot, tokens)
@@ -136,7 +136,7 @@ class ForkShares(Written):
 
 
 class HitShares(Written):
-    """A sequence goes on in the memory of the saved prefix that it began from. Bug class PREFIX-CKPT."""
+    """A sequence continues in the memory of the saved prefix that it began from. Bug class PREFIX-CKPT."""
 
     def begin(self, slot: int, tokens: Array) -> int:
         return States.begin(self, slot, tokens)

@@ -91,7 +91,7 @@ def places_in_the_list(prompts: Array, count: int, speculatively: bool) -> Array
 
 
 def by_the_rows_before(prompts: Array, count: int, speculatively: bool) -> Array:
-    """A new tree level gets the positions of the same number of nodes before it plus one, whatever their parents.
+    """A new tree level gets the positions of the same number of nodes before it plus one; parents are ignored.
     NVIDIA/TensorRT-LLM#12962, of a draft model's positions; here they are the target's."""
 
     def positions(length: Lengths, seen: Ancestors) -> Positions:

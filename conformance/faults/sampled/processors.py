@@ -110,7 +110,7 @@ def last_maximum(logits: Array, prompt: Array, output: Array, T: float, *rest: A
 
 
 def settings_are_defaults(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
-    """The target is sampled at temperature 1, without top-k and top-p, whatever the request says. vllm-project/vllm#10198."""
+    """The target is sampled at temperature 1, without top-k and top-p, for every request. vllm-project/vllm#10198."""
     return process(logits, prompt, output, 1.0 if T else T, 0, 1.0, *rest)
 
 

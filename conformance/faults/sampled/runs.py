@@ -70,7 +70,7 @@ class BlocksShareNumbers(Sampler):
 
 
 class SeedIsNotRead(Sampler):
-    """Every call begins with the same numbers, whatever seed it gets. Bug class RNG."""
+    """Every call begins with the same numbers; its seed is ignored. Bug class RNG."""
 
     def __init__(self, p: Array, q: Array, seed: int) -> None:
         super().__init__(p, q, 0)

@@ -121,7 +121,7 @@ class MasksTheFirstCall(Right):
 
 
 class AssumesEps(Right):
-    """The norm adds 1e-5, whatever the layer says."""
+    """The norm adds 1e-5; the layer's value is ignored."""
 
     def __init__(self, record: Any, rows: int) -> None:
         norm = getattr(record, "norm", None)

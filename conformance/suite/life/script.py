@@ -71,7 +71,7 @@ class Model:
         return [begun, *self.feed(place, prompt[found:])]
 
     def feed(self, place: Place, tokens: Tokens) -> list[Step]:
-        """A sequence goes on, and is saved at the boundaries that it passes."""
+        """A sequence continues, and is saved at the boundaries that it passes."""
         before, whole = len(self.sequences[place]), self.sequences[place] + tokens
         passed = (n for n in range(before + 1, len(whole) + 1) if self.block and n % self.block == 0)
         self.saved.setdefault(place[0], set()).update(whole[:n] for n in passed)

@@ -6,7 +6,7 @@ from ssmspec_ref import tree
 from ssmspec_ref.shapes import Ancestors, Array, Mask, Parents, Path
 
 LONGEST = 24
-"""Windows of a history of which every node is judged; of a longer one the accepted tokens are, in one run."""
+"""Windows of a history of which every node is tested; of a longer one the accepted tokens are, in one run."""
 
 
 def behind(counted: Mask, parents: Parents | None, tokens: int) -> Ancestors:

@@ -1,6 +1,6 @@
 """Engines for the steps of `named`: random weights on the device, started sequences, drafts, and forced acceptance.
 
-The drafter's forwards run and count; acceptance is forced, after the same read of the logits, so that a given tau
+The drafter's forward passes run and are timed; acceptance is forced, after the logits are read as usual, so that a given tau
 can be combined with the time. Nothing is prefilled: states and caches are zeros, which take as long.
 """
 
@@ -138,7 +138,7 @@ def work_of(step: Step, target: Any, device: str) -> work.Work:
 
 
 def forwards(step: Step) -> int:
-    """The forwards of a drafter for a window: one for each level that has drafts below it."""
+    """The forward passes of a drafter for a window: one for each level that has drafts below it."""
     kind, _, size = step.shape.partition(" ")
     if kind == "beam":
         return int(size.split("x")[1])

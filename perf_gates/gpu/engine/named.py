@@ -1,10 +1,10 @@
 """Steps of an engine by the names that `gates.toml` gives them.
 
     plain, window of 1               METHOD, window of TOKENS | tree of NODES [, N drafts] [, N emitted] [, context 4k]
-    end to end tree A                drafting counts: a SHAPE, or PNG(6,2); the drafter is that of the model
+    end to end tree A                drafting is timed too: a SHAPE, or PNG(6,2); the drafter is that of the model
     end to end PNG(6,2) as a tree    the drafts of a sequence in one packed tree, merged at their common prefixes
     end to end PNG(3,1) from a ring  verified from the replay buffer
-    end to end chain of 5 by MODEL   drafted by a model that is named
+    end to end chain of 5 by MODEL   the drafter is the named model
     draft tree 3,2,2,1,1             drafting alone: the model is the drafter
     packed 3x4, unrolled 3x4         a beam tree of 3 beams and 4 steps in one row, and in a row and a state for each leaf
     joint K=6 M=2, chunk scan ..     see `ablation`

@@ -1,6 +1,6 @@
 """The least work of a step: the bytes that it moves, and the products of its linear layers.
 
-    weights                  read once, and those of the drafter once for each of its forwards
+    weights                  read once, and those of the drafter once for each of its forward passes
     states, each             plain, joint, replay, tree: a read and a write; snapshots: a read and a write for each token;
                              buffer: a read, a write in one step of `period`, and the tokens that the ring holds
     keys and values          those of the context, read once for each sequence
@@ -51,7 +51,7 @@ def states(step: Step) -> float:
 
 
 def period(step: Step) -> float:
-    """Steps from one flush to the next: a row is due when it holds more than RING tokens less a window."""
+    """Steps from one flush to the next: a row flushes when it holds more than RING tokens less a window."""
     return 1 + max(0, RING - step.tokens) // step.emitted
 
 

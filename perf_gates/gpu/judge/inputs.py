@@ -90,7 +90,7 @@ class Convolution:
         return {"previous": previous, **what}, M
 
     def moved(self, M: Array) -> None:
-        assert np.array_equal(self.state(), M), "M is not the window after what was accepted"
+        assert np.array_equal(self.state(), M), "M is not the window after the accepted tokens"
 
 
 def step(call: Call, b: int, c: int) -> float:

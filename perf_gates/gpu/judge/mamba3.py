@@ -92,7 +92,7 @@ class Layer:
     def run(
         self, kernel: str, owned: dict[str, Any], tokens: dict[str, Tensor], live: int, *args: Any, **more: Any
     ) -> Tensor:
-        """The outputs of a launcher that gets these tokens; nothing is written but them and what is owned."""
+        """The outputs of a launcher that gets these tokens; nothing else is written, except what it owns."""
         out = self.call.blank(*tokens["x"].shape)
         named = {**tokens, **self.weights, "slots": self.slots, **more, "out": out}
         watched = {name: x for name, x in named.items() if isinstance(x, Tensor)}
@@ -154,7 +154,7 @@ def commit(call: Call, b: int, sizes: tuple[int, ...], t: int, branching: bool =
     for i, taken in enumerate(path[of.rows]):
         nodes = taken[taken >= 0]
         if not len(nodes):
-            assert np.array_equal(found[i], start[i]), "S changed, and nothing was accepted"
+            assert np.array_equal(found[i], start[i]), "S changed, although nothing was accepted"
             continue
         S = eb.mamba3.scan(start[i : i + 1], along(of_rows(window, np.array([i])), nodes[None]), of.params, contract)[1]
         used = max(used, within("S", found[i : i + 1], S))
@@ -201,7 +201,7 @@ def ring(call: Call, b: int, sizes: tuple[int, ...], t: int, capacity: int) -> f
         one, S, past, new = slice(i, i + 1), start[i : i + 1], histories[i], of_rows(now, np.array([i]))
         folded = eb.mamba3.scan(S, past, of.params, exact)[1] if past else None
         if folded is None or held[slot] + 2 * t <= capacity:
-            assert np.array_equal(found[i], S[0]), "S changed in a row that is not due"
+            assert np.array_equal(found[i], S[0]), "S changed in a row that does not flush"
         else:
             used = max(used, within("S", found[one], folded))
         y = eb.mamba3.scan(S, concat(past, new) if past else new, of.params, of.contract)[0]
@@ -226,7 +226,7 @@ def flushed(of: Layer, rings: Any, S: Tensor, start: Array, histories: list[Mamb
             S_i = eb.mamba3.scan(start[i : i + 1], past, of.params, exact)[1]
             used = max(used, within("S", found[i : i + 1], S_i))
         else:
-            assert np.array_equal(found[i], start[i]), "S changed, and nothing was held"
+            assert np.array_equal(found[i], start[i]), "S changed, although the ring was empty"
     return used
 
 

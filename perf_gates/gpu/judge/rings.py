@@ -79,7 +79,7 @@ def buffered(call: Call, family: Any, sizes: Any, b: int, t: int, capacity: int,
             one.take(row(window, i), int(took[layer.rows[i]]))
         commit = {"capacity": capacity, "window": t, "slots": layer.slots}
         launcher("cursors", "commit_window")(ring.origin, ring.held, call.ints(took), **commit)
-        assert ring.held[layer.at].tolist() == [one.count for one in judged], "the cursors hold another number of tokens"
+        assert ring.held[layer.at].tolist() == [one.count for one in judged], "the cursors count another number of tokens"
     layer.flush(ring)
     found = layer.state()
     return max(used, *(within("S", found[i : i + 1], one.flush()) for i, one in enumerate(judged) if one.count), 0.0)

@@ -69,7 +69,7 @@ class Layer:
         return pulled(self.S, own if slots is None else slots, self.channels, axis=1)
 
     def run(self, kernel: str, owned: dict[str, Any], tokens: dict[str, Tensor], live: int, **more: Any) -> Tensor:
-        """The outputs of a launcher that gets these tokens; nothing is written but them and what is owned."""
+        """The outputs of a launcher that gets these tokens; nothing else is written, except what it owns."""
         out = self.call.blank(*tokens["x"].shape)
         named = {**tokens, **self.given, **more, "out": out}
         watched = {name: x for name, x in named.items() if isinstance(x, Tensor)}
@@ -132,7 +132,7 @@ def commit(call: Call, b: int, sizes: tuple[int, int], t: int, branching: bool =
     given = {"B": tokens["B"][None], "x": tokens["x"][None], **what, "slots": of.slots}
     with call.keeping({"S": (slice(None), of.own)}, S=of.S[None], **given):
         launcher("shortconv_commit")(of.S[None], **given)
-    assert np.array_equal(of.state(), wanted), "S is not the last products of what was accepted"
+    assert np.array_equal(of.state(), wanted), "S is not the last products of the accepted tokens"
     return 0.0
 
 
@@ -175,12 +175,14 @@ def ring(call: Call, b: int, sizes: tuple[int, int], t: int, capacity: int) -> f
     apart = of.S.clone()
     out = of.run("shortconv_buffered", {"S": of.own}, tokens, of.live, ring=rings, window=t)
     due = held[own] + 2 * t > capacity
-    assert np.array_equal(of.state(), np.where(due[:, None, None], folded, start)), "S is not the last of what was held"
+    assert np.array_equal(of.state(), np.where(due[:, None, None], folded, start)), "S is not the last products of the ring"
     to = torch.as_tensor((origin[own, None] + held[own, None] + np.arange(t)) % capacity, device=u.device)
     rows = torch.as_tensor(of.rows, device=u.device)
     products = tokens["B"][rows].float() * tokens["x"][rows].float()
-    assert torch.equal(u[torch.as_tensor(own, device=u.device)[:, None], to], products), "an entry is not its product"
+    assert torch.equal(u[torch.as_tensor(own, device=u.device)[:, None], to], products), (
+        "an entry of the ring is not its product"
+    )
     of.S.copy_(apart)
     launcher("shortconv_flush")(of.S, rings, b, slots=of.slots)
-    assert np.array_equal(of.state(), folded), "the flush did not keep the last of what was held"
+    assert np.array_equal(of.state(), folded), "the flush did not keep the last products of the ring"
     return within("y", pulled(out, of.rows, of.channels), y)

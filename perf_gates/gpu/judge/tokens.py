@@ -176,7 +176,7 @@ def commit(call: Call, b: int, t: int) -> float:
             state["root"][slot] = new[-1] if len(new) else state["root"][slot]
             state["ended"][slot] |= ended[row]
     for name, x in held.items():
-        assert np.array_equal(x.cpu().numpy(), state[name]), f"{name} is not as lists grow"
+        assert np.array_equal(x.cpu().numpy(), state[name]), f"{name} differs from the list that the reference keeps"
     _cursors(call, slots, advanced, t)
     return 0.0
 
@@ -197,4 +197,4 @@ def _cursors(call: Call, slots: Tensor, advanced: Array, t: int) -> None:
             origin[slot] = (origin[slot] + held[slot]) % capacity if due[slot] else origin[slot]
             held[slot], half[slot] = advanced[row] + (0 if due[slot] else held[slot]), 1 - half[slot]
     for name, x, want in zip(("origin", "held", "half"), found, (origin, held, half), strict=True):
-        assert np.array_equal(x.cpu().numpy(), want), f"{name} is not as the rule says"
+        assert np.array_equal(x.cpu().numpy(), want), f"{name} differs from the rule of the ring"

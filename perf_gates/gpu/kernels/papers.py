@@ -63,7 +63,7 @@ def snapshots(model: str, batch: int, t: int, _: int) -> list[Timing]:
 
 
 def chunks(model: str, batch: int, t: int, _: int) -> list[Timing]:
-    """Windows of t tokens by the kernel of prompts, the baseline of the fused scan in Snakes and Ladders' table 1."""
+    """Windows of t tokens by the prefill kernel, the baseline of the fused scan in Snakes and Ladders' table 1."""
     (h, p, n, g), bytes_of = SSD[model], kernel("ssd_scan", "traffic_bytes")
     bytes_ = int(bytes_of(batch, t, h, p, n, g))
     copies = copies_for(bytes_)

@@ -7,7 +7,7 @@ needs CUDA extensions that nothing timed here uses. A missing peer is reported, 
 compared with ours before either is timed, and each launch of either has its own output, which
 `perf_gates.gpu.output_guard` checks.
 
-    step        vLLM `selective_state_update`, tuned for the machine where it brings a file; fla `fused_recurrent`
+    step        vLLM `selective_state_update`, tuned for this GPU if it ships such a file; fla `fused_recurrent`
     snapshots   vLLM `selective_state_update` with a place for the state after every token
     buffered    vLLM `selective_state_update_replayssm_output_only`: standard decode, a whole flush cycle of 16 tokens
     chunks      mamba-ssm `mamba_chunk_scan_combined`, fla `chunk_gated_delta_rule`: timed by `prefill`

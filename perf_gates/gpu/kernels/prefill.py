@@ -1,4 +1,4 @@
-"""The kernels of prompts, compared with their peers.
+"""Prefill kernels, compared with their peers.
 
 One packed sequence of 4096 tokens from an initial state, under both contracts: products as accurate as fp32 (`ours`), and
 products of operands rounded to bf16 (`ours in bf16`), which peers use too and are compared with theirs. Our results are

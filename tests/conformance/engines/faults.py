@@ -6,6 +6,7 @@ that the engine loads, as a converter would.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.adapters.program import Recorded
 from ssmspec_fast.draft.model import ModelDrafter
+from ssmspec_fast.draft.several import Several
 from ssmspec_fast.engine.decoder import Decoder
 from ssmspec_fast.engine.scheduler import Scheduler
 from ssmspec_fast.engine.sequences import Sequences
@@ -435,6 +437,86 @@ def a_waiting_request_replaces_a_running_state(mp: pytest.MonkeyPatch) -> None:
         return done
 
     wrap(mp, Scheduler, "admit", change)
+
+
+def settings(mp: pytest.MonkeyPatch, change: Callable[[Any, Any, Any], Any]) -> None:
+    """A request begins in a slot with other settings; `change(sequences, slot, settings)` says which."""
+    wrap(mp, Sequences, "set", lambda old, self, at, given: old(self, at, change(self, at, given)))
+
+
+@planted("varied-4")
+def the_first_requests_drafts_for_all(mp: pytest.MonkeyPatch) -> None:
+    """A step drafts as many tokens for all of its requests as its first one asks for."""
+
+    def change(old: Any, self: Any, sequences: Any, slots: Any) -> Any:
+        live = slots[slots >= 0]
+        return old(self, sequences, (live[:1] if len(live) else slots[:1]).expand_as(slots))
+
+    wrap(mp, Several, "most", change)
+
+
+@planted("varied-4")
+def no_drafts_are_as_many_as_by_default(mp: pytest.MonkeyPatch) -> None:
+    """0 counts as not given."""
+    settings(mp, lambda sequences, at, given: replace(given, drafts=given.drafts or None))
+
+
+def kept_of_the_slot(mp: pytest.MonkeyPatch, name: str) -> None:
+    kept: dict[tuple[int, int], Any] = {}
+
+    def change(sequences: Any, at: Any, given: Any) -> Any:
+        if isinstance(at, slice):
+            return given
+        return replace(given, **{name: kept.setdefault((id(sequences), at), getattr(given, name))})
+
+    settings(mp, change)
+
+
+@planted("varied-4")
+def drafts_of_the_request_before(mp: pytest.MonkeyPatch) -> None:
+    """A slot keeps the number of drafts of its first request."""
+    kept_of_the_slot(mp, "drafts")
+
+
+@planted("varied-4")
+def drafter_of_the_request_before(mp: pytest.MonkeyPatch) -> None:
+    """A slot keeps the drafter of its first request."""
+    kept_of_the_slot(mp, "drafter")
+
+
+@planted("varied-4")
+def the_first_drafter_for_all(mp: pytest.MonkeyPatch) -> None:
+    settings(mp, lambda sequences, at, given: replace(given, drafter=None))
+
+
+@planted("varied-4")
+def the_second_drafter_for_all(mp: pytest.MonkeyPatch) -> None:
+    settings(mp, lambda sequences, at, given: replace(given, drafter=(sequences.names or (None,))[-1]))
+
+
+@planted("varied-4")
+def a_drafter_that_goes_on_behind_a_request_of_another(mp: pytest.MonkeyPatch) -> None:
+    """In a slot whose last request named another drafter, a drafter reads no prompt: its state is of an older request."""
+    last: dict[tuple[int, int], int] = {}
+
+    def change(old: Any, self: Any, sequences: Any, slots: Any) -> None:
+        owners = dict(zip(slots.tolist(), sequences.drafter[slots].tolist(), strict=True))
+        begins = [slot for slot, owner in owners.items() if last.get((id(self), slot), owner) == owner]
+        last.update({(id(self), slot): owner for slot, owner in owners.items()})
+        old(self, sequences, torch.tensor(begins, dtype=torch.int64))
+
+    wrap(mp, Several, "start", change)
+
+
+@planted("varied-4")
+def a_full_window_counts_as_the_longest_beside_it(mp: pytest.MonkeyPatch) -> None:
+    """A request whose shorter window was accepted whole is committed with the padding behind it."""
+
+    def count(advanced: Any, feed: Any) -> Any:
+        own = feed.window.live().sum(1)
+        return torch.where((advanced == own) & (own > 1), feed.window.tokens.shape[1], advanced)
+
+    verdicts(mp, count)
 
 
 Convert = Callable[[dict[str, Any], dict[str, Any]], None]

@@ -22,7 +22,8 @@ from .faults import CONVERTED, FAULTS
 
 QUICK = (
     "drafts_all_counted_and_slot_0_overwritten", "a_reused_slot_keeps_its_state", "no_end_at_a_bonus_token",
-    "state_of_the_drafter_stale", "fewer_drafts_than_were_accepted_before",
+    "state_of_the_drafter_stale", "fewer_drafts_than_were_accepted_before", "drafts_of_the_request_before",
+    "the_second_drafter_for_all",
 )  # fmt: skip
 SCHEDULES, SHRINKING = 25, 0.5
 MORE = {"recurrent_drafter_not_rewound": 150}
@@ -82,6 +83,13 @@ LAW = {
     "no_end_at_a_bonus_token": ("stop",),
     "log_probabilities_of_the_token_before": ("log-probabilities kept",),
     "a_waiting_request_replaces_a_running_state": ("batch", "join", "cancel"),
+    "the_first_requests_drafts_for_all": ("drafts", "drafter followed"),
+    "no_drafts_are_as_many_as_by_default": ("drafts",),
+    "drafts_of_the_request_before": ("drafts", "drafter followed"),
+    "drafter_of_the_request_before": ("drafter", "drafter followed"),
+    "the_first_drafter_for_all": ("drafter",),
+    "the_second_drafter_for_all": ("drafter followed",),
+    "a_drafter_that_goes_on_behind_a_request_of_another": ("drafter followed",),
 }
 
 

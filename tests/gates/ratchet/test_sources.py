@@ -30,7 +30,11 @@ def test_only_what_is_printed_stands_under_paper() -> None:
         ('source = "Snakes and Ladders, table 1 (A10G presumed)"', 'source = "a blog"', "needs its document"),
         ('kind = "derived", of', 'kind = "guess", of', "needs a kind"),
         ('of = "https://github.com/vllm-project', 'of = "github.com/vllm-project', "needs its link"),
-        ("figure = 2.82, ", "figure = 2.82, paper = 2.82, ", "a figure is printed or not"),
+        (
+            "figure = 2.82, ",
+            "figure = 2.82, paper = 2.82, ",
+            "a cell has a printed figure (`paper`) or another one (`figure`), not both",
+        ),
     ],
 )
 def test_a_figure_without_its_source_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
