@@ -26,9 +26,7 @@ FP32 = NumericContract()
 BF16 = NumericContract(state="bf16", order="chunked")
 
 
-def told(
-    run: Callable[..., Any], case: str, contract: NumericContract = FP32, limits: Limits | None = None
-) -> dict[str, str]:
+def told(run: Callable[..., Any], case: str, contract: NumericContract = FP32) -> dict[str, str]:
     """The facts about a bug, searched for on one failing case."""
     specification, failing = find(case)
     return facts(specification, Capability(run, contract), failing, [failing], [])
