@@ -5,7 +5,7 @@ import pytest
 
 from conformance.suite import SPECIFICATIONS, find, speculate
 from conformance.suite.recurrences import windows
-from conformance.suite.specification import DRAWN, LARGEST_DRAWN
+from conformance.suite.specification import CROSSED_ALREADY, DRAWN, LARGEST_DRAWN
 from ssmspec_ref.contract import FLOAT64, Limits, NumericContract
 
 OPERATIONS = {s.operation: s for s in SPECIFICATIONS}
@@ -63,3 +63,27 @@ def test_a_long_history_is_judged_by_the_numbers_of_a_short_one(
         assert np.all(other.bound[there] <= 2 * one.bound[there])
         compared += int(there.any())
     assert compared > found.sizes["j"] // 2
+
+
+@pytest.mark.parametrize(
+    "operation", ["ssd.scan", "ssd.step", "delta.step", "selective.scan_masked", "ssd.scan_packed", "conv.scan"]
+)
+def test_every_value_of_an_option_meets_more_rows_than_a_tile_and_a_wide_state(operation: str) -> None:
+    scan = OPERATIONS[operation]
+    wide = [axis for axis in "pnkvcd" if axis in scan.base]
+    found = [(case.options, case.sizes) for case in scan.cases("standard", Limits({"slots": scan.values["slots"]}))]
+    for name, values in scan.values.items():
+        left_out = CROSSED_ALREADY.get(name, ())
+        for value in values[1:] if left_out is not None else ():
+            sizes = [size for options, size in found if options[name] == value]
+            if value not in left_out:
+                assert any(size["b"] >= 17 for size in sizes), (name, value)
+                assert any(all(size[axis] >= 33 for axis in wide) for size in sizes), (name, value)
+
+
+def test_a_row_of_padding_meets_a_row_that_lives_in_slot_zero() -> None:
+    for identity in ("ssd.step/b5,g2,h6,p5,n4/slots=padded/gentle/s0", "delta.step/b17,g1,h1,k1,v1/slots=padded/gentle/s0"):
+        specification, case = find(identity)
+        held = specification.draw(case, NumericContract())[0]
+        assert held.write[0] == 0, identity
+        assert (held.write < 0).any(), identity
