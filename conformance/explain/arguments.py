@@ -79,7 +79,9 @@ ARGUMENTS = {
 }  # fmt: skip
 ARGUMENTS_OF = {
     "acceptance.sampled": {
-        "q": "[b, i] is the draft model's distribution after node i: the children of node i were drawn from it"
+        "q": "[b, i] is the draft model's distribution after node i: the children of node i were drawn from it",
+        "law": "how the drafts were drawn from q; a draft whose q is 0 (the second of two equal siblings drawn without "
+        "replacement) is skipped, and changes neither p nor q",
     },
     "attention.compact": {"path": "numbers of the accepted nodes; node i lies at entry length + i of the cache"},
     "draft.lookup": {"tokens": "how many tokens to give", "choice": "which earlier occurrence to follow: first or last"},
@@ -92,6 +94,12 @@ ARGUMENTS_OF = {
     },
 }
 """Arguments that mean something else in one operation."""
+STEPS = (
+    "weights and switches that all tokens share. dt_bias is added to dt, then softplus, then the clamp to dt_limit; D x is "
+    "added to the output, and the sum is multiplied by silu(z)"
+)
+ARGUMENTS_OF_GROUP = {"ssd": {"params": STEPS}, "selective": {"params": STEPS}}
+"""The same in all operations of a recurrence."""
 DECISIONS = ("acceptance.greedy", "acceptance.greedy_logits", "acceptance.sampled")
 """Operations that return a path."""
 DECIDED = {
@@ -100,7 +108,9 @@ DECIDED = {
     "advanced": "the number of nodes on the path",
     "ended": "true if an `eos` token or the budget ended the row",
 }
-RETURNED = dict.fromkeys(DECISIONS, DECIDED)
+RETURNED = dict.fromkeys(DECISIONS, DECIDED) | {
+    "draft.lookup": {"drafts": "what followed, then -1; the earlier occurrence may overlap the suffix that is looked up"}
+}
 """What operations return, where the name is not enough."""
 POOL = {
     "states": "the states of all slots",
@@ -112,7 +122,8 @@ POOL = {
 
 def meaning(operation: str, name: str) -> str:
     """An argument in words."""
-    return ARGUMENTS_OF.get(operation, {}).get(name, ARGUMENTS.get(name, ""))
+    of_group = ARGUMENTS_OF_GROUP.get(operation.partition(".")[0], {})
+    return ARGUMENTS_OF.get(operation, {}).get(name, of_group.get(name, ARGUMENTS.get(name, "")))
 
 
 def received(specification: Specification, case: Case) -> Iterator[tuple[str, str]]:
