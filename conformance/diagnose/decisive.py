@@ -18,7 +18,7 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
     """The integers and masks of the first wrong row (of its window, if there are several), and the formats. `at` is the first
     wrong place, by axis; without a row, and for a run of several sequences, the integers of all rows are listed."""
     packed = observation.case.operation.endswith("_packed")
-    row = None if packed else at.get("b")
+    row, node = None if packed else at.get("b"), at.get("t")
     window = _window(observation.expected[number].name)
     told = []
     for leaf in leaves(observation.case.operation, observation.arguments):
@@ -28,8 +28,8 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
         value = leaf.values[window] if several and window is not None else leaf.value
         if not (isinstance(value, np.ndarray) and value.dtype.kind in "biu") or (row is not None and row >= len(value)):
             continue
-        if value.ndim == 3 and row is not None and "t" in at:  # nodes of a tree, by the nodes that each sees
-            told.append(f"{leaf.name} of node {at['t']}: {_row(np.flatnonzero(value[row, at['t']]))}")
+        if value.ndim == 3 and row is not None and node is not None:  # nodes of a tree, by the nodes that each sees
+            told.append(f"{leaf.name} of node {node}: {_row(np.flatnonzero(value[row, node]))}")
         elif row is not None or value.ndim == 1:
             told.append(f"{leaf.name}={_row(value if row is None else value[row])}")
         if several and leaf.name == "advanced" and row is not None:

@@ -23,15 +23,17 @@ def word(letter: str, many: bool = False) -> str:
     return "entries" if said == "entry" else f"{said}s"
 
 
-WINDOWS = {"life": ("step", "steps"), "layer": ("later token", "later tokens"), "generate": ("word", "words")}
-"""What the size j counts, of operations where it counts no windows."""
+COUNTED: dict[str, dict[str, tuple[str, str]]] = {
+    "j": {"life": ("step", "steps"), "layer": ("later token", "later tokens"), "generate": ("word", "words")}
+}
+"""What a size counts in one group of operations, by axis; the size j counts windows in all others."""
+WINDOW = {"j": ("window", "windows")}
 
 
 def size_word(operation: str, axis: str, many: bool = False) -> str:
     """What a size of a case counts."""
-    if axis != "j":
-        return word(axis, many)
-    return WINDOWS.get(operation.partition(".")[0], ("window", "windows"))[many]
+    told = COUNTED.get(axis, {}).get(operation.partition(".")[0], WINDOW.get(axis))
+    return told[many] if told else word(axis, many)
 
 
 def extent(observation: Observation, number: int) -> str:

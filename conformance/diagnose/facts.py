@@ -16,10 +16,9 @@ from .changed_outputs import patterns
 from .decisive import decisive
 from .extent import extent, place
 from .observe import Observation, observe, observed
-from .overflow import overflow
+from .precision import overflow, wider
 from .probes import needs
 from .together import together
-from .wider import wider
 
 ORDER = ("values", "inputs", "extent", "behaves", "passes", "cases")
 TRIED = 2

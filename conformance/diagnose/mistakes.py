@@ -72,8 +72,8 @@ def _counted(arguments: Arguments, named: Named) -> Arguments:
 
 def _last_above(arguments: Arguments, named: Named) -> Arguments:
     """Of a tree given by parents or by ancestors."""
-    if "parents" in named:
-        return changed(arguments, (named["parents"], _parents_above))
+    if (parents := named.get("parents")) is not None:
+        return changed(arguments, (parents, _parents_above))
     return changed(arguments, (named["ancestors"], _seen_above))
 
 

@@ -1,8 +1,9 @@
-"""Whether a wider contract allows what the declared one refuses: then something is rounded to fewer bits than declared.
+"""Whether fewer bits than declared, or too small a range, explain a failure.
 
-One field of the contract is widened at a time. A field is reported if every output of every observed case lies within the
-bounds of the contract so widened, and the worst error takes at least `LEAST` of them: a bound that is much larger than the
-error says nothing. For the same reason no error may exceed `ROUNDINGS` of the narrow format, in units of the largest value.
+A wider contract may allow what the declared one refuses; one field is widened at a time. A field is reported if every
+output of every observed case lies within the bounds of the contract so widened, and the worst error takes at least `LEAST`
+of them: a bound that is much larger than the error says nothing. For the same reason no error may exceed `ROUNDINGS` of the
+narrow format, in units of the largest value.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,15 @@ import numpy as np
 
 from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract, Storage
 from ssmspec_ref.errors import SpecError
+from ssmspec_ref.shapes import Array
 
 from ..judge.verdict import expectation
 from ..suite.specification import Specification
+from .leaves import Leaf, leaves
 from .observe import Observation, judged
 
+LARGEST = float(np.log(np.finfo(np.float32).max))
+"""The largest x with a finite e^x in fp32."""
 LEAST = 1 / 64
 ROUNDINGS = 2
 NARROW: tuple[Storage, ...] = ("fp16", "bf16")
@@ -93,3 +98,28 @@ def _share(specification: Specification, contract: NumericContract, seen: Observ
         shares = np.where(np.isnan(shares) & np.isfinite(came[judged(want)].astype(np.float64)), 0.0, shares)
         worst = max(worst, float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)))
     return worst
+
+
+def overflow(seen: Sequence[Observation]) -> str:
+    """What explains every value that is not finite; "" if nothing does, or all are finite."""
+    largest = [_largest(one) for one in seen if any(_infinite(one, number).any() for number in range(len(one.expected)))]
+    if not largest or min(largest) <= LARGEST:
+        return ""
+    return (
+        f"every failing case has dt + dt_bias above {LARGEST:.1f}, here {largest[0]:.4g}: as if softplus computed e^x there, "
+        f"which overflows in fp32; above softplus_threshold softplus(x) is x"
+    )
+
+
+def _infinite(seen: Observation, number: int) -> Array:
+    return judged(seen.expected[number]) & ~np.isfinite(seen.came[number].astype(np.float64))
+
+
+def _largest(seen: Observation) -> float:
+    """The largest argument of the softplus of a case; -inf if it has none."""
+    named: dict[str, Leaf] = {leaf.name: leaf for leaf in leaves(seen.case.operation, seen.arguments)}
+    if not ({"dt", "dt_softplus"} <= named.keys() and named["dt_softplus"].value):
+        return -np.inf
+    bias = named["dt_bias"].value if "dt_bias" in named else None
+    dt = np.asarray(named["dt"].value, np.float64) + (0.0 if bias is None else np.asarray(bias, np.float64))
+    return float(np.max(dt, initial=-np.inf, where=np.isfinite(dt)))
