@@ -29,7 +29,7 @@ TOLD, _, TOOLS = PAGE.partition("## What the suite did wrong itself")
 
 
 def test_every_row_of_the_tables_is_read() -> None:
-    tables = 2
+    tables = 3
     assert len(ROWS) == sum(line.startswith("| ") for line in TOLD.splitlines()) - tables > 40
 
 
