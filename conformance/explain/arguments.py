@@ -98,8 +98,8 @@ STEPS = (
     "weights and switches that all tokens share. dt_bias is added to dt, then softplus, then the clamp to dt_limit; D x is "
     "added to the output, and the sum is multiplied by silu(z)"
 )
-ARGUMENTS_OF_GROUP = {"ssd": {"params": STEPS}, "selective": {"params": STEPS}}
-"""The same in all operations of a recurrence."""
+STEPPED = {"D", "dt_bias", "dt_softplus", "dt_limit"}
+"""The parameters of a recurrence to which `STEPS` applies."""
 DECISIONS = ("acceptance.greedy", "acceptance.greedy_logits", "acceptance.sampled")
 """Operations that return a path."""
 DECIDED = {
@@ -120,10 +120,11 @@ POOL = {
 }
 
 
-def meaning(operation: str, name: str) -> str:
+def meaning(operation: str, name: str, value: Any) -> str:
     """An argument in words."""
-    of_group = ARGUMENTS_OF_GROUP.get(operation.partition(".")[0], {})
-    return ARGUMENTS_OF.get(operation, {}).get(name, of_group.get(name, ARGUMENTS.get(name, "")))
+    if getattr(type(value), "__dataclass_fields__", {}).keys() >= STEPPED:
+        return STEPS
+    return ARGUMENTS_OF.get(operation, {}).get(name, ARGUMENTS.get(name, ""))
 
 
 def received(specification: Specification, case: Case) -> Iterator[tuple[str, str]]:
@@ -138,10 +139,10 @@ def received(specification: Specification, case: Case) -> Iterator[tuple[str, st
     for leaf in leaves(case.operation, arguments, {"S": state, "states": state}):
         name, deep = names[leaf.path[0]], len(leaf.path) > 1
         if name != before and deep:
-            yield name, meaning(case.operation, name)
+            yield name, meaning(case.operation, name, arguments[leaf.path[0]])
         before = name
         pooled = isinstance(arguments[leaf.path[0]], Pool)
-        said = POOL[leaf.name] if pooled else "" if deep else meaning(case.operation, name)
+        said = POOL[leaf.name] if pooled else "" if deep else meaning(case.operation, name, arguments[leaf.path[0]])
         yield full_name(leaf, names), "; ".join(part for part in (_shown(leaf), said) if part)
 
 

@@ -36,7 +36,7 @@ def _arguments(operation: str) -> Iterator[tuple[str, str]]:
     yield operation, _operation(operation)
     given = specification.draw(case, NumericContract())
     for name, value in zip(opened(operation) or arguments_of(operation), given, strict=False):
-        yield from _argument(name, value, meaning(operation, name))
+        yield from _argument(name, value, meaning(operation, name, value))
     expected = specification.expect(given, NumericContract(), None)
     yield "returns", ", ".join(f"{e.name} ({e.axes})" for e in expected[:WIDEST])
     for name, said in RETURNED.get(operation, {}).items():

@@ -21,6 +21,7 @@ from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
+from ..diagnose.extent import place
 from ..diagnose.observe import Observation, judged, observed
 from ..run.calls import placed
 from ..run.sessions import WINDOWS
@@ -50,7 +51,6 @@ SEVERAL = tuple(way for way in WINDOWS if way != "buffered_step")
 CLASS = re.compile(r" Bug class [^.]*\.")
 """What the class of a fault means; shown beside the fault."""
 BUFFER = "the state behind checkpoint and ring"
-AXES = {"b": "row", "t": "token", "h": "head", "l": "slot", "w": "tap", "n": "state", "g": "group", "k": "key channel"}
 
 
 def diverges(operation: str, judgement: Judgement) -> str:
@@ -59,11 +59,11 @@ def diverges(operation: str, judgement: Judgement) -> str:
     if judgement.verdict is not Verdict.FAIL or not beyond:
         return ""
     first = beyond[0]
-    place = ", ".join(f"{AXES.get(axis, 'channel')} {index}" for axis, index in first.first.items())
-    text = f"{operation}, in {_part(operation, first)}" + (f": {place}" if place else "")
-    at = judgement.outputs.index(first)
-    behind = [m for m in judgement.outputs[at + 1 :] if m.utilisation <= 1 and _when(m) == _when(first)]
-    right = ["all before"] * (at > 0) + [_part(operation, m) for m in behind]
+    at = place(" ".join(first.first), tuple(first.first.values())) if first.first else ""
+    text = f"{operation}, in {_part(operation, first)}" + (f": {at}" if at else "")
+    number = judgement.outputs.index(first)
+    behind = [m for m in judgement.outputs[number + 1 :] if m.utilisation <= 1 and _when(m) == _when(first)]
+    right = ["all before"] * (number > 0) + [_part(operation, m) for m in behind]
     return text + (f"; right: {', '.join(right)}" if right else "")
 
 
