@@ -120,7 +120,7 @@ POOL = {
 }
 
 
-def meaning(operation: str, name: str, value: Any) -> str:
+def meaning(operation: str, name: str, value: Any = None) -> str:
     """An argument in words."""
     if getattr(type(value), "__dataclass_fields__", {}).keys() >= STEPPED:
         return STEPS
