@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ssmspec_ref.contract import Capability, Verdict
+from ssmspec_ref.errors import SpecError
 
 from ..cases import Case
 from ..judge.shrink import within
@@ -31,7 +32,7 @@ def needs(
         if any(_has(one, name, value) for one in failing):
             continue
         drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
-        if all(judge(specification, capability, one, other).verdict is Verdict.PASS for one in drawn):
+        if all(_passes(specification, capability, one, other) for one in drawn):
             passes[name].append(value)
     told = []
     for name, values in passes.items():
@@ -41,6 +42,14 @@ def needs(
         else:
             told.append(f"{name}={'|'.join(values)}")
     return f"with {'; or with '.join(told)}" if told else ""
+
+
+def _passes(specification: Specification, capability: Capability, case: Case, other: int) -> bool:
+    """Whether a case passes; a case that cannot be drawn, such as a packed run without tokens, says nothing."""
+    try:
+        return judge(specification, capability, case, other).verdict is Verdict.PASS
+    except SpecError:
+        return False
 
 
 def _has(case: Case, name: str, value: str) -> bool:

@@ -10,6 +10,7 @@ from conformance.faults.recurrences import arithmetic
 from conformance.faults.recurrences.arithmetic import subject
 from conformance.suite import find
 from ssmspec_ref.contract import Capability
+from ssmspec_ref.errors import EmptyWindow
 
 SMALLEST = "ssd.scan/b1,t3,g1,h1,p1,n1/plain/gentle/s0"
 
@@ -41,3 +42,14 @@ def test_a_change_that_passes_by_the_luck_of_a_seed_is_not(monkeypatch: pytest.M
 def test_a_change_that_another_failing_case_has_is_not(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
     _, failing = find(f"ssd.scan/b1,t3,g1,h1,p1,n1/{other}")
     assert told(monkeypatch, lambda case: case.options["D"] == "off", (failing,)) == ""
+
+
+def test_a_change_whose_case_cannot_be_drawn_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed run whose lengths are all 0 has no tokens."""
+
+    def passes(case: Case) -> bool:
+        if case.options["D"] == "off":
+            raise EmptyWindow("there are no tokens")
+        return case.options["z"] == "on"
+
+    assert told(monkeypatch, passes) == "with z=on"
