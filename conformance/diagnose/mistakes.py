@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import PADDING
 
 from ..suite.specification import Arguments
 from .leaves import Leaf, changed, leaves, unchecked
 
-NO_NODE = -2
-"""The parent of padding."""
 NEVER = -1e9
 """A dt whose softplus is 0."""
 HALVINGS = 60
@@ -46,7 +45,7 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         for least in CLAMPS:
             yield f"the log decay were at least {least:g}", of(partial(_clamped, least))
     if "bounds" in named and "S" in named and "b" in named["S"].axes:
-        yield "a sequence began from S of the sequences that are not empty, counted", of(_counted)
+        yield "a sequence began from S[c], where c counts the sequences before it that are not empty", of(_counted)
     if "parents" in named or "ancestors" in named:
         yield "the parent of a node were the last node one level above it", of(_last_above)
     window = next((named[name] for name in ("dt", "g") if name in named), None)
@@ -83,7 +82,7 @@ def _parents_above(parents: Array) -> Array:
         depth: list[int] = []
         for node, parent in enumerate(row):
             depth.append(depth[parent] + 1 if parent >= 0 else 0)
-            above = [n for n in range(node) if depth[n] == depth[node] - 1 and row[n] != NO_NODE]
+            above = [n for n in range(node) if depth[n] == depth[node] - 1 and row[n] != PADDING]
             if parent >= 0:
                 made[b, node] = above[-1]
     return made

@@ -33,7 +33,7 @@ HOME = Path(GIVEN[0] if GIVEN else Path(sys.prefix) / "llama").resolve()
 LENGTH = 512
 """Tokens of one slot."""
 MORE = 128
-"""Tokens that a request to be cancelled requests beyond its budget, so that it still runs when it is cancelled."""
+"""Tokens added to the budget of a request that will be cancelled, so that it still runs then."""
 LONGEST = 70
 """Characters of a folder in which a socket may lie: its whole address may have 107."""
 STARTING = 240.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter
-from ssmspec_ref.records import prefix
+from ssmspec_ref.records import each, prefix
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FreshPool, Pool
 
@@ -54,8 +54,7 @@ def second_chunk_by_row(S: Any, window: Any, params: Any) -> tuple[Array, Array]
     if not isinstance(S, Pool) or window.x.shape[1] <= CHUNK:
         found: tuple[Array, Array] = pooled(ssd.scan)(S, window, params)
         return found
-    cut = {name: getattr(window, name) for name in ("x", "dt", "B", "C", "z")}
-    tail = replace(window, **{name: None if a is None else a[:, CHUNK:] for name, a in cut.items()})
+    tail = each(lambda a: a[:, CHUNK:], window)
     y, pool = pooled(ssd.scan)(S, prefix(window, CHUNK), params)
     y_tail, rows = ssd.scan(pool[np.arange(len(S.read))], tail, params)
     live = S.write >= 0

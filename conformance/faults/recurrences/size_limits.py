@@ -11,6 +11,7 @@ import numpy as np
 from ssmspec_ref import conv, delta, ssd, tree
 from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.functions import softplus
+from ssmspec_ref.records import each, prefix
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import paths as tree_paths
 
@@ -42,12 +43,8 @@ def forgets_at_256(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """The state is not passed from the first chunk of 256 tokens to the second."""
     if window.x.shape[1] <= 256:
         return right(S, window, params)
-    cut = {name: getattr(window, name) for name in ("x", "dt", "B", "C", "z")}
-    head, tail = (
-        replace(window, **{name: None if a is None else a[:, part] for name, a in cut.items()})
-        for part in (slice(256), slice(256, None))
-    )
-    (y, _), (y_tail, S_next) = right(S, head, params), right(np.zeros_like(S), tail, params)
+    tail = each(lambda a: a[:, 256:], window)
+    (y, _), (y_tail, S_next) = right(S, prefix(window, 256), params), right(np.zeros_like(S), tail, params)
     return np.concatenate([y, y_tail], axis=1), S_next
 
 

@@ -16,7 +16,7 @@ from conformance.suite import find
 from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.functions import softplus
-from ssmspec_ref.records import prefix
+from ssmspec_ref.records import each, prefix
 from ssmspec_ref.shapes import Ancestors, Array
 from ssmspec_ref.ssd import tree as ssd_tree
 
@@ -35,9 +35,7 @@ def told(run: Callable[..., Any], case: str, contract: NumericContract = FP32) -
 def chunks_in_bf16(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
     """The state goes from the first 4 tokens to the others in bf16."""
     y, held = ssd.scan(S, prefix(window, 4), params)
-    cut = {name: getattr(window, name) for name in ("x", "dt", "B", "C", "z")}
-    tail = replace(window, **{name: None if a is None else a[:, 4:] for name, a in cut.items()})
-    y_tail, S_next = ssd.scan(stored(held, "bf16"), tail, params)
+    y_tail, S_next = ssd.scan(stored(held, "bf16"), each(lambda a: a[:, 4:], window), params)
     return single(np.concatenate([y, y_tail], axis=1), S_next)
 
 
@@ -98,7 +96,7 @@ NAMED: dict[str, tuple[Any, ...]] = {
     ),
     "sequences that are not empty": (
         counted, "ssd.scan_packed/b6,t4,g1,h2,p3,n4/plain/gentle/s0",
-        "as if a sequence began from S of the sequences that are not empty",
+        "as if a sequence began from S[c], where c counts the sequences before it that are not empty",
     ),
     "a clamped decay": (clamped, "delta.step/b3,g1,h2,k3,v4/plain/strong/s0", "as if the log decay were at least -5"),
     "an offset without its tile": (
