@@ -138,6 +138,11 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
             yield says, _of_groups(operation, choose, [leaf.name for leaf in grouped])
             for leaf in grouped:
                 yield f"{says}, for {leaf.name} alone", _of_groups(operation, choose, [leaf.name])
+    if 1 <= groups < heads:
+        for leaf in every:
+            if "h" in leaf.axes and isinstance(leaf.value, np.ndarray):
+                for says, read in HEADS.items():
+                    yield f"every head read {leaf.name} of {says}", _of_heads(operation, leaf, read)
     paths = [leaf for leaf in every if leaf.name == "path" and "*" in leaf.path]
     counted = [leaf for leaf in every if leaf.name == "advanced" and "*" in leaf.path]
     if paths and counted:
@@ -171,6 +176,21 @@ def _of_groups(operation: str, choose: Callable[[int, int], Array], some: list[s
         own = np.arange(heads) // (heads // groups)
         chosen = [(leaf, choose(heads, groups) if leaf.name in some else own, leaf.axes.index("g")) for leaf in grouped]
         return changed(arguments, *((leaf, partial(np.take, indices=choice, axis=axis)) for leaf, choice, axis in chosen))
+
+    return change
+
+
+HEADS: dict[str, Callable[[int, int], Array]] = {
+    "the first head of its group": lambda heads, groups: np.arange(heads) // (heads // groups) * (heads // groups),
+    "the head with the number of its group": lambda heads, groups: np.arange(heads) // (heads // groups),
+}
+"""The head that each head reads, from the numbers of heads and groups."""
+
+
+def _of_heads(operation: str, leaf: Leaf, read: Callable[[int, int], Array]) -> Callable[[Arguments], Arguments]:
+    def change(arguments: Arguments) -> Arguments:
+        _, heads, groups = _groups(leaves(operation, arguments))
+        return changed(arguments, (leaf, partial(np.take, indices=read(heads, groups), axis=leaf.axes.index("h"))))
 
     return change
 

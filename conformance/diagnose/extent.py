@@ -70,5 +70,6 @@ def _places(letter: str, touched: Array, possible: Array) -> str:
     if len(steps) == 1 and len(touched) > 2:
         kind = {2: "even" if touched[0] % 2 == 0 else "odd"}.get(int(steps[0]))
         return f"only {kind} {many}" if kind else f"every {steps[0]}th {one}, from {touched[0]} on"
-    shown = ", ".join(map(str, touched[:SHOWN])) + (", .." if len(touched) > SHOWN else "")
-    return f"{many} {shown}"
+    runs = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
+    told = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"{many} {', '.join(told[:SHOWN])}" + (", .." if len(told) > SHOWN else "")

@@ -17,12 +17,14 @@ from .decisive import decisive
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
-from .probes import needs
+from .probes import needs, sizes
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "behaves", "passes", "cases")
-TRIED = 2
-"""Number of further failing cases that an explanation must fit."""
+ORDER = ("values", "inputs", "extent", "behaves", "passes", "sizes", "cases")
+TRIED = 4
+"""Number of further failing cases that an explanation must fit, besides the smallest."""
+MOSTLY = 0.5
+"""A change that would alter more than twice what is wrong is not reported beside a pattern that explains all of it."""
 
 
 def facts(
@@ -36,8 +38,8 @@ def facts(
 ) -> dict[str, str]:
     """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
     positions; `behaves`: changes of inputs or outputs that reproduce the result; `passes`: the changes with which the
-    smallest case passes; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
-    case's own.
+    smallest case passes; `sizes`: which sizes of its long axes fail; `cases`: what the failing cases have in common. `seed`
+    is that of the failing inputs, if not the case's own.
     """
     told: dict[str, str] = {}
     shown = smallest if seed is None else replace(smallest, seed=seed)
@@ -46,8 +48,10 @@ def facts(
         told |= _first(first, first.beyond[0], capability)
     if search:
         told["behaves"] = "; ".join(causes(specification, capability, shown, failing))
-        told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed)
-    told["cases"] = together(failing, passing, specification.defaults)
+        other = OTHER if seed is None else seed
+        told["passes"] = needs(specification, capability, smallest, failing, other)
+        told["sizes"] = sizes(specification, capability, smallest, other)
+    told["cases"] = together(failing, passing, smallest)
     return {name: told[name] for name in ORDER if told.get(name)}
 
 
@@ -81,12 +85,14 @@ def causes(specification: Specification, capability: Capability, smallest: Case,
     if not chosen:
         return []
     (first,) = chosen
-    middle = [failing[len(failing) // 2], failing[-1], smallest]
-    others = [o for o in observed(specification, capability, middle, TRIED + 1, False) if o.case != first.case]
+    spread = [failing[(n + 1) * len(failing) // TRIED - 1] for n in range(TRIED)]
+    others = [o for o in observed(specification, capability, [*spread, smallest], TRIED + 1, False) if o.case != first.case]
     found = explain(specification, capability.contract, first, others)
+    seen = [patterns(first, number, capability.contract) for number in first.beyond[:2]]
+    if seen and all(seen):
+        found = [one for one in found if one.covers >= MOSTLY]
     said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
-    for number in first.beyond[:2]:
-        said += [says for says in patterns(first, number, capability.contract) if says not in said]
+    said += dict.fromkeys(says for of in seen for says in of)
     if told := overflow((first, *others)):
         said.insert(0, told)
     if not said and (told := wider(specification, capability.contract, (first, *others))):

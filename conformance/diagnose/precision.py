@@ -24,6 +24,8 @@ from .observe import Observation, judged
 LARGEST = float(np.log(np.finfo(np.float32).max))
 """The largest x with a finite e^x in fp32."""
 LEAST = 1 / 64
+TYPICAL = 1 / 1024
+"""The share of the wider bounds that the median error of an output takes at least: rounding shows in most values."""
 ROUNDINGS = 2
 NARROW: tuple[Storage, ...] = ("fp16", "bf16")
 FUNCTIONS: tuple[tuple[str, Any, str, float], ...] = (
@@ -42,8 +44,9 @@ def wider(specification: Specification, contract: NumericContract, seen: Sequenc
     for order, (says, changed, rounding) in enumerate(_widened(contract)):
         if not apart <= ROUNDINGS * rounding:
             continue
-        share = max(_share(specification, changed, one) for one in seen)
-        if LEAST <= share <= 1:
+        shares = [_share(specification, changed, one) for one in seen]
+        share = max(worst for worst, _ in shares)
+        if LEAST <= share <= 1 and min(typical for _, typical in shares) >= TYPICAL:
             found.append((-share, order, f"it would hold under {_field(contract, changed)}: {says}"))
     return min(found)[2] if found else ""
 
@@ -82,22 +85,25 @@ def _field(contract: NumericContract, changed: NumericContract) -> str:
     return f"{name}={getattr(changed, name)}"
 
 
-def _share(specification: Specification, contract: NumericContract, seen: Observation) -> float:
-    """The largest error of an observation over its bound under a contract; infinite without a bound."""
+def _share(specification: Specification, contract: NumericContract, seen: Observation) -> tuple[float, float]:
+    """The largest error of an observation over its bound under a contract, infinite without a bound; and the largest median
+    of one of its wrong outputs."""
     try:
         made = expectation(specification, seen.case, contract, seen.arguments, None)
     except SpecError:
-        return np.inf
-    worst = 0.0
-    for want, came in zip(made, seen.came, strict=False):
+        return np.inf, 0.0
+    worst = typical = 0.0
+    for number, (want, came) in enumerate(zip(made, seen.came, strict=False)):
         if want.value.shape != came.shape:
-            return np.inf
+            return np.inf, 0.0
         with np.errstate(all="ignore"):
             shares = np.abs(came.astype(np.float64) - want.value)[judged(want)] / want.bound[judged(want)]
         # 0 / 0 is a value that must be equal, and is
         shares = np.where(np.isnan(shares) & np.isfinite(came[judged(want)].astype(np.float64)), 0.0, shares)
         worst = max(worst, float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)))
-    return worst
+        if number in seen.beyond:
+            typical = max(typical, float(np.median(shares)))
+    return worst, typical
 
 
 def overflow(seen: Sequence[Observation]) -> str:

@@ -1,8 +1,9 @@
 """What a failing case needs in order to fail: change one option, size or family at a time, and report the changes with which
-it passes."""
+it passes, and the sizes of one axis that fail."""
 
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ssmspec_ref.contract import Capability, Verdict
@@ -16,6 +17,12 @@ from .extent import size_word
 
 MOST = 24
 """Cases to try."""
+LONG, AXES, SIZES, LARGE, SHOWN = 3, 2, 10, 100, 8
+"""The shortest axis to vary over many sizes; how many axes; how many multiples and places in blocks of each, and the largest
+of them; how many sizes to list."""
+SECONDS = 10.0
+"""After this no further size of an axis is tried."""
+BLOCKS = (4, 8, 16, 32, 64)
 SEEDS = (0, 7919, 15838)
 """Added to the seed: a case that passes under one draw of its inputs may fail under another."""
 
@@ -42,6 +49,93 @@ def needs(
         else:
             told.append(f"{name}={'|'.join(values)}")
     return f"with {'; or with '.join(told)}" if told else ""
+
+
+def sizes(specification: Specification, capability: Capability, smallest: Case, other: int = OTHER) -> str:
+    """Which sizes of each long axis fail, with everything else as in the smallest failing case; "" if it has no long axis.
+
+    A size fails if it does under one of the seeds, and passes if it does under all.
+    """
+    told = []
+    long = [axis for axis, size in smallest.sizes.items() if size >= LONG]
+    for axis in sorted(long, key=lambda axis: -smallest.sizes[axis])[:AXES]:
+        results: dict[int, bool] = {}
+        end = time.monotonic() + SECONDS
+
+        def run(size: int, axis: str = axis, results: dict[int, bool] = results, end: float = end) -> None:
+            case = replace(smallest, sizes={**smallest.sizes, axis: size})
+            if time.monotonic() < end and specification.ok(case.sizes) and within(specification, capability, case):
+                drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
+                results[size] = not all(_passes(specification, capability, one, other) for one in drawn)
+
+        here = smallest.sizes[axis]
+        for size in sorted(_tried(here), key=lambda size: (size > here + 2, size)):
+            run(size)
+        while (middle := _between(results)) is not None and middle not in results:
+            run(middle)
+            if middle not in results:
+                break
+        bad, good = (sorted(size for size, failed in results.items() if failed is wanted) for wanted in (True, False))
+        if says := rule(bad, good, axis, size_word(smallest.operation, axis, True)):
+            told.append(says)
+    return "; ".join(told)
+
+
+def _between(results: Mapping[int, bool]) -> int | None:
+    """A size between the smallest that fails and the largest below it, which passes; None if there is none."""
+    least = min((size for size, failed in results.items() if failed), default=0)
+    below = max((size for size in results if size < least), default=least)
+    return (below + least) // 2 if below + 1 < least else None
+
+
+def _tried(size: int) -> list[int]:
+    """Sizes around a failing one, around its multiples, and with the same place in a block of a power of two."""
+    near = {size + step for step in (-2, -1, 0, 1, 2)}
+    multiples = {times * size + step for times in (2, 3) for step in (-1, 0, 1) if times * size < LARGE}
+    blocks = {size + times * block for block in BLOCKS if abs(_place(size, block)) <= 1 for times in (-1, 1, 2)}
+    blocks = {one for one in blocks if one < max(LARGE, size + 2)}
+    some = sorted({size, *near, *sorted(multiples | blocks)[:SIZES]} | {1, size // 2})
+    return [one for one in some if one >= 1]
+
+
+def _place(size: int, block: int) -> int:
+    """How far a size is from the nearest multiple of a block."""
+    return (size + block // 2) % block - block // 2
+
+
+def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> str:
+    """What separates the sizes that fail from those that pass, in words; the sizes themselves if nothing simple does."""
+    if not fails or not passes:
+        return ""
+    tried = f"{len(fails) + len(passes)} sizes tried, {min(*fails, *passes)} to {max(*fails, *passes)}"
+    least = min(fails)
+    below, above = [size for size in passes if size < least], [size for size in passes if size > least]
+    if below and not above:
+        return f"fails with {least} and more {many} ({axis}), passes with {max(below)} and fewer ({tried})"
+    if len(fails) == 1:
+        return f"fails with exactly {fails[0]} {many} ({axis}), passes with all others ({tried})"
+    if max(fails) < min(passes):
+        return f"fails with {max(fails)} and fewer {many} ({axis}), passes with {min(passes)} and more ({tried})"
+    for block in range(2, max(fails)):
+        ours = {size % block for size in fails}
+        if len(ours) == 1 and not ours & {size % block for size in passes}:
+            return f"fails where the number of {many} ({axis}) is {_of(ours.pop(), block)}, passes elsewhere ({tried})"
+    if below and 3 * len(above) <= len(fails):
+        chance = f"with {_listed(above)} it passes too, so it also depends on the values"
+        return f"fails with most from {least} {many} ({axis}) on, passes with {max(below)} and fewer ({tried}; {chance})"
+    return f"of {many} ({axis}), {_listed(fails)} fail, and {_listed(passes)} pass"
+
+
+def _of(left: int, block: int) -> str:
+    if left == 0:
+        return f"a multiple of {block}"
+    if block == 2:
+        return "odd"
+    return f"one less than a multiple of {block}" if left == block - 1 else f"{left} more than a multiple of {block}"
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes[:SHOWN])) + (", .." if len(sizes) > SHOWN else "")
 
 
 def _passes(specification: Specification, capability: Capability, case: Case, other: int) -> bool:

@@ -18,7 +18,7 @@ from ..cases import Case
 from ..judge.shrink import within
 from ..suite.specification import Arguments, Specification
 from .changed_inputs import candidates, covered
-from .changed_outputs import patterns
+from .changed_outputs import MANY, patterns
 from .leaves import leaves
 from .observe import Observation, observe
 
@@ -30,8 +30,9 @@ SEARCHED, AFTER = 5, 2
 """Variations whose cause is searched, and cases of which it is searched after another cause."""
 NAMES = 3
 """Names of one cause to keep."""
-FEWEST = 2
-"""Cases that a cause must explain and that the others do not."""
+FEWEST, AMONG_FEW = 2, 8
+"""Cases that a cause must explain and that the others do not; and where the wrong values are few different ones, as tokens
+and probabilities of 0 and 1 are, which agree by chance."""
 COVERS = 0.5
 """The fraction of the elements altered by a change that must be wrong in this way."""
 FIGURES = re.compile(r"-?\d[\d.e+-]*((,| and) -?\d[\d.e+-]*)*(, \.\.)?")
@@ -176,7 +177,7 @@ def _alone(search: Search, known: list[Named], every: list[Observation]) -> tupl
         apart = [(cause, seen) for cause, seen in met[1:] if not cause.about & first.about]
         others = [(len({*seen} - {*own}), len({*own} - {*seen}), cause, seen) for cause, seen in apart]
         for more, fewer, cause, seen in sorted(others, key=lambda one: -one[0])[:1]:
-            if more >= FEWEST and fewer >= FEWEST:
+            if min(more, fewer) >= fewest(every):
                 return tuple(
                     _cause(one, [every[n] for n in shown if n not in left])
                     for one, shown, left in ((first, own, seen), (cause, seen, own))
@@ -186,7 +187,7 @@ def _alone(search: Search, known: list[Named], every: list[Observation]) -> tupl
 
 def _after(search: Search, known: list[Named], every: list[Observation]) -> tuple[Cause, ...]:
     """The cause that explains most, and one that explains what remains after it; empty if there are none."""
-    changes = [(cause, own) for cause, own in _met(search, known, every) if cause.change is not None and len(own) >= FEWEST]
+    changes = [(cause, own) for cause, own in _met(search, known, every) if cause.change and len(own) >= fewest(every)]
     for first, own in changes[:1]:
         rest = [o for n, o in enumerate(every) if n not in own]
         behind = [new for o in rest if (new := search.behind(first, o)) is not None]
@@ -194,7 +195,7 @@ def _after(search: Search, known: list[Named], every: list[Observation]) -> tupl
         search.named(sorted(behind, key=lambda o: _narrow(o.case)), AFTER, after)
         for cause in after:
             shown = [o for o in behind if search.explains(cause, o)]
-            if len(shown) >= FEWEST and not cause.about & first.about:
+            if len(shown) >= fewest(behind) and not cause.about & first.about:
                 return _cause(first, [every[n] for n in own]), _cause(cause, shown, first.says)
     return ()
 
@@ -208,18 +209,33 @@ def _in_outputs(search: Search, every: list[Observation]) -> tuple[Cause, ...]:
             wrong = [o for o in every if number in o.beyond]
             for cause in first:
                 shown = [o for o in wrong if search.explains(cause, _only(o, number))]
-                if cause.change is None or len(shown) < FEWEST or len(shown) < len(wrong):
+                if cause.change is None or len(shown) < fewest(wrong) or len(shown) < len(wrong):
                     continue
                 behind = [new for o in every if (new := search.behind(cause, o)) is not None]
                 after: list[Named] = []
                 search.named(sorted(behind, key=lambda o: _narrow(o.case)), AFTER, after)
                 for other in after:
                     also = [o for o in behind if search.explains(other, o)]
-                    if len(also) >= FEWEST and not other.about & cause.about:
+                    if len(also) >= fewest(behind) and not other.about & cause.about:
                         alone = [o for o in shown if search.explains(cause, o)]
                         first_one = _cause(cause, alone) if alone else _cause(cause, shown, other.says)
                         return first_one, _cause(other, also, cause.says)
     return ()
+
+
+def fewest(found: Sequence[Observation]) -> int:
+    """How many cases a cause must explain among these."""
+    few = sum(len(_values(one)) < MANY for one in found)
+    return AMONG_FEW if 2 * few > len(found) else FEWEST
+
+
+def _values(found: Observation) -> set[float]:
+    """The different values, expected and actual, of the wrong elements."""
+    values: set[float] = set()
+    for number in found.beyond:
+        wrong = found.wrong(number)
+        values |= {*found.came[number][wrong].tolist(), *found.expected[number].value[wrong].tolist()}
+    return values
 
 
 def _only(found: Observation, number: int) -> Observation:

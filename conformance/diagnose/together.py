@@ -1,6 +1,6 @@
 """What the failing cases of one operation have in common and the passing ones lack."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..cases import Case
 from .extent import size_word
@@ -13,12 +13,18 @@ CHANCE = 0.05
 MULTIPLES = (2, 4, 8, 16, 64)
 
 
-def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping[str, str]) -> str:
-    """The option, family or size that separates failing from passing cases; "" if there is none, or too few cases."""
+def together(failing: Sequence[Case], passing: Sequence[Case], smallest: Case | None = None) -> str:
+    """The option, family or size that separates failing from passing cases; "" if there is none, or too few cases.
+
+    Nothing is said that the smallest failing case contradicts, which is counted with neither.
+    """
     if not passing or not failing or len(failing) + len(passing) < FEWEST:
         return ""
+    shrunk = [] if smallest is None or smallest.operation != failing[0].operation else [smallest]
     rules = [
-        (says, sum(map(holds, failing)), sum(map(holds, passing))) for says, holds in _rules([*failing, *passing], defaults)
+        (says, sum(map(holds, failing)), sum(map(holds, passing)))
+        for says, holds in _rules([*failing, *shrunk], passing)
+        if all(map(holds, shrunk))
     ]
     bad, good = len(failing), len(passing)
     for says, met, also in rules:
@@ -43,19 +49,17 @@ def together(failing: Sequence[Case], passing: Sequence[Case], defaults: Mapping
     return ""
 
 
-def _rules(cases: Sequence[Case], defaults: Mapping[str, str]) -> Iterator[Rule]:
+def _rules(failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[Rule]:
+    cases = [*failing, *passing]
     for name in cases[0].options:
         values = sorted({case.options.get(name, "") for case in cases})
         if len(values) < 2:
             continue
-        if len(values) > 2 and name in defaults:
-            others = [value for value in values if value != defaults[name]]
-            yield f"{name}={'|'.join(others)}", lambda case, name=name: case.options.get(name) != defaults[name]
         for value in values:
             yield f"{name}={value}", lambda case, name=name, value=value: case.options.get(name) == value
-            if len(values) > 2:
-                rest = "|".join(other for other in values if other != value)
-                yield f"{name}={rest}", lambda case, name=name, value=value: case.options.get(name) != value
+        some = sorted({case.options.get(name, "") for case in failing})
+        if 1 < len(some) < len(values):
+            yield f"{name}={'|'.join(some)}", lambda case, name=name, some=some: case.options.get(name) in some
     families = sorted({case.family for case in cases})
     for family in families if len(families) > 1 else ():
         yield f"the family {family}", lambda case, family=family: case.family == family
