@@ -30,6 +30,8 @@ CALLS, SECONDS = 300, 8.0
 """Calls and time of one search."""
 SINGLE, SHOWN = 32, 2
 """Single changes to try of an input whose entries are all simple, and changes to report of an input."""
+PARTS = 8
+"""Ranges of numbers to list."""
 FEW = 3
 """Nodes of a tree that hang elsewhere than on the node before, to list instead of the whole tree."""
 WIDER, LONGEST = 13, 24
@@ -248,7 +250,8 @@ def ranges(numbers: Sequence[int]) -> str:
         return f"every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } from {numbers[0]} to {numbers[-1]}"
     breaks = [n for n, (before, after) in enumerate(pairwise(numbers), 1) if after != before + 1]
     parts: list[Array] = np.split(np.asarray(numbers), breaks)
-    return ", ".join(f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
+    said = [f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
+    return ", ".join(said[:PARTS]) + ", .." * (len(said) > PARTS)
 
 
 def _with(values: Values, n: int, value: int) -> Values:
