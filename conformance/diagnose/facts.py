@@ -19,6 +19,7 @@ from .entries.decides import decides, ranges
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
+from .probes import SECONDS as PASSES
 from .probes import needs
 from .together import together
 
@@ -51,7 +52,7 @@ def facts(
         if search:
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
-        cause, change = Clock(SECONDS), Clock(SECONDS)
+        cause, change = Clock(SECONDS), Clock(PASSES)
         told["behaves"] = "; ".join(causes(specification, capability, shown, failing, cause))
         told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed, change)
         told["limits"] = "; ".join([*cause.says("the cause"), *change.says("changes with which it passes")])

@@ -34,7 +34,7 @@ CONDITIONS = ("overwritten", "again", "stale")
 """Further kinds for which the report says with which changes the case passes."""
 DEPENDS = ("values", "inputs", "extent", "decides", "passes")
 """Facts that hold for the calls of the search only, if a failure depends on earlier calls."""
-SMALLEST, LIKE, APART = 30.0, 30.0, 60.0
+SMALLEST, LIKE, APART = 30.0, 20.0, 60.0
 """Seconds to look for the smallest case, for planted faults, and for several bugs."""
 WINDOWS = 64
 """Windows of a history in which several bugs are told apart; each window adds outputs to compare."""
