@@ -116,8 +116,8 @@ def decides(specification: Specification, capability: Capability, found: Observa
             told.append(said)
         elif not must and values != vector.now:
             free.append(vector.name)
-    for vector in every:
-        if vector.counts and (said := counted(tries, vector, arguments, at)):
+    for vector in vectors(found.case, arguments):
+        if vector.counts and (said := counted(tries, vector, arguments, at, "path" in free)):
             told.append(said)
     if free:
         told.append(f"not {' or '.join(free)}: it fails also with {SIMPLEST.get(free[0], 'the simplest values')}")
@@ -209,8 +209,9 @@ def _single(tries: Tries, vector: Vector, arguments: Arguments, values: Values, 
     return f"{shown} fails, and passes if {', or if '.join(said)}{more}"
 
 
-def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, int]) -> str:
-    """The counts in the wrong row with which the case fails, and those with which it passes."""
+def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, int], straight: bool) -> str:
+    """The counts in the wrong row with which the case fails, and those with which it passes; `straight` says that it fails
+    on the path 0 1 2 .. too, which the larger case then gets."""
     best = _counts(tries, vector, arguments, at.get("b", 0))
     case, limits = tries.found.case, tries.capability.limits
     size = min(WIDER, limits.sizes.get("t", (1, WIDER))[1])
@@ -219,6 +220,8 @@ def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, in
         if tries.specification.ok(wide.sizes) and within(tries.specification, tries.capability, wide):
             found = observe(tries.specification, tries.capability, wide)
             given = filled(wide.operation, found.arguments, tries.capability.contract) if found else ()
+            for path in [one for one in vectors(wide, given) if one.name == "path"] if found and straight else []:
+                given = path.made(given, path.simple)
             longer = [one for one in vectors(wide, given) if one.name == vector.name] if found else []
             if found and longer:
                 other = replace(tries, found=found)
