@@ -1,7 +1,6 @@
 """What a failing case needs in order to fail: change one option, size or family at a time, and report the changes with which
 it passes, and the sizes of one axis that fail."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,32 +9,41 @@ from ssmspec_ref.contract import Capability, Verdict
 from ssmspec_ref.errors import SpecError
 
 from ..cases import Case
+from ..judge.clock import Clock
 from ..judge.shrink import within
 from ..judge.verdict import OTHER, judge
 from ..suite.specification import Specification
 from .extent import size_word
 
-MOST = 24
-"""Cases to try."""
-LONG, AXES, SIZES, LARGE, SHOWN = 3, 2, 10, 100, 8
+MOST, SECONDS = 24, 20.0
+"""Cases to try, and the time for them."""
+LONG, AXES, MULTIPLES, LARGE, SHOWN = 3, 2, 10, 100, 8
 """The shortest axis to vary over many sizes; how many axes; how many multiples and places in blocks of each, and the largest
 of them; how many sizes to list."""
-SECONDS = 10.0
-"""After this no further size of an axis is tried."""
+SIZES = 15.0
+"""The time for sizes."""
 BLOCKS = (4, 8, 16, 32, 64)
 SEEDS = (0, 7919, 15838)
 """Added to the seed: a case that passes under one draw of its inputs may fail under another."""
 
 
 def needs(
-    specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case] = (), other: int = OTHER
+    specification: Specification,
+    capability: Capability,
+    smallest: Case,
+    failing: Sequence[Case] = (),
+    other: int = OTHER,
+    clock: Clock | None = None,
 ) -> str:
     """The single changes with which the smallest failing case passes under every seed tried; "" if there are none.
 
     A change that another failing case already has is not reported: the failure does not depend on it.
     """
+    clock = clock or Clock(SECONDS)
     passes: dict[str, list[str]] = defaultdict(list)
     for _, (name, value, case) in zip(range(MOST), _neighbours(specification, capability, smallest), strict=False):
+        if clock.ended:
+            break
         if any(_has(one, name, value) for one in failing):
             continue
         drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
@@ -51,29 +59,28 @@ def needs(
     return f"with {'; or with '.join(told)}" if told else ""
 
 
-def sizes(specification: Specification, capability: Capability, smallest: Case, other: int = OTHER) -> str:
+def sizes(
+    specification: Specification, capability: Capability, smallest: Case, other: int = OTHER, clock: Clock | None = None
+) -> str:
     """Which sizes of each long axis fail, with everything else as in the smallest failing case; "" if it has no long axis.
 
     A size fails if it does under one of the seeds, and passes if it does under all.
     """
+    clock = clock or Clock(SIZES)
     told = []
     long = [axis for axis, size in smallest.sizes.items() if size >= LONG]
     for axis in sorted(long, key=lambda axis: -smallest.sizes[axis])[:AXES]:
-        results: dict[int, bool] = {}
-        end = time.monotonic() + SECONDS
-
-        def run(size: int, axis: str = axis, results: dict[int, bool] = results, end: float = end) -> None:
+        here, results = smallest.sizes[axis], dict[int, bool]()
+        waiting = sorted(_tried(here), key=lambda size: (size > here + 2, size))
+        while not clock.ended:
+            size = waiting.pop(0) if waiting else _between(results)
+            if size is None or size in results:
+                break
             case = replace(smallest, sizes={**smallest.sizes, axis: size})
-            if time.monotonic() < end and specification.ok(case.sizes) and within(specification, capability, case):
+            if specification.ok(case.sizes) and within(specification, capability, case):
                 drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
                 results[size] = not all(_passes(specification, capability, one, other) for one in drawn)
-
-        here = smallest.sizes[axis]
-        for size in sorted(_tried(here), key=lambda size: (size > here + 2, size)):
-            run(size)
-        while (middle := _between(results)) is not None and middle not in results:
-            run(middle)
-            if middle not in results:
+            elif not waiting:
                 break
         bad, good = (sorted(size for size, failed in results.items() if failed is wanted) for wanted in (True, False))
         if says := rule(bad, good, axis, size_word(smallest.operation, axis, True)):
@@ -94,7 +101,7 @@ def _tried(size: int) -> list[int]:
     multiples = {times * size + step for times in (2, 3) for step in (-1, 0, 1) if times * size < LARGE}
     blocks = {size + times * block for block in BLOCKS if abs(_place(size, block)) <= 1 for times in (-1, 1, 2)}
     blocks = {one for one in blocks if one < max(LARGE, size + 2)}
-    some = sorted({size, *near, *sorted(multiples | blocks)[:SIZES]} | {1, size // 2})
+    some = sorted({size, *near, *sorted(multiples | blocks)[:MULTIPLES]} | {1, size // 2})
     return [one for one in some if one >= 1]
 
 
