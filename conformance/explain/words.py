@@ -111,6 +111,7 @@ OPTIONS = {
     "ranks": "two servers with different numbers of tensor-parallel ranks; states move from one to the other",
     "slots": "states lie in a pool, and each row names the slot that it reads and the one that it writes",
     "repeat": "how often the same call is made",
+    "graph": "whether the call is captured once and replayed with other inputs",
     "far": "the inputs, and y, have elements 2^31 apart",
     "verify": "how often a window is verified before its commit",
     "prompt": "in how many calls a padded prompt comes",

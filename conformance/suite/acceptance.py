@@ -22,6 +22,7 @@ from ssmspec_ref.tree import PADDING
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned
+from .graph.replayed import with_graph
 from .specification import Arguments, Came, Expected, Further, Specification, unread
 
 GRID = 2**24
@@ -278,7 +279,8 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
         "sources": SOURCES,
         "run": run,
     }
-    return Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
+    plain = Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
+    return with_graph(plain, ({"b": 5}, {}, "normal"), ({"b": 5}, {"tree": "chain"}, "normal"))
 
 
 SPECIFICATIONS = (

@@ -18,6 +18,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned, stored
+from .graph.replayed import with_graph
 from .production import EDGES, heads, rows
 from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure, unread
 from .speculate import accepted
@@ -148,7 +149,7 @@ def without_queries(sizes: Mapping[str, int]) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if axis != "h"}
 
 
-SPECIFICATIONS = (
+_VERIFY, _COMPACT = (
     Specification(
         operation="attention.verify_tree",
         base=BASE,
@@ -179,3 +180,4 @@ SPECIFICATIONS = (
         run=pure,
     ),
 )
+SPECIFICATIONS = tuple(with_graph(of, ({"b": 5}, {}, "gentle")) for of in (_VERIFY, _COMPACT))

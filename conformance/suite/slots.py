@@ -124,7 +124,7 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
     states = stored(others, draw.contract.io) if axes is None else stored_state(others, axes, draw.contract)
     states[read] = S
     if way == "padded":
-        absent = (np.arange(rows) % 3 == 1) | (rows == 1)
+        absent = one_of_three(draw, rows)
         read[absent] = write[absent] = -1
     if way == "apart":
         write = order[rows : 2 * rows].copy()
@@ -132,11 +132,17 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
         read[1:2] = read[:1]
     given = states, read.astype(np.int64), write.astype(np.int64)
     if way == "fresh":
-        fresh = (np.arange(rows) % 3 == 1) | (rows == 1)
+        fresh = one_of_three(draw, rows)
         if draw.kills and draw.contract.state_scale is None:  # codes times scales cannot be NaN
             states[read[fresh]] = draw.dead
         return FreshPool(*given, fresh)
     return (FarPool if way == "far" else Pool)(*given)
+
+
+def one_of_three(draw: Draw, rows: int) -> Array:
+    """One row of three, the only one of a single row; with another seed other rows."""
+    found: Array = ((np.arange(rows) + draw.case.seed) % 3 == 1) | (rows == 1)
+    return found
 
 
 def in_pool(want: Expected, held: Pool) -> Expected:

@@ -265,7 +265,7 @@ RECURRENT = ("step", "scan", "scan_masked", "scan_packed", "verify_tree")
 MANY_ROWS: dict[str, int] = {"b": 17, "t": 17}
 WIDE: dict[str, int] = dict.fromkeys("pnkvcd", 33)
 """Sizes beyond a tile of 16 and of 32, in which key and value channels are as many, as in most models."""
-CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None}
+CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None, "graph": None}
 """Values of options, None for all, that have other sizes elsewhere."""
 
 

@@ -26,6 +26,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
+from ..graph.replayed import with_graph_of_windows
 from ..production import HISTORY, SETTLED
 from ..production import rows as production_rows
 from ..specification import (
@@ -196,7 +197,10 @@ class Windows:
         def made(operation: str, **given: Any) -> Specification:
             fields = {"base": sizes, "rows": table} | shared | given
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
-            return Specification(operation=f"{self.of.name}.{operation}", **fields)
+            of = Specification(operation=f"{self.of.name}.{operation}", **fields)
+            last: dict[str, str] = {"read": "last"}
+            graphs = ({"b": 3}, {}, "gentle"), ({"b": 1, "j": 12 if "t" in fields["base"] else 30}, last, "gentle")
+            return with_graph_of_windows(of, *graphs)
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}

@@ -18,10 +18,10 @@ from conformance.engines.known import opener
 from conformance.engines.program import fitting
 from conformance.engines.protocol import Answer, Options, Request
 from conformance.engines.small import pair
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.serve.logits import Logged
 from tests.fast.serve.serving import Running, serving
-from tests.fast.tape import TapeRecorder
 
 from .direct import Direct
 from .faults import FAULTS

@@ -1,0 +1,117 @@
+"""Any operation as a captured graph: captured with the inputs of one call, replayed with them and with those of others.
+
+Option `graph=replayed`: shapes, options and weights are the same in all calls; states, tokens, slots, padding, lengths,
+masks, parents and counts are not. Every replay is compared. Of operations over several windows, each method is captured once
+for each set of shapes and replayed for all further windows.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssmspec_ref.contract import CAPTURED, Capability, Graph, LaunchedWindows, NumericContract
+
+from ...cases import Case
+from ...errors import GraphError
+from ..specification import Arguments, Came, Expected, Further, Specification, weights
+from .replays import Replays
+
+GRAPH = {"graph": CAPTURED}
+SEEDS = (0, 5002, 5003)
+"""What is added to a case's seed, for each call. They differ by 0, 1 and 2 modulo 3, so that other rows are padding."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The inputs of several calls; the first is captured."""
+
+    calls: tuple[Arguments, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The state of an object whose launches are captured."""
+
+    S: Any
+
+
+def with_graph(of: Specification, *cases: Further) -> Specification:
+    """The specification of a pure operation with the option `graph`, which only a `Graph` is tested with."""
+
+    def draw(case: Case, contract: NumericContract) -> Arguments:
+        if not replayed(case):
+            return of.draw(case, contract)
+        first, *others = (of.draw(replace(case, seed=case.seed + more), contract) for more in SEEDS)
+        return (Calls((first, *(same_weights(first, other) for other in others))),)
+
+    def run(capability: Capability, arguments: Arguments) -> Came:
+        if not isinstance(arguments[0], Calls):
+            return of.run(capability, arguments)
+        replays, graph = Replays(graph_of(capability).capture), graph_of(capability)
+        again = replace(capability, run=lambda *given: replays("", graph.prepare(*given)))
+        came = [of.run(again, call) for call in arguments[0].calls]
+        return Came(tuple(output for one in came for output in one.outputs), came[0].used)
+
+    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        if not isinstance(arguments[0], Calls):
+            return of.expect(arguments, contract, used)
+        return [
+            replace(want, name=f"{want.name} of replay {number}")
+            for number, call in enumerate(arguments[0].calls, 1)
+            for want in of.expect(call, contract, used)
+        ]
+
+    return asking(replace(of, draw=draw, run=run, expect=expect), cases)
+
+
+def with_graph_of_windows(of: Specification, *cases: Further) -> Specification:
+    """The specification of an operation over windows with the option `graph`."""
+
+    def draw(case: Case, contract: NumericContract) -> Arguments:
+        S, *rest = of.draw(case, contract)
+        return Kept(S) if replayed(case) else S, *rest
+
+    def run(capability: Capability, arguments: Arguments) -> Came:
+        S, *rest = arguments
+        if not isinstance(S, Kept):
+            return of.run(capability, arguments)
+        graph = graph_of(capability)
+
+        def opened(S: Any, params: Any) -> LaunchedWindows:
+            return LaunchedWindows(graph.prepare(S, params), Replays(graph.capture))
+
+        return of.run(replace(capability, run=opened), (S.S, *rest))
+
+    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        S, *rest = arguments
+        return of.expect((S.S if isinstance(S, Kept) else S, *rest), contract, used)
+
+    return asking(replace(of, draw=draw, run=run, expect=expect), cases)
+
+
+def with_graph_over_slots(of: Specification) -> Specification:
+    """`with_graph` of an operation on states: rows with and without a pool, with padding and with rows that start anew."""
+    ways = ("rows", *(way for way in ("shuffled", "padded", "fresh") if way in of.values["slots"]))
+    return with_graph(of, *(({"b": 5}, {"slots": way}, of.families[0]) for way in ways))
+
+
+def replayed(case: Case) -> bool:
+    return case.options.get("graph") == "replayed"
+
+
+def asking(of: Specification, cases: tuple[Further, ...]) -> Specification:
+    """The specification with the option, and these cases of it."""
+    own = tuple((sizes, {**options, "graph": "replayed"}, family) for sizes, options, family in cases)
+    return replace(
+        of, rare={**of.rare, **GRAPH}, production=(*of.production, *own), sources={**of.sources, "graph": "bug class SCHED"}
+    )
+
+
+def same_weights(first: Arguments, other: Arguments) -> Arguments:
+    return tuple(old if weights(old) else new for old, new in zip(first, other, strict=True))
+
+
+def graph_of(capability: Capability) -> Graph:
+    """The function of a capability. Raises: GraphError if it cannot be captured."""
+    if not isinstance(capability.run, Graph):
+        raise GraphError("graph=replayed needs a ssmspec_ref.contract.Graph; give one as the function of the capability")
+    return capability.run
