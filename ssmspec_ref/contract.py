@@ -337,6 +337,10 @@ class Launch:
     run: Callable[[], Any]
     read: Callable[[Any], Any] = lambda outputs: outputs
 
+    def then(self, function: Callable[[Any], Any]) -> "Launch":
+        """The same launch, of which the operation returns a function of what it would have returned."""
+        return Launch(self.inputs, self.run, lambda outputs: function(self.read(outputs)))
+
 
 Capture: TypeAlias = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
 """Runs a function and records it: returns its outputs, and a function that replays it into the same arrays."""

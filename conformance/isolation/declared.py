@@ -55,7 +55,7 @@ def plain(adapter: Adapter) -> dict[str, Any]:
         sizes = {axis: (low, high) for axis, (low, high) in limits.sizes.items()}
         options = {option: tuple(values) for option, values in limits.options.items()}
         contract = {field: getattr(capability.contract, field) for field in NumericContract.__dataclass_fields__}
-        told = {"contract": contract, "limits": {"options": options, "sizes": sizes, "reason": limits.reason}}
+        told: dict[str, Any] = {"contract": contract, "limits": {"options": options, "sizes": sizes, "reason": limits.reason}}
         told |= {"bitwise": capability.bitwise} if capability.bitwise else {}
         return told | ({"uncaptured": capability.uncaptured} if capability.uncaptured else {})
 

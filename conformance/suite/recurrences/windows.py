@@ -198,9 +198,8 @@ class Windows:
             fields = {"base": sizes, "rows": table} | shared | given
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
             of = Specification(operation=f"{self.of.name}.{operation}", **fields)
-            last: dict[str, str] = {"read": "last"}
-            graphs = ({"b": 3}, {}, "gentle"), ({"b": 1, "j": 12 if "t" in fields["base"] else 30}, last, "gentle")
-            return with_graph_of_windows(of, *graphs)
+            long = {"b": 1, "j": 12 if "t" in of.base else 30}
+            return with_graph_of_windows(of, ({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}
