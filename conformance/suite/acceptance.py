@@ -280,7 +280,7 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
         "run": run,
     }
     plain = Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
-    return with_graph(plain, ({"b": 5}, {}, "normal"), ({"b": 5}, {"tree": "chain"}, "normal"))
+    return with_graph(plain, *(({"b": 5}, {"budget": "any", "tree": tree}, "normal") for tree in ("branch", "chain")))
 
 
 SPECIFICATIONS = (

@@ -160,6 +160,12 @@ def first_output(K: Array, V: Array, length: Lengths, *rest: Any) -> Launch:
     return Launch(made.inputs, run, lambda y: copies[0])
 
 
+def hands_out_its_buffer(M: Any, u: Array, params: Any) -> Launch:
+    """What is returned is the graph's own output, which the next replay overwrites (sgl-project/sglang#23037).
+    Bug class PAD-SLOT."""
+    return replace(launch(pooled(conv.scan), M, u, params), read=lambda outputs: outputs)
+
+
 class CountsOnTheHost:
     """Which of two buffers holds the states is counted on the host, and so the same in every replay. Bug class REPLAY."""
 
@@ -193,6 +199,7 @@ FAULTS: tuple[Wrong, ...] = (
     (Graph(cleared_once, relaunched), "selective.scan", "SCHED", FLOAT64, POOLS),
     (Graph(frees_what_it_reads, relaunched), "ssd.step", "SCHED", FLOAT64, EVERYTHING),
     (Graph(first_output, relaunched), "attention.verify_tree", "SCHED", FLOAT64, EVERYTHING),
+    (Graph(hands_out_its_buffer, relaunched), "conv.scan", "PAD-SLOT", FLOAT64, POOLS),
     (Graph(CountsOnTheHost, relaunched), "delta.buffered_step", "REPLAY", FLOAT64, EVERYTHING),
 )
 """Each with its operation, its bug class, what it declares and what it takes."""

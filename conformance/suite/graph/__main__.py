@@ -34,13 +34,13 @@ def main(
     try:
         with placed(device) as place:
             jobs, _ = plan({adapter: load(adapter, place)}, Selection("standard", subject, operation))
-            found = [(job, *timed(job)) for job in jobs if replayed(job.case)]
+            found = [timed(job) for job in jobs if replayed(job.case)]
     except ConformanceError as error:
         console.print(str(error), soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error
     table = Table("subject", "operation", "contract", "pass", "fail", "unknown", "seconds", "where")
     for cell in dict.fromkeys(job.group for job, *_ in found):
-        own = [rest for job, *rest in found if job.group == cell]
+        own = [(judgement, seconds) for job, judgement, seconds in found if job.group == cell]
         count, (_, name, contract, of) = Counter(judgement.verdict for judgement, _ in own), cell
         shown = (str(count[verdict]) for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN))
         where = ", ".join(dict.fromkeys(judgement.place for judgement, _ in own if judgement.place))
@@ -56,10 +56,10 @@ def main(
         raise typer.Exit(1 if wrong else 2)
 
 
-def timed(job: Job) -> tuple[Judgement, float]:
-    """The judgement of a case, and its seconds."""
+def timed(job: Job) -> tuple[Job, Judgement, float]:
+    """A case, its judgement, and its seconds."""
     begin = time.perf_counter()
-    return judge(job.specification, job.capability, job.case), time.perf_counter() - begin
+    return job, judge(job.specification, job.capability, job.case), time.perf_counter() - begin
 
 
 if __name__ == "__main__":

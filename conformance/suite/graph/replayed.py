@@ -12,7 +12,7 @@ from ssmspec_ref.contract import CAPTURED, Capability, Graph, LaunchedWindows, N
 
 from ...cases import Case
 from ...errors import GraphError
-from ..specification import Arguments, Came, Expected, Further, Specification, weights
+from ..specification import Arguments, Came, Expected, Further, Handed, Specification, weights
 from .replays import Replays
 
 GRAPH = {"graph": CAPTURED}
@@ -48,8 +48,13 @@ def with_graph(of: Specification, *cases: Further) -> Specification:
             return of.run(capability, arguments)
         replays, graph = Replays(graph_of(capability).capture), graph_of(capability)
         again = replace(capability, run=lambda *given: replays("", graph.prepare(*given)))
-        came = [of.run(again, call) for call in arguments[0].calls]
-        return Came(tuple(output for one in came for output in one.outputs), came[0].used)
+        handed, used = Handed(), None
+        for call in arguments[0].calls:
+            came = of.run(again, call)
+            used = came.used
+            for output in came.outputs:
+                handed.take(output)
+        return replace(handed.came(), used=used)
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         if not isinstance(arguments[0], Calls):

@@ -153,8 +153,8 @@ class Buffered(Decoding):
 
     def commit(self, advanced: Array, path: Array) -> Launch:
         given, slots = (self.ring.origin, self.ring.held, self.index(advanced)), self.slots
-        how = {"capacity": self.capacity, "window": self.longest}
-        return Launch((given, slots), lambda: commit_window(*given, **how, slots=slots))
+        capacity, longest = self.capacity, self.longest
+        return Launch((given, slots), lambda: commit_window(*given, capacity=capacity, window=longest, slots=slots))
 
     def poison(self) -> None:
         """NaN in the unused entries of the rings too."""
