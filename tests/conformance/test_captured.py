@@ -20,7 +20,7 @@ from conformance.run.load import check_form
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.process import Process
 from conformance.suite import PURE, SPECIFICATIONS, find
-from conformance.suite.graph.replayed import replayed
+from conformance.suite.graph.replayed import calls_of, replayed
 from conformance.suite.graph.replays import Replays
 from ssmspec_ref import ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Graph, Launch, Limits, NumericContract, Subject, Verdict
@@ -89,7 +89,7 @@ def test_what_reads_its_inputs_again_passes(job: Job) -> None:
 def test_the_calls_of_a_case_differ_in_all_that_is_no_weight() -> None:
     """Slots, padding, masks, trees, lengths, counts and bounds."""
     for job in RIGHT:
-        first, *others = job.specification.draw(job.case, job.capability.contract)[0].calls
+        first, *others = calls_of(job.specification.draw(job.case, job.capability.contract))
         for other in others:
             for one, new in zip(first, other, strict=True):
                 if isinstance(one, np.ndarray) and one.dtype.kind in "biu" and one.size > 4:
