@@ -14,13 +14,14 @@ from ..suite.specification import Specification
 from .changed_inputs import explain
 from .changed_outputs import patterns
 from .decisive import decisive
+from .entries.decides import decides
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
 from .probes import needs
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "behaves", "passes", "cases")
+ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "cases")
 TRIED = 2
 """Number of further failing cases that an explanation must fit."""
 
@@ -35,15 +36,17 @@ def facts(
     search: bool = True,
 ) -> dict[str, str]:
     """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
-    positions; `behaves`: changes of inputs or outputs that reproduce the result; `passes`: the changes with which the
-    smallest case passes; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
-    case's own.
+    positions; `behaves`: changes of inputs or outputs that reproduce the result; `decides`: the entries of masks, trees and
+    counts without which the smallest case passes; `passes`: the options and sizes with which it passes; `cases`: what the
+    failing cases have in common. `seed` is that of the failing inputs, if not the case's own.
     """
     told: dict[str, str] = {}
     shown = smallest if seed is None else replace(smallest, seed=seed)
     first = observe(specification, capability, shown)
     if first is not None and first.beyond:
         told |= _first(first, first.beyond[0], capability)
+        if search:
+            told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
         told["behaves"] = "; ".join(causes(specification, capability, shown, failing))
         told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed)
@@ -52,18 +55,23 @@ def facts(
 
 
 def _first(found: Observation, number: int, capability: Capability) -> dict[str, str]:
-    want, wrong = found.expected[number], np.argwhere(found.wrong(number))
-    axes = want.axes.split()
-    order = np.argsort(wrong[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(wrong))
-    at = tuple(int(i) for i in wrong[order[0]])
+    want, placed = found.expected[number], _at(found, number)
+    at = tuple(placed.values())
     came = found.came[number][at]
     expected, got = apart(float(want.value[at]), float(came), 8)
     values = f"{want.name} at {place(want.axes, at)}: expected {expected}, got {got}"
     return {
         "values": values,
-        "inputs": decisive(found, number, dict(zip(axes, at, strict=True)), capability.contract),
+        "inputs": decisive(found, number, placed, capability.contract),
         "extent": f"{want.name}: {extent(found, number)}",
     }
+
+
+def _at(found: Observation, number: int) -> dict[str, int]:
+    """The first wrong place of an output, by axis: the first token, and there the first in memory."""
+    wrong, axes = np.argwhere(found.wrong(number)), found.expected[number].axes.split()
+    order = np.argsort(wrong[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(wrong))
+    return dict(zip(axes, map(int, wrong[order[0]]), strict=True))
 
 
 def causes(specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case]) -> list[str]:
