@@ -164,11 +164,13 @@ def bound_tree(M: ConvState, u: Channels, parents: Parents, weights: ConvParams,
 
 
 def exactly(oracle: Any) -> Any:
-    """The expected output if nothing is computed: the oracle's bits."""
+    """The expected output if nothing is computed: the oracle's bits. Inputs that were drawn for another contract, to which a
+    fault is compared, may be finer than this one's format."""
 
     def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         value = oracle(*arguments)
-        assert np.array_equal(stored(value, contract.io), value)
+        fits = [np.array_equal(stored(a, contract.io), a) for a in (*arguments[:2], value)]
+        assert fits[2] or not all(fits[:2])
         return [Expected("M", "b c w", value, np.zeros_like(value), state=True)]
 
     return expect

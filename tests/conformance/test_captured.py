@@ -16,10 +16,14 @@ from conformance.faults.memory.graphs import right
 from conformance.faults.single import single
 from conformance.isolation.declared import bare, plain
 from conformance.judge.verdict import Judgement, judge
+from conformance.run.known import read_known
 from conformance.run.load import check_form
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.process import Process
+from conformance.run.runner import Setting, run
 from conformance.suite import PURE, SPECIFICATIONS, find
+from conformance.suite.graph.__main__ import table
+from conformance.suite.graph.alone import cases, shard
 from conformance.suite.graph.replayed import calls_of, replayed
 from conformance.suite.graph.replays import Replays
 from ssmspec_ref import ssd
@@ -55,14 +59,7 @@ def captured_rightly() -> list[Job]:
 
 def replays_of(subject: Subject) -> list[Job]:
     """The cases of a subject that are replayed."""
-    home = Adapter("some", "1", (subject,))
-    return [
-        Job("some", home, subject, capability, specification, case)
-        for operation, capability in subject.capabilities.items()
-        for specification in SPECIFICATIONS
-        if specification.operation == operation
-        for case in filter(replayed, specification.cases("standard", capability.limits))
-    ]
+    return list(cases("some", Adapter("some", "1", (subject,))))
 
 
 def without_graph(limits: Limits) -> Limits:
@@ -119,6 +116,24 @@ def test_an_output_that_the_next_replay_overwrites_is_told_as_such() -> None:
     found = judged(Capability(run, FLOAT64), "conv.scan/b5,t7,c6,w4/graph=replayed/normal/s0")
     assert (found.verdict, found.kind) == (Verdict.FAIL, "overwritten")
     assert "y of replay 1, M of replay 1" in found.message
+
+
+def test_the_table_of_an_adapter_counts_by_operation_and_its_parts_are_the_whole() -> None:
+    given = "conformance.faults.memory.graphs:adapter", "cpu", "*", "conv.*"
+    whole, parts = shard(*given, 0, 1), [shard(*given, part, 2) for part in range(2)]
+    assert sorted(row.case for row in whole) == sorted(row.case for part in parts for row in part)
+    assert {row.verdict for row in whole} == {Verdict.FAIL}
+    assert table(whole).row_count == 2
+
+
+def test_the_cause_of_a_failing_commit_is_searched_under_the_contracts_of_all_faults() -> None:
+    """A fault in float32 that it is compared with cannot hold its inputs."""
+    (fault,) = [fault for fault in graphs.FAULTS if fault[1] == "conv.commit"]
+    home = Adapter("some", "1", (single(fault[1], fault[0], *fault[3:]),))
+    (diagnosis,) = run(*plan({"some": home}, Selection("standard")), Setting({"some": read_known("some")})).diagnoses
+    assert diagnosis.smallest == "conv.commit/b1,t1,c1,w2/graph=replayed/normal/s0"
+    assert "search" not in diagnosis.facts
+    assert "graph=off" in diagnosis.facts["passes"]
 
 
 def test_only_a_graph_is_replayed_and_the_report_says_what_was_left_out() -> None:

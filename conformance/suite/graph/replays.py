@@ -11,6 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,24 +145,25 @@ def recorder(given: list[Any]) -> Capture:
         )
     from .tape import TapeRecorder
 
-    return on_gpu if tensors[0].is_cuda else TapeRecorder()
+    return partial(on_gpu, tensors[0].device) if tensors[0].is_cuda else TapeRecorder()
 
 
-def on_gpu(run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+def on_gpu(device: Any, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
     """A CUDA graph, after runs on a stream of their own that compile and allocate what is kept."""
     import torch
 
     from .tape import WARM
 
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with uncollected(), torch.cuda.graph(graph):
-        outputs = run()
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with uncollected(), torch.cuda.graph(graph):
+            outputs = run()
     return outputs, graph.replay
 
 
