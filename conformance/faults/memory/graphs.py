@@ -67,7 +67,7 @@ def slots_at_the_capture(S: Any, token: Any, params: Any) -> Launch:
 
 
 def fresh_at_the_capture(S: Any, token: Any, params: Any) -> Launch:
-    """The host reads which rows start anew when it captures. Bug class SLOT-REUSE."""
+    """The host reads which rows are fresh when it captures. Bug class SLOT-REUSE."""
     step = pooled(delta.step)
     if not isinstance(S, FreshPool):
         return launch(step, S, token, params)

@@ -22,9 +22,11 @@ SEEDS = (5002, 5003)
 
 @dataclass(frozen=True)
 class Others:
-    """The last argument of a call that is captured: the inputs of the other calls, for which it is replayed too."""
+    """The last argument of a call that is captured: the inputs of the other calls, for which it is replayed too. Of windows
+    there are none: each method is captured."""
 
     calls: tuple[Arguments, ...] = ()
+    captured: bool = True
 
 
 def with_graph(of: Specification, *cases: Further) -> Specification:
@@ -86,7 +88,7 @@ def calls_of(arguments: Arguments) -> tuple[Arguments, ...]:
 
 
 def with_graph_over_slots(of: Specification) -> Specification:
-    """`with_graph` of an operation on states: rows with and without a pool, with padding and with rows that start anew."""
+    """`with_graph` of an operation on states: rows with and without a pool, with padding and with fresh rows."""
     ways = ("rows", *(way for way in ("shuffled", "padded", "fresh") if way in of.values["slots"]))
     return with_graph(of, *(({"b": 5}, {"slots": way}, of.families[0]) for way in ways))
 

@@ -149,7 +149,7 @@ def recorder(given: list[Any]) -> Capture:
 
 
 def on_gpu(device: Any, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-    """A CUDA graph, after runs on a stream of their own that compile and allocate what is kept."""
+    """A CUDA graph, after runs on another stream, which compile and allocate what is kept."""
     import torch
 
     from .tape import WARM

@@ -34,7 +34,7 @@ def waits(name: str, args: Any) -> bool:
 
 
 def is_view(function: Any) -> bool:
-    """Whether what comes back shares the memory of what was given, unwritten."""
+    """Whether the result shares the memory of an argument, unwritten."""
     returns = function._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
