@@ -90,7 +90,7 @@ def returns_pool(of: Specification) -> bool:
 
 def further(of: Specification) -> tuple[Further, ...]:
     """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
-    apart; calls without states before and after others."""
+    apart; calls without states before and after others; rows that move without a token."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
     some: dict[str, tuple[Further, ...]] = {
         "far": (({"b": 3}, {"slots": "far"}, first),),
@@ -107,8 +107,16 @@ def further(of: Specification) -> tuple[Further, ...]:
         (sizes, {"slots": "shuffled"}, last),
         (sizes, {"slots": "padded"}, first),
         ({"b": 1}, {"slots": "padded"}, first),
-        (sizes, {"slots": "apart"}, first),
+        (some_idle(of) or sizes, {"slots": "apart"}, first),
     )
+
+
+def some_idle(of: Specification) -> dict[str, int]:
+    """Sizes at which rows of nearly every draw have nothing to do, and still move to another slot: no live token, nothing
+    accepted, no path. Empty if no row of the operation can be so."""
+    found = {"live": 1, "advanced": 2, "tree": 2}
+    tokens = [t for option, t in found.items() if option in of.options and returns_pool(of)]
+    return {"b": 17, "t": tokens[0]} if tokens else {}
 
 
 def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:

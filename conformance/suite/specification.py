@@ -265,23 +265,32 @@ RECURRENT = ("step", "scan", "scan_masked", "scan_packed", "verify_tree")
 MANY_ROWS: dict[str, int] = {"b": 17, "t": 17}
 WIDE: dict[str, int] = dict.fromkeys("pnkvcd", 33)
 """Sizes beyond a tile of 16 and of 32, in which key and value channels are as many, as in most models."""
+TWO_GROUPS = {"g": 2, "h": 2}
+"""Of the family wide: the keys of the first are zero."""
 CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None}
 """Values of options, None for all, that have other sizes elsewhere."""
 
 
 def crossed(of: "Specification") -> tuple["Further", ...]:
     """Of an operation on a state: every value of every option with more rows and tokens than a tile has, and with a wider
-    state. The other axes are small."""
+    state, where the families that are hard in it have a case too. The other axes are small."""
     if of.operation.rpartition(".")[2] not in RECURRENT or "j" in of.base or of.operation.startswith("attention"):
         return ()
     found: list[Further] = []
     small = {axis: 1 for axis in of.base if axis not in ("w", "f", "r")}
-    for sizes in (small | MANY_ROWS, small | {"b": 3, "t": 2} | WIDE):
+    for large in (MANY_ROWS, WIDE):
+        sizes = small | ({"b": 3, "t": 2} if large is WIDE else {}) | large
         own = {axis: size for axis, size in sizes.items() if axis in of.base}
+        if not of.ok({**of.base, **own}):
+            continue
         for name, values in of.values.items():
             left_out = CROSSED_ALREADY.get(name, ())
-            if left_out is not None and of.ok({**of.base, **own}):
+            if left_out is not None:
                 found += [(own, {name: v}, of.families[0]) for v in values[1:] if v not in left_out]
+        if large is WIDE and "wide" in of.families:  # eps and thresholds past a tile of channels
+            found.append((own | {axis: two for axis, two in TWO_GROUPS.items() if axis in own}, {}, "wide"))
+        elif "strong" in of.families and "t" in of.base and "lengths" not in of.values:  # cancellation past a chunk of tokens
+            found.append((own, {}, "strong"))
     return tuple(found)
 
 
