@@ -9,7 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Subject
 
-from .memory import beginnings, bits, far_inputs, offsets, past_a_tile, pools, reused, state_formats, strides
+from .memory import beginnings, bits, far_inputs, offsets, past_a_tile, pools, reused, state_formats, strides, two_options
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -110,6 +110,7 @@ def _faults() -> Iterator[Fault]:
         far_inputs,
         beginnings,
         past_a_tile,
+        two_options,
         reused,
         tokens,
         runs,
