@@ -1,17 +1,14 @@
 """The inputs that control a row: counts, lengths, masks, parents, cursors, and the formats."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from ssmspec_ref.contract import NumericContract
 
+from .entries.listed import listed
 from .leaves import leaves
 from .observe import Observation
-
-LONGEST = 24
-"""Numbers of one row to list."""
 
 
 def decisive(observation: Observation, number: int, at: Mapping[str, int], contract: NumericContract) -> str:
@@ -29,9 +26,9 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
         if not (isinstance(value, np.ndarray) and value.dtype.kind in "biu") or (row is not None and row >= len(value)):
             continue
         if value.ndim == 3 and row is not None and node is not None:  # nodes of a tree, by the nodes that each sees
-            told.append(f"{leaf.name} of node {node}: {_row(np.flatnonzero(value[row, node]))}")
+            told.append(listed(f"{leaf.name} of node {node}", np.flatnonzero(value[row, node]), sep=": "))
         elif row is not None or value.ndim == 1:
-            told.append(f"{leaf.name}={_row(value if row is None else value[row])}")
+            told.append(listed(leaf.name, value if row is None else value[row], node))
         if several and leaf.name == "advanced" and row is not None:
             before = sum(int(one[row]) for one in leaf.values[:window])
             told.append(f"accepted before this window: {before}")
@@ -44,12 +41,3 @@ def _window(name: str) -> int | None:
     """The window number at the end of a name such as "y of window 2"."""
     last = name.rpartition(" ")[2]
     return int(last) if last.isdecimal() else None
-
-
-def _row(value: Any) -> str:
-    flat = np.asarray(value).ravel()
-    if flat.dtype.kind == "b":
-        said = "".join("1" if one else "0" for one in flat[:LONGEST])
-    else:
-        said = " ".join(str(int(one)) for one in flat[:LONGEST])
-    return said + (" .." if len(flat) > LONGEST else "")
