@@ -8,20 +8,24 @@ import numpy as np
 from ssmspec_ref.contract import Capability
 
 from ..cases import Case
+from ..judge.clock import Clock, limited
 from ..judge.figures import apart
 from ..judge.verdict import OTHER
 from ..suite.specification import Specification
 from .changed_inputs import explain
 from .changed_outputs import patterns
 from .decisive import decisive
-from .entries.decides import decides
+from .entries.decides import decides, ranges
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
+from .probes import SECONDS as PASSES
 from .probes import needs
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "cases")
+ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "calls", "cases", "limits")
+SECONDS = 30.0
+"""The time of one search."""
 TRIED = 2
 """Number of further failing cases that an explanation must fit."""
 
@@ -44,17 +48,21 @@ def facts(
     shown = smallest if seed is None else replace(smallest, seed=seed)
     first = observe(specification, capability, shown)
     if first is not None and first.beyond:
-        told |= _first(first, first.beyond[0], capability)
+        told |= first_wrong(first, capability)
         if search:
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
-        told["behaves"] = "; ".join(causes(specification, capability, shown, failing))
-        told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed)
+        cause, change = Clock(SECONDS), Clock(PASSES)
+        told["behaves"] = "; ".join(causes(specification, capability, shown, failing, cause))
+        told["passes"] = needs(specification, capability, smallest, failing, OTHER if seed is None else seed, change)
+        told["limits"] = "; ".join([*cause.says("the cause"), *change.says("changes with which it passes")])
     told["cases"] = together(failing, passing, specification.defaults)
     return {name: told[name] for name in ORDER if told.get(name)}
 
 
-def _first(found: Observation, number: int, capability: Capability) -> dict[str, str]:
+def first_wrong(found: Observation, capability: Capability) -> dict[str, str]:
+    """`values`, `inputs` and `extent` of the first wrong output."""
+    number = found.beyond[0]
     want, placed = found.expected[number], _at(found, number)
     at = tuple(placed.values())
     came = found.came[number][at]
@@ -63,8 +71,18 @@ def _first(found: Observation, number: int, capability: Capability) -> dict[str,
     return {
         "values": values,
         "inputs": decisive(found, number, placed, capability.contract),
-        "extent": f"{want.name}: {extent(found, number)}",
+        "extent": f"{want.name}: {extent(found, number)}{_windows(found)}",
     }
+
+
+def _windows(found: Observation) -> str:
+    """Which windows of a history have wrong outputs, if it is a history."""
+    names = [want.name.partition(" of window ")[2] for want in found.expected]
+    every = {int(name) for name in names if name.isdecimal()}
+    wrong = sorted({int(names[number]) for number in found.beyond if names[number].isdecimal()})
+    if len(every) < 3 or not wrong:
+        return ""
+    return f"; wrong in {len(wrong)} of {len(every)} windows: {ranges(wrong)}"
 
 
 def _at(found: Observation, number: int) -> dict[str, int]:
@@ -74,7 +92,9 @@ def _at(found: Observation, number: int) -> dict[str, int]:
     return dict(zip(axes, map(int, wrong[order[0]]), strict=True))
 
 
-def causes(specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case]) -> list[str]:
+def causes(
+    specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case], clock: Clock | None = None
+) -> list[str]:
     """Explanations by changed inputs, then by changed outputs. They are searched on a failing case with several positions
     along each axis, and must also fit other failing cases and the smallest."""
     own = specification.defaults.items()
@@ -91,12 +111,13 @@ def causes(specification: Specification, capability: Capability, smallest: Case,
     (first,) = chosen
     middle = [failing[len(failing) // 2], failing[-1], smallest]
     others = [o for o in observed(specification, capability, middle, TRIED + 1, False) if o.case != first.case]
-    found = explain(specification, capability.contract, first, others)
+    asked = limited(specification, clock or Clock(SECONDS))
+    found = explain(asked, capability.contract, first, others)
     said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
     for number in first.beyond[:2]:
         said += [says for says in patterns(first, number, capability.contract) if says not in said]
     if told := overflow((first, *others)):
         said.insert(0, told)
-    if not said and (told := wider(specification, capability.contract, (first, *others))):
+    if not said and (told := wider(asked, capability.contract, (first, *others))):
         said.append(told)
     return said

@@ -9,26 +9,35 @@ from ssmspec_ref.contract import Capability, Verdict
 from ssmspec_ref.errors import SpecError
 
 from ..cases import Case
+from ..judge.clock import Clock
 from ..judge.shrink import within
 from ..judge.verdict import OTHER, judge
 from ..suite.specification import Specification
 from .extent import size_word
 
-MOST = 24
-"""Cases to try."""
+MOST, SECONDS = 24, 20.0
+"""Cases to try, and the time for them."""
 SEEDS = (0, 7919, 15838)
 """Added to the seed: a case that passes under one draw of its inputs may fail under another."""
 
 
 def needs(
-    specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case] = (), other: int = OTHER
+    specification: Specification,
+    capability: Capability,
+    smallest: Case,
+    failing: Sequence[Case] = (),
+    other: int = OTHER,
+    clock: Clock | None = None,
 ) -> str:
     """The single changes with which the smallest failing case passes under every seed tried; "" if there are none.
 
     A change that another failing case already has is not reported: the failure does not depend on it.
     """
+    clock = clock or Clock(SECONDS)
     passes: dict[str, list[str]] = defaultdict(list)
     for _, (name, value, case) in zip(range(MOST), _neighbours(specification, capability, smallest), strict=False):
+        if clock.ended:
+            break
         if any(_has(one, name, value) for one in failing):
             continue
         drawn = (replace(case, seed=case.seed + added) for added in SEEDS)

@@ -166,6 +166,7 @@ VALUES = {
     "between=chains": "every other window is a chain",
     "eos=turned": "four tokens, in no order",
     "level=far": "where exp overflows or underflows single precision",
+    "level=farther": "below what a mask may have in place of -infinity",
     "ids=far": "up to 2^17",
     "ids=large": "above 2^24, where single precision does not tell two neighbours apart",
     "law=without_replacement": "siblings differ",

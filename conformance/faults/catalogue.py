@@ -9,7 +9,19 @@ from typing import Any
 
 from ssmspec_ref.contract import Graph, Subject
 
-from .memory import beginnings, bits, far_inputs, graphs, offsets, past_a_tile, pools, reused, state_formats, strides
+from .memory import (
+    beginnings,
+    bits,
+    far_inputs,
+    graphs,
+    offsets,
+    past_a_tile,
+    pools,
+    reused,
+    state_formats,
+    strides,
+    two_options,
+)
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -110,6 +122,7 @@ def _faults() -> Iterator[Fault]:
         far_inputs,
         beginnings,
         past_a_tile,
+        two_options,
         reused,
         graphs,
         tokens,

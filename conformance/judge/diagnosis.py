@@ -26,12 +26,15 @@ from ..diagnose.observe import Observation, judged, observed
 from ..run.calls import placed
 from ..run.sessions import WINDOWS
 from ..suite.specification import Specification
+from .clock import Clock
 from .shrink import within
 from .verdict import Judgement, Measured, expectation
 
 if TYPE_CHECKING:
     from ..faults.catalogue import Fault
 
+SECONDS = 30.0
+"""The time to look for a planted fault."""
 NEAR, RANKED = 0.5, 3
 """The fraction of the error that a fault must explain to be reported as near, and how many are reported."""
 FAILING, PASSING = 4, 2
@@ -94,8 +97,10 @@ def looks_like(
     failing: Iterable[Case],
     passing: Iterable[Case],
     faults: Iterable["Fault"],
+    clock: Clock | None = None,
 ) -> Likeness:
     """The planted faults with the implementation's outputs, or with the most similar ones."""
+    clock = clock or Clock(SECONDS)
     tried = [*observed(specification, capability, failing, FAILING, False)]
     if not tried:
         return Likeness()
@@ -106,10 +111,17 @@ def looks_like(
         own = _of(fault, specification.operation)
         if own is None or fault.name in equal:
             continue
-        found = [_compared(specification, capability, own, one) for one in tried]
-        if all(same for same, _ in found):
+        if clock.ended:
+            break
+        every, share = True, 1.0
+        for one in tried:
+            same, explained = _compared(specification, capability, own, one)
+            every, share = every and same, min(share, explained)
+            if not every and share <= NEAR:
+                break
+        if every:
             equal[fault.name] = fault
-        elif (share := min(share for _, share in found)) > NEAR:
+        elif share > NEAR:
             near[fault.name] = share
     agrees = f"{sum(not one.passes for one in tried)} failing and {sum(one.passes for one in tried)} passing cases"
     return Likeness(_named(list(equal.values()), agrees), "" if equal else _ranked(near))

@@ -8,13 +8,16 @@ from ssmspec_ref.contract import Capability, Verdict
 
 from ..cases import Case
 from ..suite.specification import Specification
+from .clock import Clock
 from .verdict import OTHER, Judgement, judge
 
 SECOND = re.compile(r"^with the inputs of seed \d+: ")
 PLACE = re.compile(r"\| (\S+:\d+) ")
 """The positions that an exception passed through, in the format of `calls.tail`."""
-BUDGET = 40
-"""Most runs for one failure."""
+BUDGET, SECONDS = 40, 30.0
+"""Most runs for one failure, and the time for them."""
+LONG = 16
+"""Positions of an axis that is halved first."""
 
 
 def shrink(
@@ -26,30 +29,58 @@ def shrink(
     budget: int = BUDGET,
     alike: Callable[[Case], bool] = lambda case: True,
     other: int = OTHER,
+    clock: Clock | None = None,
 ) -> tuple[Case, Judgement]:
     """The smallest case found that fails in the same way, and its judgement.
 
     Only cases that are `alike` are tried: those covered by the same entry of the known failures, or by none. A hint, the
-    smallest case of another subject, is taken if it fails here too. Otherwise options return to their defaults first, then
-    the family, then each axis towards 1. A change is kept if the smaller case still fails. The search ends when no single
-    change fails, or when the budget is spent.
+    smallest case of another subject, is taken if it fails here too. Otherwise a long axis is halved to its least failing
+    size first. Then options return to their defaults, then the family, then each axis goes towards 1. A change is kept if the
+    smaller case still fails. The search ends when no single change fails, or when the budget or the time is spent.
     """
+    clock = clock or Clock(SECONDS)
     for hint in hints:
         if within(specification, capability, hint) and alike(hint) and hint.size() <= case.size():
             found = judge(specification, capability, hint, other)
             if alike_failures(found, judgement):
                 return hint, found
+    for axis in [axis for axis, size in case.sizes.items() if size > LONG]:
+        case, judgement = _halved(specification, capability, case, judgement, axis, alike, other, clock)
     moved = True
-    while moved:
+    while moved and not clock.ended:
         moved = False
         for smaller in filter(alike, candidates(specification, capability, case)):
             budget -= 1
-            if budget < 0:
+            if budget < 0 or clock.ended:
                 return case, judgement
             found = judge(specification, capability, smaller, other)
             if alike_failures(found, judgement):
                 case, judgement, moved = smaller, found, True
                 break
+    return case, judgement
+
+
+def _halved(
+    specification: Specification,
+    capability: Capability,
+    case: Case,
+    judgement: Judgement,
+    axis: str,
+    alike: Callable[[Case], bool],
+    other: int,
+    clock: Clock,
+) -> tuple[Case, Judgement]:
+    """The case with one axis at the least size that fails in the same way, if every longer one does: found in halves."""
+    passes = capability.limits.sizes.get(axis, (1, 1))[0] - 1
+    while case.sizes[axis] - passes > 1 and not clock.ended:
+        size = (case.sizes[axis] + passes) // 2
+        smaller = replace(case, sizes={**case.sizes, axis: size})
+        fits = specification.ok(smaller.sizes) and alike(smaller)
+        found = judge(specification, capability, smaller, other) if fits else None
+        if found is not None and alike_failures(found, judgement):
+            case, judgement = smaller, found
+        else:
+            passes = size
     return case, judgement
 
 

@@ -10,11 +10,14 @@ from typing import Protocol
 from ssmspec_ref.contract import Verdict
 
 from ..cases import Case
+from ..diagnose.earlier.after import after
+from ..diagnose.earlier.calls import in_a_row
 from ..diagnose.facts import ORDER, facts
 from ..diagnose.probes import needs
 from ..diagnose.replay import replay
 from ..diagnose.several import Cause, causes_apart
 from ..errors import ConformanceError
+from ..judge.clock import Clock, limited
 from ..judge.diagnosis import Likeness, diverges, looks_like
 from ..judge.shrink import shrink
 from ..judge.verdict import OTHER, Judgement, Measured, judge
@@ -29,6 +32,12 @@ VALUES = ("bound", "nan")
 """Kinds of failure for which the report says where the values are wrong and what explains them."""
 CONDITIONS = ("overwritten", "again", "stale")
 """Further kinds for which the report says with which changes the case passes."""
+DEPENDS = ("values", "inputs", "extent", "decides", "passes")
+"""Facts that hold for the calls of the search only, if a failure depends on earlier calls."""
+SMALLEST, LIKE, APART = 30.0, 20.0, 60.0
+"""Seconds to look for the smallest case, for planted faults, and for several bugs."""
+WINDOWS = 64
+"""Windows of a history in which several bugs are told apart; each window adds outputs to compare."""
 SEARCHED, REPLAYED = 8, 2
 """Subjects with the same failure for which the cause is searched, and whose failure is run again in a new process; the others
 are reported without."""
@@ -300,12 +309,13 @@ def _searched(
 
     case, like, told = job.case, Likeness(), dict[str, str]()
     before: list[str] = []
+    size, look = Clock(SMALLEST), Clock(LIKE)
     if setting.shrinks:
         case, judgement = shrink(
-            job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed
+            job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed, clock=size
         )
     if result.verdict == "fail" and judgement.kind in VALUES:
-        like = likeness(one, job, case)
+        like = likeness(one, job, case, look)
         failing = [found.case for found, *_ in one.found if found.specification is job.specification]
         passing = [other.case for other in one.passed if other.specification is job.specification]
         told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
@@ -317,9 +327,18 @@ def _searched(
     if like.nearest:
         told["nearest"] = like.nearest
     if result.verdict == "fail" and again:
-        case, judgement, before, says = _replayed(one, job, case, judgement, setting)
+        case, judgement, before, says, shown = _replayed(one, job, case, judgement, setting)
+        if says:  # what was searched without the earlier calls may have other causes
+            told = {name: said for name, said in told.items() if name not in DEPENDS} | shown
+        if judgement.kind in VALUES and (says or case.options.get("repeat") == "often"):
+            told |= {"calls": counted} if (counted := in_a_row(job.specification, job.capability, case)) else {}
         told |= {"replay": says} if says else {}
-    return case, judgement, like, told, before
+    ended = "; ".join([*size.says("the smallest case"), *look.says("planted faults"), *filter(None, [told.get("limits")])])
+    told |= {"limits": ended} if ended else {}
+    if "calls" in told:
+        told = {name: said for name, said in told.items() if name not in ("decides", "passes")}
+    first = [name for name in ORDER if name in told]
+    return case, judgement, like, {name: told[name] for name in (*first, *(n for n in told if n not in first))}, before
 
 
 def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
@@ -327,10 +346,16 @@ def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -
     job, *_ = one.smallest
     if whole.verdict != "fail" or whole.failing != "bound" or whole.looks_like or not setting.shrinks:
         return []
-    if smallest.operation != job.case.operation or {"replay", "search"} & whole.facts.keys():
+    if smallest.operation != job.case.operation or {"replay", "search", "calls"} & whole.facts.keys():
+        return []
+    if smallest.sizes.get("j", 0) > WINDOWS:
         return []
     failing = [found.case for found, *_ in one.found if found.specification is job.specification]
-    causes = causes_apart(job.specification, job.capability, smallest, failing)
+    clock = Clock(APART)
+    causes = causes_apart(limited(job.specification, clock), job.capability, smallest, failing)
+    if clock.noticed:  # what was not tried may be one cause of all
+        limits = "; ".join([*filter(None, [whole.facts.get("limits")]), *clock.says("several bugs")])
+        return [whole.model_copy(update={"facts": {**whole.facts, "limits": limits}})]
     return [_bug(job, whole, cause, f"{n} of {len(causes)}", setting) for n, cause in enumerate(causes, 1)]
 
 
@@ -360,8 +385,8 @@ def _bug(job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting)
 
 def _replayed(
     one: FailedCases, job: Job, smallest: Case, judgement: Judgement, setting: Setting
-) -> tuple[Case, Judgement, list[str], str]:
-    """The case to run again, its judgement, the cases to run before it, and a sentence about it.
+) -> tuple[Case, Judgement, list[str], str, dict[str, str]]:
+    """The case to run again, its judgement, the cases to run before it, a sentence about it, and its first wrong place.
 
     If the smallest case passes in a new process, the first failing case of its operation is used: alone, or after those
     before it.
@@ -369,21 +394,26 @@ def _replayed(
     first, found, _ = next(f for f in one.found if f[0].specification is job.specification)
     alone = replay((job.specification, job.capability, smallest), (), setting.seed)
     if alone is None or alone.alone:
-        return smallest, judgement, [], ""
+        return smallest, judgement, [], "", {}
     earlier = [(other.specification, other.capability, other.case) for other in one.before]
     again = replay((first.specification, first.capability, first.case), earlier, setting.seed)
     assert again is not None
-    return first.case, found, [one.before[number].identity for number in again.before], again.says
+    shown: dict[str, str] = {}
+    if again.before:  # the numbers of the first line and those below it are of the same calls
+        called = (first.specification, first.capability, first.case)
+        same, shown = after(called, [earlier[number] for number in again.before], setting.seed)
+        found = same or found
+    return first.case, found, [one.before[number].identity for number in again.before], again.says, shown
 
 
-def likeness(one: FailedCases, job: Job, smallest: Case) -> Likeness:
+def likeness(one: FailedCases, job: Job, smallest: Case, clock: Clock | None = None) -> Likeness:
     """The planted faults with the same outputs as a failure, or with similar ones."""
     from ..faults.catalogue import FAULTS
 
     failed = [found.case for found, *_ in one.found if found.specification is job.specification]
     failing = [smallest, failed[0], failed[len(failed) // 2], failed[-1]]
     passing = (case for case in job.specification.cases("standard", job.capability.limits) if case not in failed)
-    return looks_like(job.specification, job.capability, failing, passing, FAULTS)
+    return looks_like(job.specification, job.capability, failing, passing, FAULTS, clock)
 
 
 def output(measured: Measured) -> Output:

@@ -211,11 +211,11 @@ def test_a_fresh_draw_is_counted_and_every_survivor_settled() -> None:
         "Seed 5: **3 of 12 survived**. 1 of them change nothing;\n  of the 11 others 2 were missed: 18.2 %, at most 47.0 %."
         in made
     )
-    assert "Cases were added for 1 of those; 1 had been killed by a case added in between." in made
+    assert "Cases were added for 1 of those; 1 are killed by a case that was not run then." in made
     assert "Seed 6: **1 of 12 survived**. 1 of them change nothing;\n  of the 11 others 0 were missed" in made
     assert "0 were missed: 0.0 %, at most 23.8 %.\n  Line numbers are" in made
     assert made.count("kernels 0.\n  Drawn within a, b.") == made.count("Drawn within") == 1
-    assert "| 5 | a.py:3 | `-x` to `(x)` in `y = -x` | `t.py::u` |" in made
+    assert "| 5 (0) | a.py:3 | `-x` to `(x)` in `y = -x` | `t.py::u` |" in made
     for wrong in (place, {**place, "because": "x is 0", "by": "t.py::t"}):
         with pytest.raises(SystemExit, match=r"a\.py:3"):
             table.fresh([{**drawn, "survivor": [wrong]}])
@@ -228,6 +228,19 @@ def test_what_kills_the_survivors_of_fresh_draws_is_there() -> None:
         if "by" in row:
             file, _, test = row["by"].partition("::")
             assert f"def {test}(" in (run.TESTS / file).read_text(), row
+
+
+def test_tests_that_take_their_cases_from_another_file_are_those_of_its_kernels() -> None:
+    for kernel in ("gated_norm", "selective_tree", "kda_commit"):
+        assert "test_far_launchers.py" in cases.named(run.TESTS)[kernel]
+    assert "test_far_launchers.py" not in cases.named(run.TESTS)["ssd_commit"]
+
+
+def test_what_is_chosen_by_measurement_is_left_out(tmp_path: Path) -> None:
+    functions = "def warps(p):\n    return p * 2\n\n\ndef window_tiles(t):\n    return t <= 16\n"
+    made = f'H200: dict = {{"k": {{"warps": 4}}}}\n\n\n{functions}'
+    (tmp_path / "kernel.py").write_text(made)
+    assert find([tmp_path / "kernel.py"]) == ([], Counter({"a tuning choice": 3}))
 
 
 def test_every_kernel_has_tests() -> None:

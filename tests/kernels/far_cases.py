@@ -13,7 +13,7 @@ from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.conv import conv_commit, conv_packed, conv_step
 from ssmspec_kernels.delta import delta_chunk_scan, delta_chunked, delta_scan, delta_snapshots
 from ssmspec_kernels.delta.ring import delta_buffered, delta_buffered_step, delta_flush
-from ssmspec_kernels.kda import kda_snapshots
+from ssmspec_kernels.kda import kda_commit, kda_snapshots
 from ssmspec_kernels.linear import gated_norm, linear_added, linear_rows, norm
 from ssmspec_kernels.selective import selective_scan, selective_tree
 from ssmspec_kernels.shortconv import (
@@ -37,7 +37,8 @@ Make = Callable[[], Arguments]
 HELD = 2
 """Entries of every ring that count: with windows of 3, rings of 7 are due and those of 9 are not."""
 MARKS = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
-PATHS = [[0, 2, -1], [1, 2, -1], [2, -1, -1]]
+PATHS = torch.tensor([[0, 2, -1], [1, 2, -1], [2, -1, -1]], dtype=torch.int32)
+"""In 32 bits, in which no product with a stride may be formed."""
 PARENTS = [[-1, 0, 0], [-1, 0, 1], [-1, 0, 1]]
 
 
@@ -95,7 +96,7 @@ def turned() -> Arguments:
 
 def compacted() -> Arguments:
     K = numbered(3, 6, 3, 2)
-    return {"K": K, "V": -K, "path": torch.tensor(PATHS), "length": torch.tensor([1, 3, 3]), "slots": slots()}
+    return {"K": K, "V": -K, "path": PATHS.clone(), "length": torch.tensor([1, 3, 3]), "slots": slots()}
 
 
 def attended(cache: int = 8) -> Arguments:
@@ -148,7 +149,7 @@ def short_flush() -> Arguments:
 def short_commit() -> Arguments:
     given, layers = short(), {name: numbered(3, 3, 3, 5, dtype=torch.bfloat16) / 97 for name in "Bx"}
     rows = torch.tensor([2, 0, 1])
-    return layers | {"S": numbered(3, 3, 5, 3), "slots": given["slots"], "rows": rows, "path": torch.tensor(PATHS)}
+    return layers | {"S": numbered(3, 3, 5, 3), "slots": given["slots"], "rows": rows, "path": PATHS.clone()}
 
 
 def selective() -> Arguments:
@@ -197,6 +198,13 @@ def kept(given: Arguments) -> Arguments:
     return given | {"S": torch.cat([given["S"]] * 2), "places": torch.tensor([3, 4, 5, -1], dtype=torch.int32)}
 
 
+def channel_commit() -> Arguments:
+    """Layers of windows with a gate for each channel, of which rows of the pool accept a path."""
+    k, v, beta = (numbered(3, 3, 3, 3, *size) / 97 for size in ((4,), (6,), ()))
+    rows = {"slots": slots(), "rows": torch.tensor([2, 0, 1]), "path": PATHS.clone()}
+    return {"S": numbered(3, 3, 3, 4, 6) / 97, "k": k, "v": v, "g": -k, "beta": beta} | rows
+
+
 def delta_ring(t: int, entries: int, k: int = 4, **changes: Any) -> Arguments:
     ring = filled(delta_rings.ring_of(replace(delta_options(t, k), poison=0.5), entries, torch.bfloat16))
     ring.g.fill_(-0.5)
@@ -242,7 +250,7 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "rotary": (rotary, turned),
     "conv step": (conv_step, lambda: {n: x[:, 0] if n in ("u", "out") else x for n, x in conv(1).items()}),
     "conv packed": (conv_packed, lambda: packed(conv(), "u", "out")),
-    "conv commit": (conv_commit, lambda: {n: conv()[n] for n in ("M", "u", "slots")} | {"path": torch.tensor(PATHS)}),
+    "conv commit": (conv_commit, lambda: {n: conv()[n] for n in ("M", "u", "slots")} | {"path": PATHS.clone()}),
     "selective scan": (selective_scan, selective),
     "selective tree": (selective_tree, lambda: selective() | {"parents": masked()["parents"]}),
     "ssd, codes": (ssd_coded_step, ssd_coded),
@@ -270,6 +278,7 @@ CASES: dict[str, tuple[ModuleType, Make]] = {
     "short convolution, due": (shortconv_buffered, lambda: short_ring(3)),
     "short convolution, flush": (shortconv_flush, short_flush),
     "delta by channel, snapshots": (kda_snapshots, lambda: snapshots(g=-numbered(3, 3, 3, 4) / 97)),
+    "delta by channel, commit": (kda_commit, channel_commit),
     "delta, due": (delta_buffered, lambda: delta_ring(3, 7)),
     "delta, open": (delta_buffered, lambda: delta_ring(3, 9)),
     "delta, due, short": (delta_buffered, lambda: delta_ring(3, 7, 128, short=True)),

@@ -93,6 +93,15 @@ def test_a_sound_kernel_is_found_without_fault(probe: dict[str, Any]) -> None:
     assert probe["judged"]["sound"] == []
 
 
+def test_kernels_compile_where_states_are_stored_in_16_bits() -> None:
+    """`ssd_tree_scan` gives its kernel of large trees states in fp32 alone, whose bits that kernel cuts."""
+    done = run("-m", "tests.kernels.half_states")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found["seen"]) > 30
+    assert found["failed"] == ["ssd_tree_large_kernel"]
+
+
 @pytest.mark.parametrize(
     ("planted", "message"),
     [

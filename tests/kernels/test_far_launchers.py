@@ -96,6 +96,7 @@ FAULTS = [
     ("delta step, held", 0, SLOT, "slot_of"),
     ("delta step, short", 2, "S + (i.to(tl.int64) * stride)", "load_part"),
     ("delta flush", 2, "i = tl.arange(0, BLOCK_K).to(tl.int64)", "_delta_flush_kernel"),
+    ("delta by channel, commit", 2, "tl.load(path + node * stride_path).to(tl.int64)", "_accepted"),
     ("delta snapshots", 1, "tl.cast(t, tl.int64) * stride_places.t", "delta_scan_kernel"),
     ("short convolution", 1, "t = tl.cast(t, tl.int64)", "_token"),
     ("short convolution, tree", 1, "t = i.to(tl.int64)", "_shortconv_tree_kernel"),

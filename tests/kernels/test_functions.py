@@ -1,4 +1,5 @@
-"""The kernels' softplus, and the log1p that it is made of, against float64 within the declared contract; planted faults."""
+"""The kernels' softplus, the log1p that it is made of, cosine and sine, against float64 within the declared contract; planted
+faults."""
 
 from types import ModuleType
 
@@ -9,8 +10,10 @@ import triton
 import triton.language as tl
 
 from ssmspec_kernels.contract import CONTRACT
+from ssmspec_kernels.mamba3 import mamba3_inputs
 from ssmspec_kernels.shared import functions
 from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.error_bounds.functions import cos, sin
 from ssmspec_ref.shapes import Array
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import check_within, doubles
@@ -30,6 +33,14 @@ def applied(function: object, x: Array) -> Array:
     y = torch.full_like(given, float("nan"))
     _apply_kernel[(triton.cdiv(len(x), BLOCK),)](given, y, len(x), F=function, BLOCK=BLOCK)
     return doubles(y)
+
+
+@triton.jit
+def _turned_kernel(angle, c, s, count, F: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    cosine, sine = F(tl.load(angle + i, mask=i < count, other=0.0))
+    tl.store(c + i, cosine, mask=i < count)
+    tl.store(s + i, sine, mask=i < count)
 
 
 def parts() -> Array:
@@ -65,6 +76,32 @@ def test_softplus_lies_within_the_bound_of_the_contract() -> None:
 def test_softplus_of_what_is_no_number_or_infinite() -> None:
     x = np.array([np.inf, -np.inf, np.nan])
     np.testing.assert_array_equal(applied(functions.softplus, x), [np.inf, 0.0, np.nan])
+
+
+def check_turned(module: ModuleType) -> None:
+    """Angles of one turn, those where a quarter ends among them: there the last terms of both series count most."""
+    ends = (2 * np.arange(8) + 1) * np.pi / 4
+    angle = np.concatenate([np.linspace(0.0, 2 * np.pi, 2**16), *(ends + k * 2.0**-22 for k in range(-8, 9))])
+    given = torch.from_numpy(angle[angle < 2 * np.pi]).float()
+    c, s = torch.full_like(given, float("nan")), torch.full_like(given, float("nan"))
+    _turned_kernel[(triton.cdiv(len(given), BLOCK),)](given, c, s, len(given), F=module.turned_by, BLOCK=BLOCK)
+    exact = eb.exact(doubles(given), CONTRACT)
+    check_within(doubles(c), cos(exact))
+    check_within(doubles(s), sin(exact))
+
+
+def test_cosine_and_sine_lie_within_the_bound_of_the_contract() -> None:
+    check_turned(mamba3_inputs)
+
+
+TURNED = ["(1 / 362880)", "(-1 / 5040", "(1 / 120", "(1 / 40320", "- quarter * (TURN_REST / 4)", "(n == 1) | (n == 2)"]
+
+
+@pytest.mark.parametrize("old", TURNED)
+def test_a_planted_fault_of_cosine_and_sine_is_caught(old: str) -> None:
+    new = old.replace("1 /", "2 /") if "1 /" in old else old.replace("-", "+").replace("2", "3")
+    with pytest.raises(AssertionError):
+        check_turned(mutated(mamba3_inputs, old, new))
 
 
 EIGHT = "(1.0 + 8 * 2.0**-23)"

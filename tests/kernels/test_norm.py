@@ -48,6 +48,7 @@ CASES = [
     Options(b=0, t=5, u=33, io="fp16", residual="fp16", seed=3),
     Options(u=100, residual=None, seed=4),
     Options(b=0, t=3, u=1, io="bf16", residual=None, eps=0.5, seed=5),
+    Options(t=3, u=48, io="bf16", residual=None, seed=8),
     Options(b=1, t=4, u=257, io="fp16", residual="fp32", scale=1e-3, seed=6),
 ]
 

@@ -324,6 +324,18 @@ def test_bits_of_short_windows_do_not_depend_on_which_row_starts_first() -> None
     assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("short", [True, False])
+def test_what_is_not_finite_in_a_history_reaches_no_output_behind_the_last_token(short: bool) -> None:
+    o = Options(io="bf16", t=3, g=1, h=2, b=2, p=18, n=35, seed=8)
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.5), 12)
+    ring.held.fill_(2)
+    ring.B.fill_(float("nan"))
+    case.call(kernel.ssd_buffered, ring=ring, lengths=torch.tensor([1, 2], dtype=torch.int32), short=short)
+    for row, length in enumerate((1, 2)):
+        assert case.out[row, :length].isnan().all()
+        assert not case.out[row, length:].any()
+
+
 @pytest.mark.parametrize(
     ("b", "asked", "expected"),
     [(32, None, 32), (16, None, 1), (16, True, 16), (32, False, 1), (64, None, 64), (1025, False, 1)],

@@ -153,6 +153,21 @@ def test_a_path_with_gaps_replays_the_nodes_it_names(tree: bool, io: str) -> Non
     check_path_with_gaps(kernel, tree, io)
 
 
+@pytest.mark.parametrize("io", ["fp32", "bf16"])
+def test_one_token_replays_as_much_as_a_whole_window(io: str) -> None:
+    """The states behind both, and the output of the first token, are the same bits."""
+    o = Options(b=2, t=3, h=2, p=5, n=6, io=io, seed=2)
+    found = []
+    for length in (1, 3):
+        case, cache = cases.draw(o, padding=False), cache_of(replace(o, poison=0.5), 4)
+        given = {"advanced": torch.tensor([2, 3]), "lengths": torch.full((2,), length)}
+        before = case.S.clone()
+        case.call(kernel.ssd_replay_scan, cache=cache, **given)
+        found.append((case.S[case.slots.long()], case.out[:, :1]))
+        assert not torch.equal(found[-1][0], before[case.slots.long()])
+    assert all(torch.equal(one, whole) for one, whole in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("tree", [False, True])
 def test_the_last_accepted_tokens_weight_is_its_dt(tree: bool) -> None:
     check_last_token(kernel, tree)

@@ -251,6 +251,14 @@ def test_a_window_that_does_not_fit_the_cache_is_written_as_far_as_it_reaches() 
     assert K[0, :, 0, 0].tolist() == V[0, :, 0, 1].tolist() == [0, 0, 0, 0, 1, 1]
 
 
+def test_a_window_longer_than_the_cache_has_the_bits_that_it_has_beside_a_long_one() -> None:
+    """20 nodes, of which the last lie behind the first block of 16, in front of a cache of 8 slots, and of 40."""
+    q, k, v = (torch.from_numpy(np.random.default_rng(i).normal(size=(1, 20, 1, 4))).float() for i in range(3))
+    K, V, length = torch.ones(1, 40, 1, 4), torch.arange(160.0).reshape(1, 40, 1, 4), torch.tensor([5])
+    found = [module.tree_attention(q, k, v, K[:, :L], V[:, :L], length, split=16, block_l=16) for L in (8, 40)]
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

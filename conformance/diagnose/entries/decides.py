@@ -30,6 +30,8 @@ CALLS, SECONDS = 300, 8.0
 """Calls and time of one search."""
 SINGLE, SHOWN = 32, 2
 """Single changes to try of an input whose entries are all simple, and changes to report of an input."""
+PARTS = 8
+"""Ranges of numbers to list."""
 FEW = 3
 """Nodes of a tree that hang elsewhere than on the node before, to list instead of the whole tree."""
 WIDER, LONGEST = 13, 24
@@ -114,8 +116,8 @@ def decides(specification: Specification, capability: Capability, found: Observa
             told.append(said)
         elif not must and values != vector.now:
             free.append(vector.name)
-    for vector in every:
-        if vector.counts and (said := counted(tries, vector, arguments, at)):
+    for vector in vectors(found.case, arguments):
+        if vector.counts and (said := counted(tries, vector, arguments, at, "path" in free)):
             told.append(said)
     if free:
         told.append(f"not {' or '.join(free)}: it fails also with {SIMPLEST.get(free[0], 'the simplest values')}")
@@ -207,8 +209,9 @@ def _single(tries: Tries, vector: Vector, arguments: Arguments, values: Values, 
     return f"{shown} fails, and passes if {', or if '.join(said)}{more}"
 
 
-def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, int]) -> str:
-    """The counts in the wrong row with which the case fails, and those with which it passes."""
+def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, int], straight: bool) -> str:
+    """The counts in the wrong row with which the case fails, and those with which it passes; `straight` says that it fails
+    on the path 0 1 2 .. too, which the larger case then gets."""
     best = _counts(tries, vector, arguments, at.get("b", 0))
     case, limits = tries.found.case, tries.capability.limits
     size = min(WIDER, limits.sizes.get("t", (1, WIDER))[1])
@@ -217,6 +220,8 @@ def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, in
         if tries.specification.ok(wide.sizes) and within(tries.specification, tries.capability, wide):
             found = observe(tries.specification, tries.capability, wide)
             given = filled(wide.operation, found.arguments, tries.capability.contract) if found else ()
+            for path in [one for one in vectors(wide, given) if one.name == "path"] if found and straight else []:
+                given = path.made(given, path.simple)
             longer = [one for one in vectors(wide, given) if one.name == vector.name] if found else []
             if found and longer:
                 other = replace(tries, found=found)
@@ -248,7 +253,8 @@ def ranges(numbers: Sequence[int]) -> str:
         return f"every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } from {numbers[0]} to {numbers[-1]}"
     breaks = [n for n, (before, after) in enumerate(pairwise(numbers), 1) if after != before + 1]
     parts: list[Array] = np.split(np.asarray(numbers), breaks)
-    return ", ".join(f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
+    said = [f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
+    return ", ".join(said[:PARTS]) + ", .." * (len(said) > PARTS)
 
 
 def _with(values: Values, n: int, value: int) -> Values:

@@ -177,7 +177,9 @@ def _path(case: Case, leaf: Leaf) -> Iterator[Vector]:
             own = path[b][path[b] >= 0]
             rest = [n for n in range(most + 1) if n > (own[-1] if len(own) else -1)]
             nodes = [*own, *rest][:count]
-            new[b, :count] = nodes if len(nodes) == count else range(count)
+            if len(nodes) < count:
+                raise ValueError("there are not enough nodes after the path")
+            new[b, :count] = nodes
         return new
 
     yield from _count(leaf, length, most + 1, "nodes on the path", of_length)

@@ -93,6 +93,29 @@ def test_a_failure_that_no_mask_has_a_part_in_says_so_and_names_no_entry() -> No
     assert found["decides"] == "not live: it fails also with every token live"
 
 
+class Wraps:
+    """A counter of tokens that wraps at 5: the window that takes it there adds nothing to its output."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        self.S, self.params, self.seen = S, params, 0
+
+    def verify(self, window: Any, parents: Any = None) -> Array:
+        y, self.next = ssd.scan(self.S, window, self.params)
+        self.seen += 1
+        return np.float32(0 * y if self.seen == 5 else y)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self.S = self.next
+
+    def state(self) -> Array:
+        return np.float32(self.S)
+
+
+def test_the_wrong_windows_of_a_history_are_counted() -> None:
+    case = "ssd.buffered_step/b1,g1,h1,p1,n1,j7/plain/gentle/s0"
+    assert told(Wraps, case)["extent"].endswith("; wrong in 1 of 7 windows: 4")
+
+
 def test_a_long_row_shows_the_wrong_place_and_its_totals() -> None:
     live = np.ones(80, dtype=bool)
     live[40] = False
@@ -103,7 +126,13 @@ def test_a_long_row_shows_the_wrong_place_and_its_totals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "says"), [([3, 6, 9], "every 3rd from 3 to 9"), ([0, 1, 2, 4], "0 to 2, 4"), ([5, 6], "5, 6")]
+    ("numbers", "says"),
+    [
+        ([3, 6, 9], "every 3rd from 3 to 9"),
+        ([0, 1, 2, 4], "0 to 2, 4"),
+        ([5, 6], "5, 6"),
+        ([1, 3, 6, 10, 15, 21, 28, 36, 45], "1, 3, 6, 10, 15, 21, 28, 36, .."),
+    ],
 )
 def test_numbers_are_told_in_ranges(numbers: list[int], says: str) -> None:
     assert ranges(numbers) == says

@@ -47,6 +47,7 @@ def test_what_depends_on_earlier_calls_says_so_and_its_line_fails_again(tmp_path
     assert done.returncode == 1
     assert "depends on earlier calls: it passes alone in a new process, and fails after the" in done.stdout
     (found,) = read_report(tmp_path / "report").diagnoses
+    assert "every call from 6 on is wrong" in found.facts["calls"]
     line = shlex.split(found.rerun)
     assert "--before" in line
     again = conform(tmp_path, *line[line.index("run") :])
@@ -61,7 +62,36 @@ def test_a_failure_that_needs_nothing_before_it_says_nothing_of_it(tmp_path: Pat
     assert done.returncode == 1
     assert "depends on earlier calls" not in done.stdout
     assert "--before" not in done.stdout
+    assert "number of earlier calls" not in done.stdout
     assert "every wrong value of y is 1.5 times what it must be" in done.stdout
+
+
+LEFT = """
+import numpy as np
+from ssmspec_ref import ssd
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+left = [0.0]
+
+def scan(S, window, params):
+    y, S_next = ssd.scan(S, window, params)
+    y, left[0] = y + max(left[0] - 5.0, 0.0), left[0] + 1.0
+    return y.astype(np.float32), S_next.astype(np.float32)
+
+def adapter():
+    return Adapter("left", "1", (Subject("kernel", {"ssd.scan": Capability(scan, NumericContract())}),))
+"""
+
+
+def test_the_first_line_and_the_values_are_of_the_same_calls(tmp_path: Path) -> None:
+    """From the sixth call on a growing number is added to y: two runs of one case never give the same."""
+    (tmp_path / "left.py").write_text(LEFT)
+    conform(tmp_path, "run", "--adapter", "left:adapter", "--tier", "smoke", "--report", "report")
+    (found,) = read_report(tmp_path / "report").diagnoses
+    assert "depends on earlier calls" in found.facts["replay"]
+    assert found.output is not None
+    assert found.output.got == pytest.approx(float(found.facts["values"].rpartition("got ")[2]), rel=1e-6)
+    assert "passes" not in found.facts
 
 
 def test_cases_before_one_need_the_one(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 ELSEWHERE = {"test_compiled.py", "test_interpreter.py", "test_model_shapes.py", "test_campaign.py"}
 """Tests of the compiler's output, of the interpreter itself, at the models' sizes, and of this."""
 NOT_CODE = {"traffic_bytes", "tile"}
+FAR = "far_cases"
+"""Arguments of many kernels for one test, which names none of them itself."""
 
 
 def leaf(node: ast.ImportFrom) -> str:
@@ -30,15 +32,22 @@ def users(package: Path) -> dict[str, set[str]]:
 
 @cache
 def named(tests: Path) -> dict[str, set[str]]:
-    """The test files that import a kernel's module."""
+    """The test files that import a kernel's module, or `far_cases`, which does."""
     found: dict[str, set[str]] = {}
     for file in tests.glob("test_*.py"):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ssmspec_kernels"):
+        nodes = imports(file)
+        if any(leaf(node) == FAR for node in nodes):
+            nodes += imports(tests / f"{FAR}.py")
+        for node in nodes:
+            if not (node.module or "").startswith("ssmspec_kernels"):
                 continue
             for name in [leaf(node), *(alias.name for alias in node.names)]:
                 found.setdefault(name, set()).add(file.name)
     return {name: files - ELSEWHERE for name, files in found.items()}
+
+
+def imports(file: Path) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.ImportFrom)]
 
 
 def tests_of(kernel: str, package: Path, tests: Path, seconds: Mapping[str, float]) -> list[str]:

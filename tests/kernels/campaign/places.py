@@ -34,7 +34,7 @@ TUNING_NAME = re.compile(
     r"(outputs|inputs)?_?(block(_[a-z])?|warps|stages|num_\w+|tiles?|program(_p)?|run|rows_of|default|each)$"
 )
 TUNING_KEYWORD = re.compile(r"num_\w+|BLOCK(_\w+)?|STAGES|RUN|TILES|ROWS|HALF_N|eviction_policy|cache_modifier|launch_pdl")
-TILES = re.compile(r"_?(\w+_)?tile|_heads|_split|_overlaps|_block_\w+")
+TILES = re.compile(r"_?(\w+_)?tile|window_tiles|_?warps|_heads|_split|_overlaps|_block_\w+")
 LIMITS = {"WALKED", "SMS", "WGMMA", "LONGEST_WALK"}
 ORDER = {"debug_barrier", "gdc_wait", "gdc_launch_dependents", "_awaited", "assume", "multiple_of", "max_contiguous"}
 
@@ -377,6 +377,8 @@ def leaves_out(node: ast.AST, jit: bool) -> str | None:
         case ast.FunctionDef(name=name) if TILES.fullmatch(name) and not _is_jit(node):
             return "a tuning choice"
         case ast.Assign(targets=[target]) if not jit and _all_tuning(target):
+            return "a tuning choice"
+        case ast.AnnAssign(target=ast.Name(id="H200")):
             return "a tuning choice"
         case ast.Assign(targets=[ast.Name(id=name)]) if name in LIMITS or name in ("Argument", "FLOATS", "INDICES"):
             return "a tuning choice" if name in LIMITS else "a type"

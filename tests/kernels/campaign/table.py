@@ -88,6 +88,7 @@ def fresh(draws: list[dict[str, Any]]) -> str:
     unsettled = [_place(row) for row in rows if ("by" in row) == ("because" in row)]
     if unsettled:
         raise SystemExit("neither or both of a test and an argument:\n" + "\n".join(unsettled))
+    told = [(f"{drawn['seed']} ({drawn['kernels'][:6]})", row) for drawn in draws for row in drawn["survivor"]]
     lines = [
         "",
         "## Fresh draws",
@@ -101,9 +102,9 @@ def fresh(draws: list[dict[str, Any]]) -> str:
         "Each of those breaks was made again by hand, and the test named killed it. Since then all kernels are tested with",
         "default arguments, with outputs that are not given, and for what they return.",
         "",
-        "| seed | place | change | killed by, or why nothing changes |",
+        "| seed (kernels) | place | change | killed by, or why nothing changes |",
         "|---|---|---|---|",
-        *(f"| {d['seed']} | {_place(r)} | {_change(r)} | {_settled(r)} |" for d in draws for r in d["survivor"]),
+        *(f"| {drawn} | {_place(row)} | {_change(row)} | {_settled(row)} |" for drawn, row in told),
     ]
     return "\n".join(lines) + "\n"
 
@@ -114,7 +115,7 @@ def _drawn(drawn: dict[str, Any]) -> list[str]:
     idle, added = sum("because" in row for row in rows), sum(row.get("added", False) for row in rows)
     others, missed = drawn["drawn"] - idle, len(rows) - idle
     share = f"{100 * missed / others:.1f} %, at most {100 * _most(missed, others):.1f} %"
-    cases = [f"  Cases were added for {added} of those; {missed - added} had been killed by a case added in between."]
+    cases = [f"  Cases were added for {added} of those; {missed - added} are killed by a case that was not run then."]
     return [
         f"- Seed {drawn['seed']}: **{len(rows)} of {drawn['drawn']} survived**. {idle} of them change nothing;",
         f"  of the {others} others {missed} were missed: {share}.",

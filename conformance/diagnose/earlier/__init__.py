@@ -1,0 +1,1 @@
+"""Failures that depend on earlier calls: on how many there were, or on what they left behind."""
