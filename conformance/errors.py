@@ -68,6 +68,10 @@ class OtherWeights(ConformanceError):
     """A layer that reports other weights than those given."""
 
 
+class GraphError(ConformanceError):
+    """An operation that cannot be captured in a graph, or a graph that a replay would give other inputs than it takes."""
+
+
 class KnownListError(ConformanceError):
     """A list of known failures that cannot be read."""
 

@@ -105,7 +105,7 @@ def one_line(error: Any) -> str:
     """A usage error in one line: what was given, what is needed, the nearest correct word, and how to get help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ssmspec"
-    said = wrong_value(error) or " ".join(error.format_message().split()).removesuffix(".")
+    said = wrong_value(error) or missing(error) or " ".join(error.format_message().split()).removesuffix(".")
     near = ""
     wrong = re.search(r"No such (command|option):? '?([^'\s]+)'?", said)
     extra = re.search(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", said)
@@ -120,6 +120,14 @@ def one_line(error: Any) -> str:
         said = f"No such option: {wrong[2]}"
         near = nearest(wrong[2], [word for parameter in context.command.params for word in parameter.opts])
     return f"{said}{near} ({command} --help)"
+
+
+def missing(error: Any) -> str:
+    """An option that is missing, with its help, which says what may be given; "" for other errors."""
+    helps = getattr(getattr(error, "param", None), "help", None)
+    if type(error).__name__ != "MissingParameter" or not helps:
+        return ""
+    return f"{max(error.param.opts, key=len)} is missing: {helps.removesuffix('.')}"
 
 
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -140,4 +148,6 @@ def wrong_value(error: Any) -> str:
     if "ge" in limits or "le" in limits:
         limit = f"{limits['ge']:g} or more" if "ge" in limits else f"at most {limits['le']:.12g}"
         return f"{name} is {given}; it must be {limit}. {unit}"
-    return f"{name} is {given!r}; it must be {KINDS[kind]}. {unit}" if kind in KINDS else ""
+    least, most = (getattr(error.param, end, None) for end in ("min", "max"))
+    ends = f", {least:g} or more" if least is not None else f", at most {most:.12g}" if most is not None else ""
+    return f"{name} is {given!r}; it must be {KINDS[kind]}{ends}. {unit}" if kind in KINDS else ""

@@ -296,8 +296,11 @@ class Limits:
     reason: str = "outside the limits that the adapter declares"
 
 
-ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one", "far": "none"}
-"""Options that not every interface has: only this value is tested, unless a capability's limits name the option."""
+ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one", "far": "none", "graph": "off"}
+"""Options that not every interface has: only this value is tested, unless a capability's limits name the option. A `Graph`
+names `graph` by itself."""
+CAPTURED: tuple[str, ...] = ("off", "replayed")
+"""The values of `graph` that a `Graph` is tested with."""
 
 BITWISE: dict[str, str] = {
     "rerun": "the same inputs again",
@@ -320,6 +323,73 @@ class WithWeights:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """One call of an operation in the parts that a captured graph has.
+
+    `inputs` is every array that `run` reads or writes, on the device, in any tuples, lists, dicts and records; what else
+    is in there (numbers, texts, None) must be the same in every call. `run()` computes from them and returns its outputs, on
+    the device: it is what is captured. `read(outputs)` makes of these what the operation returns.
+
+    A replay comes after the inputs of another launch, of the same shapes, were copied into these.
+    """
+
+    inputs: Any
+    run: Callable[[], Any]
+    read: Callable[[Any], Any] = lambda outputs: outputs
+
+    def then(self, function: Callable[[Any], Any]) -> "Launch":
+        """The same launch, of which the operation returns a function of what it would have returned."""
+        return Launch(self.inputs, self.run, lambda outputs: function(self.read(outputs)))
+
+
+Capture: TypeAlias = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
+"""Runs a function and records it: returns its outputs, and a function that replays it into the same arrays."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An operation that can be captured in a graph once and replayed after other inputs were copied into its arrays.
+
+    `prepare` takes what the operation takes and returns a `Launch`. Of an operation that decodes windows it returns the
+    object, whose `verify` and `commit` return a `Launch` each, or do without one what the host has to do. Called, a graph
+    computes without a capture. `capture` records a launch; without it the suite does: in a CUDA graph if the inputs are
+    tensors of PyTorch on a GPU, in a list of operations and interpreted kernels if they are on a CPU.
+    """
+
+    prepare: Callable[..., Any]
+    capture: Capture | None = None
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.prepare, "__name__", type(self.prepare).__name__))
+
+    def __call__(self, *arguments: Any) -> Any:
+        made = self.prepare(*arguments)
+        return made.read(made.run()) if isinstance(made, Launch) else LaunchedWindows(made, launched)
+
+
+def launched(method: str, made: Any) -> Any:
+    """The result of a method, launched at once if it is a `Launch`."""
+    return made.read(made.run()) if isinstance(made, Launch) else made
+
+
+class LaunchedWindows:
+    """An object that decodes windows, of which each `Launch` of `verify` and `commit` is done by `do(method, launch)`."""
+
+    def __init__(self, of: Any, do: Callable[[str, Any], Any]) -> None:
+        self._of, self._do = of, do
+
+    def verify(self, window: Any, parents: Array | None = None) -> Any:
+        return self._do("verify", self._of.verify(window, parents))
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self._do("commit", self._of.commit(advanced, path))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+@dataclass(frozen=True)
 class Capability:
     """One operation of a subject: the function that computes it, its numeric contract, and its limits.
 
@@ -331,16 +401,23 @@ class Capability:
     of the recurrence. `bitwise` names laws of `BITWISE` that hold bit for bit. Options of `ASKED` are tested only if the
     limits name them: with `slots` the state is a `slots.Pool`, and the pool is returned; with `slots=far` a `slots.FarPool`,
     with `slots=fresh` a `slots.FreshPool`, with `slots=none` None; with `far` inputs are views of far strides, and so is y.
+    If `run` is a `Graph`, it is captured and replayed too; `uncaptured` says why it cannot be.
 
-    Raises: ParameterError for an unknown law, and for any law with stochastic rounding of the state.
+    Raises: ParameterError for an unknown law, for any law with stochastic rounding of the state, and for a reason why a
+    `Graph` cannot be captured.
     """
 
     run: Callable[..., Any]
     contract: NumericContract
     limits: Limits = Limits()
     bitwise: tuple[str, ...] = ()
+    uncaptured: str = ""
 
     def __post_init__(self) -> None:
+        if self.uncaptured and isinstance(self.run, Graph):
+            raise ParameterError(
+                f"uncaptured is {self.uncaptured!r}, but run is a Graph, which can be captured; omit one of the two"
+            )
         if unknown := [law for law in self.bitwise if law not in BITWISE]:
             raise ParameterError(f"bitwise names {unknown[0]!r}; give a tuple of {', '.join(BITWISE)}")
         if self.bitwise and self.contract.state_rounding == "stochastic":
@@ -349,6 +426,7 @@ class Capability:
             )
         if isinstance(self.limits, Limits):  # anything else is refused where the adapter is read
             plain: dict[str, tuple[str, ...]] = {name: (value,) for name, value in ASKED.items()}
+            plain |= {"graph": CAPTURED} if isinstance(self.run, Graph) else {}
             object.__setattr__(self, "limits", replace(self.limits, options=plain | dict(self.limits.options)))
 
 

@@ -26,8 +26,9 @@ from .together import together
 ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "sizes", "calls", "cases", "limits")
 SECONDS = 30.0
 """The time of one search."""
-TRIED = 4
-"""Number of further failing cases that an explanation must fit, besides the smallest."""
+TRIED, AGAIN = 4, 7919
+"""Number of further failing cases that an explanation must fit, besides the smallest; and what is added to the seed of two of
+them, which may agree by the chance of their draw."""
 MOSTLY = 0.5
 """A change that would alter more than twice what is wrong is not reported beside a pattern that explains all of it."""
 
@@ -116,7 +117,9 @@ def causes(
         return []
     (first,) = chosen
     spread = [failing[(n + 1) * len(failing) // TRIED - 1] for n in range(TRIED)]
-    others = [o for o in observed(specification, capability, [*spread, smallest], TRIED + 1, False) if o.case != first.case]
+    redrawn = [replace(case, seed=case.seed + AGAIN) for case in (first.case, smallest)]
+    tried = [*spread, smallest, *redrawn]
+    others = [o for o in observed(specification, capability, tried, len(tried), False) if o.case != first.case]
     asked = limited(specification, clock or Clock(SECONDS))
     found = explain(asked, capability.contract, first, others)
     seen = [patterns(first, number, capability.contract) for number in first.beyond[:2]]

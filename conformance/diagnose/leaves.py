@@ -9,6 +9,7 @@ import numpy as np
 
 from ..run.program import arguments_of
 from ..run.sessions import opened
+from ..suite.graph.replayed import Others
 from ..suite.specification import Arguments
 
 AXES = {
@@ -68,6 +69,7 @@ def leaves(operation: str, arguments: Arguments, axes: Mapping[str, str] | None 
     """Every input: the arrays and numbers in all records. `axes` overrides the axes of arrays."""
     found: dict[tuple[Any, ...], Leaf] = {}
     known = {**AXES, **(axes or {})}
+    arguments = tuple(argument for argument in arguments if not isinstance(argument, Others))
     for path, name, letters, value in _walk(named(operation, arguments), arguments, known):
         key = tuple("*" if isinstance(step, Each) else step for step in path)
         before = found.get(key)

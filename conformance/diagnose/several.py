@@ -33,8 +33,8 @@ NAMES = 3
 FEWEST, AMONG_FEW = 2, 8
 """Cases that a cause must explain and that the others do not; and where the wrong values are few different ones, as tokens
 and probabilities of 0 and 1 are, which agree by chance."""
-COVERS = 0.5
-"""The fraction of the elements altered by a change that must be wrong in this way."""
+COVERS, NEARLY_ALL = 0.5, 0.9
+"""The fraction of the elements altered by a change that must be wrong in this way; and where they have few values."""
 FIGURES = re.compile(r"-?\d[\d.e+-]*((,| and) -?\d[\d.e+-]*)*(, \.\.)?")
 WEAK = re.compile(r" is a (bf16|fp16|fp32) number")
 """A pattern that small numbers, such as tokens, have anyway."""
@@ -71,7 +71,7 @@ class Search:
 
     def explains(self, cause: Named, found: Observation) -> bool:
         if cause.change is not None:
-            return covered(self.specification, self.contract, found, cause.change) > COVERS
+            return covered(self.specification, self.contract, found, cause.change) > _least(found)
         told = self.told(found)
         return bool(told) and all(any(shape(one) in cause.shapes for one in of) for of in told)
 
@@ -84,7 +84,7 @@ class Search:
         """The causes that explain an observation: changes of the inputs or, if there are none, patterns in every output."""
         changes = 0
         for says, change in candidates(self.specification, self.contract, found):
-            if changes < NAMES and covered(self.specification, self.contract, found, change) > COVERS:
+            if changes < NAMES and covered(self.specification, self.contract, found, change) > _least(found):
                 changes += 1
                 yield Named(f"as if {says}", about(says, found), change)
         told = self.told(found)
@@ -227,6 +227,10 @@ def fewest(found: Sequence[Observation]) -> int:
     """How many cases a cause must explain among these."""
     few = sum(len(_values(one)) < MANY for one in found)
     return AMONG_FEW if 2 * few > len(found) else FEWEST
+
+
+def _least(found: Observation) -> float:
+    return NEARLY_ALL if len(_values(found)) < MANY else COVERS
 
 
 def _values(found: Observation) -> set[float]:

@@ -31,10 +31,10 @@ class Known:
 
 ENGINES = {
     "ssmspec": Known(("-m", "ssmspec_fast.adapters.program"), "engine-ssmspec"),
-    "transformers": Known((str(HERE / "doors" / "with_transformers.py"),), "engine-transformers"),
-    "mlx": Known((str(HERE / "doors" / "with_mlx.py"),), "engine-mlx"),
-    "llama.cpp": Known((str(HERE / "doors" / "with_llama.py"),), "engine-llama"),
-    "vllm": Known((str(HERE / "doors" / "with_vllm.py"),), "engine-vllm", once=True),
+    "transformers": Known((str(HERE / "adapters" / "with_transformers.py"),), "engine-transformers"),
+    "mlx": Known((str(HERE / "adapters" / "with_mlx.py"),), "engine-mlx"),
+    "llama.cpp": Known((str(HERE / "adapters" / "with_llama.py"),), "engine-llama"),
+    "vllm": Known((str(HERE / "adapters" / "with_vllm.py"),), "engine-vllm", once=True),
 }
 
 

@@ -7,9 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ssmspec_ref.contract import Subject
+from ssmspec_ref.contract import Graph, Subject
 
-from .memory import beginnings, bits, far_inputs, offsets, past_a_tile, pools, reused, state_formats, strides
+from .memory import (
+    beginnings,
+    bits,
+    far_inputs,
+    graphs,
+    offsets,
+    past_a_tile,
+    pools,
+    reused,
+    state_formats,
+    strides,
+    two_options,
+)
 from .misbehaving import cheats, conduct
 from .recurrences import (
     arithmetic,
@@ -66,8 +78,8 @@ class Fault:
 def fault(bug_class: str, operation: str, subject: Subject) -> Fault:
     """The fault of a subject; its description is the docstring of the function or class that it runs."""
     run: Any = subject.capabilities[operation].run
-    while isinstance(run, partial):
-        run = run.func
+    while isinstance(run, partial | Graph):
+        run = run.func if isinstance(run, partial) else run.prepare
     told = inspect.getdoc(run if inspect.isfunction(run) or inspect.isclass(run) else type(run)) or ""
     said = " ".join(told.split())
     source = THREAD.search(said)
@@ -110,7 +122,9 @@ def _faults() -> Iterator[Fault]:
         far_inputs,
         beginnings,
         past_a_tile,
+        two_options,
         reused,
+        graphs,
         tokens,
         runs,
         lives,

@@ -31,6 +31,7 @@ class _Operation(_Model):
     contract: NumericContract
     limits: _Limits
     bitwise: Annotated[tuple[Name, ...], Field(max_length=MOST)] = ()
+    uncaptured: Text = ""
 
 
 class _Subject(_Model):
@@ -54,8 +55,9 @@ def plain(adapter: Adapter) -> dict[str, Any]:
         sizes = {axis: (low, high) for axis, (low, high) in limits.sizes.items()}
         options = {option: tuple(values) for option, values in limits.options.items()}
         contract = {field: getattr(capability.contract, field) for field in NumericContract.__dataclass_fields__}
-        told = {"contract": contract, "limits": {"options": options, "sizes": sizes, "reason": limits.reason}}
-        return told | ({"bitwise": capability.bitwise} if capability.bitwise else {})
+        told: dict[str, Any] = {"contract": contract, "limits": {"options": options, "sizes": sizes, "reason": limits.reason}}
+        told |= {"bitwise": capability.bitwise} if capability.bitwise else {}
+        return told | ({"uncaptured": capability.uncaptured} if capability.uncaptured else {})
 
     subjects = [
         {"name": s.name, "operations": {n: operation(c) for n, c in s.capabilities.items()}, "absent": dict(s.absent)}
@@ -79,7 +81,13 @@ def declared(said: Any, run: Callable[[int, str], Callable[..., Any]]) -> Adapte
         Subject(
             s.name,
             {
-                n: Capability(run(at, n), o.contract, Limits(o.limits.options, o.limits.sizes, o.limits.reason), o.bitwise)
+                n: Capability(
+                    run(at, n),
+                    o.contract,
+                    Limits(o.limits.options, o.limits.sizes, o.limits.reason),
+                    o.bitwise,
+                    o.uncaptured,
+                )
                 for n, o in s.operations.items()
             },
             s.absent,

@@ -168,7 +168,8 @@ class _Trial:
 
     def other_bits(self) -> str:
         """Which law of bits that the capability declares does not hold; "" if all do."""
-        if not self.capability.bitwise or self.case.options.get("repeat") == "often":
+        of_several = self.case.options.get("repeat") == "often" or self.case.options.get("graph") == "replayed"
+        if not self.capability.bitwise or of_several:
             return ""
 
         arguments = self.drawn(self.case.seed)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ssmspec_ref.contract import Adapter, Capability, Decoding, Limits, NumericContract, Subject
+from ssmspec_ref.contract import Adapter, Capability, Decoding, Graph, Limits, NumericContract, Subject
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.options.extras import installing
 from ssmspec_ref.options.words import nearest
@@ -146,6 +146,12 @@ def check_form(made: Adapter) -> None:
             _check(made, f"{where}, contract", capability.contract, NumericContract)
             _check(made, f"{where}, limits", capability.limits, Limits)
             _check(made, f"{where}, run", capability.run, Callable)
+            _check(made, f"{where}, uncaptured", capability.uncaptured, str)
+            if "replayed" in capability.limits.options.get("graph", ()) and not isinstance(capability.run, Graph):
+                raise MalformedAdapter(
+                    f"{text.name(made.name)}: {where}: the limits name graph=replayed, but its function is no Graph; "
+                    "give ssmspec_ref.contract.Graph(prepare), which can be captured, or omit the limit"
+                )
             for name, values in capability.limits.options.items():
                 if isinstance(values, str):  # the letters of a str would be its values
                     raise MalformedAdapter(

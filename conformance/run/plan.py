@@ -245,9 +245,13 @@ def _left_out(adapter: Adapter, subject: Subject, operation: str, runs: bool, ti
     if not specifications:
         out["every kind that the suite has"] = None
     unasked = [part for part in out if _unasked(part, capability.limits)]
+    captured = [part for part in unasked if part.startswith("graph=")]
     declared = [part for part in out if part not in unasked]
+    unasked = [part for part in unasked if part not in captured]
     reasons = [f"cases with {', '.join(declared)} ({capability.limits.reason})"] if declared else []
     reasons += [f"cases with {', '.join(unasked)} (run only if the limits name them)"] if unasked else []
+    why = f"cannot be captured: {capability.uncaptured}" if capability.uncaptured else "run only of a Graph"
+    reasons += [f"cases with {', '.join(captured)} ({why})"] if captured else []
     reason = "; ".join(reasons)
     if specifications and not runs:
         return [_nothing_run(adapter, subject, str(capability.contract), operation)]

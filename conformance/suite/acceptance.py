@@ -22,7 +22,8 @@ from ssmspec_ref.tree import PADDING
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned
-from .specification import Arguments, Came, Expected, Further, Specification, unread
+from .graph.replayed import with_graph
+from .specification import Arguments, Beside, Came, Expected, Further, Specification, unread
 
 GRID = 2**24
 NEAR, BESIDE = Fraction(1, 2**16), 2**11
@@ -256,7 +257,18 @@ EDGES: tuple[Further, ...] = tuple(
 
 TURNED: Further = ({"b": 60, "i": 9}, {"tree": "chain", "ragged": "off", "eos": "turned"}, "normal")
 """Tokens that end a sequence, in no order."""
-PRODUCTION: tuple[Further, ...] = (*(({"b": b, "t": 4}, {}, "normal") for b in (4, 8, 16, 64)), TURNED)
+STOPS: tuple[Further, ...] = (
+    ({"b": 4, "t": 4}, {}, "normal"),
+    ({"b": 8, "t": 4}, Beside({}, {"eos": "turned", "budget": "any", "law": "point_mass", "noise": "ends"}), "normal"),
+    (
+        {"b": 16, "t": 4},
+        Beside({}, {"tree": "star", "eos": "many", "budget": "any", "law": "iid", "noise": "ends"}),
+        "normal",
+    ),
+    ({"b": 64, "t": 6}, Beside({}, {"tree": "vine", "ragged": "off", "eos": "turned", "budget": "any"}), "normal"),
+)
+"""Rows of a batch; tokens that end a sequence, and budgets of every size, in trees."""
+PRODUCTION: tuple[Further, ...] = (*STOPS, TURNED)
 LARGE: tuple[Further, ...] = tuple(
     ({"b": b, "t": 3, "i": i}, {"tree": "chain", "ragged": "off", "law": law, "noise": "ends"}, "normal")
     for law in LAWS
@@ -278,7 +290,8 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
         "sources": SOURCES,
         "run": run,
     }
-    return Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
+    plain = Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
+    return with_graph(plain, *(({"b": 5}, {"budget": "any", "tree": tree}, "normal") for tree in ("branch", "chain")))
 
 
 SPECIFICATIONS = (

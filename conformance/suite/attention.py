@@ -18,8 +18,9 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned, stored
+from .graph.replayed import with_graph
 from .production import EDGES, heads, rows
-from .specification import Arguments, Expected, Further, Specification, allowed, divides, oracles, pure, unread
+from .specification import Arguments, Beside, Expected, Further, Specification, allowed, divides, oracles, pure, unread
 from .speculate import accepted
 
 BLOCK = 16
@@ -44,10 +45,10 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
     size = {"gentle": 1.0, "sharp": 4.0}[case.family]
     q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
     scale = None if draw.options["scale"] == "default" else 0.375
-    if draw.options["level"] == "far":
+    if draw.options["level"] in LEVELS:
         K[~dead, :, 0] = k[..., 0] = 1.0
         sign = np.where(np.arange(len(q)) % 2, -1.0, 1.0)[:, None, None]
-        q[..., 0] = stored(sign * LEVEL / (scale or q.shape[3] ** -0.5), contract.io)
+        q[..., 0] = stored(sign * LEVELS[draw.options["level"]] / (scale or q.shape[3] ** -0.5), contract.io)
     q, k, v = (poisoned(x, tree.live(ancestors), draw.dead) for x in (q, k, v))
     return K, V, length, q, k, v, ancestors, scale
 
@@ -138,8 +139,27 @@ MOVES: tuple[Further, ...] = (
     ({"b": 8, "g": 8, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
 )
 """Paths past 8 and 16 nodes; more than one tile of channels, slots, rows and key heads."""
-LEVEL = 128.0
-"""How far from zero all scores of a row are, above or below: beyond 104 exp is 0 or infinite in single precision."""
+ROWS_OF_BATCHES: tuple[Further, ...] = tuple(
+    (sizes, Beside({}, also), family)
+    for (sizes, _, family), also in zip(
+        rows({"t": 3, "l": 3, "g": 1, "e": 2}),
+        (
+            {},
+            {"tree": "chain", "ragged": "off", "accept": "all"},
+            {"tree": "star", "accept": "all"},
+            {"tree": "star", "accept": "root"},
+        ),
+        strict=True,
+    )
+)
+FAR_DRAFTS: tuple[Further, ...] = (
+    ({"b": 4}, Beside({"level": "far"}, {"tree": "vine", "ragged": "off", "scale": "given"}), "sharp"),
+    ({"b": 4}, {"level": "farther"}, "gentle"),
+)
+"""Scores of one sign, with longer paths and another scale, and of a size that a mask may have."""
+LEVELS = {"far": 128.0, "farther": 2.0**14}
+"""How far from zero all scores of a row are, above or below: beyond 104 exp is 0 or infinite in single precision, and below
+-10000 a score is less than what a mask may have in place of -infinity."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 SOURCES = {"": "STree, section 3; arXiv:2205.14135, algorithm 1", "tree": "SpecInfer (arXiv:2305.09781), section 4.2"}
 
@@ -148,7 +168,7 @@ def without_queries(sizes: Mapping[str, int]) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if axis != "h"}
 
 
-SPECIFICATIONS = (
+_VERIFY, _COMPACT = (
     Specification(
         operation="attention.verify_tree",
         base=BASE,
@@ -156,8 +176,8 @@ SPECIFICATIONS = (
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
         further=FURTHER,
-        production=(*PRODUCTION, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
-        rare={"level": ("near", "far"), **DEAD},
+        production=(*PRODUCTION, *FAR_DRAFTS, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        rare={"level": ("near", *LEVELS), **DEAD},
         sources=SOURCES,
         draw=draw_verify,
         expect=expect_verify,
@@ -171,7 +191,7 @@ SPECIFICATIONS = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
-        production=(*rows({"t": 3, "l": 3, "g": 1, "e": 2}), *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        production=(*ROWS_OF_BATCHES, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
         rare=DEAD,
         sources=SOURCES,
         draw=draw_compact,
@@ -179,3 +199,4 @@ SPECIFICATIONS = (
         run=pure,
     ),
 )
+SPECIFICATIONS = tuple(with_graph(of, ({"b": 5}, {}, "gentle")) for of in (_VERIFY, _COMPACT))

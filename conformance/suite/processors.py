@@ -34,7 +34,7 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case
 from ..judge.draw import Draw
-from .specification import Arguments, Expected, Further, Specification, allowed, oracles, pure
+from .specification import Arguments, Beside, Expected, Further, Specification, allowed, oracles, pure
 
 NARROW_RANK, NARROW_MASS, NARROW_LOGIT = 2.0**-10, 2.0**-14, 2.0**-16
 EVEN = 4
@@ -205,6 +205,21 @@ FURTHER: tuple[Further, ...] = (
 """Top-p of what top-k has left; shares that are met exactly; all at once; larger vocabularies; logits of which no
 exponential exists in single precision; low temperatures, many and few tokens left; long histories, counts past 255; many
 rows; each setting over more than one block of the vocabulary."""
+PRODUCTION: tuple[Further, ...] = (
+    ({"b": 4}, {"penalty": "all"}, "normal"),
+    (
+        {"b": 8},
+        Beside({"penalty": "all"}, {"temperature": "high", "top_k": "many", "top_p": "most", "minimum": "ahead"}),
+        "masked",
+    ),
+    (
+        {"b": 16},
+        Beside({"penalty": "counts"}, {"temperature": "low", "top_k": "some", "top_p": "half", "minimum": "reached"}),
+        "normal",
+    ),
+    ({"b": 64}, Beside({"penalty": "counts"}, {"temperature": "zero", "minimum": "reached"}), "normal"),
+)
+"""Rows of a batch, with several settings at once as requests have them."""
 SPECIFICATIONS = (
     Specification(
         operation="acceptance.process",
@@ -221,7 +236,7 @@ SPECIFICATIONS = (
         expect=expect,
         run=pure,
         further=FURTHER,
-        production=tuple(({"b": b}, {"penalty": "all"}, "normal") for b in (4, 8, 16, 64)),
+        production=PRODUCTION,
         rare=RARE,
     ),
 )

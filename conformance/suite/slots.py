@@ -30,8 +30,10 @@ from ssmspec_ref.slots import FarPool, FreshPool, Pool
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, stored, stored_state
-from .specification import Arguments, Came, Expected, Further, Specification
+from .specification import Arguments, Beside, Came, Expected, Further, Specification, beside, crossed, mixed, of_axes
 
+MANY = {"b": 17, "t": 66}
+"""More rows than a byte has bits, and more tokens than a chunk of 64, of an operation that has no such case otherwise."""
 SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far", "fresh", "none")}
 
 
@@ -90,12 +92,14 @@ def returns_pool(of: Specification) -> bool:
 
 def further(of: Specification) -> tuple[Further, ...]:
     """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
-    apart; calls without states before and after others."""
+    apart; calls without states before and after others; rows that move without a token."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
+    many = sizes if crossed(of) else of_axes(of.base, MANY)
+    first_mix, second_mix = (mixed(beside(of, "slots"), turn) if many is not sizes else {} for turn in (1, 0))
     some: dict[str, tuple[Further, ...]] = {
         "far": (({"b": 3}, {"slots": "far"}, first),),
         "fresh": (
-            (sizes, {"slots": "fresh"}, first),
+            (many, Beside({"slots": "fresh"}, first_mix), first),
             ({"b": 1}, {"slots": "fresh"}, first),
             *((sizes, {"slots": "fresh", "dead": dead}, first) for dead in ("nan", "inf")),
         ),
@@ -103,12 +107,20 @@ def further(of: Specification) -> tuple[Further, ...]:
     }
     return (
         *(one for way in ways(of) for one in some.get(way, ())),
-        (sizes, {"slots": "shuffled"}, first),
+        (many, Beside({"slots": "shuffled"}, second_mix), first),
         (sizes, {"slots": "shuffled"}, last),
         (sizes, {"slots": "padded"}, first),
         ({"b": 1}, {"slots": "padded"}, first),
-        (sizes, {"slots": "apart"}, first),
+        (some_idle(of) or sizes, {"slots": "apart"}, first),
     )
+
+
+def some_idle(of: Specification) -> dict[str, int]:
+    """Sizes at which rows of nearly every draw have nothing to do, and still move to another slot: no live token, nothing
+    accepted, no path. Empty if no row of the operation can be so."""
+    found = {"live": 1, "advanced": 2, "tree": 2}
+    tokens = [t for option, t in found.items() if option in of.options and returns_pool(of)]
+    return {"b": 17, "t": tokens[0]} if tokens else {}
 
 
 def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
@@ -124,7 +136,7 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
     states = stored(others, draw.contract.io) if axes is None else stored_state(others, axes, draw.contract)
     states[read] = S
     if way == "padded":
-        absent = (np.arange(rows) % 3 == 1) | (rows == 1)
+        absent = one_of_three(draw, rows)
         read[absent] = write[absent] = -1
     if way == "apart":
         write = order[rows : 2 * rows].copy()
@@ -132,11 +144,17 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
         read[1:2] = read[:1]
     given = states, read.astype(np.int64), write.astype(np.int64)
     if way == "fresh":
-        fresh = (np.arange(rows) % 3 == 1) | (rows == 1)
+        fresh = one_of_three(draw, rows)
         if draw.kills and draw.contract.state_scale is None:  # codes times scales cannot be NaN
             states[read[fresh]] = draw.dead
         return FreshPool(*given, fresh)
     return (FarPool if way == "far" else Pool)(*given)
+
+
+def one_of_three(draw: Draw, rows: int) -> Array:
+    """One row of three, the only one of a single row; with another seed other rows."""
+    found: Array = ((np.arange(rows) + draw.case.seed) % 3 == 1) | (rows == 1)
+    return found
 
 
 def in_pool(want: Expected, held: Pool) -> Expected:

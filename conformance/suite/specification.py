@@ -219,8 +219,11 @@ class Specification:
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
             yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
         for sizes, chosen, family in (*self.further, *more):
-            if all(value in limits.options.get(name, (value,)) for name, value in chosen.items()):
-                yield self.case(sizes, {**first, **chosen}, family, 0)
+            if all(_offers(limits, name, value) for name, value in chosen.items()):
+                beside = chosen.others.items() if isinstance(chosen, Beside) else ()
+                known = ((name, value) for name, value in beside if value in self.values.get(name, ()))
+                offered_too = {name: value for name, value in known if _offers(limits, name, value)}
+                yield self.case(sizes, {**first, **offered_too, **chosen}, family, 0)
 
     def excluded(self, limits: Limits) -> list[str]:
         """Options and sizes that the limits exclude, in words."""
@@ -261,28 +264,84 @@ class Specification:
 Further = tuple[Mapping[str, int], Mapping[str, str], str]
 """Sizes that differ from the base, options that differ from the default, and the family."""
 
+
+class Beside(dict[str, str]):
+    """The options of a case, and `others`, of which it has those that the operation and the limits of an adapter offer."""
+
+    def __init__(self, options: Mapping[str, str], others: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.others = dict(others)
+
+
+def mixed(options: Mapping[str, tuple[str, ...]], turn: int) -> dict[str, str]:
+    """A value that is not the first of about half of the options, in the next turn of the other half; of an option of three
+    values or more in each turn another one."""
+    last = {name: len(values) - 1 for name, values in options.items() if values[1:]}
+    return {
+        name: options[name][1 + turn % most]
+        for place, (name, most) in enumerate(last.items())
+        if most > 1 or (place + turn) % 2 == 0
+    }
+
+
 RECURRENT = ("step", "scan", "scan_masked", "scan_packed", "verify_tree")
 MANY_ROWS: dict[str, int] = {"b": 17, "t": 17}
+MANY_TOKENS = 66
+LONG = ("slots", "bias", "act", "live")
+"""Options that meet tokens past a chunk of 64; the others do in mixed rows."""
 WIDE: dict[str, int] = dict.fromkeys("pnkvcd", 33)
 """Sizes beyond a tile of 16 and of 32, in which key and value channels are as many, as in most models."""
-CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None}
+TWO_GROUPS = {"g": 2, "h": 2}
+"""Of the family wide: the keys of the first are zero."""
+WIDTHS = (3, 2, 5)
+"""Of a convolution, in turn: kernels have a branch for each."""
+ONE_ROW = {"slots": ("shuffled", "apart")}
+"""Values with which a batch of one row has something to read."""
+CROSSED_ALREADY = {"slots": ("far",), "far": None, "dead": None, "repeat": None, "ids": None, "graph": None}
 """Values of options, None for all, that have other sizes elsewhere."""
 
 
 def crossed(of: "Specification") -> tuple["Further", ...]:
     """Of an operation on a state: every value of every option with more rows and tokens than a tile has, and with a wider
-    state. The other axes are small."""
+    state, where the families that are hard in it have a case too. The other axes are small. Values that are rare in the table
+    meet those of the other options here."""
     if of.operation.rpartition(".")[2] not in RECURRENT or "j" in of.base or of.operation.startswith("attention"):
         return ()
     found: list[Further] = []
     small = {axis: 1 for axis in of.base if axis not in ("w", "f", "r")}
-    for sizes in (small | MANY_ROWS, small | {"b": 3, "t": 2} | WIDE):
+    for turn, large in ((1, MANY_ROWS), (0, WIDE)):
+        sizes = small | ({"b": 3, "t": 2} if large is WIDE else {}) | large
         own = {axis: size for axis, size in sizes.items() if axis in of.base}
+        if not of.ok({**of.base, **own}):
+            continue
         for name, values in of.values.items():
             left_out = CROSSED_ALREADY.get(name, ())
-            if left_out is not None and of.ok({**of.base, **own}):
-                found += [(own, {name: v}, of.families[0]) for v in values[1:] if v not in left_out]
+            if left_out is None:
+                continue
+            for number, value in enumerate(values[1:], start=turn):
+                if value not in left_out:
+                    rare = {} if name in of.options else mixed(beside(of, name), number)
+                    its = own | _sizes(of, large is WIDE, name, value, number)
+                    found.append((its, Beside({name: value}, rare), of.families[0]))
+        if large is WIDE and "wide" in of.families:  # eps and thresholds past a tile of channels
+            found.append((own | {axis: two for axis, two in TWO_GROUPS.items() if axis in own}, {}, "wide"))
+        elif "strong" in of.families and "t" in of.base and "lengths" not in of.values:  # cancellation past a chunk of tokens
+            found.append((own, {}, "strong"))
     return tuple(found)
+
+
+def beside(of: "Specification", name: str) -> dict[str, tuple[str, ...]]:
+    """The options that meet those of the name: all but itself, and those that have cases of their own elsewhere."""
+    return {option: values for option, values in of.values.items() if option not in (name, *CROSSED_ALREADY)}
+
+
+def _sizes(of: "Specification", wide: bool, name: str, value: str, number: int) -> dict[str, int]:
+    """The sizes in which the case of a value differs from the others that it is crossed with."""
+    scans = of.operation.endswith((".scan", ".scan_masked"))
+    found = {"w": WIDTHS[number % len(WIDTHS)]} if "w" in of.base else {}
+    if wide and value in ONE_ROW.get(name, ()) and not {"lengths", "live"} & of.values.keys():
+        found["b"] = 1
+    return found | ({"t": MANY_TOKENS} if scans and not wide and name in LONG else {})
 
 
 Output = tuple[str, str, str]
@@ -414,6 +473,10 @@ def _drawn_size(rng: np.random.Generator, low: int, high: int, known: set[int]) 
         return low
     drawn = np.floor(np.exp(rng.uniform(np.log(low), np.log(high + 1), 4))).astype(int).tolist()
     return next((size for size in drawn if size not in known), int(drawn[0]))
+
+
+def _offers(limits: Limits, name: str, value: str) -> bool:
+    return value in limits.options.get(name, (value,))
 
 
 def _low(limits: Limits, axis: str) -> int:

@@ -35,7 +35,7 @@ from ssmspec_kernels.ssd.ssd_chunk_scan import ssd_chunk_scan
 from ssmspec_kernels.ssd.ssd_scan import ssd_scan
 from ssmspec_kernels.ssd.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd.ssd_window import ssd_window
-from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Storage, Subject
+from ssmspec_ref.contract import Adapter, Capability, Graph, Launch, Limits, NumericContract, Storage, Subject
 from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
@@ -77,59 +77,57 @@ class Kernels:
         left = pool if is_pool(S) else pool[slots.long()]
         return y.double().cpu().numpy(), left.double().cpu().numpy()
 
+    def launch(self, kernel: Callable[..., Any], S: Any, *given: Any, **named: Any) -> Launch:
+        """A kernel over the states of a case, which returns the outputs and the new states."""
+        pool, slots = self.held(S)
+        inputs = pool, slots, given, named
+        return Launch(inputs, lambda: kernel(pool, *given, slots=slots, **named), lambda y: self.back(y, S, pool, slots))
+
     # --- convolution ---
 
-    def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
-        pool, slots = self.held(M)
-        y = conv_step(pool, *self.given(u), slots=slots, **self._taps(params))  # type: ignore[arg-type]
-        return self.back(y, M, pool, slots)
+    def conv_step(self, M: Array, u: Array, params: Any) -> Launch:
+        return self.launch(conv_step, M, *self.given(u), **self._taps(params))
 
-    def conv_scan(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    def conv_scan(self, M: Array, u: Array, params: Any) -> Launch:
         return self._conv(M, u, None, params)
 
-    def conv_masked(self, M: Array, u: Array, live: Array, params: Any) -> tuple[Array, Array]:
+    def conv_masked(self, M: Array, u: Array, live: Array, params: Any) -> Launch:
         return self._conv(M, u, live, params)
 
-    def _conv(self, M: Array, u: Array, live: Array | None, params: Any) -> tuple[Array, Array]:
-        pool, slots = self.held(M)
-        y = conv_window(pool, *self.given(u), slots=slots, live=self.exact(live), **self._taps(params))  # type: ignore[arg-type]
-        return self.back(y, M, pool, slots)
+    def _conv(self, M: Array, u: Array, live: Array | None, params: Any) -> Launch:
+        return self.launch(conv_window, M, *self.given(u), live=self.exact(live), **self._taps(params))
 
-    def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Array:
-        pool, slots = self.held(M)
-        y = conv_tree(pool, *self.given(u), self.exact(parents), slots=slots, **self._taps(params))  # type: ignore[arg-type, call-arg]
-        return self.back(y, M, pool, slots)[0]
+    def conv_tree(self, M: Array, u: Array, parents: Array, params: Any) -> Launch:
+        return self.launch(conv_tree, M, *self.given(u), self.exact(parents), **self._taps(params)).then(outputs_only)
 
-    def conv_commit(self, M: Array, u: Array, advanced: Array) -> Array:
-        pool, slots = self.held(M)
-        conv_commit(pool, *self.given(u), advanced=self.exact(advanced), slots=slots)  # type: ignore[arg-type]
-        return self.back(pool, M, pool, slots)[1]
+    def conv_commit(self, M: Array, u: Array, advanced: Array) -> Launch:
+        return self._committed(M, u, advanced=self.exact(advanced))
 
-    def conv_commit_path(self, M: Array, u: Array, path: Array) -> Array:
-        pool, slots = self.held(M)
-        conv_commit(pool, *self.given(u), path=self.exact(path), slots=slots)  # type: ignore[arg-type]
-        return self.back(pool, M, pool, slots)[1]
+    def conv_commit_path(self, M: Array, u: Array, path: Array) -> Launch:
+        return self._committed(M, u, path=self.exact(path))
+
+    def _committed(self, M: Array, u: Array, **accepted: Any) -> Launch:
+        def commit(pool: Tensor, u: Tensor, **rest: Any) -> Tensor:
+            conv_commit(pool, u, **rest)
+            return pool
+
+        return self.launch(commit, M, *self.given(u), **accepted).then(lambda came: came[1])
 
     def _taps(self, params: Any) -> dict[str, Any]:
         return {"weight": self.exact(params.weight), "bias": self.exact(params.bias), "activation": params.activation}
 
     # --- recurrences ---
 
-    def ssd(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
-        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
-            pool, slots = self.held(S)
-            y = kernel(
-                pool, *self.ssd_inputs(window, params), slots=slots, live=self.exact(live), **self.ssd_rest(window, params)
-            )
-            return self.back(y, S, pool, slots)
+    def ssd(self, kernel: Callable[..., Tensor]) -> Graph:
+        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> Launch:
+            inputs, rest = self.ssd_reads(window, params)
+            return self.launch(kernel, S, *inputs, live=self.exact(live), **rest)
 
-        return scan
+        return Graph(scan)
 
-    def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-        pool, slots = self.held(S)
-        inputs = (*self.ssd_inputs(window, params), self.exact(ancestors))
-        y = ssd_tree_scan(pool, *inputs, slots=slots, **self.ssd_rest(window, params))
-        return self.back(y, S, pool, slots)[0]
+    def ssd_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Launch:
+        inputs, rest = self.ssd_reads(window, params)
+        return self.launch(ssd_tree_scan, S, *inputs, self.exact(ancestors), **rest).then(outputs_only)
 
     def ssd_inputs(self, window: Any, params: Any) -> list[Any]:
         x, dt, B, C = self.given(window.x, window.dt, window.B, window.C)
@@ -152,52 +150,43 @@ class Kernels:
         """Positional and keyword arguments of the delta rule's kernels."""
         return self.delta_inputs(window), self.delta_rest(params)
 
-    def packed(self, kernel: Callable[..., Tensor], reads: Callable[..., Any]) -> Callable[..., Any]:
+    def packed(self, kernel: Callable[..., Tensor], reads: Callable[..., Any]) -> Graph:
         """A kernel over packed sequences; its arrays have one row."""
 
-        def scan(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-            pool, slots = self.held(S)
-            tokens = mapped(lambda a: a[0], run)
-            inputs, rest = reads(tokens, params)
-            y = kernel(pool, *inputs, self.exact(bounds), fresh=self.exact(fresh), slots=slots, **rest)
-            return self.back(y[None], S, pool, slots)
+        def scan(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Launch:
+            inputs, rest = reads(mapped(lambda a: a[0], run), params)
+            made = self.launch(kernel, S, *inputs, self.exact(bounds), fresh=self.exact(fresh), **rest)
+            return made.then(lambda came: (came[0][None], came[1]))
 
-        return scan
+        return Graph(scan)
 
-    def selective(self, S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
-        pool, slots = self.held(S)
+    def selective(self, S: Array, window: Any, params: Any, live: Array | None = None) -> Launch:
+        inputs, rest = self.selective_reads(window, params)
+        return self.launch(selective_scan, S, *inputs, live=self.exact(live), **rest)
+
+    def selective_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Launch:
+        inputs, rest = self.selective_reads(window, params)
+        return self.launch(selective_tree, S, *inputs, nearest(self.exact(ancestors)), **rest).then(outputs_only)
+
+    def selective_reads(self, window: Any, params: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of Mamba-1's kernels."""
         x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
-        y = selective_scan(
-            pool, x, dt, self.exact(params.A), B, C, D=self.exact(params.D), z=z,  # type: ignore[arg-type]
-            dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots, live=self.exact(live),
-        )  # fmt: skip
-        return self.back(y, S, pool, slots)
+        how = {"D": self.exact(params.D), "z": z, "dt_bias": self.exact(params.dt_bias), "dt_softplus": params.dt_softplus}
+        return [x, dt, self.exact(params.A), B, C], how
 
-    def selective_tree(self, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-        pool, slots = self.held(S)
-        x, dt, B, C, z = self.given(window.x, window.dt, window.B, window.C, window.z)
-        y = selective_tree(
-            pool, x, dt, self.exact(params.A), B, C, nearest(self.exact(ancestors)), D=self.exact(params.D), z=z,  # type: ignore[arg-type]
-            dt_bias=self.exact(params.dt_bias), dt_softplus=params.dt_softplus, slots=slots,
-        )  # fmt: skip
-        return self.back(y, S, pool, slots)[0]
+    def delta_tree(self, kernel: Callable[..., Tensor]) -> Graph:
+        def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Launch:
+            inputs, rest = self.delta_reads(window, params)
+            return self.launch(kernel, S, *inputs, self.exact(ancestors), **rest).then(outputs_only)
 
-    def delta_tree(self, kernel: Callable[..., Tensor]) -> Callable[..., Array]:
-        def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-            pool, slots = self.held(S)
-            inputs = (*self.delta_inputs(window), self.exact(ancestors))
-            y = kernel(pool, *inputs, slots=slots, **self.delta_rest(params))
-            return self.back(y, S, pool, slots)[0]
+        return Graph(tree)
 
-        return tree
+    def delta(self, kernel: Callable[..., Tensor]) -> Graph:
+        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> Launch:
+            inputs, rest = self.delta_reads(window, params)
+            return self.launch(kernel, S, *inputs, live=self.exact(live), **rest)
 
-    def delta(self, kernel: Callable[..., Tensor]) -> Callable[..., Any]:
-        def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
-            pool, slots = self.held(S)
-            inputs, how = self.delta_inputs(window), self.delta_rest(params)
-            return self.back(kernel(pool, *inputs, slots=slots, live=self.exact(live), **how), S, pool, slots)
-
-        return scan
+        return Graph(scan)
 
     def delta_inputs(self, window: Any) -> list[Any]:
         return [*self.given(window.q, window.k, window.v), self.exact(window.g), self.exact(window.beta)]
@@ -206,12 +195,18 @@ class Kernels:
         return {"l2_norm": params.l2_norm, "scale": params.scale, "eps": params.eps}
 
 
-def _step(scan: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
-    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, wide(token), params)
-        return y[:, 0], S_next
+def outputs_only(came: tuple[Array, Array]) -> Array:
+    """The outputs of a tree, whose states stay as they are."""
+    return came[0]
 
-    return step
+
+def stepped(scan: Callable[..., Launch]) -> Graph:
+    """One token as a window of one."""
+
+    def step(S: Array, token: Any, params: Any) -> Launch:
+        return scan(S, wide(token), params).then(lambda came: (came[0][:, 0], came[1]))
+
+    return Graph(step)
 
 
 def adapter(device: str = "cuda") -> Adapter:
@@ -225,8 +220,9 @@ def adapter(device: str = "cuda") -> Adapter:
         contract = replace(CONTRACT, state=state, io=io)
         windows = replace(contract, order="output_only")
 
-        def may(run: Callable[..., Any], how: NumericContract = contract, longest: int | None = None) -> Capability:
+        def may(prepare: Callable[..., Any], how: NumericContract = contract, longest: int | None = None) -> Capability:
             sizes = {"w": (2, 8)} | ({"t": (1, longest)} if longest else {})
+            run = prepare if isinstance(prepare, Graph) else Graph(prepare)
             return Capability(run, how, Limits(POOLS, sizes, reason="what one launch takes"))
 
         def chunked(tokens: int, of: NumericContract = contract) -> NumericContract:
@@ -246,7 +242,7 @@ def adapter(device: str = "cuda") -> Adapter:
             prompts.append(Subject(f"{rule}_chunk_scan in bf16", {f"{rule}.scan_packed": run}))
         by_channel = kda.by_channel
         sequential, fused = kernels.ssd(ssd_scan), kernels.ssd(ssd_window)
-        stepped, solved, walked = (kernels.delta(kernel) for kernel in (delta_scan, delta_chunked, kda_scan))
+        one_by_one, solved, walked = (kernels.delta(kernel) for kernel in (delta_scan, delta_chunked, kda_scan))
         subjects += [
             Subject("conv", {
                 "conv.step": may(kernels.conv_step), "conv.scan": may(kernels.conv_scan, longest=64),
@@ -254,26 +250,27 @@ def adapter(device: str = "cuda") -> Adapter:
                 "conv.commit": may(kernels.conv_commit), "conv.commit_path": may(kernels.conv_commit_path),
             }),
             Subject("ssd_scan", {
-                "ssd.step": may(_step(sequential)), "ssd.scan": may(sequential), "ssd.scan_masked": may(sequential),
+                "ssd.step": may(stepped(sequential.prepare)), "ssd.scan": may(sequential), "ssd.scan_masked": may(sequential),
             }),
             Subject("ssd_window", {
                 "ssd.scan": may(fused, windows, 128), "ssd.scan_masked": may(fused, windows, 128),
                 "ssd.verify_tree": may(kernels.ssd_tree, windows),
             }),
             Subject("selective_scan", {
-                "selective.step": may(_step(kernels.selective)), "selective.scan": may(kernels.selective),
+                "selective.step": may(stepped(kernels.selective)), "selective.scan": may(kernels.selective),
                 "selective.scan_masked": may(kernels.selective),
                 "selective.verify_tree": may(kernels.selective_tree, windows),
             }),
             Subject("delta_scan", {
-                "delta.step": may(_step(stepped)), "delta.scan": may(stepped), "delta.scan_masked": may(stepped),
+                "delta.step": may(stepped(one_by_one.prepare)), "delta.scan": may(one_by_one),
+                "delta.scan_masked": may(one_by_one),
             }),
             Subject("delta_chunked", {
                 "delta.scan": may(solved, windows, 32), "delta.scan_masked": may(solved, windows, 32),
                 "delta.verify_tree": may(kernels.delta_tree(delta_tree), windows),
             }),
             Subject("kda_scan", {
-                "delta.step": by_channel(may(_step(walked))), "delta.scan": by_channel(may(walked)),
+                "delta.step": by_channel(may(stepped(walked.prepare))), "delta.scan": by_channel(may(walked)),
                 "delta.scan_masked": by_channel(may(walked)),
             }),
             Subject("kda_tree", {"delta.verify_tree": by_channel(may(kernels.delta_tree(kda_tree), windows))}),

@@ -88,7 +88,7 @@ class Running:
         return {"ids": ids, "logprobs": logprobs, "finish": finish, **counts}
 
 
-class Door:
+class EngineAdapter:
     """The engine of a configuration; `method`, `mode` and `device` come from the command line. A `recorder` records steps."""
 
     def __init__(self, method: str | None = None, mode: str = "bitwise", device: str = "cpu") -> None:
@@ -174,14 +174,14 @@ def settings(asked: dict[str, Any]) -> Settings:
     return Settings(asked["most"], tuple(asked.get("stop", ())), (), sampling, seed, **own)
 
 
-def main(door: Door | None = None) -> None:
+def main(adapter: EngineAdapter | None = None) -> None:
     """Answers requests until "stop". What the engine prints goes to standard error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method")
     parser.add_argument("--mode", default="bitwise")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    door = Door(given.method, given.mode, given.device) if door is None else door
+    adapter = EngineAdapter(given.method, given.mode, given.device) if adapter is None else adapter
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -191,9 +191,9 @@ def main(door: Door | None = None) -> None:
         answer: dict[str, Any]
         try:
             if question["do"] == "start":
-                answer = door.start(question["model"], question["options"])
+                answer = adapter.start(question["model"], question["options"])
             else:
-                answer = {"answers": door.generate(question["requests"])}
+                answer = {"answers": adapter.generate(question["requests"])}
         except (SpecError, OSError) as error:
             answer = {"refused": f"{type(error).__name__}: {error}"[:1900]}
         except Exception as error:

@@ -31,7 +31,9 @@ WRONG = {
     "bench --widnows 3": "--windows",
     # numbers
     "conform run --jobs 0": "--jobs is 0; it must be 1 or more. Parallel processes",
-    "conform run --jobs many": "--jobs is 'many'; it must be a whole number",
+    "conform run --jobs many": "--jobs is 'many'; it must be a whole number, 1 or more. Parallel processes",
+    "conform run --timeout soon": "--timeout is 'soon'; it must be a number, 0.1 or more",
+    "conform engine": "--engine is missing: vllm, llama.cpp, mlx, transformers, ssmspec, http:URL",
     "conform run --timeout inf": "--timeout is inf; it must be at most 86400",
     "conform smoke --timeout 1e9": "--timeout is 1e9; it must be at most 86400",
     "conform engine --engine ssmspec --timeout inf": "--timeout is inf; it must be at most 86400",

@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from conformance.suite.graph.tape import Tape
 from perf_gates.gpu.kernels import ablation
 from perf_gates.static.capture import Launch, recorded
 from ssmspec_fast.bench.models import random_model
@@ -26,7 +27,6 @@ from ssmspec_fast.engine.graphs import awake
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.sequences import new_sequences
 from ssmspec_fast.operations.triton_ops import TritonOperations
-from tests.fast.tape import Tape
 
 MODEL = "mamba2-2.7b"
 SUBJECTS = {

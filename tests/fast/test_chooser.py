@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import chain
@@ -17,7 +18,6 @@ from ssmspec_ref.cost import traffic
 from ssmspec_ref.errors import ParameterError
 
 from .models import drawn, prompts
-from .tape import TapeRecorder
 
 CHEAP = Costs({1: {1: 100.0, 5: 110.0}, 4: {1: 100.0, 3: 150.0, 5: 400.0}})
 

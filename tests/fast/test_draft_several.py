@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.generate import SHIPPED
@@ -24,7 +25,6 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .models import drawn, prompts
-from .tape import TapeRecorder
 
 SLOTS, CACHE, DRAFTS = 3, 40, 3
 BITWISE = TorchOperations(bitwise=True)

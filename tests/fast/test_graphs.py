@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.suite.graph.tape import Tape, TapeRecorder, Uncapturable
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
@@ -23,7 +24,6 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 
 from .drafters import CHAINS, NODES, Skilled
 from .models import drawn, prompts
-from .tape import Tape, TapeRecorder, Uncapturable
 
 LENGTHS, SETTINGS = (3, 7, 2, 5), Settings(9, eos=(3,))
 

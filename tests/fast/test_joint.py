@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.bench.models import random_model
 from ssmspec_fast.bench.steps import stepping
@@ -24,7 +25,6 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 
 from .drafters import NODES, Skilled
 from .models import VOCABULARY, drawn, prompts
-from .tape import TapeRecorder
 
 BITWISE = TorchOperations(bitwise=True)
 LENGTHS, SETTINGS = (3, 7, 2, 5), Settings(12, eos=(3,))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.cli.traffic import app
 from ssmspec_fast.draft.nothing import Nothing
@@ -23,7 +24,6 @@ from ssmspec_ref.cost import traffic
 from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SlotError
 
 from .models import drawn, prompts
-from .tape import TapeRecorder
 
 STEP = {1: 1.0, 2: 1.5, 3: 1.75, 4: 2.0}  # seconds of a step of so many rows; exact in binary
 LENGTHS, SETTINGS = (3, 5, 2, 4, 3, 6), Settings(4)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
@@ -27,7 +28,6 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import BudgetError, ParameterError
 
 from .models import VOCABULARY, drawn, prompts
-from .tape import TapeRecorder
 
 SLOTS, CACHE = 3, 40
 BITWISE = TorchOperations(bitwise=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import transformers
 
+from conformance.suite.graph.tape import TapeRecorder
 from perf_gates import lossless
 from perf_gates.lossless import fill
 from perf_gates.losslessness import cells
@@ -21,7 +22,6 @@ from ssmspec_fast.engine.traces import Exact, run
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_ref.near_ties import first_difference, near_tie
 
-from ..fast.tape import TapeRecorder
 from ..fast.trained import pair
 
 PROMPTS = ["def mean(", "def fir", "values", "\n\n\n"]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.suite.graph.tape import TapeRecorder
 from perf_gates.gpu import memory
 from perf_gates.gpu.memory import CASES, LEAST, Bench, Case, Taken
 from ssmspec_fast.models import build
 from ssmspec_fast.operations import torch_attention
-from tests.fast.tape import TapeRecorder
 
 SMALL: dict[str, dict[str, Any]] = {
     "weights": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1},

@@ -17,7 +17,7 @@ from ssmspec_fast.adapters.kernels import Kernels
 from ssmspec_kernels.coded import ssd_coded_step
 from ssmspec_kernels.contract import CONTRACT
 from ssmspec_ref import errors, ssd
-from ssmspec_ref.contract import NumericContract, Verdict
+from ssmspec_ref.contract import Graph, NumericContract, Verdict
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import Kept, watch
@@ -144,8 +144,8 @@ def drawn(module: ModuleType, calls: int, seed: int = 0) -> str:
     shapes = (4, 1, 1, 8), (4, 1, 1), (4, 1, 1, n), (4, 1, 1, n)
     window = ssd.SSDWindow(*(rng.standard_normal(shape).round(2) for shape in shapes))
     token, params = window.token(0), ssd.SSDParams(np.array([-0.5]))
-    of = Coded(kernels(how), how, torch.zeros(1, dtype=torch.int64), module.ssd_coded_step)
-    after = np.stack([of.step(S, token, params)[1] for _ in range(calls)])
+    of = Graph(Coded(kernels(how), how, torch.zeros(1, dtype=torch.int64), module.ssd_coded_step).step)
+    after = np.stack([of(S, token, params)[1] for _ in range(calls)])
     exact = rounding.unstored(STEP, how, [(S, token, params)] * rounding.INPUTS, [S] * calls)
     return rounding.laws(exact, after, how)
 

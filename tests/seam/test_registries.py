@@ -27,7 +27,7 @@ OWN -= {name for name in OWN if sum(name in {f.name for f in fields(k.mixer)} fo
 ELSEWHERE = {
     "conformance/engines/checkpoint": "families of checkpoints, whose layers it builds",
     "conformance/engines/diagnosis.py": "rewritten oracles, kind by kind",
-    "conformance/engines/doors/with_mlx.py": "what mlx-lm wants in the config of a family",
+    "conformance/engines/adapters/with_mlx.py": "what mlx-lm wants in the config of a family",
     "conformance/faults": "a planted fault is one of one kind",
     "conformance/adapters/reference_parts/ranks.py": "the parts of a convolution's channels, beside those that the suite has",
     "conformance/adapters/torch_fp32.py": "the rewriting in torch, kind by kind",

@@ -1,5 +1,5 @@
-"""Faults of one option that act past a tile only: an offset without the number of its tile, a flag in a byte, a slot that is
-looked up for the first tile alone; and padding that puts back what slot 0 held."""
+"""Faults of one option or family that act past a tile only: an offset without the number of its tile, eps in each tile, a
+flag in a byte, a slot that is looked up for the first tile alone; and padding that puts back what slot 0 held."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import delta, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
 from ssmspec_ref.records import each, prefix
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FreshPool, Pool
@@ -17,6 +17,7 @@ from ..single import EVERYTHING, Wrong, adapter_of
 from .pools import states
 
 TILE, ROWS, CHUNK = 32, 8, 16
+FP32 = NumericContract()
 
 
 def padding_puts_slot_zero_back(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
@@ -32,6 +33,13 @@ def gate_of_the_first_tile(S: Array, token: Any, params: Any) -> tuple[Array, Ar
     if token.g.ndim == token.beta.ndim:
         return delta.step(S, token, params)
     return delta.step(S, replace(token, g=token.g[..., np.arange(token.g.shape[-1]) % TILE]), params)
+
+
+def eps_of_each_tile(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """The sum of squares is taken in tiles of 32 key channels, and each adds eps. Bug class NUMERIC."""
+    tiles = -(-window.k.shape[-1] // TILE)
+    o, after = delta.scan(S, window, replace(params, eps=params.eps * tiles))
+    return o.astype(np.float32), after.astype(np.float32)
 
 
 def skip_of_the_first_tile(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -65,6 +73,7 @@ def second_chunk_by_row(S: Any, window: Any, params: Any) -> tuple[Array, Array]
 FAULTS: tuple[Wrong, ...] = (
     (padding_puts_slot_zero_back, "ssd.step", "PAD-SLOT", FLOAT64, WAYS),
     (gate_of_the_first_tile, "delta.step", "INDEX", FLOAT64, EVERYTHING),
+    (eps_of_each_tile, "delta.scan", "NUMERIC", FP32, EVERYTHING),
     (skip_of_the_first_tile, "ssd.scan", "INDEX", FLOAT64, EVERYTHING),
     (fresh_in_a_byte, "ssd.step", "SLOT-REUSE", FLOAT64, FRESH),
     (second_chunk_by_row, "ssd.scan", "SLOT-SCOPE", FLOAT64, WAYS),

@@ -1,5 +1,8 @@
-"""Pools of slots read or written in the wrong place: by the row, by padding, or where another sequence lies."""
+"""Pools of slots read or written in the wrong place: by the row, by padding, or where another sequence lies; and rows that
+move to another slot without a token."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,6 +101,45 @@ def counts_padding_in(S: Any, run: Any, bounds: Array, fresh: Array, params: Any
     return y, pool
 
 
+def end_of_a_run_stays(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """Empty sequences at the end of a run have no program: their states do not come to the slots they are written to. Bug
+    class SLOT-SCOPE."""
+    y, after = pooled(partial(right_packed, "ssd"))(S, run, bounds, fresh, params)
+    return y, stay(S, after, np.equal(bounds[:-1], bounds[-1]) & ~fresh)
+
+
+def row_without_a_token_stays(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Array]:
+    """A row without a live token is passed over, and its state does not come to the slot it is written to. Bug class
+    SLOT-SCOPE."""
+    y, after = pooled(ssd.scan)(S, window, params, live)
+    return y, stay(S, after, np.count_nonzero(live, axis=1) == 0)
+
+
+def nothing_accepted_stays(M: Any, u: Array, advanced: Lengths) -> Array:
+    """A row that accepts nothing is passed over, and its window does not come to the slot it is written to. Bug class
+    SLOT-SCOPE."""
+    return stay(M, moved(conv.commit, M, u, advanced), np.equal(advanced, 0))
+
+
+def no_path_stays(M: Any, u: Array, path: Array) -> Array:
+    """A row without a path is passed over, and its window does not come to the slot it is written to. Bug class
+    SLOT-SCOPE."""
+    return stay(M, moved(conv.commit_path, M, u, path), path.max(axis=1) < 0)
+
+
+def moved(commit: Callable[..., Array], held: Any, *rest: Any) -> Array:
+    """The windows after a commit, of rows or in a pool."""
+    return held.written(commit(held.rows, *rest)) if isinstance(held, Pool) else commit(held, *rest)
+
+
+def stay(held: Any, after: Array, rows: Array) -> Array:
+    """What a pool holds if these rows do not write; rows without a pool stay as they are anyway."""
+    if isinstance(held, Pool):
+        slots = held.write[rows & (held.write >= 0)]
+        after[slots] = held.states[slots]
+    return after
+
+
 FAULTS: tuple[Wrong, ...] = tuple(
     (run, operation, bug_class, FLOAT64, WAYS)
     for run, operation, bug_class in (
@@ -108,6 +150,10 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (clears_the_free, "conv.scan", "SLOT-SCOPE"),
         (KeepsTheSlots(), "conv.commit", "SLOT-SCOPE"),
         (counts_padding_in, "ssd.scan_packed", "SLOT-SCOPE"),
+        (end_of_a_run_stays, "ssd.scan_packed", "SLOT-SCOPE"),
+        (row_without_a_token_stays, "ssd.scan_masked", "SLOT-SCOPE"),
+        (nothing_accepted_stays, "conv.commit", "SLOT-SCOPE"),
+        (no_path_stays, "conv.commit_path", "SLOT-SCOPE"),
     )
 )
 

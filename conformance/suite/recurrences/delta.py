@@ -97,7 +97,7 @@ def window(draw: Draw) -> DeltaWindow:
 def small(draw: Draw, name: str, a: Array) -> Array:
     """Vectors scaled by 1 to 1e-4, and by 0 in the last token's first head: eps keeps their direction finite."""
     scale = 10.0 ** draw.rng(f"{name} scale").uniform(-4.0, 0.0, a.shape[:3])
-    scale[:, -1, 0] = 0.0
+    scale[:, -1:, 0] = 0.0
     return stored(a * scale[..., None] + 0.0, draw.contract.io)
 
 

@@ -21,6 +21,7 @@ from ssmspec_ref.shapes import Array
 
 from ...cases import Case
 from ...judge.draw import DEAD, Draw
+from ..graph.replayed import replayed, with_graph_over_slots
 from ..production import rows
 from ..repeats import with_repeats
 from ..slots import with_slots
@@ -52,9 +53,11 @@ class Packed:
         draw = Draw(case, contract)
         way = draw.options["lengths"]
         counts = lengths(draw.sizes["b"], draw.sizes["t"], way)
-        S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
         every_third = np.arange(len(counts)) % 3 == (0 if way == "whole" else 1)
+        if replayed(case):  # in each call other lengths, of as many tokens
+            counts, every_third = np.roll(counts, case.seed), np.roll(every_third, case.seed)
         fresh = every_third & ((counts > 0) | (way == "edges")) & (draw.options["fresh"] == "some")
+        S, bounds = draw.state("S", self.of.state), np.concatenate([[0], np.cumsum(counts)])
         S = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), draw.dead, S) if draw.kills else S
         run = self.of.window(Draw(case, contract, b=1, t=int(bounds[-1])))
         return S, run, bounds, fresh, self.of.params(draw)
@@ -77,7 +80,7 @@ class Packed:
 
     @cached_property
     def specification(self) -> Specification:
-        return with_repeats(
+        plain = with_repeats(
             with_slots(
                 Specification(
                     operation=f"{self.of.name}.scan_packed",
@@ -85,7 +88,7 @@ class Packed:
                     rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
                     options={"fresh": ("some", "none"), **self.of.options},
                     rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
-                    families=("gentle", "normal", "strong"),
+                    families=("gentle", "normal", "strong", "wide"),
                     sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
                     draw=self.draw,
                     expect=self.expect,
@@ -98,6 +101,7 @@ class Packed:
                         *whole(self.of.tiny, (63, 127, 128)),
                         ({**self.of.tiny, "b": len(BESIDE_EDGES), "t": 128}, {"lengths": "edges"}, "gentle"),
                         *DEAD_STATES,
+                        ({**self.of.tiny, "b": 11, "t": 2}, {"lengths": "edges", "slots": "apart"}, "gentle"),
                     ),
                     deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
                 ),
@@ -105,6 +109,7 @@ class Packed:
             ),
             self.of.tiny,
         )
+        return with_graph_over_slots(plain)
 
 
 def sequences(run: Any, bounds: Array) -> Iterator[tuple[int, Any]]:

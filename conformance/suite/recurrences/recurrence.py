@@ -18,6 +18,7 @@ from ssmspec_ref.tree import paths as tree_paths
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
 from ..far_inputs import with_far_inputs
+from ..graph.replayed import with_graph_over_slots
 from ..kinds.weights import Kind
 from ..repeats import with_repeats
 from ..slots import with_slots
@@ -136,7 +137,7 @@ class Recurrence:
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
             plain = with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
-            return with_repeats(with_slots(plain, self.state), self.tiny)
+            return with_graph_over_slots(with_repeats(with_slots(plain, self.state), self.tiny))
 
         definition = self.definition
         return (

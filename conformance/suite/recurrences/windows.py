@@ -12,7 +12,7 @@ does so before the end. `beside`, `between` and `verify` are as in `speculate`. 
 of a tree; j windows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -26,16 +26,19 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned
+from ..graph.replayed import with_graph_of_windows
 from ..production import HISTORY, SETTLED
 from ..production import rows as production_rows
 from ..specification import (
     Arguments,
+    Beside,
     Came,
     Expected,
     Further,
     Handed,
     Specification,
     allowed,
+    mixed,
     of_axes,
     oracles,
     orders,
@@ -97,7 +100,7 @@ class Windows:
         if parents is not None:
             window = poisoned(window, tree.live(tree.ancestors(parents)), draw.dead)
         read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
-        dropped = self.of.window(Numbered(draw, -1 - number)) if draw.options.get("verify") == "twice" else None
+        dropped = self.of.window(Numbered(draw, -1 - number, **draw.sizes)) if draw.options.get("verify") == "twice" else None
         return Round(window, parents, advanced, path, read, dropped)
 
     def expect(self, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
@@ -193,18 +196,26 @@ class Windows:
         table = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
         single = without_tokens(sizes) | {"j": 7}
 
+        def many(sizes: Mapping[str, int], chosen: Mapping[str, str]) -> Iterator[Further]:
+            """More rows, two of the numbers with other options of the recurrence."""
+            for turn, (more, _, family) in enumerate(production_rows(sizes)):
+                yield more, Beside(chosen, mixed(options, turn) if turn > 1 else {}), family
+
         def made(operation: str, **given: Any) -> Specification:
             fields = {"base": sizes, "rows": table} | shared | given
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
-            return Specification(operation=f"{self.of.name}.{operation}", **fields)
+            of = Specification(operation=f"{self.of.name}.{operation}", **fields)
+            long = {"b": 1, "j": 12 if "t" in of.base else 30}
+            return with_graph_of_windows(of, ({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}
         production: tuple[Further, ...] = (
-            *production_rows({**tiny, **few}, options={"accept": "all"}),
+            *many({**tiny, **few}, {"accept": "all"}),
             ({**wide, **few, "b": 1}, {"accept": "all"}, "gentle"),
             ({**tiny, **HISTORY}, SETTLED, "gentle"),
-            *TWICE,
+            TWICE[0],
+            (TWICE[1][0], Beside(TWICE[1][1], {"lengths": "varied", "beside": "another", **mixed(options, 1)}), "gentle"),
         )
         rests: Further = ({**tiny, "b": 2, "t": 4, "j": 18}, {"accept": "rests", "read": "last"}, "gentle")
         long: tuple[Further, ...] = (({**tiny, **HISTORY, "b": 3}, {"read": "last"}, "gentle"),)
@@ -243,7 +254,7 @@ class Windows:
                 ),
                 options={"read": RUN["read"], **options},
                 production=(
-                    *production_rows({**tiny, "j": 2}),
+                    *many({**tiny, "j": 2}, {}),
                     ({**wide, "b": 1, "j": 2}, {}, "gentle"),
                     ({**tiny, "b": 2, "j": 600}, {"read": "last"}, "gentle"),
                 ),

@@ -21,10 +21,10 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...judge.draw import DEAD, Draw, poisoned, stored
 from .. import acceptance
-from ..specification import Arguments, Expected, Further, Specification, unread
+from ..specification import Arguments, Beside, Expected, Further, Specification, unread
 
-TOP = 3.0
-"""The largest logit of a node."""
+TOP, LARGE = 3.0, 9
+"""The largest logit of a node; rows of a small batch."""
 
 
 def draw_logits(case: Case, contract: NumericContract) -> Arguments:
@@ -46,6 +46,8 @@ def draw_logits(case: Case, contract: NumericContract) -> Arguments:
     else:
         logits = np.where(near, TOP * (1 - 2 * UNIT_ROUNDOFF[contract.io] * 2 / 3), logits)
     logits = np.where(chosen, TOP, logits)
+    if case.family == "masked":  # in a large batch, rows without a logit above 0
+        logits[LARGE::2] = stored(logits[LARGE::2] - 2 * TOP, contract.io)
     return tokens, parents, poisoned(logits, parents != tree.PADDING, draw.dead), budget, eos
 
 
@@ -78,6 +80,12 @@ FURTHER: tuple[Further, ...] = (
     ({"b": 60, "i": 9}, {"tree": "chain", "ragged": "off", "ties": "some"}, "normal"),
 )
 """Ties over one block of a vocabulary and over several."""
+ROWS_OF_BATCHES: tuple[Further, ...] = (
+    ({"b": 4, "t": 4}, {"ties": "some"}, "normal"),
+    ({"b": 8, "t": 4}, Beside({"ties": "some"}, {"eos": "some", "budget": "any"}), "normal"),
+    ({"b": 16, "t": 4}, Beside({"ties": "some"}, {"tree": "star", "ragged": "off", "budget": "any"}), "normal"),
+    ({"b": 64, "t": 4}, Beside({}, {"tree": "vine", "eos": "some", "budget": "any"}), "masked"),
+)
 BUDGETS: Further = ({"b": 60, "i": 12}, {"tree": "chain", "ragged": "off", "budget": "any"}, "normal")
 DEAD_NODES = unread(({"b": 12, "t": 6}, {}, "normal"))
 WIDE: tuple[Further, ...] = (({"b": 65, "t": 3}, {}, "normal"), ({"b": 4, "t": 65}, {"tree": "vine"}, "normal"))
@@ -94,7 +102,7 @@ SPECIFICATIONS = (
         draw=draw_logits,
         expect=expect_logits,
         further=FURTHER,
-        production=(*(({"b": b, "t": 4}, {"ties": "some"}, "normal") for b in (4, 8, 16, 64)), BUDGETS, *DEAD_NODES),
+        production=(*ROWS_OF_BATCHES, BUDGETS, *DEAD_NODES),
         rare={"budget": ("some", "any"), **DEAD},
         **SHARED,
     ),

@@ -1,5 +1,6 @@
 """The acceptance kernels for the suite: rows in slots out of order."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from ssmspec_fast.adapters.tensors import exact, pooled
 from ssmspec_kernels.tokens.accept_greedy import Emitted, accept_greedy
 from ssmspec_kernels.tokens.accept_sampled import accept_sampled
 from ssmspec_kernels.tokens.ngram_drafts import ngram_drafts
-from ssmspec_ref.contract import Capability, NumericContract, Subject
+from ssmspec_ref.contract import Capability, Graph, Launch, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
 
@@ -21,23 +22,22 @@ class Acceptance:
 
     device: str
 
-    def greedy(self, tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> tuple[Array, ...]:
+    def greedy(self, tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Launch:
         given = (torch.tensor(a, device=self.device) for a in (tokens, parents, choice))
-        rule: Any = accept_greedy
         budgets, slots = self.pooled(budget)
-        return self.back(rule(*given, budgets, eos=self.ends(eos), slots=slots))
+        return self.launch(accept_greedy, *given, budgets, eos=self.ends(eos), slots=slots)
 
     def sampled(
         self, tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, budget: Array,
         eos: tuple[int, ...], law: Any,
-    ) -> tuple[Array, ...]:  # fmt: skip
+    ) -> Launch:  # fmt: skip
         trees = (torch.tensor(a, device=self.device) for a in (tokens, parents))
-        rule: Any = accept_sampled
         laws = {"q": exact(q, self.device)} if law in ("iid", "without_replacement") else {}
         noise = {"coins": exact(coins, self.device)} if law != "naive" else {}
         target, pick = (exact(a, self.device) for a in (p, picks))
         budgets, slots = self.pooled(budget)
-        return self.back(rule(*trees, target, pick, budgets, law=law, **laws, **noise, eos=self.ends(eos), slots=slots))
+        how = {**laws, **noise, "law": law, "eos": self.ends(eos), "slots": slots}
+        return self.launch(accept_sampled, *trees, target, pick, budgets, **how)
 
     def png(self, history: Array, drafts: int, tokens: int, table: Array) -> Array:
         sequences, slots = pooled(np.maximum(history, 0), self.device, torch.int64, 0, 1)
@@ -47,8 +47,9 @@ class Acceptance:
         found: Array = torch.where((lengths > 1)[..., None], y[:, :, 1:], -1).cpu().numpy()
         return found
 
-    def back(self, run: Emitted) -> tuple[Array, ...]:
-        return tuple(x.cpu().numpy() for x in run)
+    def launch(self, rule: Callable[..., Emitted], *given: Any, **named: Any) -> Launch:
+        """A rule, which returns the runs that it emits."""
+        return Launch((given, named), lambda: rule(*given, **named), lambda run: tuple(x.cpu().numpy() for x in run))
 
     def ends(self, eos: tuple[int, ...]) -> Tensor | None:
         return torch.tensor(eos, device=self.device) if eos else None
@@ -64,8 +65,8 @@ def subjects(device: str, contract: NumericContract) -> list[Subject]:
         Subject(
             "acceptance",
             {
-                "acceptance.greedy": Capability(rules.greedy, contract),
-                "acceptance.sampled": Capability(rules.sampled, contract),
+                "acceptance.greedy": Capability(Graph(rules.greedy), contract),
+                "acceptance.sampled": Capability(Graph(rules.sampled), contract),
             },
         ),
         Subject("ngram_drafts", {"draft.png": Capability(rules.png, contract)}),

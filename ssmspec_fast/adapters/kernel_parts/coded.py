@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ssmspec_fast.adapters.tensors import is_pool, pooled
 from ssmspec_kernels.coded.ssd_coded_step import ssd_coded_step
-from ssmspec_ref.contract import LARGEST_CODE, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.contract import LARGEST_CODE, Capability, Graph, Launch, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
 TYPES = {"int8": torch.int8, "int16": torch.int16}
@@ -51,7 +51,7 @@ class Coded:
         scale = self.contract.state_scale
         return scale if isinstance(scale, int) else n
 
-    def step(self, S: Any, token: Any, params: Any) -> tuple[Array, Array]:
+    def step(self, S: Any, token: Any, params: Any) -> Launch:
         device, of = self.kernels.device, self.kernels
         if is_pool(S):
             codes, scales = self.encoded(S.states)
@@ -63,21 +63,22 @@ class Coded:
                 for a, between in zip(kept, (LARGEST_CODE[self.contract.state], float("nan")), strict=True)
             )
             slots, targets = slots.int(), None
-        x, dt, B, C = of.given(token.x, token.dt, token.B, token.C)
-        y = self.launcher(
-            codes, scales, x, dt, of.exact(params.A), B, C, block=self.block(codes.shape[-1]), D=of.exact(params.D),
-            z=of.given(token.z)[0], dt_bias=of.exact(params.dt_bias), dt_softplus=params.dt_softplus,
-            dt_limit=params.dt_limit, slots=slots, targets=targets,
-            call=self.call if self.contract.state_rounding == "stochastic" else None,
-        )  # fmt: skip
-        states = self.decoded(codes, scales)
-        return y.double().cpu().numpy(), states if is_pool(S) else states[slots.cpu().numpy()]
+        inputs, rest = of.ssd_reads(token, params)
+        given, named = (codes, scales, *inputs), {**rest, "slots": slots, "targets": targets}
+        named |= {"call": self.call if self.contract.state_rounding == "stochastic" else None}
+
+        def read(y: Tensor) -> tuple[Array, Array]:
+            states = self.decoded(codes, scales)
+            return y.double().cpu().numpy(), states if is_pool(S) else states[slots.cpu().numpy()]
+
+        block = self.block(codes.shape[-1])
+        return Launch((given, named), lambda: self.launcher(*given, block=block, **named), read)
 
 
 def capability(kernels: Any, contract: NumericContract, launcher: Callable[..., Tensor] = ssd_coded_step) -> Capability:
     """One token, from states kept as the contract says."""
     of = Coded(kernels, contract, torch.zeros(1, dtype=torch.int64, device=kernels.device), launcher)
-    return Capability(of.step, contract, Limits(SLOTS))
+    return Capability(Graph(of.step), contract, Limits(SLOTS))
 
 
 def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:

@@ -17,10 +17,10 @@ from ssmspec_kernels.mamba3.mamba3_ring import Ring
 from ssmspec_kernels.mamba3.mamba3_scan import mamba3_scan
 from ssmspec_kernels.mamba3.mamba3_snapshots import mamba3_snapshots
 from ssmspec_kernels.mamba3.mamba3_tree import LARGEST, mamba3_tree
-from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
+from ssmspec_ref.contract import Capability, Graph, Launch, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .windows import LONGEST, STEPS, Buffered, Decoding, Rule, Snapshots
+from .windows import GROWS, LONGEST, STEPS, Buffered, Decoding, Rule, Snapshots
 
 ENTRY = ("x", "dt", "A", "trap", "angle", "B")
 INPUTS = (*ENTRY, "C", "z")
@@ -30,19 +30,20 @@ WEIGHTS = ("B_norm", "C_norm", "B_bias", "C_bias", "dt_bias", "D", "up", "gate",
 class Committed(Decoding):
     """A window that only reads the state; the commit of all layers, here of one, enters the accepted tokens."""
 
-    def verify(self, window: Any, parents: Array | None = None) -> Array:
+    def verify(self, window: Any, parents: Array | None = None) -> Launch:
         self.window, self.branching = window, parents is not None
         if parents is None:
             return self.run(mamba3_scan, window, write_state=False)
         return self.run(mamba3_tree, window, ancestors=tree_mask(self.index(parents))[0])
 
-    def commit(self, advanced: Array, path: Array) -> None:
+    def commit(self, advanced: Array, path: Array) -> Launch:
         given = self.rule.reads(self.window, self.params)[1]
         layers = {name: given[name] for name in (*ENTRY, "B_norm", "B_bias", "dt_bias", "up")}
         layers = {name: x if x is None else x[None] for name, x in layers.items()}
         rest: dict[str, Any] = {name: given[name] for name in ("A_floor", "eps", "halves")}
         how: dict[str, Any] = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
-        mamba3_commit(self.pool[None], **layers, **rest, **how, slots=self.slots)
+        pool, named = self.pool[None], {**layers, **rest, **how, "slots": self.slots}
+        return Launch((pool, named), lambda: mamba3_commit(pool, **named))
 
 
 class Singles(Buffered):
@@ -74,35 +75,34 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
     """The kernels with one storage format of the state and of the activations."""
     of, at_once = rule(kernels), replace(contract, order="output_only")
 
-    def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
-        pool, slots = kernels.held(S)
-        y = mamba3_scan(pool, **of.reads(window, params)[1], slots=slots, live=kernels.exact(live))
-        return kernels.back(y, S, pool, slots)
+    def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> Launch:
+        made: Launch = kernels.launch(mamba3_scan, S, **of.reads(window, params)[1], live=kernels.exact(live))
+        return made
 
-    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, wide(token), params)
-        return y[:, 0], S_next
+    def step(S: Array, token: Any, params: Any) -> Launch:
+        return scan(S, wide(token), params).then(lambda came: (came[0][:, 0], came[1]))
 
-    def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-        pool, slots = kernels.held(S)
+    def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Launch:
         given = of.reads(mapped(lambda a: a[0], run), params)[1]
-        y = mamba3_packed(pool, **given, bounds=kernels.exact(bounds), fresh=kernels.exact(fresh), slots=slots)
-        return kernels.back(y[None], S, pool, slots)
+        given |= {"bounds": kernels.exact(bounds), "fresh": kernels.exact(fresh)}
+        made: Launch = kernels.launch(mamba3_packed, S, **given)
+        return made.then(lambda came: (came[0][None], came[1]))
 
-    def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-        pool, slots = kernels.held(S)
-        y = mamba3_tree(pool, **of.reads(window, params)[1], ancestors=kernels.exact(ancestors), slots=slots)
-        found: Array = kernels.back(y, S, pool, slots)[0]
-        return found
+    def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Launch:
+        given = {**of.reads(window, params)[1], "ancestors": kernels.exact(ancestors)}
+        made: Launch = kernels.launch(mamba3_tree, S, **given)
+        return made.then(lambda came: came[0])
 
-    def may(run: Callable[..., Any], how: NumericContract = contract, pools: bool = True, longest: int = 0) -> Capability:
+    def may(prepare: Callable[..., Any], how: NumericContract = contract, pools: bool = True, longest: int = 0) -> Capability:
         sizes = {"t": (1, longest)} if longest else {}
-        return Capability(run, how, Limits(POOLS if pools else {}, sizes, reason="what one launch takes"))
+        return Capability(Graph(prepare), how, Limits(POOLS if pools else {}, sizes, reason="what one launch takes"))
 
     return [
         Subject("mamba3_scan", {"mamba3.step": may(step), "mamba3.scan": may(scan), "mamba3.scan_masked": may(scan)}),
         Subject("mamba3_packed", {"mamba3.scan_packed": may(packed)}),
-        Subject("mamba3_snapshots", {"mamba3.verify_snapshots": may(partial(Snapshots, of), pools=False)}),
+        Subject("mamba3_snapshots", {
+            "mamba3.verify_snapshots": Capability(partial(Snapshots, of), contract, uncaptured=GROWS),
+        }),
         Subject("mamba3_tree", {"mamba3.verify_tree": may(tree, at_once, longest=LARGEST)}),
         Subject("mamba3_commit", {"mamba3.verify_replay": may(partial(Committed, of), at_once, False, LARGEST)}),
         Subject("mamba3_buffered", {

@@ -19,25 +19,26 @@ from ssmspec_kernels.shortconv.shortconv_ring import Ring
 from ssmspec_kernels.shortconv.shortconv_scan import shortconv_scan
 from ssmspec_kernels.shortconv.shortconv_snapshots import shortconv_snapshots
 from ssmspec_kernels.shortconv.shortconv_tree import shortconv_tree
-from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
+from ssmspec_ref.contract import Capability, Graph, Launch, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from .windows import LONGEST, STEPS, Buffered, Decoding, Rule, Snapshots
+from .windows import GROWS, LONGEST, STEPS, Buffered, Decoding, Rule, Snapshots
 
 
 class Committed(Decoding):
     """A window that only reads the state; the commit of all layers, here of one, enters the accepted products."""
 
-    def verify(self, window: Any, parents: Array | None = None) -> Array:
+    def verify(self, window: Any, parents: Array | None = None) -> Launch:
         self.window, self.branching = window, parents is not None
         if parents is None:
             return self.run(shortconv_scan, window, write_state=False)
         return self.run(shortconv_tree, window, parents=self.index(parents))
 
-    def commit(self, advanced: Array, path: Array) -> None:
+    def commit(self, advanced: Array, path: Array) -> Launch:
         (B, _, x, _), _ = self.rule.reads(self.window, self.params)
-        given: dict[str, Any] = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
-        shortconv_commit(self.pool[None], B[None], x[None], **given, slots=self.slots)
+        named: dict[str, Any] = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
+        given, named = tuple(a[None] for a in (self.pool, B, x)), {**named, "slots": self.slots}
+        return Launch((given, named), lambda: shortconv_commit(*given, **named))
 
 
 class Singles(Buffered):
@@ -66,32 +67,31 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
     """The kernels with one storage format of the state and of the activations."""
     of, at_once = rule(kernels), replace(contract, order="output_only")
 
-    def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> tuple[Array, Array]:
-        pool, slots = kernels.held(S)
+    def scan(S: Array, window: Any, params: Any, live: Array | None = None) -> Launch:
         inputs, rest = of.reads(window, params)
-        return kernels.back(shortconv_scan(pool, *inputs, **rest, slots=slots, live=kernels.exact(live)), S, pool, slots)
+        made: Launch = kernels.launch(shortconv_scan, S, *inputs, live=kernels.exact(live), **rest)
+        return made
 
-    def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-        y, S_next = scan(S, wide(token), params)
-        return y[:, 0], S_next
+    def step(S: Array, token: Any, params: Any) -> Launch:
+        return scan(S, wide(token), params).then(lambda came: (came[0][:, 0], came[1]))
 
-    def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-        pool, slots = kernels.held(S)
-        (B, C, x, weight), rest = of.reads(mapped(lambda a: a[0], run), params)
-        given = {**rest, "fresh": kernels.exact(fresh), "slots": slots}
-        y = shortconv_packed(pool, B, C, x, weight, kernels.exact(bounds), **given)
-        return kernels.back(y[None], S, pool, slots)
+    def packed(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Launch:
+        inputs, rest = of.reads(mapped(lambda a: a[0], run), params)
+        given = {**rest, "fresh": kernels.exact(fresh)}
+        made: Launch = kernels.launch(shortconv_packed, S, *inputs, kernels.exact(bounds), **given)
+        return made.then(lambda came: (came[0][None], came[1]))
 
-    def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-        pool, slots = kernels.held(S)
-        (B, C, x, weight), rest = of.reads(window, params)
-        y = shortconv_tree(pool, B, C, x, weight, nearest(kernels.exact(ancestors)), **rest, slots=slots)
-        found: Array = kernels.back(y, S, pool, slots)[0]
-        return found
+    def tree(S: Array, window: Any, ancestors: Array, params: Any) -> Launch:
+        inputs, rest = of.reads(window, params)
+        made: Launch = kernels.launch(shortconv_tree, S, *inputs, nearest(kernels.exact(ancestors)), **rest)
+        return made.then(lambda came: came[0])
 
-    def may(run: Callable[..., Any], how: NumericContract = contract, pools: bool = True, longest: int = 0) -> Capability:
+    def limits(pools: bool = True, longest: int = 0) -> Limits:
         sizes = {"q": (1, WIDEST - 1)} | ({"t": (1, longest)} if longest else {})
-        return Capability(run, how, Limits(POOLS if pools else {}, sizes, reason="what one launch takes"))
+        return Limits(POOLS if pools else {}, sizes, reason="what one launch takes")
+
+    def may(prepare: Callable[..., Any], how: NumericContract = contract, pools: bool = True, longest: int = 0) -> Capability:
+        return Capability(Graph(prepare), how, limits(pools, longest))
 
     return [
         Subject("shortconv_scan", {
@@ -99,7 +99,9 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
         }),
         Subject("shortconv_packed", {"shortconv.scan_packed": may(packed)}),
         Subject("shortconv_tree", {"shortconv.verify_tree": may(tree, longest=MOST)}),
-        Subject("shortconv_snapshots", {"shortconv.verify_snapshots": may(partial(Snapshots, of), pools=False)}),
+        Subject("shortconv_snapshots", {
+            "shortconv.verify_snapshots": Capability(partial(Snapshots, of), contract, limits(pools=False), uncaptured=GROWS),
+        }),
         Subject("shortconv_commit", {"shortconv.verify_replay": may(partial(Committed, of), at_once, False)}),
         Subject("shortconv_buffered", {
             "shortconv.buffered_verify": may(partial(Buffered, of), at_once, False, LONGEST),

@@ -30,7 +30,7 @@ from ssmspec_kernels.ssd.ssd_commit import ssd_commit
 from ssmspec_kernels.ssd.ssd_snapshots import ssd_snapshots
 from ssmspec_kernels.ssd.ssd_tree_scan import ssd_tree_scan
 from ssmspec_kernels.ssd.ssd_window import ssd_window
-from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
+from ssmspec_ref.contract import Capability, Graph, Launch, Limits, NumericContract, Subject, launched
 from ssmspec_ref.registry import Registry
 from ssmspec_ref.shapes import Array
 
@@ -40,6 +40,7 @@ STEPS = 5
 """Entries of the rings of single tokens."""
 REPLAYED = 64
 """Tokens of half a cache."""
+GROWS = "this adapter takes new slots for the states of every window, so that its pool grows"
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,6 @@ class Rule:
     entries: Callable[[Any], tuple[tuple[Array, torch.dtype | None], ...]]
     flush: Callable[..., None]
     rounds: bool = False
-
-    def call(
-        self, kernel: Callable[..., Tensor], pool: Tensor, between: tuple[Any, ...], tokens: Any, params: Any, **more: Any
-    ) -> Tensor:
-        """Calls a kernel over some tokens; `between` are the arguments after the pool."""
-        inputs, rest = self.reads(tokens, params)
-        return kernel(pool, *between, *inputs, **rest, **more)
 
     def ring(self, pool: Tensor, window: Any, capacity: int) -> Any:
         """An empty ring, NaN in every entry, with a different origin for each row."""
@@ -109,9 +103,11 @@ class Decoding:
         self.rule, self.params = rule, params
         self.pool, self.slots = rule.kernels.held(S)
 
-    def run(self, kernel: Callable[..., Tensor], tokens: Any, *between: Any, **more: Any) -> Array:
-        y = self.rule.call(kernel, self.pool, between, tokens, self.params, slots=self.slots, **more)
-        return y.double().cpu().numpy()
+    def run(self, kernel: Callable[..., Tensor], tokens: Any, *between: Any, **more: Any) -> Launch:
+        """A kernel over some tokens; `between` are the arguments after the pool."""
+        pool, (inputs, rest) = self.pool, self.rule.reads(tokens, self.params)
+        given, named = (*between, *inputs), {**rest, **more, "slots": self.slots}
+        return Launch((pool, given, named), lambda: kernel(pool, *given, **named), lambda y: y.double().cpu().numpy())
 
     def index(self, array: Any) -> Tensor:
         return torch.tensor(array, device=self.pool.device, dtype=torch.int32)
@@ -134,7 +130,8 @@ class Snapshots(Decoding):
         used, room = len(self.pool), self.pool.new_full((b * t, *self.pool.shape[1:]), float("nan"))
         self.pool = torch.cat([self.pool, room])
         self.places = torch.arange(used, used + b * t, device=self.pool.device).flip(0).view(b, t)
-        return self.run(self.rule.snapshots, window, places=self.places)
+        found: Array = launched("verify", self.run(self.rule.snapshots, window, places=self.places))
+        return found
 
     def commit(self, advanced: Array, path: Array) -> None:
         for row, count in enumerate(advanced):
@@ -147,16 +144,17 @@ class Buffered(Decoding):
     capacity, longest = CAPACITY, LONGEST
     ring: Any = None
 
-    def verify(self, window: Any, parents: Array | None = None) -> Array:
+    def verify(self, window: Any, parents: Array | None = None) -> Launch:
         self.ring = self.ring or self.rule.ring(self.pool, window, self.capacity)
         return self.decode(window)
 
-    def decode(self, window: Any) -> Array:
+    def decode(self, window: Any) -> Launch:
         return self.run(self.rule.buffered, window, self.ring, window=self.longest)
 
-    def commit(self, advanced: Array, path: Array) -> None:
-        cursors = self.ring.origin, self.ring.held
-        commit_window(*cursors, self.index(advanced), capacity=self.capacity, window=self.longest, slots=self.slots)
+    def commit(self, advanced: Array, path: Array) -> Launch:
+        given, slots = (self.ring.origin, self.ring.held, self.index(advanced)), self.slots
+        capacity, longest = self.capacity, self.longest
+        return Launch((given, slots), lambda: commit_window(*given, capacity=capacity, window=longest, slots=slots))
 
     def poison(self) -> None:
         """NaN in the unused entries of the rings too."""
@@ -187,30 +185,31 @@ class Steps(Buffered):
         super().__init__(rule, S, params)
         self.output_only = output_only
 
-    def decode(self, window: Any) -> Array:
+    def decode(self, window: Any) -> Launch:
         return self.run(self.rule.step, window, self.ring, output_only=self.output_only)
 
-    def commit(self, advanced: Array, path: Array) -> None:
-        cursors = self.ring.origin, self.ring.held
-        commit_step(*cursors, capacity=self.capacity, rows=len(self.slots), slots=self.slots)
+    def commit(self, advanced: Array, path: Array) -> Launch:
+        cursors, slots = (self.ring.origin, self.ring.held), self.slots
+        return Launch((cursors, slots), lambda: commit_step(*cursors, capacity=self.capacity, rows=len(slots), slots=slots))
 
 
 class Committed(Decoding):
     """A window that only reads the state; the commit of all layers, here of one, enters the accepted tokens."""
 
-    def verify(self, window: Any, parents: Array | None = None) -> Array:
+    def verify(self, window: Any, parents: Array | None = None) -> Launch:
         self.window, self.branching = window, parents is not None
         if parents is None:
             return self.run(ssd_window, window, write_state=False)
         return self.run(ssd_tree_scan, window, ancestors=tree_mask(self.index(parents))[0])
 
-    def commit(self, advanced: Array, path: Array) -> None:
+    def commit(self, advanced: Array, path: Array) -> Launch:
         k, w = self.rule.kernels, self.window
         x, dt, A, B, _ = k.ssd_inputs(w, self.params)
         rest: dict[str, Any] = {name: y for name, y in k.ssd_rest(w, self.params).items() if name.startswith("dt")}
         rest["dt_bias"] = None if rest["dt_bias"] is None else rest["dt_bias"][None]
         rest |= {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
-        ssd_commit(self.pool[None], x[None], dt[None], A[None], B[None], **rest, slots=self.slots)
+        given, rest = tuple(a[None] for a in (self.pool, x, dt, A, B)), {**rest, "slots": self.slots}
+        return Launch((given, rest), lambda: ssd_commit(*given, **rest))
 
 
 class Replay(Decoding):
@@ -218,14 +217,20 @@ class Replay(Decoding):
 
     cache: Cache | None = None
 
-    def verify(self, window: Any, parents: Array | None = None) -> Array:
+    def verify(self, window: Any, parents: Array | None = None) -> Launch:
         if self.cache is None:
             self.cache, self.accepted = self.blank(window), {"advanced": self.index([0] * len(self.slots))}
         self.last, self.branching = window, parents is not None
         tree = {"ancestors": tree_mask(self.index(parents))[0]} if parents is not None else {}
-        y = self.run(ssd_replay_scan, window, self.cache, self.accepted["advanced"], **tree, **self.path())
-        commit_halves(self.cache.half, rows=len(self.slots), slots=self.slots)
-        return y
+        made = self.run(ssd_replay_scan, window, self.cache, self.accepted["advanced"], **tree, **self.path())
+        half, slots = self.cache.half, self.slots
+
+        def both() -> Tensor:
+            y: Tensor = made.run()
+            commit_halves(half, rows=len(slots), slots=slots)
+            return y
+
+        return Launch(made.inputs, both, made.read)
 
     def commit(self, advanced: Array, path: Array) -> None:
         self.accepted = {"advanced": self.index(advanced)} | ({"path": self.index(path)} if self.branching else {})
@@ -240,7 +245,7 @@ class Replay(Decoding):
         try:
             self.pool, copy = held.clone(), Cache(cache.x.clone(), cache.dt.clone(), cache.B.clone(), cache.half.clone())
             first = mapped(lambda a: a[:, :1], self.last)
-            self.run(ssd_replay_scan, first, copy, self.accepted["advanced"], **self.path())
+            self.run(ssd_replay_scan, first, copy, self.accepted["advanced"], **self.path()).run()
             return super().state()
         finally:
             self.pool = held
@@ -261,14 +266,22 @@ def subjects(kernels: Any, contract: NumericContract) -> list[Subject]:
     for name, rule in rules(kernels).items():
         window = replace(at_once, ring=contract.io) if rule.rounds else at_once
         made += [
-            Subject(f"{name}_snapshots", {f"{name}.verify_snapshots": Capability(partial(Snapshots, rule), contract)}),
-            Subject(f"{name}_buffered", {f"{name}.buffered_verify": Capability(partial(Buffered, rule), window, windows)}),
+            Subject(
+                f"{name}_snapshots",
+                {f"{name}.verify_snapshots": Capability(partial(Snapshots, rule), contract, uncaptured=GROWS)},
+            ),
+            Subject(
+                f"{name}_buffered", {f"{name}.buffered_verify": Capability(Graph(partial(Buffered, rule)), window, windows)}
+            ),
         ]
         made += [
-            Subject(f"{name}_buffered_step{how}", {f"{name}.buffered_step": Capability(partial(Steps, route, rule), window)})
+            Subject(
+                f"{name}_buffered_step{how}",
+                {f"{name}.buffered_step": Capability(Graph(partial(Steps, route, rule)), window)},
+            )
             for route, how in ((True, ""), (False, ", state"))
         ]
     ssd = rules(kernels)["ssd"]
-    replayed = {"ssd_replay_scan": Capability(partial(Replay, ssd), at_once, cached)}
-    replayed |= {"ssd_commit": Capability(partial(Committed, ssd), at_once)}
+    replayed = {"ssd_replay_scan": Capability(Graph(partial(Replay, ssd)), at_once, cached)}
+    replayed |= {"ssd_commit": Capability(Graph(partial(Committed, ssd)), at_once)}
     return made + [Subject(name, {"ssd.verify_replay": how}) for name, how in replayed.items()]

@@ -23,7 +23,7 @@ from .invented import Bug, diagnosed, single
         ),
         ([16, 32, 48], [1, 8, 15, 17, 24, 33, 47], "fails where the number of tokens (t) is a multiple of 16"),
         ([15, 31, 47], [1, 7, 11, 16, 17, 23, 32], "fails where the number of tokens (t) is one less than a multiple of 16"),
-        ([5, 9, 13], [1, 4, 6, 7, 8, 10, 12, 14], "of tokens (t), 5, 9, 13 fail, and 1, 4, 6, 7, 8, 10, 12, 14 pass"),
+        ([5, 9, 13], [1, 4, 6, 7, 8, 10, 12, 14], ""),
         ([7], [1, 5, 6, 8, 9, 14], "fails with exactly 7 tokens (t), passes with all others (7 sizes tried, 1 to 14)"),
         ([3, 4], [5, 6, 7, 8], "fails with 4 and fewer tokens (t), passes with 5 and more"),
         ([16, 17, 18, 20, 31, 33], [1, 8, 15, 24], "fails with most from 16 tokens (t) on, passes with 15 and fewer"),

@@ -6,28 +6,28 @@ from typing import Any
 from conformance.engines.errors import EngineFailed, EngineRefused
 from conformance.engines.program import fitting
 from conformance.engines.protocol import Answer, Answers, Options, Request, Started
-from ssmspec_fast.adapters.program import Door
+from ssmspec_fast.adapters.program import EngineAdapter
 from ssmspec_ref.errors import SpecError
 
 
 class Direct:
-    """The door of our engine, spoken to in its own records. What is planted is there while it works, and only then; not at
+    """The adapter of our engine, spoken to in its own records. What is planted is there while it works, and only then; not at
     all where it is `right`."""
 
     def __init__(self, right: bool = False) -> None:
-        self.door, self.right = Door(), right
+        self.adapter, self.right = EngineAdapter(), right
 
     def start(self, model: str, options: Options) -> Started:
         try:
-            said: dict[str, Any] = self.work(self.door.start, model, options.model_dump())
+            said: dict[str, Any] = self.work(self.adapter.start, model, options.model_dump())
         except SpecError as error:
             raise EngineRefused(str(error)) from error
         return Started.model_validate_json(json.dumps(said))
 
     def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
         try:
-            answers = self.work(self.door.generate, [request.model_dump() for request in requests])
-        except Exception as error:  # what a door says of it
+            answers = self.work(self.adapter.generate, [request.model_dump() for request in requests])
+        except Exception as error:  # what an adapter says of it
             raise EngineFailed(f"{type(error).__name__}: {error}") from error
         return fitting(requests, Answers.model_validate_json(json.dumps({"answers": answers})).answers)
 

@@ -1,7 +1,7 @@
 """A small llama-server over the float64 reference: its options, its HTTP form, its slots, and faults to plant.
 
-`home` makes the folder that the door of llama.cpp starts it from. As in the real one, a closed connection is seen late: here
-the slot stays busy until somebody has looked at the slots some times, or waits for this one.
+`home` makes the folder that the adapter of llama.cpp starts it from. As in the real one, a closed connection is seen late:
+here the slot stays busy until somebody has looked at the slots some times, or waits for this one.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""mlx-lm with a fault: its own Python is patched, then its door runs. For the engine's environment, without ours.
+"""mlx-lm with a fault: its own Python is patched, then its adapter runs. For the engine's environment, without ours.
 
-python planted_mlx.py DOOR FAULT
+python planted_mlx.py ADAPTER FAULT
 """
 
 import runpy
@@ -77,7 +77,7 @@ def a_decay_that_was_dropped() -> None:
 
 
 if __name__ == "__main__":
-    door, name = Path(sys.argv[1]), sys.argv[2]
+    adapter, name = Path(sys.argv[1]), sys.argv[2]
     FAULTS[name]()
-    sys.path.insert(0, str(door.parent))
-    runpy.run_path(str(door), run_name="__main__")
+    sys.path.insert(0, str(adapter.parent))
+    runpy.run_path(str(adapter), run_name="__main__")

@@ -1,6 +1,6 @@
-"""transformers with a fault: its own Python is patched, then its door runs. For the engine's environment, without ours.
+"""transformers with a fault: its own Python is patched, then its adapter runs. For the engine's environment, without ours.
 
-python planted_transformers.py DOOR FAULT
+python planted_transformers.py ADAPTER FAULT
 """
 
 import runpy
@@ -87,9 +87,9 @@ def a_decay_that_was_dropped() -> None:
 
 
 if __name__ == "__main__":
-    door, name = Path(sys.argv[1]), sys.argv[2]
-    sys.path.insert(0, str(door.parent))
+    adapter, name = Path(sys.argv[1]), sys.argv[2]
+    sys.path.insert(0, str(adapter.parent))
     for package in ("mamba_ssm", "causal_conv1d", "fla", "kernels"):
         sys.modules.setdefault(package, None)  # type: ignore[arg-type]
     FAULTS[name]()
-    runpy.run_path(str(door), run_name="__main__")
+    runpy.run_path(str(adapter), run_name="__main__")

@@ -1,6 +1,6 @@
-"""vLLM with a fault: its own Python is patched, then its door runs. For the engine's environment, without ours.
+"""vLLM with a fault: its own Python is patched, then its adapter runs. For the engine's environment, without ours.
 
-python planted_vllm.py DOOR FAULT
+python planted_vllm.py ADAPTER FAULT
 """
 
 import sys
@@ -199,8 +199,8 @@ def a_preempted_request_keeps_its_count() -> None:
 
 
 if __name__ == "__main__":
-    door, name = Path(sys.argv[1]), sys.argv[2]
-    sys.path.insert(0, str(door.parent))
-    vllm, lines = (import_module(module) for module in (door.stem, "lines"))
+    adapter, name = Path(sys.argv[1]), sys.argv[2]
+    sys.path.insert(0, str(adapter.parent))
+    vllm, lines = (import_module(module) for module in (adapter.stem, "lines"))
     FAULTS[name]()
-    lines.serve(vllm.Door())
+    lines.serve(vllm.EngineAdapter())

@@ -1,4 +1,4 @@
-"""The door of llama.cpp before a small llama-server: what is right passes, what is planted in either is caught."""
+"""The adapter of llama.cpp before a small llama-server: what is right passes, what is planted in either is caught."""
 
 import json
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.engines import cli, judge
-from conformance.engines.doors import build_llama
+from conformance.engines.adapters import build_llama
 from conformance.engines.errors import EngineRefused
 from conformance.engines.known import ENGINES, opener
 from conformance.engines.protocol import Options, Request
@@ -19,16 +19,16 @@ from conformance.engines.small import make, pair
 from .fake_llama import home
 
 DRAFTED = "log-probabilities of drafted tokens"
-DOOR = Path(ENGINES["llama.cpp"].words[0])
+ADAPTER = Path(ENGINES["llama.cpp"].words[0])
 
 
 def judged(
-    fault: str, family: str, chosen: tuple[str, ...], schedules: int, tmp_path: Path, door: Path = DOOR
+    fault: str, family: str, chosen: tuple[str, ...], schedules: int, tmp_path: Path, adapter: Path = ADAPTER
 ) -> judge.Found:
     """These configurations of a small model."""
     target, drafter = pair(family, tmp_path, num_hidden_layers={"mamba2": 1, "bamba": 2}.get(family, 3))
     every = cli.configurations(drafter, cli.Tier.smoke, "float32", target.with_name(f"{family}-recurrent"))
-    command = f"program:{sys.executable} {door} {home(tmp_path / 'home', fault)}"
+    command = f"program:{sys.executable} {adapter} {home(tmp_path / 'home', fault)}"
     options = {name: every[name] for name in chosen}
     return cli.judged(opener(command, None), None, target, options, False, (schedules, 0, 0), lambda *_: None, 0.5)
 
@@ -93,13 +93,13 @@ SAYS = {
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_the_door_waits_until_no_slot_is_busy(waits: bool, tmp_path: Path, temporary: Path) -> None:
-    """Behind a cancelled request; a door in which the wait is left out is seen."""
-    text, wait = DOOR.read_text(), "        self.settled()\n"
+    """Behind a cancelled request; an adapter in which the wait is left out is seen."""
+    text, wait = ADAPTER.read_text(), "        self.settled()\n"
     assert text.count(wait) == 1
-    door = tmp_path / DOOR.name
-    door.write_text(text if waits else text.replace(wait, ""))
-    (tmp_path / "lines.py").write_text((DOOR.parent / "lines.py").read_text())
-    engine = opener(f"program:{sys.executable} {door} {home(tmp_path / 'home')}", None)()
+    adapter = tmp_path / ADAPTER.name
+    adapter.write_text(text if waits else text.replace(wait, ""))
+    (tmp_path / "lines.py").write_text((ADAPTER.parent / "lines.py").read_text())
+    engine = opener(f"program:{sys.executable} {adapter} {home(tmp_path / 'home')}", None)()
     try:
         engine.start(str(make("llama", tmp_path / "llama", num_hidden_layers=1)), Options())
         (answer,) = engine.generate((Request(ids=(1, 2, 3), most=8, cancel=2),))
@@ -121,7 +121,7 @@ def busy(address: Path) -> bool:
 
 def test_without_a_server_the_door_says_what_makes_one(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    engine = opener(f"program:{sys.executable} {DOOR} {tmp_path / 'empty'}", None)()
+    engine = opener(f"program:{sys.executable} {ADAPTER} {tmp_path / 'empty'}", None)()
     try:
         with pytest.raises(EngineRefused, match=r"build_llama\.py makes one"):
             engine.start("model", Options())
@@ -134,7 +134,7 @@ def test_what_is_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.argv", ["build_llama.py", "--into", str(tmp_path)])
     (tmp_path / "made").write_text(build_llama.MADE)
     build_llama.main()
-    assert (tmp_path / "convert.py").read_text() == (DOOR.parent / "convert_llama.py").read_text()
+    assert (tmp_path / "convert.py").read_text() == (ADAPTER.parent / "convert_llama.py").read_text()
 
 
 def test_another_distribution_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

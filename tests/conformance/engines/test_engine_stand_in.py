@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.engines.doors import stand_in
+from conformance.engines.adapters import stand_in
 
 IMPORTS = """
 import torchvision.io

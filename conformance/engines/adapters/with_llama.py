@@ -53,7 +53,7 @@ class Line(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-class Door:
+class EngineAdapter:
     """One running server."""
 
     process: Any = None
@@ -188,7 +188,7 @@ class Door:
             return 0
 
     def gone(self, error: Exception) -> Any:
-        """The connection broke. Ends the door where the server has ended, with its last words."""
+        """The connection broke. Ends the adapter where the server has ended, with its last words."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
         if self.process.poll() is None:
@@ -269,4 +269,4 @@ def converted(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    serve(Door())
+    serve(EngineAdapter())

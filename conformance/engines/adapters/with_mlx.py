@@ -50,7 +50,7 @@ def kimi_linear(config: dict[str, Any]) -> dict[str, Any]:
     return {"head_dim": config["linear_head_dim"], "rope_theta": 10000.0, "linear_attn_config": linear, **more} | config
 
 
-class Door:
+class EngineAdapter:
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
         if options.get("speculation") == "ngram":
             raise Refuse("mlx-lm drafts by a model only")
@@ -162,4 +162,4 @@ class Door:
 
 
 if __name__ == "__main__":
-    serve(Door())
+    serve(EngineAdapter())

@@ -16,7 +16,7 @@ from lines import Refuse, ended, serve  # noqa: E402
 FIRST = 1
 
 
-class Door:
+class EngineAdapter:
     """One model, and its drafter."""
 
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Door:
         """Count drafted and accepted tokens inside transformers."""
         from transformers.generation import candidate_generator as home
 
-        door = self
+        adapter = self
         for kind in (home.AssistedCandidateGenerator, home.PromptLookupCandidateGenerator):
             if getattr(kind, "counted", False):
                 continue
@@ -63,8 +63,8 @@ class Door:
 
             def get(self: Any, ids: Any, *more: Any, plain: Any = plain, **named: Any) -> Any:
                 found = plain(self, ids, *more, **named)
-                door.drafted += found[0].shape[1] - ids.shape[1]
-                door.calls += 1
+                adapter.drafted += found[0].shape[1] - ids.shape[1]
+                adapter.calls += 1
                 return found
 
             kind.get_candidates, kind.counted = get, True
@@ -129,4 +129,4 @@ class Door:
 if __name__ == "__main__":
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    serve(Door())
+    serve(EngineAdapter())

@@ -22,7 +22,7 @@ NULL = 1
 COUNTED = ("spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens", "num_preemptions")
 
 
-class Door:
+class EngineAdapter:
     llm: Any = None
 
     def start(self, folder: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -109,4 +109,4 @@ class Door:
 
 
 if __name__ == "__main__":
-    serve(Door())
+    serve(EngineAdapter())

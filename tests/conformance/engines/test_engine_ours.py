@@ -1,4 +1,4 @@
-"""Our engine behind its doors: the server that ships passes over `http:`; faults in it and in the program are caught."""
+"""Our engine: the server that ships passes over `http:`; faults in it and in the program are caught."""
 
 import sys
 import time
@@ -18,10 +18,10 @@ from conformance.engines.known import opener
 from conformance.engines.program import fitting
 from conformance.engines.protocol import Answer, Options, Request
 from conformance.engines.small import pair
+from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.serve.logits import Logged
 from tests.fast.serve.serving import Running, serving
-from tests.fast.tape import TapeRecorder
 
 from .direct import Direct
 from .faults import FAULTS
@@ -118,7 +118,7 @@ class Overwritten(TapeRecorder):
 def test_recorded_steps_of_our_engine_are_judged(recorder: type[TapeRecorder], outcome: str, tmp_path: Path) -> None:
     def opened() -> Direct:
         engine = Direct()
-        engine.door.recorder = recorder
+        engine.adapter.recorder = recorder
         return engine
 
     folder = pair("mamba2", tmp_path)[0]

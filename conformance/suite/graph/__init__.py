@@ -1,0 +1,1 @@
+"""A captured graph of an operation: `replayed` has its cases, `replays` captures and replays, `tape` records on a CPU."""
