@@ -138,17 +138,17 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
             yield says, _of_groups(operation, choose, [leaf.name for leaf in grouped])
             for leaf in grouped:
                 yield f"{says}, for {leaf.name} alone", _of_groups(operation, choose, [leaf.name])
-    if 1 <= groups < heads:
-        for leaf in every:
-            if "h" in leaf.axes and isinstance(leaf.value, np.ndarray):
-                for says, read in HEADS.items():
-                    yield f"every head read {leaf.name} of {says}", _of_heads(operation, leaf, read)
     paths = [leaf for leaf in every if leaf.name == "path" and "*" in leaf.path]
     counted = [leaf for leaf in every if leaf.name == "advanced" and "*" in leaf.path]
     if paths and counted:
         for says, take in ACCEPTED.items():
             yield says, _taking(paths[0], take)
         yield "accepted tokens were replayed from the last to the first", lambda a: changed(a, (paths[0], _reversed))
+    if 1 < groups < heads:
+        for leaf in every:
+            if "h" in leaf.axes and isinstance(leaf.value, np.ndarray):
+                for says, read in HEADS.items():
+                    yield f"every head read {leaf.name} of {says}", _of_heads(operation, leaf, read)
 
 
 GROUPS: dict[str, Callable[[int, int], Array]] = {
