@@ -81,7 +81,7 @@ def fresh_if_the_first_is_live(S: Any, window: Any, params: Any, live: Mask) -> 
 
 
 def gate_behind_padding(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """Behind a sequence that is padding z is read one token late. Bug class INDEX."""
+    """After a sequence that is padding z is read one token late. Bug class INDEX."""
     if isinstance(S, Pool) and run.z is not None and (S.read < 0).any():
         begin = int(bounds[np.flatnonzero(S.read < 0)[0] + 1])
         run = replace(run, z=np.concatenate([run.z[:, :begin], np.roll(run.z[:, begin:], 1, axis=1)], axis=1))
