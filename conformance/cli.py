@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -63,6 +64,8 @@ app = typer.Typer(
 
 QUIET = 10.0
 """Seconds after which another line of progress is printed where there is no bar."""
+FIRST = 2
+"""Failing cases of an operation of a subject to show as they fail."""
 SAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in a folder's name."""
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
@@ -325,10 +328,12 @@ def _bar(console: Console) -> Progress:
 
 def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result | Diagnosis], None]:
     """Writes each line and shows progress: a bar on a terminal, otherwise a line for each operation of a subject, and one
-    when the last is `QUIET` seconds old."""
+    when the last is `QUIET` seconds old. The first failing cases of an operation of a subject are shown as they fail, so that
+    a run that is killed before its report says what failed."""
     task = bar.add_task("", total=count)
     said, done, began = "", 0, time.monotonic()
     printed, failed = began, False
+    shown: Counter[str] = Counter()
 
     def write(line: Result | Diagnosis) -> None:
         nonlocal said, done, printed, failed
@@ -337,6 +342,10 @@ def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result |
             return
         failed = failed or line.verdict == "fail"
         now = f"{line.adapter}: {line.subject}  {line.operation}"
+        if line.verdict == "fail" and shown[now] < FIRST:
+            shown[now] += 1
+            words = f"failed  {line.adapter}: {line.subject}  {line.case}  {line.message}"
+            bar.console.print(words, soft_wrap=True, highlight=False, markup=False)
         if not bar.console.is_terminal and (now != said or time.monotonic() - printed >= QUIET):
             printed = time.monotonic()
             bar.console.print(

@@ -1,4 +1,5 @@
-"""Progress where there is no terminal: a line for each operation, and one every few seconds, with an estimate."""
+"""Progress where there is no terminal: a line for each operation, one every few seconds, with an estimate, and the first
+failing cases of each operation as they fail."""
 
 import time
 from io import StringIO
@@ -25,12 +26,16 @@ class Slow:
 @pytest.mark.parametrize(("verdict", "last"), [("fail", "looking for the smallest case of each failure"), ("pass", "")])
 def test_a_long_operation_prints_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch, verdict: Any, last: str) -> None:
     text, folder = StringIO(), Slow(monkeypatch)
-    one = Result(adapter="a", subject="s", contract="c", operation="ssd.step", case="ssd.step/b1", verdict=verdict)
+    told: dict[str, Any] = {"case": "ssd.step/b1", "verdict": verdict, "message": "y is wrong by 1"}
+    one = Result(adapter="a", subject="s", contract="c", operation="ssd.step", **told)
     with cli._bar(Console(file=text, width=200)) as bar:
         write = cli._watched(folder, 10, bar)  # type: ignore[arg-type]
         for _ in range(10):
             write(one)
-    lines = text.getvalue().splitlines()
+    printed = text.getvalue().splitlines()
+    lines = [line for line in printed if not line.startswith("failed")]
+    failures = ["failed  a: s  ssd.step/b1  y is wrong by 1"] * cli.FIRST if verdict == "fail" else []
+    assert [line for line in printed if line not in lines] == failures
     assert [line.split()[0] for line in lines] == ["0/10", "3/10", "6/10", "9/10"] + ["10/10"] * bool(last)
     assert all(line.endswith("s left") for line in lines[1:4])
     assert not last or lines[-1].endswith(last)
