@@ -20,7 +20,7 @@ from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves
-from .mistakes import mistakes
+from .mistakes import Late, mistakes
 from .observe import Observation, judged
 
 MOST = 3
@@ -29,7 +29,7 @@ WORK = 2_000_000
 """Budget of a search: elements of a case times changes tried on it."""
 SEVERAL = 60
 """The cost of the reference for several windows, or for a layer, relative to one call."""
-LEAST, LIMIT = 32, 600
+LEAST, LIMIT = 64, 600
 """Changes tried on a case, whatever its size."""
 LEAST_COVERED = 0.3
 """A change that would alter more than three times what is wrong is no explanation: what is wrong agrees with it by chance."""
@@ -83,7 +83,7 @@ def covered(
     """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained."""
     try:
         with np.errstate(all="ignore"):
-            made = specification.expected(change(observation.arguments), contract, None)
+            made = reference(specification, contract, observation.arguments, change)
     except Exception:  # inputs that the reference refuses, or that a change cannot be made of
         return 0.0
     altered = agrees = 0
@@ -101,6 +101,14 @@ def covered(
             return 0.0
         altered, agrees = altered + int((apart | wrong).sum()), agrees + int(wrong.sum())
     return agrees / altered if altered else 0.0
+
+
+def reference(
+    specification: Specification, contract: NumericContract, arguments: Arguments, change: Callable[[Arguments], Arguments]
+) -> list[Expected]:
+    """The outputs of the reference with a change of the inputs. Raises: what the reference, or a record, raises."""
+    made = specification.expected(change(arguments), contract, None)
+    return change.added(arguments, made) if isinstance(change, Late) else made
 
 
 def close(want: Expected, other: Expected, contract: NumericContract) -> Array:
@@ -143,6 +151,7 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
     if paths and counted:
         for says, take in ACCEPTED.items():
             yield says, _taking(paths[0], take)
+        yield "the first tokens of the window were accepted, whatever the path", lambda a: changed(a, (paths[0], _first_ones))
         yield "accepted tokens were replayed from the last to the first", lambda a: changed(a, (paths[0], _reversed))
     if 1 < groups < heads:
         for leaf in every:
@@ -199,6 +208,9 @@ ACCEPTED: dict[str, Callable[[Array, int], int]] = {
     "one token fewer were accepted": lambda advanced, tokens: max(int(advanced) - 1, 0),
     "one token more were accepted": lambda advanced, tokens: min(int(advanced) + 1, tokens) if advanced else 0,
     "one token more were accepted, in rows with advanced = 0 too": lambda advanced, tokens: min(int(advanced) + 1, tokens),
+    "a window that is accepted whole counted one token fewer": lambda advanced, tokens: (
+        int(advanced) - (advanced == tokens > 0)
+    ),
     "every token of a window were accepted": lambda advanced, tokens: tokens if advanced else 0,
     "only the root were accepted": lambda advanced, tokens: min(int(advanced), 1),
     "nothing were accepted": lambda advanced, tokens: 0,
@@ -219,6 +231,10 @@ def _taking(path: Leaf, take: Callable[[Array, int], int]) -> Callable[[Argument
         return made
 
     return lambda arguments: changed(arguments, (path, paths_of))
+
+
+def _first_ones(path: Array) -> Array:
+    return np.where(path >= 0, np.arange(path.shape[1]), path)
 
 
 def _reversed(path: Array) -> Array:

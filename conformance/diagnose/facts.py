@@ -116,7 +116,8 @@ def causes(
     if not chosen:
         return []
     (first,) = chosen
-    spread = [failing[(n + 1) * len(failing) // TRIED - 1] for n in range(TRIED)]
+    small = sorted(failing, key=Case.size)[: 1 + 3 * len(failing) // 4]  # the reference of long histories takes its time
+    spread = [small[n * (len(small) - 1) // (TRIED - 1)] for n in range(TRIED)]
     redrawn = [replace(case, seed=case.seed + AGAIN) for case in (first.case, smallest)]
     tried = [*spread, smallest, *redrawn]
     others = [o for o in observed(specification, capability, tried, len(tried), False) if o.case != first.case]

@@ -2,15 +2,17 @@
 activation, a chunk that starts again."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
-from ..suite.specification import Arguments
+from ..suite.specification import Arguments, Expected
 from .leaves import Leaf, changed, leaves, unchecked
 
 NEVER = -1e9
@@ -21,6 +23,25 @@ STARTS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
 
 Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]
 Named = Mapping[str, Leaf]
+
+
+@dataclass(frozen=True)
+class Late:
+    """A term that is added to the first output after its last function, not before it: as a change it leaves the term out,
+    and `term` is what is added. `leaf` is the input that makes the term."""
+
+    operation: str
+    leaf: str
+    term: Callable[[Named], Array]
+
+    def __call__(self, arguments: Arguments) -> Arguments:
+        return changed(arguments, (_named(leaves(self.operation, arguments))[self.leaf], lambda v: None))
+
+    def added(self, arguments: Arguments, made: list[Expected]) -> list[Expected]:
+        """The outputs without the term, with the term."""
+        term, first = self.term(_named(leaves(self.operation, arguments))), made[0]
+        rounding = 4 * UNIT_ROUNDOFF["fp32"] * np.abs(term)
+        return [replace(first, value=first.value + term, bound=first.bound + rounding), *made[1:]]
 
 
 def mistakes(operation: str, every: list[Leaf]) -> Made:
@@ -38,6 +59,10 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
+    if {"z", "D", "x"} <= named.keys() and all(isinstance(named[name].value, np.ndarray) for name in ("z", "D")):
+        yield "D x were added after the gate, and not before it", Late(operation, "D", _skip)
+    if {"u", "bias", "activation"} <= named.keys() and isinstance(named["bias"].value, np.ndarray):
+        yield "bias were added after the activation, and not before it", Late(operation, "bias", lambda n: n["bias"].value)
     if "z" in named and isinstance(named["z"].value, np.ndarray):
         yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(_sigmoid)
         yield "the gate were relu(z) instead of z sigmoid(z)", of(_relu)
@@ -46,12 +71,63 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
             yield f"the log decay were at least {least:g}", of(partial(_clamped, least))
     if "bounds" in named and "S" in named and "b" in named["S"].axes:
         yield "a sequence began from S[c], where c counts the sequences before it that are not empty", of(_counted)
+    if {"bounds", "fresh"} <= named.keys():
+        yield "a sequence of one token were never fresh", of(_one_token_kept)
+    if {"prompt", "output"} <= named.keys():
+        yield "the prompt were part of the output", of(_prompt_put_out)
     if "parents" in named or "ancestors" in named:
         yield "the parent of a node were the last node one level above it", of(_last_above)
     window = next((named[name] for name in ("dt", "g") if name in named), None)
     for start in STARTS:
         if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
             yield f"tokens from {start} on started from the state passed in", of(partial(_started_again, start))
+    for block in BLOCKS:
+        if window is not None and window.axes[:2] == ("b", "t") and block < window.value.shape[1]:
+            if "g" in named:
+                yield f"the decay of tokens {block}, {2 * block}, .. were 1", of(partial(_undecayed, block))
+            yield f"token {block - 1} of every {block} were left out", of(partial(_left_out, block, block - 1))
+            yield f"the first of every {block} tokens were left out", of(partial(_left_out, block, 0))
+
+
+def _skip(named: Named) -> Array:
+    """D x, with D of each head, of each channel of a head, or of each channel."""
+    D, x = named["D"].value, named["x"].value
+    whole: Array = x * (D[:, None] if "h" in named["x"].axes and D.ndim == 1 else D)
+    return whole
+
+
+BLOCKS = (8, 16, 32, 64)
+"""Usual lengths of chunks whose first or last token may be lost."""
+
+
+def _one_token_kept(arguments: Arguments, named: Named) -> Arguments:
+    one = np.diff(named["bounds"].value) == 1
+    return changed(arguments, (named["fresh"], lambda a: a & ~one))
+
+
+def _prompt_put_out(arguments: Arguments, named: Named) -> Arguments:
+    prompt = named["prompt"].value
+    return changed(arguments, (named["output"], lambda a: np.concatenate([prompt, a], axis=1)))
+
+
+def _undecayed(block: int, arguments: Arguments, named: Named) -> Arguments:
+    later = np.arange(named["g"].value.shape[1])
+    none = (later > 0) & (later % block == 0)
+    return changed(arguments, (named["g"], lambda a: np.where(none.reshape(1, -1, *(1,) * (a.ndim - 2)), 0.0, a)))
+
+
+def _left_out(block: int, place: int, arguments: Arguments, named: Named) -> Arguments:
+    """Some tokens are no-ops: they leave the state as it is."""
+    softplus = named.get("dt_softplus")
+    never = {"dt": NEVER if softplus is not None and softplus.value else 0.0, "g": 0.0, "beta": 0.0}
+
+    def without(a: Array, value: float) -> Array:
+        made = a.copy()
+        made[:, place::block] = value
+        return made
+
+    nothing = [(named[name], value) for name, value in never.items() if name in named]
+    return changed(arguments, *((leaf, partial(without, value=value)) for leaf, value in nothing))
 
 
 CLAMPS = (-5.0, -10.0, -20.0, -50.0)

@@ -1,6 +1,7 @@
 """What a failing case needs in order to fail: change one option, size or family at a time, and report the changes with which
 it passes, and the sizes of one axis that fail."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,14 +18,17 @@ from .extent import size_word
 
 MOST, SECONDS = 24, 20.0
 """Cases to try, and the time for them."""
-LONG, AXES, MULTIPLES, LARGE, SHOWN = 3, 2, 10, 100, 8
-"""The shortest axis to vary over many sizes; how many axes; how many multiples and places in blocks of each, and the largest
-of them; how many sizes to list."""
+LONG, MULTIPLES, LARGE, SHOWN = 3, 10, 100, 8
+"""The shortest axis to vary around its size; how many multiples and places in blocks of it, and the largest of them; how many
+sizes to list."""
 SIZES = 15.0
 """The time for sizes."""
 BLOCKS = (4, 8, 16, 32, 64)
-SEEDS = (0, 7919, 15838)
-"""Added to the seed: a case that passes under one draw of its inputs may fail under another."""
+FEW = (1, 2, 3, 4, 5, 8, 9)
+"""Sizes of a short axis to try."""
+STEP, FEWEST, SEEDS, ESTIMATED, CHANCE = 7919, 3, 16, 6, 0.01
+"""What is added to a seed for another draw; fewest and most draws of a changed case; draws by which it is estimated how many
+of them fail; and how often a change without effect may pass under all."""
 
 
 def needs(
@@ -40,13 +44,16 @@ def needs(
     A change that another failing case already has is not reported: the failure does not depend on it.
     """
     clock = clock or Clock(SECONDS)
+    seeds = draws(specification, capability, smallest, other)
+    if not seeds:
+        return ""
     passes: dict[str, list[str]] = defaultdict(list)
     for _, (name, value, case) in zip(range(MOST), _neighbours(specification, capability, smallest), strict=False):
         if clock.ended:
             break
         if any(_has(one, name, value) for one in failing):
             continue
-        drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
+        drawn = (replace(case, seed=case.seed + added) for added in seeds)
         if all(_passes(specification, capability, one, other) for one in drawn):
             passes[name].append(value)
     told = []
@@ -62,23 +69,23 @@ def needs(
 def sizes(
     specification: Specification, capability: Capability, smallest: Case, other: int = OTHER, clock: Clock | None = None
 ) -> str:
-    """Which sizes of each long axis fail, with everything else as in the smallest failing case; "" if it has no long axis.
+    """Which sizes of each axis fail, with everything else as in the smallest failing case; "" if all do, or none but its own.
 
     A size fails if it does under one of the seeds, and passes if it does under all.
     """
     clock = clock or Clock(SIZES)
+    seeds = draws(specification, capability, smallest, other)
     told = []
-    long = [axis for axis, size in smallest.sizes.items() if size >= LONG]
-    for axis in sorted(long, key=lambda axis: -smallest.sizes[axis])[:AXES]:
+    for axis in sorted(smallest.sizes, key=lambda axis: -smallest.sizes[axis]) if seeds else ():
         here, results = smallest.sizes[axis], dict[int, bool]()
-        waiting = sorted(_tried(here), key=lambda size: (size > here + 2, size))
+        waiting = sorted(_tried(here), key=lambda size: (size > here + 2, size)) if here >= LONG else list(FEW)
         while not clock.ended:
             size = waiting.pop(0) if waiting else _between(results)
             if size is None or size in results:
                 break
             case = replace(smallest, sizes={**smallest.sizes, axis: size})
             if specification.ok(case.sizes) and within(specification, capability, case):
-                drawn = (replace(case, seed=case.seed + added) for added in SEEDS)
+                drawn = (replace(case, seed=case.seed + added) for added in seeds)
                 results[size] = not all(_passes(specification, capability, one, other) for one in drawn)
             elif not waiting:
                 break
@@ -86,6 +93,16 @@ def sizes(
         if says := rule(bad, good, axis, size_word(smallest.operation, axis, True)):
             told.append(says)
     return "; ".join(told)
+
+
+def draws(specification: Specification, capability: Capability, case: Case, other: int) -> tuple[int, ...]:
+    """What to add to the seed of a case, so many that a change without effect passes under all by chance in one of 100; empty
+    if more than `SEEDS` would be needed, because the case fails under few of its draws."""
+    again = (replace(case, seed=case.seed + n * STEP) for n in range(1, ESTIMATED + 1))
+    failed = sum(not _passes(specification, capability, one, other) for one in again)
+    right = 1 - (failed + 1) / (ESTIMATED + 2)
+    needed = max(FEWEST, math.ceil(math.log(CHANCE) / math.log(right)))
+    return tuple(n * STEP for n in range(needed)) if needed <= SEEDS else ()
 
 
 def _between(results: Mapping[int, bool]) -> int | None:
@@ -127,6 +144,10 @@ def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> s
         ours = {size % block for size in fails}
         if len(ours) == 1 and not ours & {size % block for size in passes}:
             return f"fails where the number of {many} ({axis}) is {_of(ours.pop(), block)}, passes elsewhere ({tried})"
+    for block in range(2, max(passes) + 1):
+        theirs = {size % block for size in passes}
+        if len(passes) > 1 and len(theirs) == 1 and not theirs & {size % block for size in fails}:
+            return f"passes where the number of {many} ({axis}) is {_of(theirs.pop(), block)}, fails elsewhere ({tried})"
     if below and 3 * len(above) <= len(fails):
         chance = f"with {_listed(above)} it passes too, so it also depends on the values"
         return f"fails with most from {least} {many} ({axis}) on, passes with {max(below)} and fewer ({tried}; {chance})"

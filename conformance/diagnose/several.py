@@ -17,7 +17,7 @@ from ssmspec_ref.contract import Capability, NumericContract
 from ..cases import Case
 from ..judge.shrink import within
 from ..suite.specification import Arguments, Specification
-from .changed_inputs import candidates, covered
+from .changed_inputs import candidates, covered, reference
 from .changed_outputs import MANY, patterns
 from .leaves import leaves
 from .observe import Observation, observe
@@ -28,6 +28,8 @@ CAPS = (2, 3, 4)
 """Longest axis of the cases that are varied."""
 SEARCHED, AFTER = 5, 2
 """Variations whose cause is searched, and cases of which it is searched after another cause."""
+WRONG = 4
+"""Fewest wrong elements of a case: with fewer many causes agree by chance."""
 NAMES = 3
 """Names of one cause to keep."""
 FEWEST, AMONG_FEW = 2, 8
@@ -100,7 +102,7 @@ class Search:
         try:
             with np.errstate(all="ignore"):
                 arguments = cause.change(found.arguments)
-                made = self.specification.expected(arguments, self.contract, None)
+                made = reference(self.specification, self.contract, found.arguments, cause.change)
         except Exception:  # the change cannot be made of these inputs
             return None
         if any(one.value.shape != came.shape for one, came in zip(made, found.came, strict=False)):
@@ -141,7 +143,8 @@ def causes_apart(
 
     def failed(cases: Iterable[Case]) -> list[Observation]:
         seen = (observe(specification, capability, case) for case in cases)
-        return [found for found in seen if found is not None and not found.passes]
+        wrong = [found for found in seen if found is not None and not found.passes]
+        return [found for found in wrong if sum(found.wrong(n).sum() for n in found.beyond) >= WRONG] or wrong
 
     step = max(1, len(failing) // ORIGINAL)
     wide = sorted(failing, key=_narrow)[:WIDE]

@@ -131,10 +131,14 @@ class PathInReverse:
                         ancestors[b, i, i] = True
         return single(ssd_tree.scan(self.S, window, ancestors, self.params))[0]
 
+    def taken(self, path: Array, tokens: int) -> Array:
+        """The nodes that are replayed."""
+        return path[::-1]
+
     def commit(self, advanced: Array, path: Array) -> None:
         for b, count in enumerate(advanced):
             if count:
-                nodes = path[b, :count][::-1]
+                nodes = self.taken(path[b, :count], self.window.x.shape[1])
                 taken = {name: None if a is None else a[b : b + 1, nodes] for name, a in vars(self.window).items()}
                 self.S[b : b + 1] = ssd.scan(self.S[b : b + 1].copy(), type(self.window)(**taken), self.params)[1]
 
@@ -142,10 +146,24 @@ class PathInReverse:
         return single(self.S)[0]
 
 
+class FirstNodes(PathInReverse):
+    """The first nodes of the window are replayed, whatever the path."""
+
+    def taken(self, path: Array, tokens: int) -> Array:
+        return np.arange(len(path))
+
+
+class OneShort(PathInReverse):
+    """A window that is accepted whole is replayed without its last token."""
+
+    def taken(self, path: Array, tokens: int) -> Array:
+        return path[: max(tokens - 1, 1)]
+
+
 QUICK = (
     Bug(clamped_early, "ssd.step", ("as if dt were clamped to dt_limit before softplus",)),
     Bug(next_heads_dt, "ssd.step", ("as if head i read dt of head i + 1",)),
-    Bug(bias_after, "conv.scan", ("with bias=off; or with act=off",)),
+    Bug(bias_after, "conv.scan", ("as if bias were added after the activation", "with bias=off; or with act=off")),
     Bug(raw_keys, "delta.step", ("as if k were not normalised, but q were",)),
     Bug(sigmoid_gate, "selective.step", ("as if the gate were sigmoid(z)",)),
     Bug(rates_backwards, "selective.scan", ("as if states read A in reverse order",)),
@@ -156,6 +174,8 @@ SLOW = (
     Bug(four_heads, "ssd.scan", ("y is 0 where it is wrong", "S is stale", "with 4 heads instead of 5")),
     Bug(second_chunk, "ssd.scan", ("as if tokens from 4 on started from the state passed in",)),
     Bug(PathInReverse, "ssd.verify_replay", ("as if accepted tokens were replayed from the last to the first",)),
+    Bug(FirstNodes, "ssd.verify_replay", ("as if the first tokens of the window were accepted, whatever the path",)),
+    Bug(OneShort, "ssd.verify_replay", ("as if a window that is accepted whole counted one token fewer",)),
     Bug(without_itself, "ssd.verify_tree", ()),
 )
 """Whose causes take some seconds to search."""

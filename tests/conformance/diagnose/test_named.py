@@ -61,6 +61,21 @@ def growing(S: Array, token: Any, params: Any) -> tuple[Array, ...]:
     return single(*faster)
 
 
+def gated_early(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """The gate comes before D x."""
+    if window.z is None or params.D is None:
+        return single(*ssd.scan(S, window, params))
+    y, S_next = ssd.scan(S, window, replace(params, D=None))
+    return single(y + window.x * (params.D[:, None] if params.D.ndim == 1 else params.D), S_next)
+
+
+def leaders_gate(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """Heads read the decay of the first head of their group."""
+    heads = window.v.shape[2]
+    each = heads // window.k.shape[2]
+    return single(*delta.scan(S, replace(window, g=np.take(window.g, np.arange(heads) // each * each, axis=2)), params))
+
+
 def both(
     first: Callable[..., Any], second: Callable[..., Any], run: Any, S: Array, window: Any, params: Any
 ) -> tuple[Array, ...]:
@@ -100,6 +115,8 @@ MISTAKES = {
     "exp2 with 1.4427": (partial(exp2, 1.4427), "ssd.scan", "as if exp(x) were exp2(1.4427 x)"),
     "exp2 for exp": (partial(exp2, 1.0), "ssd.scan", "as if A were multiplied by ln(2) = 0.69 (exp2 for exp)"),
     "a factor near one": (partial(scaled, 1.0005), "ssd.scan", "every wrong value of y is 1.000500 times what it must be"),
+    "the gate before D": (gated_early, "ssd.scan", "as if D x were added after the gate, and not before it"),
+    "the group's first gate": (leaders_gate, "delta.scan", "as if every head read g of the first head of its group"),
     "the decay grows": (growing, "ssd.step", "as if the decay had the other sign"),
     "a constant": (partial(scaled, 2**-0.5), "ssd.scan", "is 0.7071 times what it must be (1/sqrt(2))"),
 }  # fmt: skip
