@@ -40,5 +40,5 @@ def test_a_nan_of_what_is_never_read_is_told() -> None:
 def test_a_rule_that_chance_gives_is_not_told(bad: range, said: bool) -> None:
     """All that fail have an option that half of all cases have: three may by chance, forty do not."""
     cases = [Case("ssd.step", {"b": 1}, {"z": "on" if n < 45 else "off"}, "gentle", n) for n in range(90)]
-    told = together([cases[n] for n in bad], [case for n, case in enumerate(cases) if n not in bad], {"z": "off"})
+    told = together([cases[n] for n in bad], [case for n, case in enumerate(cases) if n not in bad])
     assert ("z=on" in told) is said

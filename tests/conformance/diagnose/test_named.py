@@ -11,7 +11,7 @@ import pytest
 from conformance.faults.misbehaving.conduct import tree_as_chain
 from conformance.faults.rollback.commits import rows_before
 from conformance.judge.figures import apart, ratio
-from ssmspec_ref import delta, selective, ssd
+from ssmspec_ref import delta, packed, selective, ssd
 from ssmspec_ref.shapes import Array
 
 from .invented import Bug, diagnosed, single
@@ -76,6 +76,20 @@ def leaders_gate(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
     return single(*delta.scan(S, replace(window, g=np.take(window.g, np.arange(heads) // each * each, axis=2)), params))
 
 
+def undecayed(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """The first token of every chunk but the first has no decay."""
+    g = window.g.copy()
+    g[:, 16::16] = 0.0
+    return single(*delta.scan(S, replace(window, g=g), params))
+
+
+def old_state(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
+    """A sequence of one token begins from what its slot holds, fresh or not."""
+    kept = fresh & (np.diff(bounds) != 1)
+    y, S_next, _ = packed.scan(ssd, np.where(kept[:, None, None, None], 0.0, S), run, np.diff(bounds), params)
+    return single(y, S_next)
+
+
 def both(
     first: Callable[..., Any], second: Callable[..., Any], run: Any, S: Array, window: Any, params: Any
 ) -> tuple[Array, ...]:
@@ -117,6 +131,8 @@ MISTAKES = {
     "a factor near one": (partial(scaled, 1.0005), "ssd.scan", "every wrong value of y is 1.000500 times what it must be"),
     "the gate before D": (gated_early, "ssd.scan", "as if D x were added after the gate, and not before it"),
     "the group's first gate": (leaders_gate, "delta.scan", "as if every head read g of the first head of its group"),
+    "chunks lose a decay": (undecayed, "delta.scan", "as if the decay of tokens 16, 32, .. were 1"),
+    "one token is not fresh": (old_state, "ssd.scan_packed", "as if a sequence of one token were never fresh"),
     "the decay grows": (growing, "ssd.step", "as if the decay had the other sign"),
     "a constant": (partial(scaled, 2**-0.5), "ssd.scan", "is 0.7071 times what it must be (1/sqrt(2))"),
 }  # fmt: skip
