@@ -15,7 +15,7 @@ from conformance.judge.verdict import judge
 from conformance.suite import SPECIFICATIONS, find
 from conformance.suite.life.ranks import channels, cut, joined, of_servers
 from conformance.suite.life.script import WAYS, Model, Step
-from conformance.suite.life.states import same
+from conformance.suite.life.states import BLOCK, same
 from ssmspec_ref.contract import FLOAT64, Capability, Verdict
 
 SPECIFICATION = next(s for s in SPECIFICATIONS if s.operation == "life.states" and s.fixed["kind"] == "mamba2")
@@ -38,6 +38,17 @@ def test_prompts_find_prefixes_and_miss_them_and_some_end_at_a_boundary() -> Non
     assert any(step.found for step in begun)
     assert any(not step.found for step in begun)
     assert any(len(step.tokens) % 4 == 0 for step in begun if step.tokens is not None)
+
+
+@pytest.mark.parametrize("block", ["four", "seven"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_ends_with_hits_of_what_a_copy_has_saved(way: str, block: str) -> None:
+    """Two prompts that find all but their last token, and one that finds nothing, for each copy."""
+    begun = [step for step in steps_of(way, block) if step.do == "begin"][-6 if way == "mixed" else -3 :]
+    lengths = [(len(step.tokens), step.found) for step in begun if step.tokens is not None]
+    for first, second, after in zip(*[iter(lengths)] * 3, strict=True):
+        assert first == second == (first[1] + 1, 3 * BLOCK[block])
+        assert after == (2 * BLOCK[block] + 2, 0)
 
 
 def test_a_prefix_is_found_if_it_is_saved_on_this_server_and_leaves_a_token() -> None:

@@ -157,6 +157,20 @@ class TakesTheStateOnly(States):
         self.running[slot] = seen, replace(state, M=np.zeros_like(state.M))
 
 
+class TakeLosesTheTokens(States):
+    """A state that was taken starts an empty list of tokens, so what it saves later has wrong keys. Bug class PREFIX-CKPT."""
+
+    def take(self, slot: int, held: Any) -> None:
+        self.running[slot] = (), held[1]
+
+
+class ForkLosesTheTokens(States):
+    """A fork starts an empty list of tokens, so what it saves later has wrong keys. Bug class PREFIX-CKPT."""
+
+    def fork(self, slot: int, to: int) -> None:
+        self.running[to] = (), self.running[slot][1]
+
+
 class ForksToTheNext(States):
     """A fork is written to the slot after its origin, wherever it was to go. Bug class SLOT-SCOPE."""
 
@@ -188,6 +202,8 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (HitShares, "PREFIX-CKPT"),
         (ExportIsAView, "SCHED"),
         (TakesTheStateOnly, "CONV"),
+        (TakeLosesTheTokens, "PREFIX-CKPT"),
+        (ForkLosesTheTokens, "PREFIX-CKPT"),
         (ForksToTheNext, "SLOT-SCOPE"),
     )
 )

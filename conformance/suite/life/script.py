@@ -5,6 +5,8 @@ a sequence passes; with a block of 0 there is no cache. A prompt that begins is 
 leaves at least its last token to feed. Prompts share texts, differ in their first token alone, or are new, so that a key of
 the length, or of the last block only, finds the wrong state. Half of them end at a boundary: there a saved state would cover
 all of the prompt. Half of what is fed goes to the sequence that was copied last, so that a copy that shares memory shows.
+
+A script with a cache ends with the steps of `after_a_move`: copied sequences save prefixes, and others begin from them.
 """
 
 from collections.abc import Iterator
@@ -102,6 +104,14 @@ class Model:
     def free(self, server: int, slots: int) -> list[int]:
         return [slot for slot in range(slots) if (server, slot) not in self.sequences]
 
+    def room(self, server: int, slots: int) -> tuple[list[Step], Place]:
+        """A free slot of a server; if there is none, the sequence that began first ends."""
+        free = self.free(server, slots)
+        if free:
+            return [], (server, free[0])
+        place = next(place for place in self.sequences if place[0] == server)
+        return self.end(place), place
+
 
 def texts_of(rng: np.random.Generator, tokens: int) -> list[Array]:
     """A text, the same with another first token, and another one."""
@@ -123,6 +133,46 @@ def drawn(
             found = _possible(model, rng, do, servers, slots, most, texts, across)
             made += len(found)
             yield from found
+    if block:
+        yield from after_a_move(model, rng, WAYS[way], slots, most)
+
+
+def after_a_move(model: Model, rng: np.random.Generator, way: tuple[str, ...], slots: int, most: int) -> Iterator[Step]:
+    """What a sequence saves after a fork or a transfer is found by all of its tokens, not by the later ones alone.
+
+    A sequence begins and is copied: forked, or taken by the other server, as the script allows. Each copy passes two
+    boundaries; without a copy, the sequence itself does. Two prompts then have all of its tokens up to the last boundary
+    and one more: both start from the prefix that was saved there, the second after the first was fed. A third prompt has
+    the tokens that the copy was fed, which no sequence began with.
+    """
+    block, server = model.block, int(rng.integers(2 if "take" in way else 1))
+
+    def text(tokens: int) -> Tokens:
+        return tuple(rng.integers(0, VOCABULARY, tokens).tolist())
+
+    ended, origin = model.room(server, slots)
+    yield from [*ended, *model.begin(*origin, text(block + 1))]
+    copies: list[Place] = []
+    if "fork" in way and slots > 1:
+        ended, to = model.room(server, slots)
+        yield from [*ended, *model.fork(origin, to[1])]
+        copies.append(to)
+    if "take" in way:
+        yield from model.export(origin)
+        ended, to = model.room(1 - server, slots)
+        yield from [*ended, *model.take(to, len(model.exports) - 1)]
+        copies.append(to)
+    fed: list[tuple[int, Tokens, Tokens]] = []
+    for place in copies or [origin]:
+        before, after = model.sequences[place], text(2 * block + 1)
+        for at in range(0, len(after), most):
+            yield from model.feed(place, after[at : at + most])
+        fed.append((place[0], before + after, after))
+    for at, whole, after in fed:
+        known, last = whole[: len(whole) // block * block], int(rng.integers(VOCABULARY))
+        for prompt in ((*known, last), (*known, (last + 1) % VOCABULARY), (*after, last)):
+            ended, place = model.room(at, slots)
+            yield from [*ended, *model.begin(*place, prompt)]
 
 
 def _possible(
