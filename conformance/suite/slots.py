@@ -5,7 +5,7 @@ The first argument is a `ssmspec_ref.slots.Pool` instead of the states of the ro
 new states. Slots that no row writes must be unchanged, bit for bit; outputs of padding are not compared.
 
     shuffled  rows in any order in a larger pool, each reads and writes one slot
-    padded    of three rows one is padding, in a batch of one row that row; in others slot 0 belongs to the first row
+    padded    of three rows one is padding, in a batch of one row that row; in others slot 0 belongs to the first live row
     apart     each row writes another slot than it reads, and the second reads what the first reads, as after a fork; in a
               batch of three rows and more the last row writes where it reads
     far       one slot more than rows, 2^31 elements apart, over addresses without memory (`ssmspec_ref.slots.far`): an offset
@@ -129,25 +129,25 @@ def pool(draw: Draw, S: Array, way: str, axes: str | None) -> Pool:
     rows, count = len(S), len(S) + 1 if way == "far" else 2 * len(S) + 3
     rng = draw.rng("slots")
     order = np.arange(count)[::-1] if way == "far" else rng.permutation(count)  # no row in slot 0, which is 2^32 in 32 bits
+    chosen = one_of_three(draw, rows)
     if way == "padded" and rows > 1:  # a padding row that is taken for slot 0 meets a row that lives there
-        order[[0, np.flatnonzero(order == 0)[0]]] = order[[np.flatnonzero(order == 0)[0], 0]]
+        pair = [np.flatnonzero(~chosen)[0], np.flatnonzero(order == 0)[0]]
+        order[pair] = order[pair[::-1]]
     read, write = order[:rows].copy(), order[:rows].copy()
     others = (np.abs(S).max() + 1.0) * rng.standard_normal((count, *S.shape[1:]))
     states = stored(others, draw.contract.io) if axes is None else stored_state(others, axes, draw.contract)
     states[read] = S
     if way == "padded":
-        absent = one_of_three(draw, rows)
-        read[absent] = write[absent] = -1
+        read[chosen] = write[chosen] = -1
     if way == "apart":
         write = order[rows : 2 * rows].copy()
         write[-1] = read[-1] if rows > 2 else write[-1]
         read[1:2] = read[:1]
     given = states, read.astype(np.int64), write.astype(np.int64)
     if way == "fresh":
-        fresh = one_of_three(draw, rows)
         if draw.kills and draw.contract.state_scale is None:  # codes times scales cannot be NaN
-            states[read[fresh]] = draw.dead
-        return FreshPool(*given, fresh)
+            states[read[chosen]] = draw.dead
+        return FreshPool(*given, chosen)
     return (FarPool if way == "far" else Pool)(*given)
 
 
