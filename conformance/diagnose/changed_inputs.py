@@ -162,6 +162,7 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
 
 GROUPS: dict[str, Callable[[int, int], Array]] = {
     "head h read group h mod g (groups tiled instead of repeated)": lambda heads, groups: np.arange(heads) % groups,
+    "head h read group h // g, with g groups": lambda heads, groups: np.arange(heads) // groups % groups,
     "every head read group 0": lambda heads, groups: np.zeros(heads, dtype=int),
     "head h read the group of head h + 1": lambda heads, groups: np.roll(np.arange(heads) // (heads // groups), -1),
     "head h read the group of head h - 1": lambda heads, groups: np.roll(np.arange(heads) // (heads // groups), 1),

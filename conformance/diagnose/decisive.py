@@ -10,6 +10,9 @@ from .entries.listed import listed
 from .leaves import leaves
 from .observe import Observation
 
+ROWS = 8
+"""Most rows of which a number is listed beside that of the wrong row."""
+
 
 def decisive(observation: Observation, number: int, at: Mapping[str, int], contract: NumericContract) -> str:
     """The integers and masks of the first wrong row (of its window, if there are several), and the formats. `at` is the first
@@ -29,6 +32,8 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
             told.append(listed(f"{leaf.name} of node {node}", np.flatnonzero(value[row, node]), sep=": "))
         elif row is not None or value.ndim == 1:
             told.append(listed(leaf.name, value if row is None else value[row], node))
+            if row is not None and value.ndim == 1 and 1 < len(value) <= ROWS:  # another row may decide
+                told[-1] += f" ({listed('all rows', value.astype(int))})"
         if several and leaf.name == "advanced" and row is not None:
             before = sum(int(one[row]) for one in leaf.values[:window])
             told.append(f"accepted before this window: {before}")

@@ -56,6 +56,11 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if {"q", "k", "eps"} <= named.keys() and "l2_norm" in named and named["l2_norm"].value:
         yield "k were not normalised, but q were", of(partial(_half_normalised, "q"))
         yield "q were not normalised, but k were", of(partial(_half_normalised, "k"))
+    if {"beta", "v"} <= named.keys():
+        yield "beta scaled v alone, and not the prediction", of(_scaled_v)
+        yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
+    if "S" in named and isinstance(named["S"].value, np.ndarray) and ({"dt", "A"} <= named.keys() or "g" in named):
+        yield "the state passed in were not decayed by the first token", of(_first_undecayed)
     if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
@@ -177,6 +182,36 @@ def _seen_above(seen: Array) -> Array:
 
 def _named(every: list[Leaf]) -> Named:
     return {leaf.name: leaf for leaf in every}
+
+
+def _scaled_v(arguments: Arguments, named: Named) -> Arguments:
+    """beta v - S^T k is 1 (v' - S^T k) with v' = beta v."""
+    beta = named["beta"].value[..., None]
+    return changed(arguments, (named["v"], lambda a: beta * a), (named["beta"], np.ones_like))
+
+
+def _scaled_prediction(arguments: Arguments, named: Named) -> Arguments:
+    """v - beta S^T k is beta (v' - S^T k) with v' = v / beta."""
+    beta = named["beta"].value[..., None]
+    return changed(arguments, (named["v"], lambda a: a / beta))
+
+
+def _first_undecayed(arguments: Arguments, named: Named) -> Arguments:
+    """The state is divided by the decay of the first token, which has the axes of the state's first ones."""
+    if "g" in named:
+        log, window = named["g"].value, "t" in named["g"].axes
+    else:
+        step, A, window = _step_size(named), named["A"].value, "t" in named["dt"].axes
+        log = step[..., None] * A if A.ndim > 1 else step * A
+    first = log[:, 0] if window else log
+    return changed(arguments, (named["S"], lambda a: a / np.exp(first.reshape(*first.shape, *(1,) * (a.ndim - first.ndim)))))
+
+
+def _step_size(named: Named) -> Array:
+    dt: Array = named["dt"].value + _bias(named)
+    if named["dt_softplus"].value:
+        dt = np.logaddexp(0.0, dt)
+    return np.clip(dt, *named["dt_limit"].value) if "dt_limit" in named else dt
 
 
 def _growing(arguments: Arguments, named: Named) -> Arguments:

@@ -24,8 +24,8 @@ sizes to list."""
 SIZES = 15.0
 """The time for sizes."""
 BLOCKS = (4, 8, 16, 32, 64)
-FEW = (1, 2, 3, 4, 5, 8, 9)
-"""Sizes of a short axis to try."""
+FEW, ALIKE = (1, 2, 3, 4, 5, 8, 9, 16, 17), 2
+"""Sizes of a short axis to try; and fewest sizes that fail, and that pass, for a rule about multiples."""
 STEP, FEWEST, SEEDS, ESTIMATED, CHANCE = 7919, 3, 16, 6, 0.01
 """What is added to a seed for another draw; fewest and most draws of a changed case; draws by which it is estimated how many
 of them fail; and how often a change without effect may pass under all."""
@@ -118,7 +118,8 @@ def _tried(size: int) -> list[int]:
     multiples = {times * size + step for times in (2, 3) for step in (-1, 0, 1) if times * size < LARGE}
     blocks = {size + times * block for block in BLOCKS if abs(_place(size, block)) <= 1 for times in (-1, 1, 2)}
     blocks = {one for one in blocks if one < max(LARGE, size + 2)}
-    some = sorted({size, *near, *sorted(multiples | blocks)[:MULTIPLES]} | {1, size // 2})
+    whole = {block for block in BLOCKS if size < block <= 2 * size and block < LARGE}
+    some = sorted({size, *near, *sorted(multiples | blocks)[:MULTIPLES], *whole} | {1, size // 2})
     return [one for one in some if one >= 1]
 
 
@@ -128,35 +129,38 @@ def _place(size: int, block: int) -> int:
 
 
 def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> str:
-    """What separates the sizes that fail from those that pass, in words; "" if nothing simple does."""
+    """What separates the sizes that fail from those that pass, in words; "" if nothing simple does, or too few were tried."""
     if not fails or not passes:
         return ""
-    tried = f"{len(fails) + len(passes)} sizes tried, {min(*fails, *passes)} to {max(*fails, *passes)}"
     least = min(fails)
+    tried = f"of {len(fails) + len(passes)} numbers of {many} ({axis}) from {min(*fails, *passes)} to {max(*fails, *passes)}"
     below, above = [size for size in passes if size < least], [size for size in passes if size > least]
     if below and not above:
-        return f"fails with {least} and more {many} ({axis}), passes with {max(below)} and fewer ({tried})"
+        return f"{tried} all from {least} on fail, and all up to {max(below)} pass"
     if len(fails) == 1:
-        return f"fails with exactly {fails[0]} {many} ({axis}), passes with all others ({tried})"
+        return f"{tried} only {fails[0]} fails"
     if max(fails) < min(passes):
-        return f"fails with {max(fails)} and fewer {many} ({axis}), passes with {min(passes)} and more ({tried})"
-    for block in range(2, max(fails)):
-        ours = {size % block for size in fails}
-        if len(ours) == 1 and not ours & {size % block for size in passes}:
-            return f"fails where the number of {many} ({axis}) is {_of(ours.pop(), block)}, passes elsewhere ({tried})"
-    for block in range(2, max(passes) + 1):
-        theirs = {size % block for size in passes}
-        if len(passes) > 1 and len(theirs) == 1 and not theirs & {size % block for size in fails}:
-            return f"passes where the number of {many} ({axis}) is {_of(theirs.pop(), block)}, fails elsewhere ({tried})"
+        return f"{tried} all up to {max(fails)} fail, and all from {min(passes)} on pass"
+    if len(passes) == 1:
+        return f"{tried} only {passes[0]} passes"
+    for some, others, verb in ((fails, passes, "fail"), (passes, fails, "pass")):
+        for block in range(2, max(some) + 1):
+            ours = {size % block for size in some}
+            if (
+                len(some) >= ALIKE
+                and len(others) >= ALIKE
+                and len(ours) == 1
+                and not ours & {size % block for size in others}
+            ):
+                return f"{tried} only those {verb} that are {_of(ours.pop(), block)}"
     if below and 3 * len(above) <= len(fails):
-        chance = f"with {_listed(above)} it passes too, so it also depends on the values"
-        return f"fails with most from {least} {many} ({axis}) on, passes with {max(below)} and fewer ({tried}; {chance})"
+        return f"{tried} all up to {max(below)} pass, and of the others only {_listed(above)}"
     return ""
 
 
 def _of(left: int, block: int) -> str:
     if left == 0:
-        return f"a multiple of {block}"
+        return f"multiples of {block}"
     if block == 2:
         return "odd"
     return f"one less than a multiple of {block}" if left == block - 1 else f"{left} more than a multiple of {block}"

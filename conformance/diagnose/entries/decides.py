@@ -128,8 +128,8 @@ BESIDE = ("path",)
 """Inputs of which an entry at its simplest value may decide too."""
 SIMPLEST = {
     "live": "every token live", "fresh": "no row fresh", "parents": "a chain", "ancestors": "a chain",
-    "path": "the path 0 1 2 ..", "slots": "each row in its own slot", "tokens": "equal tokens", "history": "equal tokens",
-    "prompt": "equal tokens", "output": "equal tokens", "choice": "equal choices",
+    "path": "the path 0 1 2 ..", "slots": "each row in its own slot, with the same padding", "tokens": "equal tokens",
+    "history": "equal tokens", "prompt": "equal tokens", "output": "equal tokens", "choice": "equal choices",
 }  # fmt: skip
 """What an input is with all entries at their simplest values."""
 

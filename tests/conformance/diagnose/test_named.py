@@ -91,6 +91,18 @@ def old_state(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> t
     return single(y, S_next)
 
 
+def beta_on_v(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """u = beta v - S^T k."""
+    v, one = window.beta[..., None] * window.v, np.ones_like(window.beta)
+    return single(*delta.scan(S, replace(window, v=v, beta=one), params))
+
+
+def late_decay(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """The state passed in is not decayed by the first token."""
+    first = np.exp(ssd.step_size(window.dt, params)[:, 0] * params.A)
+    return single(*ssd.scan(S / first[..., None, None], window, params))
+
+
 def both(
     first: Callable[..., Any], second: Callable[..., Any], run: Any, S: Array, window: Any, params: Any
 ) -> tuple[Array, ...]:
@@ -134,6 +146,8 @@ MISTAKES = {
     "the group's first gate": (leaders_gate, "delta.scan", "as if every head read g of the first head of its group"),
     "chunks lose a decay": (undecayed, "delta.scan", "as if the decay of tokens 16, 32, .. were 1"),
     "one token is not fresh": (old_state, "ssd.scan_packed", "as if a sequence of one token were never fresh"),
+    "beta on v alone": (beta_on_v, "delta.scan", "as if beta scaled v alone, and not the prediction"),
+    "no decay of the first state": (late_decay, "ssd.scan", "as if the state passed in were not decayed by the first token"),
     "the decay grows": (growing, "ssd.step", "as if the decay had the other sign"),
     "a constant": (partial(scaled, 2**-0.5), "ssd.scan", "is 0.7071 times what it must be (1/sqrt(2))"),
 }  # fmt: skip
