@@ -59,8 +59,10 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if {"beta", "v"} <= named.keys():
         yield "beta scaled v alone, and not the prediction", of(_scaled_v)
         yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
-    if "S" in named and isinstance(named["S"].value, np.ndarray) and ({"dt", "A"} <= named.keys() or "g" in named):
-        yield "the state passed in were not decayed by the first token", of(_first_undecayed)
+    held = "S" in named and isinstance(named["S"].value, np.ndarray)
+    for log, name in ((_gate_of_one, "g"), (_rate_times_step, "dt")):
+        if held and name in named:
+            yield "the state passed in were not decayed by the first token", of(partial(_first_undecayed, log, name))
     if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
@@ -196,22 +198,23 @@ def _scaled_prediction(arguments: Arguments, named: Named) -> Arguments:
     return changed(arguments, (named["v"], lambda a: a / beta))
 
 
-def _first_undecayed(arguments: Arguments, named: Named) -> Arguments:
-    """The state is divided by the decay of the first token, which has the axes of the state's first ones."""
-    if "g" in named:
-        log, window = named["g"].value, "t" in named["g"].axes
-    else:
-        step, A, window = _step_size(named), named["A"].value, "t" in named["dt"].axes
-        log = step[..., None] * A if A.ndim > 1 else step * A
-    first = log[:, 0] if window else log
-    return changed(arguments, (named["S"], lambda a: a / np.exp(first.reshape(*first.shape, *(1,) * (a.ndim - first.ndim)))))
+def _gate_of_one(named: Named) -> Array:
+    return named["g"].value
 
 
-def _step_size(named: Named) -> Array:
-    dt: Array = named["dt"].value + _bias(named)
-    if named["dt_softplus"].value:
-        dt = np.logaddexp(0.0, dt)
-    return np.clip(dt, *named["dt_limit"].value) if "dt_limit" in named else dt
+def _rate_times_step(named: Named) -> Array:
+    dt, A, limit = named["dt"].value + _bias(named), named["A"].value, named.get("dt_limit")
+    step = np.logaddexp(0.0, dt) if named["dt_softplus"].value else dt
+    step = step if limit is None else np.clip(step, *limit.value)
+    made: Array = step[..., None] * A if A.ndim > 1 else step * A
+    return made
+
+
+def _first_undecayed(log: Callable[[Named], Array], of: str, arguments: Arguments, named: Named) -> Arguments:
+    """The state is divided by the decay of the first token, e^log, whose axes are the first ones of the state; `of` is an
+    input with one entry for each token."""
+    decay = np.exp(log(named)[:, 0] if "t" in named[of].axes else log(named))
+    return changed(arguments, (named["S"], lambda a: a / decay.reshape(*decay.shape, *(1,) * (a.ndim - decay.ndim))))
 
 
 def _growing(arguments: Arguments, named: Named) -> Arguments:
