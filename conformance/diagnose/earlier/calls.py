@@ -1,6 +1,5 @@
 """The same call many times in a new process: which of the calls are wrong says whether their number decides."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +10,7 @@ from ssmspec_ref.contract import Capability, Verdict
 from ssmspec_ref.errors import SpecError
 
 from ...cases import Case
+from ...judge.clock import Clock
 from ...judge.verdict import LEFT_OVER, compare, expectation
 from ...run.calls import bench_of
 from ...run.sessions import opened
@@ -34,14 +34,14 @@ def in_a_row(specification: Specification, capability: Capability, case: Case) -
         return ""
     if renew is not None:
         renew()
-    wrong, until, number = list[int](), time.monotonic() + SECONDS, 0
+    wrong, clock, number = list[int](), Clock(SECONDS), 0
     for number in range(1, CALLS + 1):
         answer = bench_of(capability).start(specification, capability, arguments, False, False)()
         if answer.failed:
             return ""
         if compare(expected, answer.came.outputs, capability.contract).verdict is Verdict.FAIL:
             wrong.append(number)
-        if time.monotonic() > until:
+        if clock.ended:
             break
     where = "in a new process" if renew is not None else "in this process, which made others before"
     return told(wrong, number, where)

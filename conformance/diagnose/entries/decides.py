@@ -5,7 +5,6 @@ if any one of these entries is at its simplest value. If none must stay, single 
 nodes are tried over their range, on a larger case if that fails too.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ from ssmspec_ref.contract import Capability, Verdict
 from ssmspec_ref.errors import SpecError
 from ssmspec_ref.shapes import Array
 
+from ...judge.clock import Clock
 from ...judge.shrink import within
 from ...judge.verdict import compare
 from ...run.calls import bench_of
@@ -46,12 +46,12 @@ class Tries:
     specification: Specification
     capability: Capability
     found: Observation
-    until: float = field(default_factory=lambda: time.monotonic() + SECONDS)
+    clock: Clock = field(default_factory=lambda: Clock(SECONDS))
     left: int = CALLS
 
     @property
     def ended(self) -> bool:
-        return self.left <= 0 or time.monotonic() > self.until
+        return self.left <= 0 or self.clock.ended
 
     def begun(self) -> Arguments | None:
         """The inputs of the case with numbers also where none are read; None if it passes with them, or raises."""

@@ -10,8 +10,7 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import POISON, stored
 from ...suite.specification import Arguments
-from ..leaves import leaves
-from .vectors import placed
+from ..leaves import changed, leaves
 
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.9375)
 """Factors, so that the tokens that are filled differ: smaller steps, gates and keys are valid as well."""
@@ -23,7 +22,7 @@ def filled(operation: str, arguments: Arguments, contract: NumericContract) -> A
         value = leaf.value
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 1 and "*" not in leaf.path:
             new = _filled(value, contract)
-            arguments = arguments if new is value else placed(arguments, leaf.path, new)
+            arguments = arguments if new is value else changed(arguments, (leaf, lambda _, new=new: new))
     return arguments
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from ssmspec_ref import tree
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import PADDING
 
 from ...cases import Case
 from ...suite.specification import Arguments
-from ..leaves import Leaf, leaves
+from ..leaves import Leaf, changed, leaves
 
-PADDING, EMPTY = -2, -1
+EMPTY = -1
 TEXTS = ("tokens", "choice", "prompt", "output", "history")
 """Inputs that hold tokens of a vocabulary; -1 is no token."""
 MOST = 400
@@ -57,15 +58,6 @@ def vectors(case: Case, arguments: Arguments) -> Iterator[Vector]:
             yield from (one for one in made(case, leaf) if 0 < len(one.now) <= MOST)
 
 
-def placed(arguments: Arguments, path: Sequence[Any], value: Any) -> Arguments:
-    """The arguments with one input replaced. Raises: what a record raises."""
-
-    def put(held: Any, names: Sequence[Any]) -> Any:
-        return value if not names else replace(held, **{names[0]: put(getattr(held, names[0]), names[1:])})
-
-    return tuple(put(one, path[1:]) if at == path[0] else one for at, one in enumerate(arguments))
-
-
 def _integers(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biu"
 
@@ -93,7 +85,7 @@ def _of(
     def made(arguments: Arguments, values: Values) -> Arguments:
         if not valid(new := array(values)):
             raise ValueError(f"{leaf.name} would break its rules")
-        return placed(arguments, leaf.path, whole(new))
+        return changed(arguments, (leaf, lambda _: whole(new)))
 
     if not index:
         return
@@ -111,19 +103,17 @@ def _of(
 
 
 def _live(case: Case, leaf: Leaf) -> Iterator[Vector]:
-    where = np.argwhere(np.ones_like(leaf.value))
-    yield from _of(
-        leaf, where, np.ones_like(leaf.value), lambda a, at: (1 - int(a[at]),),
-        lambda at, value: f"token {at[1]} were {'live' if value else 'dead'}",
-    )  # fmt: skip
+    yield from _flags(leaf, 1, lambda at, value: f"token {at[1]} were {'live' if value else 'dead'}")
 
 
 def _fresh(case: Case, leaf: Leaf) -> Iterator[Vector]:
+    yield from _flags(leaf, 0, lambda at, value: f"row {at[0]} were {'' if value else 'not '}fresh")
+
+
+def _flags(leaf: Leaf, simple: int, says: Callable[[tuple[int, ...], int], str]) -> Iterator[Vector]:
+    """The entries of a mask, of which all may change."""
     where = np.argwhere(np.ones_like(leaf.value))
-    yield from _of(
-        leaf, where, np.zeros_like(leaf.value), lambda a, at: (1 - int(a[at]),),
-        lambda at, value: f"row {at[0]} were {'' if value else 'not '}fresh",
-    )  # fmt: skip
+    yield from _of(leaf, where, np.full_like(leaf.value, simple), lambda a, at: (1 - int(a[at]),), says)
 
 
 def _parents(case: Case, leaf: Leaf) -> Iterator[Vector]:
