@@ -20,7 +20,7 @@ from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
 from .probes import SECONDS as PASSES
-from .probes import SIZES, needs, sizes
+from .probes import SIZES, draws, needs, sizes
 from .together import together
 
 ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "sizes", "calls", "cases", "limits")
@@ -56,11 +56,13 @@ def facts(
         if search:
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
-        cause, change, size = Clock(SECONDS), Clock(PASSES), Clock(SIZES)
         other = OTHER if seed is None else seed
+        cause = Clock(SECONDS)
         told["behaves"] = "; ".join(causes(specification, capability, shown, failing, cause))
-        told["passes"] = needs(specification, capability, smallest, failing, other, change)
-        told["sizes"] = sizes(specification, capability, smallest, other, size)
+        seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)
+        told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
+        size = Clock(SIZES)
+        told["sizes"] = sizes(specification, capability, smallest, other, size, seeds)
         ended = [*cause.says("the cause"), *change.says("changes with which it passes"), *size.says("sizes that fail")]
         told["limits"] = "; ".join(ended)
     told["cases"] = together(failing, passing, smallest)

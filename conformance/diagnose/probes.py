@@ -38,13 +38,14 @@ def needs(
     failing: Sequence[Case] = (),
     other: int = OTHER,
     clock: Clock | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> str:
     """The single changes with which the smallest failing case passes under every seed tried; "" if there are none.
 
     A change that another failing case already has is not reported: the failure does not depend on it.
     """
     clock = clock or Clock(SECONDS)
-    seeds = draws(specification, capability, smallest, other)
+    seeds = draws(specification, capability, smallest, other) if seeds is None else seeds
     if not seeds:
         return ""
     passes: dict[str, list[str]] = defaultdict(list)
@@ -67,14 +68,12 @@ def needs(
 
 
 def sizes(
-    specification: Specification, capability: Capability, smallest: Case, other: int = OTHER, clock: Clock | None = None
+    specification: Specification, capability: Capability, smallest: Case, other: int, clock: Clock, seeds: Sequence[int]
 ) -> str:
     """Which sizes of each axis fail, with everything else as in the smallest failing case; "" if all do, or none but its own.
 
     A size fails if it does under one of the seeds, and passes if it does under all.
     """
-    clock = clock or Clock(SIZES)
-    seeds = draws(specification, capability, smallest, other)
     told = []
     for axis in sorted(smallest.sizes, key=lambda axis: -smallest.sizes[axis]) if seeds else ():
         here, results = smallest.sizes[axis], dict[int, bool]()

@@ -309,11 +309,12 @@ def _searched(
 
     case, like, told = job.case, Likeness(), dict[str, str]()
     before: list[str] = []
-    size, look = Clock(SMALLEST), Clock(LIKE)
+    size = Clock(SMALLEST)
     if setting.shrinks:
         case, judgement = shrink(
             job.specification, job.capability, job.case, judgement, hints, alike=alike, other=setting.seed, clock=size
         )
+    look = Clock(LIKE)
     if result.verdict == "fail" and judgement.kind in VALUES:
         like = likeness(one, job, case, look)
         failing = [found.case for found, *_ in one.found if found.specification is job.specification]
