@@ -7,6 +7,7 @@ import numpy as np
 from ssmspec_ref.contract import NumericContract
 
 from .entries.listed import listed
+from .entries.numbers import numbers
 from .leaves import leaves
 from .observe import Observation
 
@@ -37,6 +38,7 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
         if several and leaf.name == "advanced" and row is not None:
             before = sum(int(one[row]) for one in leaf.values[:window])
             told.append(f"accepted before this window: {before}")
+    told += numbers(observation, at)
     formats = [f"state {contract.state}", f"outputs {contract.io}", f"arithmetic {contract.accumulate}"]
     came = observation.came[number].dtype
     return ", ".join([*told, *formats, f"got an array of {came}"])

@@ -11,6 +11,12 @@ SHOWN = 6
 """Positions to list one by one."""
 
 
+def ordinal(number: int) -> str:
+    """2nd, 3rd, 4th; 11th, 21st"""
+    last = 0 if number // 10 % 10 == 1 else number % 10
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
+
+
 def place(axes: str, index: tuple[int, ...]) -> str:
     """row 1, token 3, head 0, channel 2"""
     return ", ".join(f"{word(letter)} {at}" for letter, at in zip(axes.split(), index, strict=True)) or "its only value"
@@ -69,7 +75,7 @@ def _places(letter: str, touched: Array, possible: Array) -> str:
         return f"{many} {touched[0]} to {touched[-1]}"
     if len(steps) == 1 and len(touched) > 2:
         kind = {2: "even" if touched[0] % 2 == 0 else "odd"}.get(int(steps[0]))
-        return f"only {kind} {many}" if kind else f"every {steps[0]}th {one}, from {touched[0]} on"
+        return f"only {kind} {many}" if kind else f"every {ordinal(int(steps[0]))} {one}, from {touched[0]} on"
     runs = np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1)
     told = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     return f"{many} {', '.join(told[:SHOWN])}" + (", .." if len(told) > SHOWN else "")

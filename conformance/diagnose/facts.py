@@ -14,13 +14,16 @@ from ..judge.verdict import OTHER
 from ..suite.specification import Specification
 from .changed_inputs import explain
 from .changed_outputs import patterns
+from .changes.drawn import draws
+from .changes.needs import SECONDS as PASSES
+from .changes.needs import needs
+from .changes.sizes import SECONDS as SIZES
+from .changes.sizes import sizes
 from .decisive import decisive
 from .entries.decides import decides, ranges
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
-from .probes import SECONDS as PASSES
-from .probes import SIZES, draws, needs, sizes
 from .together import together
 
 ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "sizes", "calls", "cases", "limits")
@@ -62,7 +65,7 @@ def facts(
         seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
         size = Clock(SIZES)
-        told["sizes"] = sizes(specification, capability, smallest, other, size, seeds)
+        told["sizes"] = sizes(specification, capability, smallest, failing, other, size, seeds)
         ended = [*cause.says("the cause"), *change.says("changes with which it passes"), *size.says("sizes that fail")]
         told["limits"] = "; ".join(ended)
     told["cases"] = together(failing, passing, smallest)

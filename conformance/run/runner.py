@@ -10,10 +10,10 @@ from typing import Protocol
 from ssmspec_ref.contract import Verdict
 
 from ..cases import Case
+from ..diagnose.changes.needs import needs
 from ..diagnose.earlier.after import after
 from ..diagnose.earlier.calls import in_a_row
 from ..diagnose.facts import ORDER, facts
-from ..diagnose.probes import needs
 from ..diagnose.replay import replay
 from ..diagnose.several import Cause, causes_apart
 from ..errors import ConformanceError

@@ -16,6 +16,7 @@ from ...run.calls import bench_of
 from ...run.sessions import opened
 from ...suite.repeats import Often
 from ...suite.specification import Specification
+from ..extent import ordinal
 
 CALLS, SECONDS, SHOWN = 300, 10.0, 3
 """Calls to make, the time for them, and wrong calls to list."""
@@ -61,7 +62,7 @@ def told(wrong: Sequence[int], made: int, where: str) -> str:
         if len(wrong) > SHOWN:
             listed = ", ".join([*shown, last, ".."])
         steps = np.unique([after - before for before, after in pairwise(wrong)])
-        every = f", every {steps[0]}th" if len(steps) == 1 and steps[0] > 1 else ""
+        every = f", every {ordinal(int(steps[0]))}" if len(steps) == 1 and steps[0] > 1 else ""
         which = f"call{'s' * (len(wrong) > 1)} {listed} {'are' if len(wrong) > 1 else 'is'} wrong{every}"
     right = f"{made - len(wrong)} with the same inputs are right"
     return f"of {made} calls {where} {which}, and {right}: it depends on the number of earlier calls in the process"

@@ -21,9 +21,11 @@ from ...judge.verdict import compare
 from ...run.calls import bench_of
 from ...run.sessions import opened
 from ...suite.specification import Arguments, Specification
+from ..extent import ordinal
 from ..observe import Observation, judged, observe
 from .filled import filled
 from .listed import listed
+from .padding import unpadded
 from .vectors import Values, Vector, vectors
 
 CALLS, SECONDS = 300, 8.0
@@ -119,11 +121,27 @@ def decides(specification: Specification, capability: Capability, found: Observa
     for vector in vectors(found.case, arguments):
         if vector.counts and (said := counted(tries, vector, arguments, at, "path" in free)):
             told.append(said)
+    if said := _padded(tries, arguments, free):
+        told.append(said)
     if free:
         told.append(f"not {' or '.join(free)}: it fails also with {SIMPLEST.get(free[0], 'the simplest values')}")
     return "; ".join(told)
 
 
+def _padded(tries: Tries, arguments: Arguments, free: list[str]) -> str:
+    """Whether rows that are padding decide. If they do, that the slots of the other rows do not is told beside it."""
+    found = unpadded(tries.found.case, arguments)
+    if found is None or tries.wrong(lambda: found[1]) is not False:
+        return ""
+    said = f"{found[0]} padding, and it passes if no row is padding"
+    if SLOTS not in free:
+        return said
+    free.remove(SLOTS)
+    return f"{said}; with every other row in its own slot it fails"
+
+
+SLOTS = "slots"
+"""The input with the slots of the rows."""
 BESIDE = ("path",)
 """Inputs of which an entry at its simplest value may decide too."""
 SIMPLEST = {
@@ -182,7 +200,8 @@ def _row(vector: Vector, values: Values, row: int, place: int) -> str:
         hung = [n for n in range(len(values)) if vector.rows[n] == row and values[n] != vector.simple[n]]
         said = [f"node {vector.places[n]} hangs on node {values[n]}" for n in hung]
         if len(hung) <= FEW:
-            return f"a chain in which {' and '.join(said)}" if hung else "a chain"
+            chain = f"a chain in which {' and '.join(said)}" if hung else "a chain"
+            return f"the case whose row {row} is {chain}" if max(vector.rows) > 0 else chain
     if vector.name == "slots":
         return "slots read " + " ".join(map(str, array[0])) + ", written " + " ".join(map(str, array[1]))
     named = "parents" if vector.name == "ancestors" else vector.name
@@ -250,7 +269,7 @@ def ranges(numbers: Sequence[int]) -> str:
     """1 to 4, 7, 9; or every 3rd from 3 to 12"""
     steps = {after - before for before, after in pairwise(numbers)}
     if len(numbers) > 2 and len(steps) == 1 and (step := steps.pop()) > 1:
-        return f"every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } from {numbers[0]} to {numbers[-1]}"
+        return f"every {ordinal(step)} from {numbers[0]} to {numbers[-1]}"
     breaks = [n for n, (before, after) in enumerate(pairwise(numbers), 1) if after != before + 1]
     parts: list[Array] = np.split(np.asarray(numbers), breaks)
     said = [f"{p[0]} to {p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.diagnose.changes.needs import needs
 from conformance.diagnose.earlier.calls import in_a_row, told
 from conformance.diagnose.facts import facts
-from conformance.diagnose.probes import needs
 from conformance.judge.clock import Clock, limited
 from conformance.judge.shrink import shrink
 from conformance.judge.verdict import judge

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from conformance.cases import Case
-from conformance.diagnose import probes
+from conformance.diagnose.changes import drawn
+from conformance.diagnose.changes.needs import needs
 from conformance.faults.recurrences import arithmetic
 from conformance.faults.recurrences.arithmetic import subject
 from conformance.suite import find
@@ -23,11 +24,11 @@ def told(monkeypatch: pytest.MonkeyPatch, passes: Any, failing: tuple[Case, ...]
             self.verdict = verdict
 
     def judged(specification: Any, capability: Capability, case: Case, other: int) -> Judged:
-        return Judged(probes.Verdict.PASS if passes(case) else probes.Verdict.FAIL)
+        return Judged(drawn.Verdict.PASS if passes(case) else drawn.Verdict.FAIL)
 
-    monkeypatch.setattr(probes, "judge", judged)
+    monkeypatch.setattr(drawn, "judge", judged)
     capability = subject(arithmetic.right).capabilities["ssd.scan_masked"]
-    return probes.needs(specification, capability, case, failing)
+    return needs(specification, capability, case, failing)
 
 
 def test_a_change_that_always_passes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +54,18 @@ def test_a_change_whose_case_cannot_be_drawn_is_not_told(monkeypatch: pytest.Mon
         return case.options["z"] == "on"
 
     assert told(monkeypatch, passes) == "with z=on"
+
+
+def test_a_change_with_which_another_failing_case_fails_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four tokens pass here, but not in two rows."""
+    _, failing = find("ssd.scan/b2,t3,g1,h1,p1,n1/plain/gentle/s1")
+    four = lambda case: case.sizes["t"] == 4  # noqa: E731
+    assert told(monkeypatch, four) == "with 4 tokens instead of 3"
+    assert told(monkeypatch, lambda case: four(case) and case.sizes["b"] == 1, (failing,)) == ""
+
+
+def test_a_change_that_passes_the_first_draws_by_luck_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lucky(case: Case) -> bool:
+        return case.options["D"] == "off" and case.seed < 5 * drawn.STEP
+
+    assert told(monkeypatch, lucky) == ""
