@@ -40,6 +40,8 @@ COVERS, NEARLY_ALL = 0.5, 0.9
 FIGURES = re.compile(r"-?\d[\d.e+-]*((,| and) -?\d[\d.e+-]*)*(, \.\.)?")
 WEAK = re.compile(r" is a (bf16|fp16|fp32) number")
 """A pattern that small numbers, such as tokens, have anyway."""
+MOVED = re.compile(r" what belongs to | are swapped")
+"""A pattern that few different values, such as probabilities of 0 and 1, have in many cases."""
 
 Change = Callable[[Arguments], Arguments]
 
@@ -80,7 +82,8 @@ class Search:
     def told(self, found: Observation) -> list[list[str]]:
         """The patterns in each wrong output."""
         every = (patterns(found, number, self.contract) for number in found.beyond)
-        return [[one for one in of if not WEAK.search(one)] for of in every]
+        chance = (WEAK, MOVED) if len(_values(found)) < MANY else (WEAK,)
+        return [[one for one in of if not any(words.search(one) for words in chance)] for of in every]
 
     def names(self, found: Observation) -> Iterator[Named]:
         """The causes that explain an observation: changes of the inputs or, if there are none, patterns in every output."""

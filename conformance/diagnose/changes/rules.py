@@ -29,13 +29,16 @@ def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> R
     tried = f"of {len(fails) + len(passes)} numbers of {many} ({axis}) from {min(*fails, *passes)} to {max(*fails, *passes)}"
     below, above = [size for size in passes if size < least], [size for size in passes if size > least]
     if below and not above:
-        return Rule(f"{tried} all from {least} on fail, and all up to {max(below)} pass", lambda n: n >= least, (2 * least,))
+        return Rule(
+            f"{tried} all from {least} on fail, and all up to {max(below)} pass",
+            lambda n: n >= least,
+            (2 * least - 2, 2 * least),
+        )
     if len(fails) == 1:
         return Rule(f"{tried} only {least} fails", lambda n: n == least, _around(least, [*fails, *passes]))
-    if most < min(passes):
-        return Rule(
-            f"{tried} all up to {most} fail, and all from {min(passes)} on pass", lambda n: n <= most, (2 * min(passes),)
-        )
+    if most < (first := min(passes)):
+        says = f"{tried} all up to {most} fail, and all from {first} on pass"
+        return Rule(says, lambda n: n <= most, (first + 1, 2 * first + 1))
     for some, others, verb in ((fails, passes, "fail"), (passes, fails, "pass")):
         if len(some) >= ALIKE and len(others) >= OTHERS and (block := _block(some, others)):
             left = some[0] % block

@@ -23,6 +23,8 @@ FEW, MORE, ENOUGH = (1, 2, 3, 4, 5, 8, 9, 16, 17), (6, 10, 12, 14, 20), 6
 BOUNDARY, FAILING = 3, 2
 """Passing sizes, those nearest to a failing one, that are confirmed; and failing ones that must fail as often as the smallest
 case."""
+TILES = (32, 64)
+"""Sizes to try if all of few small ones fail: a tail beside whole tiles has every small size."""
 ROUNDS = 3
 """How often a rule is formed anew from the sizes that refuted one."""
 
@@ -77,7 +79,10 @@ class Along:
         while not self.clock.ended:
             size = waiting.pop(0) if waiting else _between(self.results)
             if size is None or size in self.results or not (self.tries(size) or waiting):
-                return
+                break
+        if here < LONG and all(self.results.values()):
+            for size in TILES:
+                self.tries(size)
 
     def told(self, many: str) -> Rule | None:
         """A rule that held for sizes beside those from which it was formed; None without one."""

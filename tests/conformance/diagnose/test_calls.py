@@ -55,7 +55,7 @@ def test_what_is_wrong_in_every_call_says_nothing_of_calls() -> None:
     [
         ([2, 3, 4, 5, 6], "call 1 here is right, and every later one with the same inputs is wrong, as if a call began from"),
         ([4, 5, 6], "every call from 4 on is wrong, and 3 with"),
-        ([3, 6], "calls 3 and 6 are wrong, every 3th, and 4 with"),
+        ([3, 6], "calls 3 and 6 are wrong, every 3rd, and 4 with"),
         ([5], "call 5 is wrong, and 5 with"),
         ([], ""),
         ([1, 2, 3, 4, 5, 6], ""),

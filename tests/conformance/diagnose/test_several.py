@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.adapters import reference
 from conformance.report.failure_groups import grouped
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.shapes import Array
@@ -73,9 +74,19 @@ def keeps_too_many(M: Array, u: Array, advanced: Array) -> Array:
     return single(conv.commit(M, u, np.minimum(advanced + 1, u.shape[1])))[0]
 
 
+PROCESS = next(one.capabilities for one in reference.adapter().subjects if "acceptance.process" in one.capabilities)
+
+
+def next_token(logits: Array, prompt: Array, output: Array, temperature: float, *rest: Any) -> Array:
+    """At temperature 0 the token after the best one is taken: so few values are moved that they show other patterns too."""
+    p = PROCESS["acceptance.process"].run(logits, prompt, output, temperature, *rest)
+    return single(p if temperature else np.roll(p, 1, axis=1))[0]
+
+
 @pytest.mark.parametrize(
     ("run", "operation"),
     [
+        (next_token, "acceptance.process"),
         (keeps_too_many, "conv.commit"),
         (partial(scan, (), (odd_batch,)), "ssd.scan"),
         (partial(scan, (late_B,), ()), "ssd.scan"),

@@ -62,7 +62,8 @@ def test_what_separates_the_sizes(fails: list[int], passes: list[int], says: str
     [
         ([1, 17], [2, 3, 4, 5, 8, 9, 16], (33, 34, 41)),
         ([5], [1, 2, 6], (4, 10, 9)),
-        ([33, 34], [1, 32], (66,)),
+        ([33, 34], [1, 32], (64, 66)),
+        ([1, 17], [32, 64], (33, 65)),
         ([5, 14], [1, 2, 3, 4, 8, 9, 16, 17], ()),
     ],
 )
@@ -87,6 +88,7 @@ def scanned(wrong: Callable[[int], bool], M: Array, x: Array, params: Any) -> An
         (lambda t: t % 16 == 0, "only those fail that are multiples of 16"),
         (lambda t: t % 16 == 1, "only those fail that are 1 more than a multiple of 16"),
         (lambda t: t > 32 and t % 32 != 0, "all up to 32 pass, and of the others only multiples of 32 (64, 96"),
+        (lambda t: t % 32 != 0, "only those pass that are multiples of 32"),
         (lambda t: True, ""),
     ],
 )
