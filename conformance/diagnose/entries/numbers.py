@@ -106,4 +106,4 @@ EVERY: dict[tuple[str, ...], Callable[[Observation, Known, At], str]] = {
     ("read", "write"): _padding,
     **{(name,): _lengths(name) for name in TEXTS},
 }
-"""What is told of the inputs with these names."""
+"""The words for the inputs with these names."""
