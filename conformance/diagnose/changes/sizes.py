@@ -19,7 +19,7 @@ LONG, MULTIPLES, LARGE = 3, 10, 100
 """The shortest axis to vary around its size; how many multiples and places in blocks of it, and the largest of them."""
 BLOCKS = (4, 8, 16, 32, 64)
 FEW, MORE, ENOUGH = (1, 2, 3, 4, 5, 8, 9, 16, 17), (6, 10, 12, 14, 20), 6
-"""Sizes of a short axis to try; and others, if fewer than these are possible."""
+"""Sizes of a short axis to try; further ones, if few of these are possible; and how many possible ones are enough."""
 BOUNDARY, FAILING = 3, 2
 """Passing sizes, those nearest to a failing one, that are confirmed; and failing ones that must fail as often as the smallest
 case."""
