@@ -167,10 +167,6 @@ def kda(shape: str) -> Iterator[Entry]:
         quick = (90,) if b == 64 else ()
         nodes = meta(b, 13, 13, dtype=BOOL)
         yield at("kda_tree", f"B={b} T=13", b, 13, nodes, stores="o pairs", quick=quick, width=8 if b == 1 else 16, **low)
-    run = meta(1, 128, g, k, dtype=FP32), meta(1, 128, g, k, dtype=FP32), meta(1, 128, h, v, dtype=FP32)
-    args = meta(1, h, k, v, dtype=FP32), *run, meta(1, 128, h, k), meta(1, 128, h), meta(1, 128, 128, dtype=BOOL)
-    given: dict[str, Any] = {"A": meta(h, dtype=FP32), "dt_bias": meta(h, k, dtype=FP32)}
-    yield entry("kda_tree", "B=1 T=128 in fp32", shape, args, given, stores="o pairs", wide="S", on=(90,))
     run = meta(2, 64, 5, g, k), meta(2, 64, 5, h, v), meta(2, 64, 5, h, k), meta(2, 64, 5, h)
     given = {"advanced": meta(64, dtype=I32), "A": meta(2, h, dtype=FP32), "dt_bias": meta(2, h, k, dtype=FP32)}
     args, given = (meta(2, 64, h, k, v, dtype=FP32), *run), given | {"slots": meta(64, dtype=I32)} | low
