@@ -63,15 +63,14 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     for log, name in ((_gate_of_one, "g"), (_rate_times_step, "dt")):
         if held and name in named:
             yield "the state passed in were not decayed by the first token", of(partial(_first_undecayed, log, name))
+        for block in (None, *BLOCKS) if held and {name, "bounds"} <= named.keys() else ():
+            since = "all tokens before it in the run" if block is None else f"the tokens since the last multiple of {block}"
+            yield f"the state passed in were decayed by {since} too", of(partial(_decayed_before, log, block))
     if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
     if {"x", "dt", "dt_softplus"} <= named.keys() and "*" not in named["dt"].path:
         yield from step_sizes(operation, named)
-    if "bounds" in named and held:
-        for block in (None, *BLOCKS):
-            since = "all tokens before it in the run" if block is None else f"the tokens since the last multiple of {block}"
-            yield f"the state passed in were decayed by {since} too", of(partial(_decayed_before, block))
     if {"p", "parents"} <= named.keys() and named["p"].value.ndim == 3:
         yield "the token after an accepted leaf were drawn from the row of its parent", of(_row_of_parent)
     if "ancestors" in named and "g" in named and "*" not in named["g"].path:
@@ -106,12 +105,11 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
             yield f"the first of every {block} tokens were left out", of(partial(_left_out, block, 0))
 
 
-def _decayed_before(block: int | None, arguments: Arguments, named: Named) -> Arguments:
+def _decayed_before(log: Callable[[Named], Array], block: int | None, arguments: Arguments, named: Named) -> Arguments:
     """The tokens of earlier sequences in the same chunk of the run decay a sequence's state too."""
-    log = named["g"].value if "g" in named else _rate_times_step(named)
-    log = log.reshape(-1, *log.shape[2:])  # a packed run has one row, or none
+    each = log(named).reshape(-1, *log(named).shape[2:])  # a packed run has one row, or none
     starts = named["bounds"].value[:-1]
-    decays = [np.exp(log[0 if block is None else start // block * block : start].sum(axis=0)) for start in starts]
+    decays = [np.exp(each[0 if block is None else start // block * block : start].sum(axis=0)) for start in starts]
     decay = np.stack(decays)
     some = np.diff(named["bounds"].value) > 0
     decay = np.where(some.reshape(-1, *(1,) * (decay.ndim - 1)), decay, 1.0)

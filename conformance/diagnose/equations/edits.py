@@ -136,7 +136,7 @@ def _expressions(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
 
 
 def _further(owner: ast.AST, old: ast.expr) -> Iterator[ast.expr]:
-    """What may stand in one place whatever the expression: parts of what a loop runs over, and a condition that always holds
+    """What may replace any expression in its place: parts of what a loop runs over, and a condition that always holds
     or never."""
     if isinstance(owner, ast.For | ast.comprehension) and owner.iter is old:
         yield from instead_of_all(old)

@@ -1,4 +1,4 @@
-"""What may stand in place of an expression: the slips that implementations are made of, for each kind of expression."""
+"""What may replace an expression: the slips that implementations are made of, for each kind of expression."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -191,7 +191,7 @@ def _places(index: ast.expr) -> Iterator[ast.expr]:
 
 
 def _names(node: ast.Name, values: Values) -> Iterator[ast.expr]:
-    """Another value of the function with the same shape; of sequences also one behind the other."""
+    """Another value of the function with the same shape; of sequences also both, one after the other."""
     if node.id not in values:
         return
     others = [name for name in values if name != node.id and _alike(values[node.id], values[name])][:OTHER_NAMES]

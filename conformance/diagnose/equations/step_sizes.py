@@ -56,7 +56,7 @@ PACKED = "the decay between two nodes of a path were summed over all nodes from 
 
 def step_sizes(operation: str, named: Named) -> Made:
     """Step sizes that the decay and the input do not share."""
-    if "dt_limit" in named and named["dt_limit"].value != (0.0, float("inf")):
+    if {"dt_limit"} <= named.keys() and named["dt_limit"].value != (0.0, float("inf")):
         yield "the decay took dt before dt_limit, and the input after it", Steps(operation, _unclamped, step_taken)
         yield "the input took dt before dt_limit, and the decay after it", Steps(operation, step_taken, _unclamped)
     if isinstance(named["dt_bias"].value, np.ndarray):
@@ -64,7 +64,7 @@ def step_sizes(operation: str, named: Named) -> Made:
         yield "the input took dt without dt_bias", Steps(operation, step_taken, _unbiased)
     if named["dt_softplus"].value:
         yield "the input took dt before softplus, and the decay after it", Steps(operation, step_taken, _raw)
-    if "ancestors" in named:
+    if {"ancestors"} <= named.keys():
         yield PACKED, Steps(operation, _packed_steps, step_taken)
 
 
