@@ -1,5 +1,8 @@
 """Kimi Delta Attention over packed trees: every node beside the oracle, another tree for every row, no state written."""
 
+import os
+import subprocess
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -8,11 +11,12 @@ import pytest
 import torch
 
 from conformance.interpreter.memory import watch
+from perf_gates.static.compiled import SHARED
 from ssmspec_kernels.kda import kda_pairs
 from ssmspec_kernels.kda import kda_tree as kernel
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_ref import tree
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
 from tests.kernels.delta_cases import Options
@@ -33,6 +37,7 @@ COVER = [
     options(t=1, h=3, seed=4),
     options(b=2, t=34, io="bf16", raw=True, bias=True, lower=-2.0, k=4, v=5, seed=5),
     options(b=1, t=33, raw=True, h=1, k=4, v=5, seed=6),
+    options(b=1, t=65, io="bf16", h=1, k=5, v=3, seed=7),
 ]
 
 
@@ -105,6 +110,7 @@ def test_a_tile_is_a_power_of_two_of_at_least_sixteen_channels(many: int, nodes:
         block, warps = kernel.tile(many, v, nodes)
         assert block in (16, 32, 64, 128)
         assert warps in (4, 8)
+        assert block >= 64 or nodes <= 32  # smaller ones were compiled to wrong code (`kda_tree.LEAST_V`)
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -123,6 +129,37 @@ def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
     case = cases.draw(COVER[0])
     given = {"ancestors": torch.ones(3, 5, 5, dtype=torch.bool), **changes}
     assert_refused(kernel.kda_tree, case, given, error, message)
+
+
+def test_small_tiles_are_refused_for_more_than_32_nodes() -> None:
+    case = cases.draw(options(b=1, t=33, h=1, k=4, v=4))
+    given = {"ancestors": torch.ones(1, 33, 33, dtype=torch.bool), "block_v": 32}
+    assert_refused(kernel.kda_tree, case, given, Unsupported, "tiles of 32 channels are refused for 33 nodes")
+
+
+@pytest.mark.nightly
+def test_the_largest_tree_in_fp32_fits_the_shared_memory_of_an_sm90() -> None:
+    """With Triton's own three stages it takes 278,528 bytes, and an H200 refuses it. Nightly: it compiles for 20 s."""
+    command = [sys.executable, "-c", LARGEST_IN_FP32]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert 0 < int(ran.stdout) <= SHARED[90]
+
+
+LARGEST_IN_FP32 = """
+import torch
+from perf_gates.static.capture import build, launches_of
+from ssmspec_kernels.kda import kda_tree
+
+def meta(*shape):
+    return torch.empty(*shape, device="meta")
+
+S, q, k, v = meta(1, 4, 128, 128), meta(1, 128, 2, 128), meta(1, 128, 2, 128), meta(1, 128, 4, 128)
+g, beta, mask = meta(1, 128, 4, 128), meta(1, 128, 4), torch.empty(1, 128, 128, dtype=torch.bool, device="meta")
+launches = launches_of(lambda: kda_tree.kda_tree(S, q, k, v, g, beta, mask))
+print(max(build(launch, 90).compiled.metadata.shared for launch in launches))
+"""
 
 
 def test_more_than_128_nodes_are_refused() -> None:

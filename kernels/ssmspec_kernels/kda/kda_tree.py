@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
 from ..delta.delta_inputs import load_gate_params, slot_of, window_strides
 from ..delta.delta_inverse import inverted
@@ -39,6 +39,11 @@ from .kda_scan import traffic_bytes as scan_bytes
 
 LARGEST = 128
 """Most nodes of a tree."""
+
+LEAST_V = 64
+"""Fewest channels of a tile for more than 32 nodes; a smaller state is padded. With bf16 activations, 65 and 128 nodes and
+tiles of 16 or 32 channels, what Triton 3.6 compiled for an H200 gave wrong outputs from node 16 on, the same in every run, or
+read outside memory (`ssd_window` knows more such tiles)."""
 
 
 def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int = 4, io: int = 2, gate: int = 4) -> int:
@@ -77,7 +82,8 @@ def kda_tree(
     not written. `pairs` is the memory of `kda_pairs.scratch` (None: allocated here), `block_v` the channels v of a program
     (None: those of `tile`).
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), before anything is written.
+    Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), Unsupported (tiles of fewer than 64 channels
+    for more than 32 nodes), before anything is written.
     """
     more = ("ancestors", ancestors, "b t j", (torch.bool,)), ("out", out, "b t h v", FLOATS)
     axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
@@ -91,7 +97,14 @@ def kda_tree(
     nodes = max(16, triton.next_power_of_2(t))
     block, warps = tile(b * h, axes["v"], nodes)
     block = block_v or block
+    if nodes > 32 and block < LEAST_V:
+        raise Unsupported(
+            f"tiles of {block} channels are refused for {t} nodes: Triton 3.6 compiled them to wrong code for an H200; "
+            f"give {LEAST_V} or more, or None"
+        )
     whole = max(16, triton.next_power_of_2(axes["k"]))
+    split = q.dtype == torch.bfloat16
+    stages = {} if split or nodes <= 64 else {"num_stages": 1}  # fp32 tiles loaded ahead would not fit shared memory
     pairs = scratch(b, h, t, q.device) if pairs is None else pairs
     launch_pairs(q, k, g, A, dt_bias, lower_bound, slots, ancestors, pairs)
     kda_tree_kernel[(triton.cdiv(axes["v"], block), h, b)](
@@ -99,8 +112,8 @@ def kda_tree(
         window_strides(S, q, k, v, g, beta, o), MaskStrides(*strides(ancestors, 3)), *strides(dt_bias, 1), scale, eps,
         lower_bound or 0.0,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // axes["g"], BOUNDED=lower_bound is not None, L2_NORM=l2_norm,
-        SPLIT=q.dtype == torch.bfloat16, BLOCK_T=nodes, BLOCK_K=whole, WIDTH=min(H200["kda_tree"]["part"], whole),
-        BLOCK_V=block, num_warps=warps,
+        SPLIT=split, BLOCK_T=nodes, BLOCK_K=whole, WIDTH=min(H200["kda_tree"]["part"], whole),
+        BLOCK_V=block, num_warps=warps, **stages,
     )  # fmt: skip
     return o
 
@@ -110,7 +123,8 @@ def tile(heads: int, v: int, nodes: int) -> tuple[int, int]:
     once each, if their nodes leave enough registers."""
     row = H200["kda_tree"]
     most = row["few_block_v" if heads <= row["few_heads"] or nodes > row["many_nodes"] else "block_v"]
-    return max(16, min(triton.next_power_of_2(v), most)), row["warps" if nodes <= row["few_nodes"] else "more_warps"]
+    few = nodes <= row["few_nodes"]
+    return max(16 if few else LEAST_V, min(triton.next_power_of_2(v), most)), row["warps" if few else "more_warps"]
 
 
 @triton.jit
