@@ -20,7 +20,7 @@ from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves
-from .mistakes import Late, mistakes
+from .mistakes import Finished, mistakes
 from .observe import Observation, judged
 
 MOST = 3
@@ -86,6 +86,11 @@ def covered(
             made = reference(specification, contract, observation.arguments, change)
     except Exception:  # inputs that the reference refuses, or that a change cannot be made of
         return 0.0
+    return agreement(contract, observation, made)
+
+
+def agreement(contract: NumericContract, observation: Observation, made: list[Expected]) -> float:
+    """As `covered`, of outputs that the reference gave with a change."""
     altered = agrees = 0
     for number, (want, other) in enumerate(zip(observation.expected, made, strict=False)):
         came = observation.came[number].astype(np.float64)
@@ -108,7 +113,7 @@ def reference(
 ) -> list[Expected]:
     """The outputs of the reference with a change of the inputs. Raises: what the reference, or a record, raises."""
     made = specification.expected(change(arguments), contract, None)
-    return change.added(arguments, made) if isinstance(change, Late) else made
+    return change.added(arguments, made) if isinstance(change, Finished) else made
 
 
 def close(want: Expected, other: Expected, contract: NumericContract) -> Array:

@@ -16,6 +16,8 @@ from .changed_inputs import explain
 from .changed_outputs import patterns
 from .decisive import decisive
 from .entries.decides import decides, ranges
+from .equations.search import SECONDS as LINES
+from .equations.search import changed_lines
 from .extent import extent, place
 from .observe import Observation, observe, observed
 from .precision import overflow, wider
@@ -23,12 +25,14 @@ from .probes import SECONDS as PASSES
 from .probes import SIZES, draws, needs, sizes
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "behaves", "decides", "passes", "sizes", "calls", "cases", "limits")
+ORDER = ("values", "inputs", "extent", "behaves", "equation", "decides", "passes", "sizes", "calls", "cases", "limits")
 SECONDS = 30.0
 """The time of one search."""
 TRIED, AGAIN = 4, 7919
 """Number of further failing cases that an explanation must fit, besides the smallest; and what is added to the seed of two of
 them, which may agree by the chance of their draw."""
+PASSING = 6
+"""Number of passing cases that a changed line must leave as they are."""
 MOSTLY = 0.5
 """A change that would alter more than twice what is wrong is not reported beside a pattern that explains all of it."""
 
@@ -57,13 +61,21 @@ def facts(
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
         other = OTHER if seed is None else seed
-        cause = Clock(SECONDS)
+        cause, line = Clock(SECONDS), Clock(LINES)
         told["behaves"] = "; ".join(causes(specification, capability, shown, failing, cause))
+        told["equation"] = " or ".join(
+            equation(specification, capability, tried(specification, capability, shown, failing), passing, line)
+        )
         seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
         size = Clock(SIZES)
         told["sizes"] = sizes(specification, capability, smallest, other, size, seeds)
-        ended = [*cause.says("the cause"), *change.says("changes with which it passes"), *size.says("sizes that fail")]
+        ended = [
+            *cause.says("the cause"),
+            *line.says("a changed equation"),
+            *change.says("changes with which it passes"),
+            *size.says("sizes that fail"),
+        ]
         told["limits"] = "; ".join(ended)
     told["cases"] = together(failing, passing, smallest)
     return {name: told[name] for name in ORDER if told.get(name)}
@@ -104,8 +116,45 @@ def _at(found: Observation, number: int) -> dict[str, int]:
 def causes(
     specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case], clock: Clock | None = None
 ) -> list[str]:
-    """Explanations by changed inputs, then by changed outputs. They are searched on a failing case with several positions
-    along each axis, and must also fit other failing cases and the smallest."""
+    """Explanations by changed inputs, then by changed outputs."""
+    seen = tried(specification, capability, smallest, failing)
+    if not seen:
+        return []
+    first, *others = seen
+    asked = limited(specification, clock or Clock(SECONDS))
+    found = explain(asked, capability.contract, first, others)
+    shapes = [patterns(first, number, capability.contract) for number in first.beyond[:2]]
+    if shapes and all(shapes):
+        found = [one for one in found if one.covers >= MOSTLY]
+    said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
+    said += dict.fromkeys(says for of in shapes for says in of)
+    if told := overflow((first, *others)):
+        said.insert(0, told)
+    if not said and (told := wider(asked, capability.contract, (first, *others))):
+        said.append(told)
+    return said
+
+
+def equation(
+    specification: Specification,
+    capability: Capability,
+    seen: Sequence[Observation],
+    passing: Sequence[Case],
+    clock: Clock,
+) -> list[str]:
+    """Changes of one line of the reference that give the outputs of all failing cases `seen`, and spare the passing ones."""
+    if not seen:
+        return []
+    small = sorted(passing, key=Case.size)
+    some = [small[n * (len(small) - 1) // (PASSING - 1)] for n in range(PASSING if small else 0)]
+    right = list(observed(specification, capability, some, len(some), True))
+    lines = changed_lines(specification, capability.contract, seen, right, clock)
+    return [f"as if {says}" for says in lines]
+
+
+def tried(specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case]) -> list[Observation]:
+    """The failing cases that an explanation must fit. The first has several positions along each axis; others and the
+    smallest follow."""
     own = specification.defaults.items()
 
     def plain(case: Case) -> tuple[int, int, int]:
@@ -121,17 +170,6 @@ def causes(
     small = sorted(failing, key=Case.size)[: 1 + 3 * len(failing) // 4]  # the reference of long histories takes its time
     spread = [small[n * (len(small) - 1) // (TRIED - 1)] for n in range(TRIED)]
     redrawn = [replace(case, seed=case.seed + AGAIN) for case in (first.case, smallest)]
-    tried = [*spread, smallest, *redrawn]
-    others = [o for o in observed(specification, capability, tried, len(tried), False) if o.case != first.case]
-    asked = limited(specification, clock or Clock(SECONDS))
-    found = explain(asked, capability.contract, first, others)
-    seen = [patterns(first, number, capability.contract) for number in first.beyond[:2]]
-    if seen and all(seen):
-        found = [one for one in found if one.covers >= MOSTLY]
-    said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
-    said += dict.fromkeys(says for of in seen for says in of)
-    if told := overflow((first, *others)):
-        said.insert(0, told)
-    if not said and (told := wider(asked, capability.contract, (first, *others))):
-        said.append(told)
-    return said
+    cases = [*spread, smallest, *redrawn]
+    others = observed(specification, capability, cases, len(cases), False)
+    return [first, *(other for other in others if other.case != first.case)]

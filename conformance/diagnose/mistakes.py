@@ -1,10 +1,9 @@
 """Mistakes that change several inputs at once, or one beyond what a record takes: terms in the wrong order, another
 activation, a chunk that starts again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
 from ..suite.specification import Arguments, Expected
+from .equations.step_sizes import PACKED, Made, Named, Steps, bias, by_name, packed_gates, skip, step_sizes, step_taken
 from .leaves import Leaf, changed, leaves, unchecked
 
 NEVER = -1e9
@@ -20,9 +20,6 @@ NEVER = -1e9
 HALVINGS = 60
 STARTS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
 """Tokens after which a window may start again: the usual lengths of chunks."""
-
-Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]
-Named = Mapping[str, Leaf]
 
 
 @dataclass(frozen=True)
@@ -35,21 +32,24 @@ class Late:
     term: Callable[[Named], Array]
 
     def __call__(self, arguments: Arguments) -> Arguments:
-        return changed(arguments, (_named(leaves(self.operation, arguments))[self.leaf], lambda v: None))
+        return changed(arguments, (by_name(leaves(self.operation, arguments))[self.leaf], lambda v: None))
 
     def added(self, arguments: Arguments, made: list[Expected]) -> list[Expected]:
         """The outputs without the term, with the term."""
-        term, first = self.term(_named(leaves(self.operation, arguments))), made[0]
+        term, first = self.term(by_name(leaves(self.operation, arguments))), made[0]
         rounding = 4 * UNIT_ROUNDOFF["fp32"] * np.abs(term)
         return [replace(first, value=first.value + term, bound=first.bound + rounding), *made[1:]]
 
 
+Finished = Late | Steps
+
+
 def mistakes(operation: str, every: list[Leaf]) -> Made:
     """Each mistake that the inputs allow, in words and as a function of the arguments, whose own values it reads."""
-    named = _named(every)
+    named = by_name(every)
 
     def of(change: Callable[[Arguments, Named], Arguments]) -> Callable[[Arguments], Arguments]:
-        return lambda arguments: change(arguments, _named(leaves(operation, arguments)))
+        return lambda arguments: change(arguments, by_name(leaves(operation, arguments)))
 
     if "A" in named and "t" not in named["A"].axes and "*" not in named["A"].path:
         yield "the decay had the other sign, exp(-dt A), and the state grew", of(_growing)
@@ -63,11 +63,20 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     for log, name in ((_gate_of_one, "g"), (_rate_times_step, "dt")):
         if held and name in named:
             yield "the state passed in were not decayed by the first token", of(partial(_first_undecayed, log, name))
+        for block in (None, *BLOCKS) if held and {name, "bounds"} <= named.keys() else ():
+            since = "all tokens before it in the run" if block is None else f"the tokens since the last multiple of {block}"
+            yield f"the state passed in were decayed by {since} too", of(partial(_decayed_before, log, block))
     if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
+    if {"x", "dt", "dt_softplus"} <= named.keys() and "*" not in named["dt"].path:
+        yield from step_sizes(operation, named)
+    if {"p", "parents"} <= named.keys() and named["p"].value.ndim == 3:
+        yield "the token after an accepted leaf were drawn from the row of its parent", of(_row_of_parent)
+    if "ancestors" in named and "g" in named and "*" not in named["g"].path:
+        yield PACKED, of(packed_gates)
     if {"z", "D", "x"} <= named.keys() and all(isinstance(named[name].value, np.ndarray) for name in ("z", "D")):
-        yield "D x were added after the gate, and not before it", Late(operation, "D", _skip)
+        yield "D x were added after the gate, and not before it", Late(operation, "D", skip)
     if {"u", "bias", "activation"} <= named.keys() and isinstance(named["bias"].value, np.ndarray):
         yield "bias were added after the activation, and not before it", Late(operation, "bias", lambda n: n["bias"].value)
     if "z" in named and isinstance(named["z"].value, np.ndarray):
@@ -96,11 +105,29 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
             yield f"the first of every {block} tokens were left out", of(partial(_left_out, block, 0))
 
 
-def _skip(named: Named) -> Array:
-    """D x, with D of each head, of each channel of a head, or of each channel."""
-    D, x = named["D"].value, named["x"].value
-    whole: Array = x * (D[:, None] if "h" in named["x"].axes and D.ndim == 1 else D)
-    return whole
+def _decayed_before(log: Callable[[Named], Array], block: int | None, arguments: Arguments, named: Named) -> Arguments:
+    """The tokens of earlier sequences in the same chunk of the run decay a sequence's state too."""
+    each = log(named).reshape(-1, *log(named).shape[2:])  # a packed run has one row, or none
+    starts = named["bounds"].value[:-1]
+    decays = [np.exp(each[0 if block is None else start // block * block : start].sum(axis=0)) for start in starts]
+    decay = np.stack(decays)
+    some = np.diff(named["bounds"].value) > 0
+    decay = np.where(some.reshape(-1, *(1,) * (decay.ndim - 1)), decay, 1.0)
+    return changed(arguments, (named["S"], lambda a: a * decay.reshape(*decay.shape, *(1,) * (a.ndim - decay.ndim))))
+
+
+def _row_of_parent(arguments: Arguments, named: Named) -> Arguments:
+    parents = named["parents"].value
+
+    def of_parent(p: Array) -> Array:
+        made = p.copy()
+        for b, row in enumerate(parents):
+            for node, parent in enumerate(row):
+                if parent >= 0 and node not in row:
+                    made[b, node] = p[b, parent]
+        return made
+
+    return changed(arguments, (named["p"], of_parent))
 
 
 BLOCKS = (8, 16, 32, 64)
@@ -182,10 +209,6 @@ def _seen_above(seen: Array) -> Array:
     return made
 
 
-def _named(every: list[Leaf]) -> Named:
-    return {leaf.name: leaf for leaf in every}
-
-
 def _scaled_v(arguments: Arguments, named: Named) -> Arguments:
     """beta v - S^T k is 1 (v' - S^T k) with v' = beta v."""
     beta = named["beta"].value[..., None]
@@ -203,9 +226,7 @@ def _gate_of_one(named: Named) -> Array:
 
 
 def _rate_times_step(named: Named) -> Array:
-    dt, A, limit = named["dt"].value + _bias(named), named["A"].value, named.get("dt_limit")
-    step = np.logaddexp(0.0, dt) if named["dt_softplus"].value else dt
-    step = step if limit is None else np.clip(step, *limit.value)
+    step, A = step_taken(named), named["A"].value
     made: Array = step[..., None] * A if A.ndim > 1 else step * A
     return made
 
@@ -232,7 +253,7 @@ def _half_normalised(which: str, arguments: Arguments, named: Named) -> Argument
 def _clamped_early(arguments: Arguments, named: Named) -> Arguments:
     return changed(
         arguments,
-        (named["dt"], lambda a: np.clip(a + _bias(named), *named["dt_limit"].value)),
+        (named["dt"], lambda a: np.clip(a + bias(named), *named["dt_limit"].value)),
         (named["dt_bias"], lambda v: None),
         (named["dt_limit"], lambda v: (0.0, float("inf"))),
     )
@@ -241,14 +262,10 @@ def _clamped_early(arguments: Arguments, named: Named) -> Arguments:
 def _bias_late(arguments: Arguments, named: Named) -> Arguments:
     return changed(
         arguments,
-        (named["dt"], lambda a: np.logaddexp(0.0, a) + _bias(named)),
+        (named["dt"], lambda a: np.logaddexp(0.0, a) + bias(named)),
         (named["dt_bias"], lambda v: None),
         (named["dt_softplus"], lambda v: False),
     )
-
-
-def _bias(named: Named) -> Any:
-    return 0.0 if named["dt_bias"].value is None else named["dt_bias"].value
 
 
 def _sigmoid(arguments: Arguments, named: Named) -> Arguments:

@@ -3,11 +3,14 @@
 import pytest
 
 from .invented import BUGS, Bug, diagnosed
+from .invented_equations import EQUATIONS, SLOW_EQUATIONS
 from .invented_later import QUICK, SLOW
 
 
 @pytest.mark.parametrize(
-    "bug", [*BUGS, *QUICK, *(pytest.param(bug, marks=pytest.mark.nightly) for bug in SLOW)], ids=lambda bug: bug.run.__name__
+    "bug",
+    [*BUGS, *QUICK, *EQUATIONS, *(pytest.param(bug, marks=pytest.mark.nightly) for bug in (*SLOW, *SLOW_EQUATIONS))],
+    ids=lambda bug: bug.run.__name__,
 )
 def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:
     found = list(diagnosed(bug))

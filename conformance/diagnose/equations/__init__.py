@@ -1,0 +1,1 @@
+"""The reference with one line changed: which change gives an implementation's outputs."""

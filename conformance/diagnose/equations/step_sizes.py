@@ -1,0 +1,122 @@
+"""Step sizes dt that the decay and the input of a recurrence do not share; decays of a tree summed over the wrong nodes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.contract import UNIT_ROUNDOFF
+from ssmspec_ref.shapes import Array
+
+from ...suite.specification import Arguments, Expected
+from ..leaves import Leaf, changed, leaves
+
+Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]
+"""Mistakes in words, each as a change of the arguments."""
+Named = Mapping[str, Leaf]
+
+
+def by_name(every: list[Leaf]) -> Named:
+    return {leaf.name: leaf for leaf in every}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The decay takes one step size and the input another: dt is that of the decay, and x makes up for it. D and z are left
+    out, and applied afterwards to x as it was."""
+
+    operation: str
+    decays: Callable[[Named], Array]
+    inputs: Callable[[Named], Array]
+
+    def __call__(self, arguments: Arguments) -> Arguments:
+        named = by_name(leaves(self.operation, arguments))
+        decays, inputs = self.decays(named), self.inputs(named)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(decays == 0, 0.0, inputs / decays)
+        ratio = ratio.reshape(*ratio.shape, *(1,) * (named["x"].value.ndim - ratio.ndim))
+        left_out = [(named[name], lambda v: None) for name in ("dt_bias", "D", "z") if name in named]
+        limit = [(named["dt_limit"], lambda v: (0.0, float("inf")))] if "dt_limit" in named else []
+        exact = (named["dt"], lambda a: decays), (named["dt_softplus"], lambda v: False), (named["x"], lambda a: a * ratio)
+        return changed(arguments, *exact, *left_out, *limit)
+
+    def added(self, arguments: Arguments, made: list[Expected]) -> list[Expected]:
+        """The outputs with D x and the gate."""
+        named, first = by_name(leaves(self.operation, arguments)), made[0]
+        D, z = (named[name].value if name in named else None for name in ("D", "z"))
+        through = 0.0 if D is None else skip(named)
+        gate = 1.0 if z is None else z / (1 + np.exp(-z))
+        bound = (first.bound + 8 * UNIT_ROUNDOFF["fp32"] * np.abs(through)) * np.abs(gate)
+        return [replace(first, value=(first.value + through) * gate, bound=bound), *made[1:]]
+
+
+PACKED = "the decay between two nodes of a path were summed over all nodes from one to the other, not over the path"
+
+
+def step_sizes(operation: str, named: Named) -> Made:
+    """Step sizes that the decay and the input do not share."""
+    if {"dt_limit"} <= named.keys() and named["dt_limit"].value != (0.0, float("inf")):
+        yield "the decay took dt before dt_limit, and the input after it", Steps(operation, _unclamped, step_taken)
+        yield "the input took dt before dt_limit, and the decay after it", Steps(operation, step_taken, _unclamped)
+    if isinstance(named["dt_bias"].value, np.ndarray):
+        yield "the decay took dt without dt_bias", Steps(operation, _unbiased, step_taken)
+        yield "the input took dt without dt_bias", Steps(operation, step_taken, _unbiased)
+    if named["dt_softplus"].value:
+        yield "the input took dt before softplus, and the decay after it", Steps(operation, step_taken, _raw)
+    if {"ancestors"} <= named.keys():
+        yield PACKED, Steps(operation, _packed_steps, step_taken)
+
+
+def step_taken(named: Named) -> Array:
+    """dt after bias, softplus and limits."""
+    limit = named.get("dt_limit")
+    return _unclamped(named) if limit is None else np.clip(_unclamped(named), *limit.value)
+
+
+def _raw(named: Named) -> Array:
+    made: Array = named["dt"].value + bias(named)
+    return made
+
+
+def _unclamped(named: Named) -> Array:
+    return np.logaddexp(0.0, _raw(named)) if named["dt_softplus"].value else _raw(named)
+
+
+def _unbiased(named: Named) -> Array:
+    dt, limit = named["dt"].value, named.get("dt_limit")
+    step = np.logaddexp(0.0, dt) if named["dt_softplus"].value else dt
+    return step if limit is None else np.clip(step, *limit.value)
+
+
+def _packed_steps(named: Named) -> Array:
+    return _packed(step_taken(named), named["ancestors"].value)
+
+
+def packed_gates(arguments: Arguments, named: Named) -> Arguments:
+    return changed(arguments, (named["g"], lambda a: _packed(a, named["ancestors"].value)))
+
+
+def _packed(each: Array, seen: Array) -> Array:
+    """Of each node the sum over the nodes after its parent up to itself, so that sums along a path are those of all nodes."""
+    total = np.cumsum(
+        np.where(np.einsum("btt -> bt", seen).reshape(*seen.shape[:2], *(1,) * (each.ndim - 2)), each, 0.0), axis=1
+    )
+    made = total.copy()
+    for b, mask in enumerate(seen):
+        for node in np.flatnonzero(np.diag(mask)):
+            before = np.flatnonzero(mask[node, :node])
+            if len(before):
+                made[b, node] = total[b, node] - total[b, before[-1]]
+    return made
+
+
+def skip(named: Named) -> Array:
+    """D x, with D of each head, of each channel of a head, or of each channel."""
+    D, x = named["D"].value, named["x"].value
+    whole: Array = x * (D[:, None] if "h" in named["x"].axes and D.ndim == 1 else D)
+    return whole
+
+
+def bias(named: Named) -> Any:
+    return 0.0 if named["dt_bias"].value is None else named["dt_bias"].value
