@@ -80,21 +80,21 @@ def printed(call: str, then: str) -> str:
     return ran.stdout.strip()
 
 
-def tokens(io: torch.dtype, t: int = 65, n: int = 129) -> list[torch.Tensor]:
+def tokens(io: torch.dtype, t: int = 65, n: int = 129) -> dict[str, Any]:
     shapes = (1, t, 1, 4), (1, t, 1), (1,), (1, t, 1, n), (1, t, 1, n)
-    return [torch.zeros(shape, dtype=io if len(shape) > 1 else torch.float32) for shape in shapes]
+    made = [torch.zeros(shape, dtype=io if len(shape) > 1 else torch.float32) for shape in shapes]
+    return dict(zip(("x", "dt", "A", "B", "C"), made, strict=True))
 
 
 def calls(io: torch.dtype) -> dict[str, Any]:
     S, given, mask = torch.ones(1, 1, 4, 129), tokens(io), torch.ones(1, 65, 65, dtype=torch.bool).tril()
-    cache = Cache(
-        *(torch.zeros(1, 130, *x.shape[2:], dtype=io) for x in (given[0], given[1], given[3])), torch.zeros(1).int()
-    )
+    x, dt, B = (torch.zeros(1, 130, *each.shape[2:], dtype=io) for each in (given["x"], given["dt"], given["B"]))
+    cache = Cache(x, dt, B, torch.zeros(1).int())
     return {
-        "window": lambda: ssd_window(S, *given),
-        "verify": lambda: ssd_window(S, *given, write_state=False),
-        "tree": lambda: ssd_tree_scan(S, *given, mask),
-        "replay": lambda: ssd_replay_scan(S, cache, torch.zeros(1).int(), *given),
+        "window": lambda: ssd_window(S, **given),
+        "verify": lambda: ssd_window(S, **given, write_state=False),
+        "tree": lambda: ssd_tree_scan(S, **given, ancestors=mask),
+        "replay": lambda: ssd_replay_scan(S, cache, torch.zeros(1).int(), **given),
     }
 
 
