@@ -58,10 +58,39 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
-        if covers >= LEAST_COVERED and all(covered(specification, contract, other, change) for other in others):
+        if covers >= LEAST_COVERED and _fits(specification, contract, others, change):
             found.append(Explanation(says, covers, order))
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
+
+
+def _fits(
+    specification: Specification,
+    contract: NumericContract,
+    others: list[Observation],
+    change: Callable[[Arguments], Arguments],
+) -> bool:
+    """Whether a change explains other cases too. One with which it cannot be made says nothing, nor one for which it gives
+    numbers that are not finite, as when a state is divided by a decay that is almost 0: no more than half may be such."""
+    mute = 0
+    for other in others:
+        if not covered(specification, contract, other, change):
+            if _finite(specification, contract, other, change):
+                return False
+            mute += 1
+    return 2 * mute <= len(others)
+
+
+def _finite(
+    specification: Specification, contract: NumericContract, one: Observation, change: Callable[[Arguments], Arguments]
+) -> bool:
+    try:
+        with np.errstate(all="ignore"):
+            made = reference(specification, contract, one.arguments, change)
+    except Exception:  # as in `covered`
+        return False
+    pairs = zip(one.expected, made, strict=False)
+    return all((np.isfinite(other.value) | ~np.isfinite(want.value)).all() for want, other in pairs if not want.whole)
 
 
 def candidates(

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ssmspec_ref.contract import UNIT_ROUNDOFF
+from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
@@ -59,7 +60,7 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if {"beta", "v"} <= named.keys():
         yield "beta scaled v alone, and not the prediction", of(_scaled_v)
         yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
-    held = "S" in named and isinstance(named["S"].value, np.ndarray)
+    held = any(name in named and isinstance(named[name].value, np.ndarray) for name in STATES)
     for log, name in ((_gate_of_one, "g"), (_rate_times_step, "dt")):
         if held and name in named:
             yield "the state passed in were not decayed by the first token", of(partial(_first_undecayed, log, name))
@@ -89,6 +90,13 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         yield "a sequence began from S[c], where c counts the sequences before it that are not empty", of(_counted)
     if {"bounds", "fresh"} <= named.keys():
         yield "a sequence of one token were never fresh", of(_one_token_kept)
+    if {"logits", "temperature"} <= named.keys() and np.all(np.asarray(named["temperature"].value) > 0):
+        yield "the logits were divided by the temperature before the penalties, and not after them", of(_cooled_first)
+    if {"ancestors"} <= named.keys():
+        for leaf in every:
+            if leaf.axes[:2] == ("b", "t") and isinstance(leaf.value, np.ndarray) and leaf.value.dtype.kind == "f":
+                yield f"a node read {leaf.name} at its depth, not at its own place", of(partial(_at_depth, leaf.name))
+                yield f"a node read {leaf.name} of its parent", of(partial(_at_parent, leaf.name))
     if {"prompt", "output"} <= named.keys():
         yield "the prompt were part of the output", of(_prompt_put_out)
     if "parents" in named or "ancestors" in named:
@@ -113,7 +121,7 @@ def _decayed_before(log: Callable[[Named], Array], block: int | None, arguments:
     decay = np.stack(decays)
     some = np.diff(named["bounds"].value) > 0
     decay = np.where(some.reshape(-1, *(1,) * (decay.ndim - 1)), decay, 1.0)
-    return changed(arguments, (named["S"], lambda a: a * decay.reshape(*decay.shape, *(1,) * (a.ndim - decay.ndim))))
+    return _scaled_states(arguments, named, decay)
 
 
 def _row_of_parent(arguments: Arguments, named: Named) -> Arguments:
@@ -137,6 +145,25 @@ BLOCKS = (8, 16, 32, 64)
 def _one_token_kept(arguments: Arguments, named: Named) -> Arguments:
     one = np.diff(named["bounds"].value) == 1
     return changed(arguments, (named["fresh"], lambda a: a & ~one))
+
+
+def _cooled_first(arguments: Arguments, named: Named) -> Arguments:
+    T = np.asarray(named["temperature"].value)
+    by = T if T.ndim == 0 else T.reshape(-1, *(1,) * (named["logits"].value.ndim - 1))
+    return changed(arguments, (named["logits"], lambda a: a / by), (named["temperature"], lambda v: v / v))
+
+
+def _at_depth(name: str, arguments: Arguments, named: Named) -> Arguments:
+    depth = np.maximum(named["ancestors"].value.sum(axis=2) - 1, 0)
+    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], depth]))
+
+
+def _at_parent(name: str, arguments: Arguments, named: Named) -> Arguments:
+    seen = named["ancestors"].value
+    above = seen & ~np.eye(seen.shape[1], dtype=bool)
+    own = np.arange(seen.shape[1])
+    parent = np.where(above.any(axis=2), own[-1] - above[:, :, ::-1].argmax(axis=2), own)
+    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], parent]))
 
 
 def _prompt_put_out(arguments: Arguments, named: Named) -> Arguments:
@@ -235,7 +262,29 @@ def _first_undecayed(log: Callable[[Named], Array], of: str, arguments: Argument
     """The state is divided by the decay of the first token, e^log, whose axes are the first ones of the state; `of` is an
     input with one entry for each token."""
     decay = np.exp(log(named)[:, 0] if "t" in named[of].axes else log(named))
-    return changed(arguments, (named["S"], lambda a: a / decay.reshape(*decay.shape, *(1,) * (a.ndim - decay.ndim))))
+    return _scaled_states(arguments, named, 1 / decay)
+
+
+STATES = ("S", "states")
+"""The states of rows, and those of slots."""
+
+
+def _scaled_states(arguments: Arguments, named: Named, by: Array) -> Arguments:
+    """The state of each row times a factor, whose axes are the first ones of the state; in a pool, of its slot."""
+
+    def of_rows(a: Array) -> Array:
+        made: Array = a * by.reshape(*by.shape, *(1,) * (a.ndim - by.ndim))
+        return made
+
+    def of_slots(a: Array) -> Array:
+        made, read = a.copy(), named["read"].value
+        if len(np.unique(read[read >= 0])) < (read >= 0).sum():
+            raise ParameterError("rows read one slot; its state cannot be scaled for each")
+        made[read[read >= 0]] = of_rows(a[read])[read >= 0]
+        return made
+
+    name = next(name for name in STATES if name in named)
+    return changed(arguments, (named[name], of_slots if {"read"} <= named.keys() else of_rows))
 
 
 def _growing(arguments: Arguments, named: Named) -> Arguments:

@@ -87,7 +87,7 @@ def delta_chunk_scan(
     chunk: int | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
-    num_stages: int = H200["delta_chunk_scan"]["stages"],
+    num_stages: int | None = None,
     join_warps: int = H200["delta_chunk_scan"]["join_warps"],
 ) -> Tensor:
     """The outputs (t, h, v) of a packed run, and in S[slots] the state after each sequence: equations (1) to (5).
@@ -127,6 +127,7 @@ def delta_chunk_scan(
     check_pool(axes["s"], sequences, slots)
     check_one_type(q, k, v)
     rounded = rounds(products, q.dtype)
+    num_stages = num_stages or stages(axes["k"], chunk > 32 and g.dim() == 3 and not rounded)
     scale = axes["k"] ** -0.5 if scale is None else scale
     if not (scale > 0 and eps > 0):
         raise ParameterError(f"scale and eps are {scale} and {eps}; give scale > 0 (or None) and eps > 0")
@@ -171,6 +172,12 @@ def tile(products: Products, device: torch.device) -> tuple[int, int, int]:
     if products == "fp32" or _halves_only(device):
         return row["chunk"], row["block_v"], row["warps"]
     return row["rounded_chunk"], row["rounded_block_v"], row["rounded_warps"]
+
+
+def stages(k: int, exact: bool) -> int:
+    """Chunks of the third launch in flight: the most that fit the shared memory of an H200, up to 256 channels k; `exact` are
+    chunks of 64 tokens with a gate per channel and products in fp32."""
+    return H200["delta_chunk_scan"]["stages"] - (k > 128) - exact
 
 
 def _halves_only(device: torch.device) -> bool:

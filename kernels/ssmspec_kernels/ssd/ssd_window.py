@@ -58,6 +58,13 @@ from .ssd_inputs import (
 from .ssd_window_chain import ssd_window_chain_kernel
 
 MOST_TOKENS = 128
+MANY_TOKENS, WIDE = 64, 128
+SHARED = (
+    "{t} tokens over states of {n} channels in {io} take more shared memory than an H200 has: above {many} tokens states "
+    "have up to {wide} channels, except in bf16 where no state is written; cut the window, or prune the tree"
+)
+"""With 128 tokens and 256 channels, fp32 and fp16 take 262,144 bytes and more, bf16 239,616 if the state is written, even
+where no tile is loaded ahead; a block has at most 232,448."""
 WGMMA = (
     "tiles of {block} channels with {warps} warps are refused for {t} tokens: what Triton 3.6 compiled for an H200 gave "
     "wrong values there or read outside memory; give tiles of 64 channels and 4 warps, or fewer warps"
@@ -124,9 +131,14 @@ def launch(
     if write_state and ancestors is None and x.dtype == torch.bfloat16 and t <= SHORT and n <= 128:
         _launch_chain(given, live, y, tiles)
         return y
+    exact = x.dtype != torch.bfloat16
+    if t > MANY_TOKENS and n > WIDE and (exact or write_state):
+        raise Unsupported(SHARED.format(t=t, n=n, io=x.dtype, many=MANY_TOKENS, wide=WIDE))
     products = not write_state and x.dtype == torch.bfloat16 and n <= 128
     p_first = t > 16 and not write_state and x.dtype == torch.bfloat16
     default = window_tiles(b * h, t, h // g, p, products)
+    if t > MANY_TOKENS and exact and write_state:
+        default = *default[:-1], 1  # tiles loaded ahead would not fit shared memory
     block, program, heads, warps, stages = (mine or own for mine, own in zip(tiles, default, strict=True))
     check_heads(heads, h // g)
     if t > 32 and (warps > 4 or (warps == 4 and block < 64)) and x.dtype == torch.bfloat16:

@@ -49,7 +49,7 @@ from ..ssd_inputs import (
     window_tile,
 )
 from ..ssd_scan import traffic_bytes as scan_bytes
-from ..ssd_window import MOST_TOKENS, skip_and_gate
+from ..ssd_window import MANY_TOKENS, MOST_TOKENS, SHARED, WIDE, skip_and_gate
 from .ssd_replay_chain import accepted_nodes, ssd_replay_chain_kernel, walk_tile
 from .ssd_replay_short import ssd_replay_short_kernel
 
@@ -161,6 +161,9 @@ def ssd_replay_scan(
     replayed = min(axes.get("k", entries), entries)
     if max(t, replayed) > MOST_TOKENS:
         raise Unsupported(f"a window has {max(t, replayed)} tokens; a launch takes up to {MOST_TOKENS}: cut it")
+    many = max(t, replayed) > MANY_TOKENS and x.dtype != torch.bfloat16
+    if many and n > WIDE:
+        raise Unsupported(SHARED.format(t=max(t, replayed), n=n, io=x.dtype, many=MANY_TOKENS, wide=WIDE))
     y = x.new_empty(x.shape) if out is None else out
     row = H200["ssd_replay_scan"]
     constants = given.constants | {"T": t, "P": p, "N": n, "REPLAYED": replayed, "ENTRIES": entries}
@@ -191,6 +194,8 @@ def ssd_replay_scan(
     default = window_tile(
         p, b * h, row["tile_p" if t <= 32 else "long_tile_p"], row["tile_warps" if t <= 16 else "long_tile_warps"]
     )
+    if many:
+        default = *default[:-1], 1  # tiles loaded ahead would not fit shared memory
     block, program, warps, depth = (mine or own for mine, own in zip(tiles, default, strict=True))
     each = triton.cdiv(program, block)
     if t > 32 and each == 1:
