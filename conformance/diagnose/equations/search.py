@@ -63,7 +63,7 @@ def changed_lines(
     that alter least first. What the first failing case runs is changed."""
     told: list[tuple[float, int, str]] = []
     seen: set[str] = set()
-    for way in ways(specification, contract):
+    for way in ways(specification, contract, [*failing, *passing]):
         if not all(_right(way, contract, one) for one in (*failing, *passing)):
             continue
         for one in _changed(way, contract, failing, passing, clock, seen):
@@ -73,12 +73,19 @@ def changed_lines(
     return [says for _, _, says in sorted(told)][:TOLD]
 
 
-def ways(specification: Specification, contract: NumericContract) -> Iterator[Way]:
-    """The reference, then its second derivations of this operation."""
+def ways(specification: Specification, contract: NumericContract, cases: Sequence[Observation]) -> Iterator[Way]:
+    """The reference, then its second derivations of this operation that take the cases."""
     yield partial(_referred, specification, contract)
     for subject in reference.adapter().subjects:
-        if (capability := subject.capabilities.get(specification.operation)) is not None:
+        capability = subject.capabilities.get(specification.operation)
+        if capability is not None and all(_answers(specification, capability, one) for one in cases):
             yield partial(_derived, specification, capability)
+
+
+def _answers(specification: Specification, capability: Capability, one: Observation) -> bool:
+    """Whether a second derivation takes a case: not every one takes a pool of slots."""
+    answer = bench_of(capability).start(specification, capability, one.arguments, False, False)()
+    return not answer.failed and len(answer.came.outputs) == len(one.expected)
 
 
 def _referred(specification: Specification, contract: NumericContract, one: Observation) -> list[Expected]:
