@@ -127,7 +127,7 @@ def delta_chunk_scan(
     check_pool(axes["s"], sequences, slots)
     check_one_type(q, k, v)
     rounded = rounds(products, q.dtype)
-    num_stages = num_stages or stages(axes["k"], chunk > 32 and g.dim() == 3 and not rounded)
+    num_stages = num_stages or stages(axes["k"], chunk > 32 and g.dim() == 3, rounded)
     scale = axes["k"] ** -0.5 if scale is None else scale
     if not (scale > 0 and eps > 0):
         raise ParameterError(f"scale and eps are {scale} and {eps}; give scale > 0 (or None) and eps > 0")
@@ -174,10 +174,12 @@ def tile(products: Products, device: torch.device) -> tuple[int, int, int]:
     return row["rounded_chunk"], row["rounded_block_v"], row["rounded_warps"]
 
 
-def stages(k: int, exact: bool) -> int:
-    """Chunks of the third launch in flight: the most that fit the shared memory of an H200, up to 256 channels k; `exact` are
-    chunks of 64 tokens with a gate per channel and products in fp32."""
-    return H200["delta_chunk_scan"]["stages"] - (k > 128) - exact
+def stages(k: int, by_channel: bool, rounded: bool) -> int:
+    """Chunks of the third launch in flight: the most that fit the shared memory of an H200, up to 256 channels k;
+    `by_channel` are chunks of 64 tokens with a gate per channel, which take one fewer unless k is small and products are
+    rounded."""
+    wide = k > 128
+    return H200["delta_chunk_scan"]["stages"] - wide - (by_channel and (wide or not rounded))
 
 
 def _halves_only(device: torch.device) -> bool:
