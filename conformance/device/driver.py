@@ -40,6 +40,22 @@ def opened() -> list[str]:
     return [name for number, name in _devices(library) if _active(library, number)]
 
 
+def lost() -> bool:
+    """Whether this process can no longer use its GPU: after a read outside memory, for one, every later call fails.
+
+    Source: CUDA Driver API, `cuCtxSynchronize`: such an error leaves the process in an inconsistent state.
+    """
+    try:
+        library = ctypes.CDLL(LIBRARY, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except (OSError, AttributeError):
+        return False
+    return bool(library.cuCtxSynchronize() not in USABLE)
+
+
+USABLE = (0, 3, 201)
+"""Success, and that there is no context: CUDA_SUCCESS, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_INVALID_CONTEXT."""
+
+
 def _devices(library: ctypes.CDLL) -> Iterator[tuple[int, str]]:
     count = ctypes.c_int()
     if library.cuDeviceGetCount(ctypes.byref(count)):

@@ -18,6 +18,7 @@ from ssmspec_ref.shapes import Array
 from ..judge.draw import stored
 from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
+from .equations.misread import misread
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves
 from .mistakes import Finished, mistakes
@@ -35,6 +36,8 @@ LEAST_COVERED = 0.3
 """A change that would alter more than three times what is wrong is no explanation: what is wrong agrees with it by chance."""
 LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
+WHOLE, FEW = 0.99, 5
+"""An explanation that covers more than `WHOLE` changes nothing that is right; it may fail one of `FEW` cases."""
 EMPTY = -1
 TILES = (8, 16, 32, 64)
 """Sizes of a tile whose number an implementation may leave out of an offset."""
@@ -58,27 +61,30 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
-        if covers >= LEAST_COVERED and _fits(specification, contract, others, change):
-            found.append(Explanation(says, covers, order))
+        if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
+            but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
+            found.append(Explanation(says + but, covers, order))
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
 
 
-def _fits(
+def _misses(
     specification: Specification,
     contract: NumericContract,
     others: list[Observation],
     change: Callable[[Arguments], Arguments],
-) -> bool:
-    """Whether a change explains other cases too. One with which it cannot be made says nothing, nor one for which it gives
-    numbers that are not finite, as when a state is divided by a decay that is almost 0: no more than half may be such."""
-    mute = 0
+) -> int:
+    """How many other cases a change does not explain; one of `FEW` or more may have something of its own. A case says
+    nothing with which it cannot be made, or for which it gives numbers that are not finite, as when a state is divided by a
+    decay that is almost 0; no more than half may be such."""
+    mute = misses = 0
     for other in others:
         if not covered(specification, contract, other, change):
-            if _finite(specification, contract, other, change):
-                return False
-            mute += 1
-    return 2 * mute <= len(others)
+            if not _finite(specification, contract, other, change):
+                mute += 1
+            elif len(others) < FEW or (misses := misses + 1) > 1:
+                return len(others)
+    return misses if 2 * mute <= len(others) else len(others)
 
 
 def _finite(
@@ -162,6 +168,8 @@ def _changes(
     kinds = (_counts, _switches, _whole, _shifts, _layouts, _formats)
     yield from _together(operation, every)
     yield from mistakes(operation, every)
+    for leaf, says, change in misread(every):
+        yield says, _applied(leaf, change)
     for kind in kinds:
         for leaf in every:
             for says, change in kind(leaf, contract):
@@ -197,6 +205,9 @@ def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable
 GROUPS: dict[str, Callable[[int, int], Array]] = {
     "head h read group h mod g (groups tiled instead of repeated)": lambda heads, groups: np.arange(heads) % groups,
     "head h read group h // g, with g groups": lambda heads, groups: np.arange(heads) // groups % groups,
+    "head h read group h // g, with g groups, or the last": lambda heads, groups: np.minimum(
+        np.arange(heads) // groups, groups - 1
+    ),
     "every head read group 0": lambda heads, groups: np.zeros(heads, dtype=int),
     "head h read the group of head h + 1": lambda heads, groups: np.roll(np.arange(heads) // (heads // groups), -1),
     "head h read the group of head h - 1": lambda heads, groups: np.roll(np.arange(heads) // (heads // groups), 1),

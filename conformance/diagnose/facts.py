@@ -12,7 +12,7 @@ from ..judge.clock import Clock, limited
 from ..judge.figures import apart
 from ..judge.verdict import OTHER
 from ..suite.specification import Specification
-from .changed_inputs import explain
+from .changed_inputs import WHOLE, explain
 from .changed_outputs import patterns
 from .changes.drawn import draws
 from .changes.needs import SECONDS as PASSES
@@ -65,10 +65,10 @@ def facts(
     if search:
         other = OTHER if seed is None else seed
         cause, line = Clock(SECONDS), Clock(LINES)
-        told["behaves"] = "; ".join(causes(specification, capability, shown, failing, cause))
-        told["equation"] = " or ".join(
-            equation(specification, capability, tried(specification, capability, shown, failing), passing, line)
-        )
+        seen = tried(specification, capability, shown, failing)
+        said, whole = causes(specification, capability, seen, cause)
+        told["behaves"] = "; ".join(said)
+        told["equation"] = "" if whole else " or ".join(equation(specification, capability, seen, passing, line))
         seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
         size = Clock(SIZES)
@@ -117,25 +117,25 @@ def _at(found: Observation, number: int) -> dict[str, int]:
 
 
 def causes(
-    specification: Specification, capability: Capability, smallest: Case, failing: Sequence[Case], clock: Clock | None = None
-) -> list[str]:
-    """Explanations by changed inputs, then by changed outputs."""
-    seen = tried(specification, capability, smallest, failing)
+    specification: Specification, capability: Capability, seen: Sequence[Observation], clock: Clock | None = None
+) -> tuple[list[str], bool]:
+    """Explanations by changed inputs, then by changed outputs; and whether a changed input explains all that is wrong and
+    changes nothing else."""
     if not seen:
-        return []
+        return [], False
     first, *others = seen
     asked = limited(specification, clock or Clock(SECONDS))
     found = explain(asked, capability.contract, first, others)
     shapes = [patterns(first, number, capability.contract) for number in first.beyond[:2]]
     if shapes and all(shapes):
         found = [one for one in found if one.covers >= MOSTLY]
-    said = [f"as if {one.says}" + ("" if one.covers > 0.99 else f", in {one.covers:.0%} of the places") for one in found]
+    said = [f"as if {one.says}" + ("" if one.covers > WHOLE else f", in {one.covers:.0%} of the places") for one in found]
     said += dict.fromkeys(says for of in shapes for says in of)
     if told := overflow((first, *others)):
         said.insert(0, told)
     if not said and (told := wider(asked, capability.contract, (first, *others))):
         said.append(told)
-    return said
+    return said, bool(found) and found[0].covers > WHOLE
 
 
 def equation(

@@ -1,9 +1,9 @@
 """An adapter in its own process, as seen by the judge: calls with limits of time and memory, and a new worker after a
 failure.
 
-A worker that hangs is ended, one that ended is described by its exit status, and the next case gets a new worker. The
-reference and the expected values stay in this process. Data from the worker are bytes (`isolation.encoding`) and text that is
-sanitised here.
+A worker that hangs is ended, one that ended is described by its exit status, and the next case gets a new worker, as after
+one that lost its GPU. The reference and the expected values stay in this process. Data from the worker are bytes
+(`isolation.encoding`) and text that is sanitised here.
 """
 
 import os
@@ -222,7 +222,11 @@ class Process:
     def _answer(self, key: tuple[int, str], child: Child) -> Answer:
         try:
             with child.timed(self.timeout):
-                return answer(child.receive(), self.asked)
+                said = child.receive()
+                came = answer(said, self.asked)
+            if said.get("last") is True:  # it can run no other case
+                self.close()
+            return came
         except (EOFError, OSError, Garbled) as error:
             return self._lost(key, error)
 

@@ -8,12 +8,14 @@ import faulthandler
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ssmspec_ref.contract import Adapter
 
+from ..device import driver
 from ..device.observed import versions
 from ..errors import ConformanceError, MalformedAdapter
 from ..interpreter.device import placed
@@ -24,6 +26,7 @@ from .calls import Answer, Foreign, Here, tail
 from .load import load
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+LOST = "the process lost its GPU by this; later cases run in another one"
 SHOWN = 200
 """Characters of printed output to show."""
 
@@ -70,7 +73,7 @@ def said(adapter: Adapter) -> bytes:
 
 
 def serve(adapter: Adapter, end: Connection, printed: Printed) -> None:
-    """Answer calls until there are no more."""
+    """Answer calls until there are no more, or until the process has lost its GPU, which would fail every later call."""
     bench = Here()
     printed.taken()
     while True:
@@ -84,15 +87,19 @@ def serve(adapter: Adapter, end: Connection, printed: Printed) -> None:
         if said and not answer.failed:
             told = f"printed {said!r} to standard output; print to standard error instead"
             answer = Answer(failed="printed", said=told, place=answer.place)
+        if last := answer.failed == "error" and driver.lost():
+            answer = replace(answer, said=f"{answer.said} | {LOST}")
         try:
-            message = encode(answered(number, answer))
+            message = encode(answered(number, answer, last))
         except (TypeError, ValueError, RecursionError) as error:
             told = f"its return value cannot be sent: {tail(error)}"
             message = encode(answered(number, Answer(failed="error", said=told, place=answer.place)))
         end.send_bytes(message)
+        if last:
+            return
 
 
-def answered(number: int, answer: Answer) -> dict[str, Any]:
+def answered(number: int, answer: Answer, last: bool = False) -> dict[str, Any]:
     """An answer as plain data, for sending."""
     told = {name: getattr(answer, name) for name in ("written", "failed", "said", "place")}
     return {
@@ -101,6 +108,7 @@ def answered(number: int, answer: Answer) -> dict[str, Any]:
         "used": sent(answer.came.used),
         "drafts": answer.came.drafts,
         "changed": answer.came.changed,
+        "last": last,
         **told,
     }
 

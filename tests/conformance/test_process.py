@@ -76,6 +76,17 @@ def test_what_crashes_fails_with_the_signal_and_the_line_and_the_next_case_is_ju
     assert {j.verdict for j in found[found.index(crashed[0]) + 1 :] if j not in crashed} == {Verdict.PASS}
 
 
+def test_a_lost_gpu_fails_the_case_that_lost_it_and_no_other(runaways: Process) -> None:
+    found = judged(runaways, "loses_its_device", lambda case: case.seed == 0 and case.sizes["t"] < 7, "standard")
+    lost = [j for j in found if j.verdict is Verdict.FAIL]
+    assert lost
+    assert len(lost) < len(found)
+    assert {j.verdict for j in found} == {Verdict.FAIL, Verdict.PASS}
+    assert all("illegal memory access" in j.message and "later cases run in another one" in j.message for j in lost)
+    assert judged(runaways, "loses_its_device", lambda case: case.sizes["t"] == 1)[0].verdict is Verdict.FAIL
+    assert judged(runaways, "loses_its_device", lambda case: case.sizes["t"] == 7)[0].verdict is Verdict.PASS
+
+
 def test_what_prints_to_the_standard_output_fails_with_what_it_printed(runaways: Process) -> None:
     found = first(runaways, "prints")
     assert (found.verdict, found.kind) == (Verdict.FAIL, "printed")

@@ -16,6 +16,7 @@ import numpy as np
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
+from ...device import driver
 from ..recurrences.arithmetic import right
 
 FP32 = NumericContract()
@@ -48,6 +49,22 @@ def prints(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """Prints to standard output."""
     print("launching", window.x.shape)
     return right(S, window, params)
+
+
+class LosesItsDevice:
+    """Reads outside the memory of a GPU if the window has one token; then every call of the process fails, as CUDA has it."""
+
+    __name__ = "loses_its_device"
+
+    def __init__(self) -> None:
+        self.usable = True
+
+    def __call__(self, S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+        if window.x.shape[1] == 1:
+            self.usable, driver.lost = False, lambda: True
+        if not self.usable:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return right(S, window, params)
 
 
 class Tensor:
@@ -100,6 +117,7 @@ class WithoutCommit:
 
 SCANS: tuple[Callable[..., Any], ...] = (
     hangs, hangs_on_one_token, exits, crashes_on_one_token, prints, on_a_device, unwritten, KeepsTheState(),
+    LosesItsDevice(),
 )  # fmt: skip
 
 
