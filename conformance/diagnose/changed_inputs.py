@@ -74,7 +74,7 @@ def _misses(
     others: list[Observation],
     change: Callable[[Arguments], Arguments],
 ) -> int:
-    """How many other cases a change does not explain; one of `FEW` or more may have something of its own. A case says
+    """How many other cases a change does not explain; one of `FEW` or more may have another error too. A case says
     nothing with which it cannot be made, or for which it gives numbers that are not finite, as when a state is divided by a
     decay that is almost 0; no more than half may be such."""
     mute = misses = 0
