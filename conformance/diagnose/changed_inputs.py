@@ -30,7 +30,7 @@ WORK = 2_000_000
 """Budget of a search: elements of a case times changes tried on it."""
 SEVERAL = 60
 """The cost of the reference for several windows, or for a layer, relative to one call."""
-LEAST, LIMIT = 64, 600
+LEAST, LIMIT = 240, 600
 """Changes tried on a case, whatever its size."""
 LEAST_COVERED = 0.3
 """A change that would alter more than three times what is wrong is no explanation: what is wrong agrees with it by chance."""
@@ -61,11 +61,18 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
+        if 0 < covers <= WHOLE and (alone := covered(specification, contract, first, change, alone=True)) > WHOLE:
+            covers, says = alone, f"{says}, for {_wrong_names(first)} alone"
         if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
             found.append(Explanation(says + but, covers, order))
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
+
+
+def _wrong_names(one: Observation) -> str:
+    """The outputs that have wrong elements, without the numbers of windows."""
+    return " and ".join(dict.fromkeys(one.expected[number].name.partition(" ")[0] for number in one.beyond))
 
 
 def _misses(
@@ -114,17 +121,21 @@ def covered(
     contract: NumericContract,
     observation: Observation,
     change: Callable[[Arguments], Arguments],
+    alone: bool = False,
 ) -> float:
-    """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained."""
+    """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained.
+
+    With `alone` only outputs count that have wrong elements.
+    """
     try:
         with np.errstate(all="ignore"):
             made = reference(specification, contract, observation.arguments, change)
     except Exception:  # inputs that the reference refuses, or that a change cannot be made of
         return 0.0
-    return agreement(contract, observation, made)
+    return agreement(contract, observation, made, alone)
 
 
-def agreement(contract: NumericContract, observation: Observation, made: list[Expected]) -> float:
+def agreement(contract: NumericContract, observation: Observation, made: list[Expected], alone: bool = False) -> float:
     """As `covered`, of outputs that the reference gave with a change."""
     altered = agrees = 0
     for number, (want, other) in enumerate(zip(observation.expected, made, strict=False)):
@@ -133,6 +144,8 @@ def agreement(contract: NumericContract, observation: Observation, made: list[Ex
             return 0.0
         tolerance = close(want, other, contract)
         wrong = observation.wrong(number)
+        if alone and not wrong.any():
+            continue
         with np.errstate(invalid="ignore", over="ignore"):
             off, error = (np.abs(came - value) / np.maximum(tolerance, TINY) for value in (other.value, want.value))
             apart = judged(want) & (np.abs(other.value - want.value) > tolerance)
@@ -217,7 +230,7 @@ GROUPS: dict[str, Callable[[int, int], Array]] = {
 
 def _groups(every: list[Leaf]) -> tuple[list[Leaf], int, int]:
     """The inputs with a group axis, the number of heads and of groups; 0 if there are none, or if they disagree."""
-    grouped = [leaf for leaf in every if "g" in leaf.axes and leaf.name not in ("K", "V")]
+    grouped = [leaf for leaf in every if "g" in leaf.axes]
     heads = next((leaf.value.shape[leaf.axes.index("h")] for leaf in every if "h" in leaf.axes), 0)
     counts = {leaf.value.shape[leaf.axes.index("g")] for leaf in grouped}
     return grouped, heads, counts.pop() if len(counts) == 1 else 0

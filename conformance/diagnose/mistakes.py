@@ -13,6 +13,7 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
 from ..suite.specification import Arguments, Expected
+from .equations.misread import TAKEN
 from .equations.step_sizes import PACKED, Made, Named, Steps, bias, by_name, packed_gates, skip, step_sizes, step_taken
 from .leaves import Leaf, changed, leaves, unchecked
 
@@ -97,6 +98,13 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
             if leaf.axes[:2] == ("b", "t") and isinstance(leaf.value, np.ndarray) and leaf.value.dtype.kind == "f":
                 yield f"a node read {leaf.name} at its depth, not at its own place", of(partial(_at_depth, leaf.name))
                 yield f"a node read {leaf.name} of its parent", of(partial(_at_parent, leaf.name))
+    if {"u", "live", "M"} <= named.keys():
+        yield "inputs of dead tokens were 0 among the taps, and not left out", of(_zeros_among_taps)
+    if {"ancestors"} <= named.keys():
+        yield "a node that hangs on node 0 began from the state passed in", of(_without_root)
+        for places in BLOCKS:
+            if places < named["ancestors"].value.shape[1]:
+                yield TAKEN.format(places), of(partial(_overwritten, places))
     if {"prompt", "output"} <= named.keys():
         yield "the prompt were part of the output", of(_prompt_put_out)
     if "parents" in named or "ancestors" in named:
@@ -145,6 +153,36 @@ BLOCKS = (8, 16, 32, 64)
 def _one_token_kept(arguments: Arguments, named: Named) -> Arguments:
     one = np.diff(named["bounds"].value) == 1
     return changed(arguments, (named["fresh"], lambda a: a & ~one))
+
+
+def _zeros_among_taps(arguments: Arguments, named: Named) -> Arguments:
+    live = named["live"].value[..., None]
+    return changed(arguments, (named["u"], lambda a: np.where(live, a, 0.0)), (named["live"], np.ones_like))
+
+
+def _without_root(arguments: Arguments, named: Named) -> Arguments:
+    def without(a: Array) -> Array:
+        made = a.copy()
+        made[:, 1:, 0] = False
+        return made
+
+    return changed(arguments, (named["ancestors"], without))
+
+
+def _overwritten(places: int, arguments: Arguments, named: Named) -> Arguments:
+    """A node's parent is the last node before it in its parent's place."""
+
+    def taken(seen: Array) -> Array:
+        made = np.zeros_like(seen)
+        for b, mask in enumerate(seen):
+            for node in np.flatnonzero(np.diag(mask)):
+                if len(before := np.flatnonzero(mask[node, :node])):
+                    last = before[-1]
+                    made[b, node] = made[b, last + (node - 1 - last) // places * places]
+                made[b, node, node] = True
+        return made
+
+    return changed(arguments, (named["ancestors"], taken))
 
 
 def _cooled_first(arguments: Arguments, named: Named) -> Arguments:

@@ -138,8 +138,7 @@ class Alone:
             diagnosis, case = diagnose(one, smallest[one.kind], self.setting, number <= SEARCHED, number <= REPLAYED)
             if case not in smallest[one.kind]:
                 smallest[one.kind].append(case)
-            several = bugs(one, diagnosis, case, self.setting) if number <= REPLAYED else []
-            made.append(several or [diagnosis])
+            made.append(_told_apart(one, diagnosis, case, self.setting) if number <= REPLAYED else [diagnosis])
         return made
 
 
@@ -340,6 +339,16 @@ def _searched(
         told = {name: said for name, said in told.items() if name not in ("decides", "passes")}
     first = [name for name in ORDER if name in told]
     return case, judgement, like, {name: told[name] for name in (*first, *(n for n in told if n not in first))}, before
+
+
+def _told_apart(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:
+    """The diagnoses of several bugs, or that of one. If ssmspec breaks in the search, the report says so and has the one."""
+    try:
+        return bugs(one, whole, smallest, setting) or [whole]
+    except ConformanceError:
+        raise
+    except Exception as error:
+        return [whole.model_copy(update={"facts": {**whole.facts, "search": f"{SEARCH_BROKE} ({tail(error)})"}})]
 
 
 def bugs(one: FailedCases, whole: Diagnosis, smallest: Case, setting: Setting) -> list[Diagnosis]:

@@ -37,7 +37,7 @@ def edits(one: Executed) -> Iterator[Edit]:
         for owner, field, at in _expressions(statement):
             value = getattr(owner, field)
             old = value if at is None else value[at]
-            for new in (*instead(old, one.values), *_further(owner, old)):
+            for new in (*instead(old, one.values), *_further(owner, old), *_earlier(one.tree, statement, old)):
                 _put(owner, field, at, new)
                 after = _line(statement)
                 code = None if after == before else compiled(one)
@@ -143,6 +143,22 @@ def _further(owner: ast.AST, old: ast.expr) -> Iterator[ast.expr]:
     if isinstance(owner, ast.If | ast.IfExp) and owner.test is old and not isinstance(old, ast.Compare):
         yield ast.Constant(True)
         yield ast.Constant(False)
+
+
+def _earlier(tree: ast.FunctionDef, statement: ast.stmt, old: ast.expr) -> Iterator[ast.expr]:
+    """A value as it was before the last step of its own line: a term, a factor or an argument of what the name stands for."""
+    if not isinstance(old, ast.Name):
+        return
+    for body, number in _statements(tree):
+        made = body[number]
+        if made is statement or made.lineno >= statement.lineno or not isinstance(made, ast.Assign):
+            continue
+        if [getattr(target, "id", None) for target in made.targets] == [old.id]:
+            if isinstance(made.value, ast.BinOp):
+                yield made.value.left
+                yield made.value.right
+            elif isinstance(made.value, ast.Call) and made.value.args:
+                yield made.value.args[0]
 
 
 def _put(owner: ast.AST, field: str, at: int | None, new: ast.expr) -> None:

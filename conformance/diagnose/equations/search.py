@@ -1,9 +1,9 @@
 """Find the line of the reference that, changed, gives an implementation's outputs: the reference is run with each change.
 
-A change is told if, in every failing case tried, each wrong element is the changed reference's, and nothing else changes much
-(`changed_inputs.covered`); and if it changes nothing beyond the bounds in cases that the implementation passes. So a change
-is not told that agrees with one case by chance. The reference's files are not written: the code of a function is exchanged
-for the time of one call.
+A change is told if, in every failing case tried, each wrong element is the changed reference's (`changed_inputs.covered`), in
+the first of them also each right one; and if it changes nothing beyond the bounds in cases that the implementation passes. So
+a change is not told that agrees with one case by chance. The reference's files are not written: the code of a function is
+exchanged for the time of one call.
 """
 
 import time
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from types import FunctionType
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...adapters import reference
 from ...judge.clock import Clock
 from ...run.calls import bench_of
 from ...suite.specification import Expected, Specification, unbounded
-from ..changed_inputs import LEAST_COVERED, agreement, close
+from ..changed_inputs import WHOLE, agreement, close
 from ..observe import Observation, judged
 from .edits import STEPS, Edit, edits, guarded
 from .executed import executed
@@ -59,18 +60,17 @@ def changed_lines(
     passing: Sequence[Observation],
     clock: Clock,
 ) -> list[str]:
-    """The changes of a line with which the reference, or a second derivation of it, gives the outputs of all cases; those
-    that alter least first. What the first failing case runs is changed."""
-    told: list[tuple[float, int, str]] = []
+    """The first changes of a line with which the reference, or a second derivation of it, gives the outputs of all cases.
+
+    What the first failing case runs is changed.
+    """
     seen: set[str] = set()
     for way in ways(specification, contract):
         if not all(_right(way, contract, one) for one in (*failing, *passing)):
             continue
-        for one in _changed(way, contract, failing, passing, clock, seen):
-            told.append((one[0], len(told), one[1]))
-        if told:
-            break
-    return [says for _, _, says in sorted(told)][:TOLD]
+        if told := list(islice(_changed(way, contract, failing, passing, clock, seen), TOLD)):
+            return told
+    return []
 
 
 def ways(specification: Specification, contract: NumericContract) -> Iterator[Way]:
@@ -100,8 +100,8 @@ def _changed(
     passing: Sequence[Observation],
     clock: Clock,
     seen: set[str],
-) -> Iterator[tuple[float, str]]:
-    """Each change that gives the outputs of all cases, with the negative fraction of what it alters that is wrong."""
+) -> Iterator[str]:
+    """Each change that gives the outputs of all cases."""
     first = failing[0]
     functions = executed(lambda: way(first))
     failing = sorted(failing, key=partial(_seconds, way))
@@ -116,9 +116,8 @@ def _changed(
             with exchanged(edit):
                 if not all(_covered(way, contract, one, turns) for one in failing):
                     continue
-                covers = _covered(way, contract, first, turns)
-                if covers >= LEAST_COVERED and all(_same(way, contract, one, turns) for one in passing):
-                    yield -round(covers, 2), edit.says
+                if _covered(way, contract, first, turns) > WHOLE and all(_same(way, contract, one, turns) for one in passing):
+                    yield edit.says
 
 
 def _right(way: Way, contract: NumericContract, one: Observation) -> bool:

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from conformance.adapters import reference
+from conformance.diagnose.observe import observe
 from conformance.report.failure_groups import grouped
+from conformance.run import runner
+from conformance.suite import find
+from conformance.suite.specification import Expected
 from ssmspec_ref import conv, ssd
+from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
 
 from .invented import Bug, diagnosed, single
@@ -95,3 +100,27 @@ def next_token(logits: Array, prompt: Array, output: Array, temperature: float, 
 def test_one_bug_is_one_group(run: Callable[..., Any], operation: str) -> None:
     (found,) = diagnosed(Bug(run, operation, ()))
     assert "bug" not in found.facts
+
+
+def test_a_search_that_breaks_keeps_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*given: object) -> None:
+        raise AssertionError("a bug of the suite")
+
+    monkeypatch.setattr(runner, "causes_apart", breaks)
+    found = list(diagnosed(Bug(partial(scan, (late_B,), ()), "ssd.scan", ())))
+    assert found
+    assert all(runner.SEARCH_BROKE in one.facts["search"] for one in found)
+    assert all("a bug of the suite" in one.facts["search"] for one in found)
+    assert all(LATE in one.facts["behaves"] for one in found)
+
+
+def test_a_case_whose_expected_values_overflow_is_not_observed() -> None:
+    """Options that a search combines need not fit each other; a judge of tabled cases refuses such a reference."""
+    specification, case = find("ssd.step/b1,g1,h1,p1,n1/plain/gentle/s4")
+
+    def overflows(*given: Any) -> list[Expected]:
+        return [replace(want, value=np.full_like(want.value, np.inf)) for want in specification.expect(*given)]
+
+    capability = Capability(lambda S, token, params: single(*ssd.step(S, token, params)), NumericContract())
+    assert observe(replace(specification, expect=overflows), capability, case) is None
+    assert observe(specification, capability, replace(case, seed=5)) is not None
