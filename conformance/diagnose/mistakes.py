@@ -10,11 +10,10 @@ import numpy as np
 from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.tree import PADDING
 
 from ..suite.specification import Arguments, Expected
-from .equations.misread import TAKEN
-from .equations.step_sizes import PACKED, Made, Named, Steps, bias, by_name, packed_gates, skip, step_sizes, step_taken
+from .equations.step_sizes import Made, Named, Steps, bias, by_name, skip, step_sizes, step_taken
+from .equations.tree_mistakes import tree_mistakes
 from .leaves import Leaf, changed, leaves, unchecked
 
 NEVER = -1e9
@@ -73,10 +72,6 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
     if {"x", "dt", "dt_softplus"} <= named.keys() and "*" not in named["dt"].path:
         yield from step_sizes(operation, named)
-    if {"p", "parents"} <= named.keys() and named["p"].value.ndim == 3:
-        yield "the token after an accepted leaf were drawn from the row of its parent", of(_row_of_parent)
-    if "ancestors" in named and "g" in named and "*" not in named["g"].path:
-        yield PACKED, of(packed_gates)
     if {"z", "D", "x"} <= named.keys() and all(isinstance(named[name].value, np.ndarray) for name in ("z", "D")):
         yield "D x were added after the gate, and not before it", Late(operation, "D", skip)
     if {"u", "bias", "activation"} <= named.keys() and isinstance(named["bias"].value, np.ndarray):
@@ -93,22 +88,11 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         yield "a sequence of one token were never fresh", of(_one_token_kept)
     if {"logits", "temperature"} <= named.keys() and np.all(np.asarray(named["temperature"].value) > 0):
         yield "the logits were divided by the temperature before the penalties, and not after them", of(_cooled_first)
-    if {"ancestors"} <= named.keys():
-        for leaf in every:
-            if leaf.axes[:2] == ("b", "t") and isinstance(leaf.value, np.ndarray) and leaf.value.dtype.kind == "f":
-                yield f"a node read {leaf.name} at its depth, not at its own place", of(partial(_at_depth, leaf.name))
-                yield f"a node read {leaf.name} of its parent", of(partial(_at_parent, leaf.name))
     if {"u", "live", "M"} <= named.keys():
         yield "inputs of dead tokens were 0 among the taps, and not left out", of(_zeros_among_taps)
-    if {"ancestors"} <= named.keys():
-        yield "a node that hangs on node 0 began from the state passed in", of(_without_root)
-        for places in BLOCKS:
-            if places < named["ancestors"].value.shape[1]:
-                yield TAKEN.format(places), of(partial(_overwritten, places))
     if {"prompt", "output"} <= named.keys():
         yield "the prompt were part of the output", of(_prompt_put_out)
-    if "parents" in named or "ancestors" in named:
-        yield "the parent of a node were the last node one level above it", of(_last_above)
+    yield from tree_mistakes(every, named, of)
     window = next((named[name] for name in ("dt", "g") if name in named), None)
     for start in STARTS:
         if window is not None and window.axes[:2] == ("b", "t") and start < window.value.shape[1]:
@@ -132,20 +116,6 @@ def _decayed_before(log: Callable[[Named], Array], block: int | None, arguments:
     return _scaled_states(arguments, named, decay)
 
 
-def _row_of_parent(arguments: Arguments, named: Named) -> Arguments:
-    parents = named["parents"].value
-
-    def of_parent(p: Array) -> Array:
-        made = p.copy()
-        for b, row in enumerate(parents):
-            for node, parent in enumerate(row):
-                if parent >= 0 and node not in row:
-                    made[b, node] = p[b, parent]
-        return made
-
-    return changed(arguments, (named["p"], of_parent))
-
-
 BLOCKS = (8, 16, 32, 64)
 """Usual lengths of chunks whose first or last token may be lost."""
 
@@ -160,48 +130,10 @@ def _zeros_among_taps(arguments: Arguments, named: Named) -> Arguments:
     return changed(arguments, (named["u"], lambda a: np.where(live, a, 0.0)), (named["live"], np.ones_like))
 
 
-def _without_root(arguments: Arguments, named: Named) -> Arguments:
-    def without(a: Array) -> Array:
-        made = a.copy()
-        made[:, 1:, 0] = False
-        return made
-
-    return changed(arguments, (named["ancestors"], without))
-
-
-def _overwritten(places: int, arguments: Arguments, named: Named) -> Arguments:
-    """A node's parent is the last node before it in its parent's place."""
-
-    def taken(seen: Array) -> Array:
-        made = np.zeros_like(seen)
-        for b, mask in enumerate(seen):
-            for node in np.flatnonzero(np.diag(mask)):
-                if len(before := np.flatnonzero(mask[node, :node])):
-                    last = before[-1]
-                    made[b, node] = made[b, last + (node - 1 - last) // places * places]
-                made[b, node, node] = True
-        return made
-
-    return changed(arguments, (named["ancestors"], taken))
-
-
 def _cooled_first(arguments: Arguments, named: Named) -> Arguments:
     T = np.asarray(named["temperature"].value)
     by = T if T.ndim == 0 else T.reshape(-1, *(1,) * (named["logits"].value.ndim - 1))
     return changed(arguments, (named["logits"], lambda a: a / by), (named["temperature"], lambda v: v / v))
-
-
-def _at_depth(name: str, arguments: Arguments, named: Named) -> Arguments:
-    depth = np.maximum(named["ancestors"].value.sum(axis=2) - 1, 0)
-    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], depth]))
-
-
-def _at_parent(name: str, arguments: Arguments, named: Named) -> Arguments:
-    seen = named["ancestors"].value
-    above = seen & ~np.eye(seen.shape[1], dtype=bool)
-    own = np.arange(seen.shape[1])
-    parent = np.where(above.any(axis=2), own[-1] - above[:, :, ::-1].argmax(axis=2), own)
-    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], parent]))
 
 
 def _prompt_put_out(arguments: Arguments, named: Named) -> Arguments:
@@ -242,36 +174,6 @@ def _counted(arguments: Arguments, named: Named) -> Arguments:
     some = np.diff(named["bounds"].value) > 0
     place = np.where(some, np.cumsum(some) - some, np.arange(len(some)))
     return changed(arguments, (named["S"], lambda a: a[place]))
-
-
-def _last_above(arguments: Arguments, named: Named) -> Arguments:
-    """Of a tree given by parents or by ancestors."""
-    if (parents := named.get("parents")) is not None:
-        return changed(arguments, (parents, _parents_above))
-    return changed(arguments, (named["ancestors"], _seen_above))
-
-
-def _parents_above(parents: Array) -> Array:
-    made = parents.copy()
-    for b, row in enumerate(parents):
-        depth: list[int] = []
-        for node, parent in enumerate(row):
-            depth.append(depth[parent] + 1 if parent >= 0 else 0)
-            above = [n for n in range(node) if depth[n] == depth[node] - 1 and row[n] != PADDING]
-            if parent >= 0:
-                made[b, node] = above[-1]
-    return made
-
-
-def _seen_above(seen: Array) -> Array:
-    made = np.zeros_like(seen)
-    for b, mask in enumerate(seen):
-        depth = mask.sum(axis=1)
-        for node in np.flatnonzero(np.diag(mask)):
-            above = [n for n in range(node) if depth[n] == depth[node] - 1 and mask[n, n]]
-            made[b, node] = made[b, above[-1]] if above else False
-            made[b, node, node] = True
-    return made
 
 
 def _scaled_v(arguments: Arguments, named: Named) -> Arguments:

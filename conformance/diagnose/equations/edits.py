@@ -146,7 +146,7 @@ def _further(owner: ast.AST, old: ast.expr) -> Iterator[ast.expr]:
 
 
 def _earlier(tree: ast.FunctionDef, statement: ast.stmt, old: ast.expr) -> Iterator[ast.expr]:
-    """A value as it was before the last step of its own line: a term, a factor or an argument of what the name stands for."""
+    """A value as it was before the last step of its line: a term, a factor or an argument of what the name was given."""
     if not isinstance(old, ast.Name):
         return
     for body, number in _statements(tree):
