@@ -15,6 +15,8 @@ from .step_sizes import PACKED, Made, Named, packed_gates
 
 PLACES = (8, 16, 32, 64)
 """Places that an implementation may have for the nodes of a tree."""
+EACH = "*"
+"""What the path of an input of every window holds."""
 
 Of = Callable[[Callable[[Arguments, Named], Arguments]], Callable[[Arguments], Arguments]]
 """Makes a function of the arguments of one that also takes their leaves by name."""
@@ -22,7 +24,7 @@ Of = Callable[[Callable[[Arguments, Named], Arguments]], Callable[[Arguments], A
 
 def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:
     """Each mistake of a tree that the inputs allow."""
-    if "parents" in named or "ancestors" in named:
+    if not {"parents", "ancestors"}.isdisjoint(named):
         yield "the parent of a node were the last node one level above it", of(_last_above)
     if {"ancestors"} <= named.keys():
         for leaf in every:
@@ -35,7 +37,7 @@ def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:
                 yield TAKEN.format(places), of(partial(_overwritten, places))
     if {"p", "parents"} <= named.keys() and named["p"].value.ndim == 3:
         yield "the token after an accepted leaf were drawn from the row of its parent", of(_row_of_parent)
-    if "ancestors" in named and "g" in named and "*" not in named["g"].path:
+    if {"ancestors", "g"} <= named.keys() and EACH not in named["g"].path:
         yield PACKED, of(packed_gates)
 
 
