@@ -64,10 +64,11 @@ def facts(
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
         other = OTHER if seed is None else seed
-        cause, line = Clock(SECONDS), Clock(LINES)
+        cause = Clock(SECONDS)
         seen = tried(specification, capability, shown, failing)
         said, whole = causes(specification, capability, seen, cause)
         told["behaves"] = "; ".join(said)
+        line = Clock(LINES)
         told["equation"] = "" if whole else " or ".join(equation(specification, capability, seen, passing, line))
         seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
