@@ -1,4 +1,4 @@
-"""Arrays read with the stride of another array, or of padded rows; first tokens of chunks, and parents, misread."""
+"""Arrays read with the stride of another array, or of padded rows, and first tokens of chunks read late."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,10 +10,7 @@ from ssmspec_ref.shapes import Array
 from ..leaves import Change, Leaf
 
 PADDED = (16, 32, 64, 8, 4)
-"""Tokens to whose multiples rows may be padded; tokens of a chunk; places of the states of a tree's nodes."""
-
-TAKEN = "nodes lay in {0} places, by their numbers modulo {0}, so that later nodes took the places of parents"
-"""Too few places for what nodes leave."""
+"""Tokens to whose multiples rows may be padded, and tokens of a chunk."""
 
 
 def misread(every: list[Leaf]) -> Iterator[tuple[Leaf, str, Change]]:
@@ -23,15 +20,10 @@ def misread(every: list[Leaf]) -> Iterator[tuple[Leaf, str, Change]]:
         if not isinstance(leaf.value, np.ndarray) or leaf.axes[:2] != ("b", "t"):
             continue
         rows, tokens = leaf.value.shape[:2]
-        if leaf.name == "parents":
-            yield from _parents(leaf)
         for block in PADDED if leaf.value.dtype.kind == "f" else ():
             if tokens > block:
-                yield (
-                    leaf,
-                    f"the first token of every {block} read {leaf.name} of the token before it",
-                    partial(_before, block),
-                )
+                says = f"the first token of every {block} read {leaf.name} of the token before it"
+                yield leaf, says, partial(_before, block)
         for block in PADDED if leaf.value.ndim == 2 and rows > 1 else ():
             if tokens % block:
                 says = f"rows of {leaf.name} lay {{}} tokens apart, as if padded to a multiple of {block}"
@@ -39,26 +31,6 @@ def misread(every: list[Leaf]) -> Iterator[tuple[Leaf, str, Change]]:
         if leaf.axes[2:3] == ("h",) and 0 < groups < leaf.value.shape[2]:
             says = f"tokens of {leaf.name} lay {groups} entries apart, one for each group, and not {leaf.value.shape[2]}"
             yield leaf, says, partial(_apart, groups)
-
-
-def _parents(leaf: Leaf) -> Iterator[tuple[Leaf, str, Change]]:
-    yield leaf, "a node that hangs on node 0 began from the state passed in", lambda a: np.where(a == 0, -1, a)
-    for places in PADDED:
-        if leaf.value.shape[1] > places:
-            says = (
-                f"what nodes leave lay in {places} places, number modulo {places}, so that later nodes took those of parents"
-            )
-            yield leaf, says, partial(_overwritten, places)
-
-
-def _overwritten(places: int, parents: Array) -> Array:
-    """The parent of each node is the last node before it in its parent's place."""
-    made = parents.copy()
-    for b, row in enumerate(parents):
-        for node, parent in enumerate(row):
-            if parent >= 0:
-                made[b, node] = parent + (node - 1 - parent) // places * places
-    return made
 
 
 def _before(block: int, a: Array) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref import tree
 from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
@@ -99,15 +100,10 @@ def packed_gates(arguments: Arguments, named: Named) -> Arguments:
 
 def _packed(each: Array, seen: Array) -> Array:
     """Of each node the sum over the nodes after its parent up to itself, so that sums along a path are those of all nodes."""
-    total = np.cumsum(
-        np.where(np.einsum("btt -> bt", seen).reshape(*seen.shape[:2], *(1,) * (each.ndim - 2)), each, 0.0), axis=1
-    )
-    made = total.copy()
-    for b, mask in enumerate(seen):
-        for node in np.flatnonzero(np.diag(mask)):
-            before = np.flatnonzero(mask[node, :node])
-            if len(before):
-                made[b, node] = total[b, node] - total[b, before[-1]]
+    parents, wide = tree.parents(seen), (1,) * (each.ndim - 2)
+    total = np.cumsum(np.where(tree.live(seen).reshape(*parents.shape, *wide), each, 0.0), axis=1)
+    before = total[np.arange(len(each))[:, None], np.maximum(parents, 0)]
+    made: Array = total - np.where((parents >= 0).reshape(*parents.shape, *wide), before, 0.0)
     return made
 
 
