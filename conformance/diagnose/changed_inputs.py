@@ -371,6 +371,8 @@ def _switches(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Chan
     value, name = leaf.value, leaf.name
     if name == "scale" and (value is None or isinstance(value, float)):
         yield "scale were 1 (not scaled)", lambda v: 1.0
+        if value is not None:
+            yield "q were scaled twice", np.square
     if isinstance(value, bool):
         yield f"{name} were {'off' if value else 'on'}", lambda v: not v
     elif isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, float) for v in value):

@@ -57,6 +57,8 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
     if {"q", "k", "eps"} <= named.keys() and "l2_norm" in named and named["l2_norm"].value:
         yield "k were not normalised, but q were", of(partial(_half_normalised, "q"))
         yield "q were not normalised, but k were", of(partial(_half_normalised, "k"))
+    if {"q", "k", "scale"} <= named.keys() and named["scale"].value is None:
+        yield "q were scaled twice", of(_scaled_twice)
     if {"beta", "v"} <= named.keys():
         yield "beta scaled v alone, and not the prediction", of(_scaled_v)
         yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
@@ -90,6 +92,12 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
         yield "the logits were divided by the temperature before the penalties, and not after them", of(_cooled_first)
     if {"u", "live", "M"} <= named.keys():
         yield "inputs of dead tokens were 0 among the taps, and not left out", of(_zeros_among_taps)
+    if {"live", "g", "beta"} <= named.keys() or {"live", "x", "B"} <= named.keys():
+        yield "dead tokens decayed the state, and added nothing to it", of(_dead_decay)
+    if {"live", "g", "beta"} <= named.keys():
+        yield "dead tokens were added to the state, and did not decay it", of(_dead_added)
+    if {"path"} <= named.keys():
+        yield "entries of the path that are 0, the root, were taken for padding", of(_rootless)
     if {"prompt", "output"} <= named.keys():
         yield "the prompt were part of the output", of(_prompt_put_out)
     yield from tree_mistakes(every, named, of)
@@ -128,6 +136,33 @@ def _one_token_kept(arguments: Arguments, named: Named) -> Arguments:
 def _zeros_among_taps(arguments: Arguments, named: Named) -> Arguments:
     live = named["live"].value[..., None]
     return changed(arguments, (named["u"], lambda a: np.where(live, a, 0.0)), (named["live"], np.ones_like))
+
+
+def _dead_decay(arguments: Arguments, named: Named) -> Arguments:
+    """Every token is live, and those that were not read and add nothing."""
+    live = named["live"].value
+    none = [(named[name], partial(_only_at, live)) for name in ("beta", "x", "B", "C", "q", "k") if name in named]
+    return changed(arguments, (named["live"], np.ones_like), *none)
+
+
+def _dead_added(arguments: Arguments, named: Named) -> Arguments:
+    live = named["live"].value
+    return changed(arguments, (named["live"], np.ones_like), (named["g"], partial(_only_at, live)))
+
+
+def _only_at(live: Array, a: Array) -> Array:
+    return np.where(live.reshape(*live.shape, *(1,) * (a.ndim - 2)), a, 0.0)
+
+
+def _rootless(arguments: Arguments, named: Named) -> Arguments:
+    def without(path: Array) -> Array:
+        made = np.full_like(path, -1)
+        for b, row in enumerate(path):
+            kept = row[row > 0]
+            made[b, : len(kept)] = kept
+        return made
+
+    return changed(arguments, (named["path"], without))
 
 
 def _cooled_first(arguments: Arguments, named: Named) -> Arguments:
@@ -237,6 +272,10 @@ def _half_normalised(which: str, arguments: Arguments, named: Named) -> Argument
         return a / np.sqrt((a**2).sum(axis=-1, keepdims=True) + named["eps"].value)
 
     return changed(arguments, (named["l2_norm"], lambda v: False), (named[which], normalised))
+
+
+def _scaled_twice(arguments: Arguments, named: Named) -> Arguments:
+    return changed(arguments, (named["scale"], lambda v: 1.0 / named["k"].value.shape[-1]))
 
 
 def _clamped_early(arguments: Arguments, named: Named) -> Arguments:
