@@ -41,7 +41,7 @@ def _nothing(node: ast.expr, values: Values) -> Iterator[ast.expr]:
 
 
 def _binary(node: ast.BinOp, values: Values) -> Iterator[ast.expr]:
-    """One term or factor alone, another operator, a factor that reaches one term of a sum, or a term added before a function."""
+    """One term or factor alone, another operator, a factor of one term of a sum, or a term added before a function."""
     yield node.left
     yield node.right
     if type(node.op) in OTHER_OPERATORS:
