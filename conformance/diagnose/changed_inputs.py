@@ -46,11 +46,13 @@ CUT = (1.4, 1.44, 1.443, 1.442, 1.4427, 1.4426)
 
 @dataclass(frozen=True)
 class Explanation:
-    """A change of the inputs in words ("B were 0"); `covers`: how much of what it would alter is wrong in this way."""
+    """A change of the inputs in words ("B were 0"); `covers`: how much of what it would alter is wrong in this way; `misses`:
+    failing cases that it does not explain."""
 
     says: str
     covers: float
     order: int
+    misses: int = 0
 
 
 def explain(
@@ -64,7 +66,9 @@ def explain(
             covers, says = alone, f"{says}, for {_wrong_names(first)} alone"
         if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
-            found.append(Explanation(says + but, covers, order))
+            found.append(Explanation(says + but, covers, order, misses))
+    if any(one.covers > WHOLE and not one.misses for one in found):
+        found = [one for one in found if not one.misses]
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
 
@@ -326,8 +330,6 @@ def _switches(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Chan
     value, name = leaf.value, leaf.name
     if name == "scale" and (value is None or isinstance(value, float)):
         yield "scale were 1 (not scaled)", lambda v: 1.0
-        if value is not None:
-            yield "q were scaled twice", np.square
     if isinstance(value, bool):
         yield f"{name} were {'off' if value else 'on'}", lambda v: not v
     elif isinstance(value, tuple) and len(value) == 2 and all(isinstance(v, float) for v in value):

@@ -27,12 +27,12 @@ def borders(named: Named, of: Of) -> Made:
     """Each such mistake of the state that comes in, and of sequences, that the inputs allow."""
     held = any(name in named and isinstance(named[name].value, np.ndarray) for name in STATES)
     for log, name in ((_gate_of_one, "g"), (_rate_times_step, "dt")):
-        if held and name in named:
+        if held and {name} <= named.keys():
             yield "the state passed in were not decayed by the first token", of(partial(_first_undecayed, log, name))
         for block in (None, *BLOCKS) if held and {name, "bounds"} <= named.keys() else ():
             since = "all tokens before it in the run" if block is None else f"the tokens since the last multiple of {block}"
             yield f"the state passed in were decayed by {since} too", of(partial(_decayed_before, log, block))
-    if "bounds" in named and "S" in named and "b" in named["S"].axes:
+    if {"bounds", "S"} <= named.keys() and {"b"} <= set(named["S"].axes):
         yield "a sequence began from S[c], where c counts the sequences before it that are not empty", of(_counted)
     if {"bounds", "fresh"} <= named.keys():
         yield "a sequence of one token were never fresh", of(_one_token_kept)
@@ -47,7 +47,7 @@ def chunks(named: Named, of: Of) -> Made:
     for start in (start for start in STARTS if start < tokens):
         yield f"tokens from {start} on started from the state passed in", of(partial(_started_again, start))
     for block in (block for block in BLOCKS if block < tokens):
-        if "g" in named:
+        if {"g"} <= named.keys():
             yield f"the decay of tokens {block}, {2 * block}, .. were 1", of(partial(_undecayed, block))
         yield f"token {block - 1} of every {block} were left out", of(partial(_left_out, block, block - 1))
         yield f"the first of every {block} tokens were left out", of(partial(_left_out, block, 0))

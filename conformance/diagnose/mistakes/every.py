@@ -7,7 +7,7 @@ from ..leaves import Leaf, leaves
 from .accepted import Commits, accepted
 from .chunks import borders, chunks
 from .masks import masks
-from .named import Made, Named, by_name
+from .named import EACH, Made, Named, by_name
 from .step_sizes import Steps, step_sizes
 from .terms import Late, terms
 from .texts import texts
@@ -26,7 +26,7 @@ def mistakes(operation: str, every: list[Leaf]) -> Made:
 
     yield from accepted(named, of)
     yield from terms(operation, named, of)
-    if {"x", "dt", "dt_softplus", "dt_bias"} <= named.keys() and "*" not in named["dt"].path:
+    if {"x", "dt", "dt_softplus", "dt_bias"} <= named.keys() and {EACH}.isdisjoint(named["dt"].path):
         yield from step_sizes(operation, named)
     yield from borders(named, of)
     yield from masks(named, of)

@@ -11,7 +11,7 @@ from ssmspec_ref.shapes import Array
 
 from ...suite.specification import Arguments, Expected
 from ..leaves import changed, leaves, unchecked
-from .named import Made, Named, Of, by_name
+from .named import EACH, Made, Named, Of, by_name
 from .step_sizes import bias, skip
 
 HALVINGS = 60
@@ -21,27 +21,27 @@ CLAMPS = (-5.0, -10.0, -20.0, -50.0)
 
 def terms(operation: str, named: Named, of: Of) -> Made:
     """Each such mistake that the inputs allow."""
-    if "A" in named and "t" not in named["A"].axes and "*" not in named["A"].path:
+    if {"A"} <= named.keys() and {"t", EACH}.isdisjoint((*named["A"].axes, *named["A"].path)):
         yield "the decay had the other sign, exp(-dt A), and the state grew", of(_growing)
-    if {"q", "k", "eps"} <= named.keys() and "l2_norm" in named and named["l2_norm"].value:
+    if {"q", "k", "eps", "l2_norm"} <= named.keys() and named["l2_norm"].value:
         yield "k were not normalised, but q were", of(partial(_half_normalised, "q"))
         yield "q were not normalised, but k were", of(partial(_half_normalised, "k"))
-    if {"q", "k", "scale"} <= named.keys() and named["scale"].value is None:
+    if {"q", "k", "scale"} <= named.keys():
         yield "q were scaled twice", of(_scaled_twice)
     if {"beta", "v"} <= named.keys():
         yield "beta scaled v alone, and not the prediction", of(_scaled_v)
         yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
-    if {"dt", "dt_limit", "dt_bias"} <= named.keys() and "dt_softplus" in named and named["dt_softplus"].value:
+    if {"dt", "dt_limit", "dt_bias", "dt_softplus"} <= named.keys() and named["dt_softplus"].value:
         yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
         yield "dt_bias were added after softplus, and not before it", of(_bias_late)
     if {"z", "D", "x"} <= named.keys() and all(isinstance(named[name].value, np.ndarray) for name in ("z", "D")):
         yield "D x were added after the gate, and not before it", Late(operation, "D", skip)
     if {"u", "bias", "activation"} <= named.keys() and isinstance(named["bias"].value, np.ndarray):
         yield "bias were added after the activation, and not before it", Late(operation, "bias", lambda n: n["bias"].value)
-    if "z" in named and isinstance(named["z"].value, np.ndarray):
+    if {"z"} <= named.keys() and isinstance(named["z"].value, np.ndarray):
         yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(_sigmoid)
         yield "the gate were relu(z) instead of z sigmoid(z)", of(_relu)
-    if "g" in named and named["g"].axes[:1] == ("b",) and isinstance(named["g"].value, np.ndarray):
+    if {"g"} <= named.keys() and named["g"].axes[:1] == ("b",) and isinstance(named["g"].value, np.ndarray):
         for least in CLAMPS:
             yield f"the log decay were at least {least:g}", of(partial(_clamped, least))
 
@@ -78,7 +78,7 @@ def _half_normalised(which: str, arguments: Arguments, named: Named) -> Argument
 
 
 def _scaled_twice(arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["scale"], lambda v: 1.0 / named["k"].value.shape[-1]))
+    return changed(arguments, (named["scale"], lambda v: 1.0 / named["k"].value.shape[-1] if v is None else v * v))
 
 
 def _scaled_v(arguments: Arguments, named: Named) -> Arguments:
