@@ -16,7 +16,7 @@ from ..single import Wrong, adapter_of
 
 
 class ForkSharesTheWindow(Written):
-    """A fork copies the state, and shares the window of the convolution with its origin: what one decodes changes the other."""
+    """A fork copies the state and shares the window of the convolution: what one decodes changes the other."""
 
     def fork(self, slot: int, to: int) -> None:
         seen, state = self.running[slot]
@@ -24,7 +24,7 @@ class ForkSharesTheWindow(Written):
 
 
 class ForkSharesTheState(Written):
-    """A fork copies the window of the convolution, and shares the state with its origin: what one decodes changes the other."""
+    """A fork copies the window of the convolution and shares the state: what one decodes changes the other."""
 
     def fork(self, slot: int, to: int) -> None:
         seen, state = self.running[slot]
