@@ -6,6 +6,7 @@ within that computation's own bound. Elements that the change would alter but th
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -18,7 +19,7 @@ from ssmspec_ref.shapes import Array
 from ..judge.draw import stored
 from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
-from .extent import word
+from .extent import around, extent, word
 from .leaves import Change, Leaf, changed, leaves
 from .mistakes.every import Finished, mistakes
 from .mistakes.misread import misread
@@ -36,12 +37,21 @@ LEAST_COVERED = 0.3
 """A change that would alter more than three times what is wrong is no explanation: what is wrong agrees with it by chance."""
 LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
+IN_PART = 0.9
+"""What a change counts for that explains all in the rows, heads and so on that are wrong, and would alter others too."""
 WHOLE, FEW = 0.99, 5
 """An explanation that covers more than `WHOLE` changes nothing that is right; it may fail one of `FEW` cases."""
 TILES = (8, 16, 32, 64)
 """Sizes of a tile whose number an implementation may leave out of an offset."""
 CUT = (1.4, 1.44, 1.443, 1.442, 1.4427, 1.4426)
 """Rounded values of log2(e), as used in kernels that compute exp by exp2."""
+
+
+class Among(Enum):
+    """The elements that may count against a change, if it would alter them: all, those of outputs that have wrong elements,
+    or those in the rows, tokens, heads and so on that have."""
+
+    ALL, OUTPUTS, PLACES = range(3)
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,8 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
-        if 0 < covers <= WHOLE and (alone := covered(specification, contract, first, change, alone=True)) > WHOLE:
-            covers, says = alone, f"{says}, for {_wrong_names(first)} alone"
+        if 0 < covers <= WHOLE:
+            covers, says = _narrowed(specification, contract, first, change, covers, says)
         if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
             found.append(Explanation(says + but, covers, order, misses))
@@ -71,6 +81,30 @@ def explain(
         found = [one for one in found if not one.misses]
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
+
+
+def _narrowed(
+    specification: Specification,
+    contract: NumericContract,
+    first: Observation,
+    change: Callable[[Arguments], Arguments],
+    covers: float,
+    says: str,
+) -> tuple[float, str]:
+    """A change that would alter right elements too, told of the outputs, or of the places, in which it alters none."""
+    if covered(specification, contract, first, change, Among.OUTPUTS) > WHOLE:
+        return 1.0, f"{says}, for {_wrong_names(first)} alone"
+    where = _part(first)
+    if where and covered(specification, contract, first, change, Among.PLACES) > WHOLE:
+        return IN_PART, f"{says}, only at {where}"
+    return covers, says
+
+
+def _part(one: Observation) -> str:
+    """Where the wrong elements of the first wrong output are, in words; "" if they are few, or in every row, head and so on."""
+    number = one.beyond[0]
+    places, share, _ = extent(one, number).rpartition(" (")
+    return places if share and one.wrong(number).sum() >= FEW else ""
 
 
 def _wrong_names(one: Observation) -> str:
@@ -124,21 +158,18 @@ def covered(
     contract: NumericContract,
     observation: Observation,
     change: Callable[[Arguments], Arguments],
-    alone: bool = False,
+    among: Among = Among.ALL,
 ) -> float:
-    """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained.
-
-    With `alone` only outputs count that have wrong elements.
-    """
+    """The fraction of the elements altered by a change that are wrong in this way; 0 if a wrong element is not explained."""
     try:
         with np.errstate(all="ignore"):
             made = reference(specification, contract, observation.arguments, change)
     except Exception:  # inputs that the reference refuses, or that a change cannot be made of
         return 0.0
-    return agreement(contract, observation, made, alone)
+    return agreement(contract, observation, made, among)
 
 
-def agreement(contract: NumericContract, observation: Observation, made: list[Expected], alone: bool = False) -> float:
+def agreement(contract: NumericContract, observation: Observation, made: list[Expected], among: Among = Among.ALL) -> float:
     """As `covered`, of outputs that the reference gave with a change."""
     altered = agrees = 0
     for number, (want, other) in enumerate(zip(observation.expected, made, strict=False)):
@@ -147,7 +178,7 @@ def agreement(contract: NumericContract, observation: Observation, made: list[Ex
             return 0.0
         tolerance = close(want, other, contract)
         wrong = observation.wrong(number)
-        if alone and not wrong.any():
+        if among is not Among.ALL and not wrong.any():
             continue
         with np.errstate(invalid="ignore", over="ignore"):
             off, error = (np.abs(came - value) / np.maximum(tolerance, TINY) for value in (other.value, want.value))
@@ -155,6 +186,7 @@ def agreement(contract: NumericContract, observation: Observation, made: list[Ex
             left, had = (np.sum(np.square(each[wrong])) for each in (off, error))
         if not (off[wrong] <= 1).all() or left > LEFT**2 * had:
             return 0.0
+        apart &= around(wrong) if among is Among.PLACES else np.True_
         altered, agrees = altered + int((apart | wrong).sum()), agrees + int(wrong.sum())
     return agrees / altered if altered else 0.0
 

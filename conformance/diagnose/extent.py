@@ -59,6 +59,15 @@ def extent(observation: Observation, number: int) -> str:
     return f"{', '.join(told)} ({share})" if told else f"{share}, in no whole row, token, head or channel"
 
 
+def around(wrong: Array) -> Array:
+    """The elements whose index along every axis occurs among the wrong ones."""
+    every = range(wrong.ndim)
+    touched = [np.flatnonzero(wrong.any(axis=tuple(other for other in every if other != axis))) for axis in every]
+    made = np.zeros_like(wrong)
+    made[np.ix_(*touched)] = True
+    return made
+
+
 def _places(letter: str, touched: Array, possible: Array) -> str:
     """The wrong indices of one axis in words."""
     one, many, last = word(letter), word(letter, True), int(possible[-1])

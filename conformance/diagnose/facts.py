@@ -13,7 +13,7 @@ from ..judge.clock import Clock, limited
 from ..judge.figures import apart
 from ..judge.verdict import OTHER
 from ..suite.specification import Specification
-from .changed_inputs import WHOLE, explain
+from .changed_inputs import IN_PART, WHOLE, explain
 from .changed_outputs import patterns
 from .changes.drawn import draws
 from .changes.needs import SECONDS as PASSES
@@ -140,7 +140,10 @@ def causes(
     ]
     if shapes and all(shapes):
         found = [one for one in found if one.covers >= MOSTLY]
-    said = [f"as if {one.says}" + ("" if one.covers > WHOLE else f", in {one.covers:.0%} of the places") for one in found]
+    said = [
+        f"as if {one.says}" + ("" if one.covers > WHOLE or one.covers == IN_PART else f", in {one.covers:.0%} of the places")
+        for one in found
+    ]
     said += dict.fromkeys(says for of in shapes for says in of)
     if told := overflow((first, *others)):
         said.insert(0, told)
