@@ -101,7 +101,7 @@ def _narrowed(
 
 
 def _part(one: Observation) -> str:
-    """Where the wrong elements of the first wrong output are, in words; "" if they are few, or in every row, head and so on."""
+    """Where the wrong elements of the first wrong output are, in words; "" for few, or if every row, head .. has some."""
     number = one.beyond[0]
     places, share, _ = extent(one, number).rpartition(" (")
     return places if share and one.wrong(number).sum() >= FEW else ""

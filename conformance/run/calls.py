@@ -8,6 +8,7 @@ holds no earlier result.
 import copy
 import dataclasses
 import hashlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -261,6 +262,10 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+ADVICE = re.compile(r"\\n(Search for `cuda|CUDA kernel errors might be)")
+"""Where PyTorch's message of an error on a GPU goes on with what may be tried next, its lines joined by `clean`."""
+
+
 def tail(error: BaseException, foreign: bool = False) -> str:
     """The error and the last two positions of its traceback, without folders; for an error of the suite, its message.
 
@@ -274,4 +279,4 @@ def tail(error: BaseException, foreign: bool = False) -> str:
     others = [f for f in known if Path(f.filename).parent != Path(__file__).parent]
     frames = (others if foreign and others else known)[-2:]
     places = [f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.lineno} {frame.line}" for frame in frames]
-    return clean(f"{name(type(error).__name__)}: {told(error)[:500]} | " + " | ".join(places))
+    return clean(f"{name(type(error).__name__)}: {ADVICE.split(told(error))[0][:500]} | " + " | ".join(places))

@@ -279,3 +279,9 @@ def test_the_end_of_a_traceback_skips_code_without_a_file() -> None:
     assert told.startswith("OSError: no licence | test_judge.py:")
     assert told.endswith('raise OSError("no licence")')
     assert "<string>" not in told
+
+
+def test_an_error_of_a_gpu_is_told_without_what_may_be_tried_next() -> None:
+    said = "CUDA error: an illegal memory access was encountered"
+    error = RuntimeError(f"{said}\nSearch for `cudaErrorIllegalAddress' in the manual.\nCUDA kernel errors might be")
+    assert tail(error).startswith(f"RuntimeError: {said} |")
