@@ -75,7 +75,7 @@ def check(module: ModuleType, drawn: Callable[[], Arguments], change: Change, na
         except error:
             continue
         except Exception as other:
-            raise AssertionError(f"{name} with {change} came as {type(other).__name__}") from other
+            raise AssertionError(f"{name} with {change} raised {type(other).__name__}") from other
         raise AssertionError(f"{name} with {change} was taken")
     kept.check()
 
