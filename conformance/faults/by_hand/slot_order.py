@@ -7,7 +7,7 @@ import numpy as np
 
 from ssmspec_ref.backtrack import snapshots
 from ssmspec_ref.contract import FLOAT64, Adapter, Limits
-from ssmspec_ref.records import each
+from ssmspec_ref.records import each, where
 from ssmspec_ref.shapes import Array, Lengths, Mask, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
@@ -78,35 +78,31 @@ class RingKeepsTheFirstGroup(Turning):
         super().commit(advanced, path)
 
 
-class Picks(Bare):
-    """Snapshots, of which `chosen` says the number: 0 is the state before the window."""
+class SnapshotOfTheRank(Bare):
+    """A row takes the snapshot of another row: rows are counted among those that accept a token, as if no row was skipped."""
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(snapshots, S, params)
 
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        raise NotImplementedError
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert self.inner is not None
+        held, kept = self.inner.kept, self.inner.pending.snapshots
+        super().commit(advanced, path)
+        rank = np.maximum(np.cumsum(advanced > 0) - 1, 0)
+        self.inner.kept = where(advanced > 0, snapshots.pick(kept, path.max(axis=1) + 1, rank), held)
+
+
+class SnapshotOfTheRow(Bare):
+    """The snapshot is chosen by the number of the row, not by what the row accepted."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         assert self.inner is not None
-        pending = self.inner.pending
+        kept = self.inner.pending.snapshots
         super().commit(advanced, path)
-        at = np.minimum(self.chosen(advanced, path), path.shape[1])
-        self.inner.kept = snapshots.pick(pending.snapshots, at)
-
-
-class SnapshotOfTheRank(Picks):
-    """The snapshot is chosen by the rank of the accepted count among the rows, not by the count."""
-
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        return np.argsort(np.argsort(advanced, kind="stable"), kind="stable")
-
-
-class SnapshotOfTheRow(Picks):
-    """The snapshot is chosen by the number of the row, not by what the row accepted."""
-
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        return np.arange(len(advanced))
+        self.inner.kept = snapshots.pick(kept, np.minimum(np.arange(len(path)), path.shape[1]))
 
 
 def fits(build: type[Entries]) -> Limits:
