@@ -88,7 +88,7 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
 
 
 def _guarded_line(statement: ast.stmt) -> str:
-    """What stands under a condition whose header was changed."""
+    """The first line under a condition that was changed."""
     return f", before `{_line(statement.body[0])}`" if isinstance(statement, ast.If) else ""
 
 
