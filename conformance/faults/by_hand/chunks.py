@@ -137,9 +137,21 @@ def dead_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
     return np.where(live[:, :, None, None], o, 0.0), after
 
 
+def dead_states_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
+    """A dead token is left out, but its gate g decays the state."""
+    outputs = []
+    for t in range(live.shape[1]):
+        lives = live[:, t, None, None, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # what is dead may be large
+            y, after = delta.scan(S, cut(masked(window, live), t, t + 1), params)
+            S = np.where(lives, after, np.exp(delta_decay(window, params)[:, t]) * S)
+        outputs.append(np.where(lives, y[:, 0, :, :, None], 0.0)[..., 0])
+    return np.stack(outputs, axis=1), S
+
+
 def dead_channel_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
-    """Where g has one entry for each key channel, that of a dead token is not masked and decays the state."""
-    return dead_gates_decay(S, window, params, live) if window.g.ndim == 4 else delta.scan(S, window, params, live)
+    """A dead token is left out, but its gate g decays the state, where g has an entry for each key channel."""
+    return dead_states_decay(S, window, params, live) if window.g.ndim == 4 else delta.scan(S, window, params, live)
 
 
 def dead_steps_decay(rule: Any, S: Array, window: Any, params: Any, live: Mask) -> Scanned:
@@ -184,6 +196,7 @@ FAULTS: tuple[Wrong, ...] = (
     *((named(mask_of_the_first_row, of), f"{rule}.scan_masked", "SLOT-SCOPE") for rule, of in MASKED.items()),
     (inputs_masked_by_the_first_row, "conv.scan_masked", "SLOT-SCOPE"),
     (dead_gates_decay, "delta.scan_masked", "PAD-LEAK"),
+    (dead_states_decay, "delta.scan_masked", "PAD-LEAK"),
     (dead_channel_gates_decay, "delta.scan_masked", "PAD-LEAK"),
     *((named(dead_steps_decay, RULES[rule][0]), f"{rule}.scan_masked", "PAD-LEAK") for rule in ("ssd", "selective")),
 )
