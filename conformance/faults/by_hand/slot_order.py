@@ -61,6 +61,18 @@ class FoldsInSlotOrderOf32(FoldsInSlotOrder):
     entries = 32
 
 
+class FoldsInSlotOrderOf24(FoldsInSlotOrder):
+    """A ring of 24 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 24
+
+
+class FoldsInSlotOrderOf12(FoldsInSlotOrder):
+    """A ring of 12 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 12
+
+
 class FoldsInSlotOrderOf16(FoldsInSlotOrder):
     """A ring of 16 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
 
@@ -109,12 +121,9 @@ def fits(build: type[Entries]) -> Limits:
     return Limits(sizes={"t": (1, build.entries)}, reason="fits its ring")
 
 
+ROUND = (FoldsInSlotOrderOf12, FoldsInSlotOrderOf16, FoldsInSlotOrderOf24, FoldsInSlotOrderOf32, FoldsInSlotOrder)
 FAULTS: tuple[Wrong, ...] = (
-    *(
-        (build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build))
-        for rule in ("ssd", "delta")
-        for build in (FoldsInSlotOrderOf16, FoldsInSlotOrderOf32, FoldsInSlotOrder)
-    ),
+    *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in ROUND),
     *((RingKeepsTheFirstGroup, f"{rule}.buffered_verify", "GROUP-MAP", AT_ONCE, fits(Turning)) for rule in ("ssd", "delta")),
     *(
         (build, f"{rule}.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING)
