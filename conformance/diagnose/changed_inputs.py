@@ -18,10 +18,10 @@ from ssmspec_ref.shapes import Array
 from ..judge.draw import stored
 from ..run.sessions import opened
 from ..suite.specification import Arguments, Expected, Specification
-from .equations.misread import misread
 from .extent import word
 from .leaves import Change, Leaf, changed, leaves
-from .mistakes import Finished, mistakes
+from .mistakes.every import Finished, mistakes
+from .mistakes.misread import misread
 from .observe import Observation, judged
 
 MOST = 3
@@ -38,7 +38,6 @@ LEFT, TINY = 0.25, 1e-300
 """The fraction of the error that an explanation may leave, as a root mean square; and the smallest tolerance to divide by."""
 WHOLE, FEW = 0.99, 5
 """An explanation that covers more than `WHOLE` changes nothing that is right; it may fail one of `FEW` cases."""
-EMPTY = -1
 TILES = (8, 16, 32, 64)
 """Sizes of a tile whose number an implementation may leave out of an offset."""
 CUT = (1.4, 1.44, 1.443, 1.442, 1.4427, 1.4426)
@@ -47,11 +46,13 @@ CUT = (1.4, 1.44, 1.443, 1.442, 1.4427, 1.4426)
 
 @dataclass(frozen=True)
 class Explanation:
-    """A change of the inputs in words ("B were 0"); `covers`: how much of what it would alter is wrong in this way."""
+    """A change of the inputs in words ("B were 0"); `covers`: how much of what it would alter is wrong in this way; `misses`:
+    failing cases that it does not explain."""
 
     says: str
     covers: float
     order: int
+    misses: int = 0
 
 
 def explain(
@@ -65,7 +66,9 @@ def explain(
             covers, says = alone, f"{says}, for {_wrong_names(first)} alone"
         if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
-            found.append(Explanation(says + but, covers, order))
+            found.append(Explanation(says + but, covers, order, misses))
+    if any(one.covers > WHOLE and not one.misses for one in found):
+        found = [one for one in found if not one.misses]
     found.sort(key=lambda one: (-round(one.covers, 2), one.order))
     return [one for one in found if one.covers > 0.5 * found[0].covers][:MOST] if found else []
 
@@ -194,20 +197,13 @@ def _applied(leaf: Leaf, change: Change) -> Callable[[Arguments], Arguments]:
 
 
 def _together(operation: str, every: list[Leaf]) -> Iterator[tuple[str, Callable[[Arguments], Arguments]]]:
-    """Changes of several inputs at once: the groups of heads, and the acceptance of a window."""
+    """Changes of several inputs at once: the groups of heads."""
     grouped, heads, groups = _groups(every)
     if 1 < groups <= heads:
         for says, choose in GROUPS.items():
             yield says, _of_groups(operation, choose, [leaf.name for leaf in grouped])
             for leaf in grouped:
                 yield f"{says}, for {leaf.name} alone", _of_groups(operation, choose, [leaf.name])
-    paths = [leaf for leaf in every if leaf.name == "path" and "*" in leaf.path]
-    counted = [leaf for leaf in every if leaf.name == "advanced" and "*" in leaf.path]
-    if paths and counted:
-        for says, take in ACCEPTED.items():
-            yield says, _taking(paths[0], take)
-        yield "the first tokens of the window were accepted, whatever the path", lambda a: changed(a, (paths[0], _first_ones))
-        yield "accepted tokens were replayed from the last to the first", lambda a: changed(a, (paths[0], _reversed))
     if 1 < groups < heads:
         for leaf in every:
             if "h" in leaf.axes and isinstance(leaf.value, np.ndarray):
@@ -261,43 +257,6 @@ def _of_heads(operation: str, leaf: Leaf, read: Callable[[int, int], Array]) -> 
         return changed(arguments, (leaf, partial(np.take, indices=read(heads, groups), axis=leaf.axes.index("h"))))
 
     return change
-
-
-ACCEPTED: dict[str, Callable[[Array, int], int]] = {
-    "one token fewer were accepted": lambda advanced, tokens: max(int(advanced) - 1, 0),
-    "one token more were accepted": lambda advanced, tokens: min(int(advanced) + 1, tokens) if advanced else 0,
-    "one token more were accepted, in rows with advanced = 0 too": lambda advanced, tokens: min(int(advanced) + 1, tokens),
-    "a window that is accepted whole counted one token fewer": lambda advanced, tokens: (
-        int(advanced) - (advanced == tokens > 0)
-    ),
-    "every token of a window were accepted": lambda advanced, tokens: tokens if advanced else 0,
-    "only the root were accepted": lambda advanced, tokens: min(int(advanced), 1),
-    "nothing were accepted": lambda advanced, tokens: 0,
-    "a row with advanced = 0 accepted its root": lambda advanced, tokens: max(int(advanced), 1),
-    "a row with advanced = 0 accepted every token": lambda advanced, tokens: int(advanced) or tokens,
-}
-"""Other counts of accepted tokens; for a chain, whose path is its tokens in order."""
-
-
-def _taking(path: Leaf, take: Callable[[Array, int], int]) -> Callable[[Arguments], Arguments]:
-    def paths_of(taken: Array) -> Array:
-        advanced = (taken >= 0).sum(axis=1)
-        made = np.full_like(taken, EMPTY)
-        for b, row in enumerate(taken):
-            length = take(advanced[b], len(row))
-            more = [n for n in range(len(row)) if n not in row]
-            made[b, :length] = [*row[: advanced[b]], *more][:length]
-        return made
-
-    return lambda arguments: changed(arguments, (path, paths_of))
-
-
-def _first_ones(path: Array) -> Array:
-    return np.where(path >= 0, np.arange(path.shape[1]), path)
-
-
-def _reversed(path: Array) -> Array:
-    return np.stack([[*row[row >= 0][::-1], *row[row < 0]] for row in path])
 
 
 def _counts(leaf: Leaf, contract: NumericContract) -> Iterator[tuple[str, Change]]:

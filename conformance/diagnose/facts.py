@@ -1,5 +1,6 @@
 """Everything reported about one kind of failure, in reading order."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -36,6 +37,8 @@ TRIED, AGAIN = 4, 7919
 them, which may agree by the chance of their draw."""
 PASSING = 6
 """Number of passing cases that a changed line must leave as they are."""
+POSITIONS = re.compile(r" \d+ (all )?holds? what belongs to | and \d+ of ")
+"""Words of a pattern that name positions."""
 MOSTLY = 0.5
 """A change that would alter more than twice what is wrong is not reported beside a pattern that explains all of it."""
 
@@ -66,7 +69,7 @@ def facts(
         other = OTHER if seed is None else seed
         cause = Clock(SECONDS)
         seen = tried(specification, capability, shown, failing)
-        said, whole = causes(specification, capability, seen, cause)
+        said, whole = causes(specification, capability, seen, cause, shown)
         told["behaves"] = "; ".join(said)
         line = Clock(LINES)
         told["equation"] = "" if whole else " or ".join(equation(specification, capability, seen, passing, line))
@@ -102,7 +105,7 @@ def first_wrong(found: Observation, capability: Capability) -> dict[str, str]:
 
 def _windows(found: Observation) -> str:
     """Which windows of a history have wrong outputs, if it is a history."""
-    names = [want.name.partition(" of window ")[2] for want in found.expected]
+    names = [want.name.rpartition(" window ")[2] for want in found.expected]
     every = {int(name) for name in names if name.isdecimal()}
     wrong = sorted({int(names[number]) for number in found.beyond if names[number].isdecimal()})
     if len(every) < 3 or not wrong:
@@ -118,16 +121,23 @@ def _at(found: Observation, number: int) -> dict[str, int]:
 
 
 def causes(
-    specification: Specification, capability: Capability, seen: Sequence[Observation], clock: Clock | None = None
+    specification: Specification,
+    capability: Capability,
+    seen: Sequence[Observation],
+    clock: Clock | None = None,
+    shown: Case | None = None,
 ) -> tuple[list[str], bool]:
     """Explanations by changed inputs, then by changed outputs; and whether a changed input explains all that is wrong and
-    changes nothing else."""
+    changes nothing else. Positions that are not those of the case `shown` are told with their case."""
     if not seen:
         return [], False
     first, *others = seen
     asked = limited(specification, clock or Clock(SECONDS))
     found = explain(asked, capability.contract, first, others)
-    shapes = [patterns(first, number, capability.contract) for number in first.beyond[:2]]
+    shapes = [
+        [placed(specification, says, first.case, shown) for says in patterns(first, number, capability.contract)]
+        for number in first.beyond[:2]
+    ]
     if shapes and all(shapes):
         found = [one for one in found if one.covers >= MOSTLY]
     said = [f"as if {one.says}" + ("" if one.covers > WHOLE else f", in {one.covers:.0%} of the places") for one in found]
@@ -137,6 +147,11 @@ def causes(
     if not said and (told := wider(asked, capability.contract, (first, *others))):
         said.append(told)
     return said, bool(found) and found[0].covers > WHOLE
+
+
+def placed(specification: Specification, says: str, case: Case, shown: Case | None) -> str:
+    """A pattern that names positions, with the case that has them, if that is not the one that is shown."""
+    return f"{says} (in {specification.identify(case)})" if POSITIONS.search(says) and case != shown else says
 
 
 def equation(

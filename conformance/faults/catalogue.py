@@ -9,6 +9,7 @@ from typing import Any
 
 from ssmspec_ref.contract import Graph, Subject
 
+from .by_hand import chunks, shared_memory, slot_order, softmax, texts, trees, whole_windows
 from .memory import (
     beginnings,
     bits,
@@ -141,6 +142,9 @@ def _faults() -> Iterator[Fault]:
     for run, bug_class in processors.FAULTS:
         yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
     yield from _classed_below()
+    for module in (chunks, slot_order, trees, texts, softmax, whole_windows, shared_memory):
+        for run, operation, bug_class, *given in module.FAULTS:
+            yield fault(bug_class, operation, single(operation, run, *given))
 
 
 def _classed_below() -> Iterator[Fault]:

@@ -2,8 +2,9 @@
 
 A fault is named if its outputs are within twice the bound of the implementation's on every failing case tried, if it fails
 these cases as well, and if it passes those that the implementation passes. Twice, because both round. Outputs that must be
-bitwise equal have the bound 0, but both round if they are computed instead; then the largest bound of the case is used. With
-few and small cases several faults may be indistinguishable; then all are named.
+bitwise equal have the bound 0, but both round if they are computed instead; then the largest bound of the case is used. The
+bound of a right element says little of a wrong one that is larger: it may differ by a thousandth of its error, and at most
+twice the largest bound. With few and small cases several faults may be indistinguishable; then all are named.
 """
 
 import re
@@ -37,6 +38,8 @@ SECONDS = 30.0
 """The time to look for a planted fault."""
 NEAR, RANKED = 0.5, 3
 """The fraction of the error that a fault must explain to be reported as near, and how many are reported."""
+EXPLAINED = 1000
+"""An element that is wrong may differ from the fault's by this part of its error."""
 FAILING, PASSING = 4, 2
 """Number of cases of each kind on which a fault must agree."""
 PARTS = {
@@ -247,7 +250,10 @@ def _compared(
         with np.errstate(invalid="ignore", over="ignore"):  # memory that a fault leaves unwritten may be a signalling NaN
             theirs, ours = theirs.astype(np.float64)[counts], ours.astype(np.float64)[counts]
             between, wrong = np.abs(theirs - ours), np.abs(theirs - want.value[counts])
-            same &= bool(np.all(between <= both_round[counts]))
+            alike = (theirs == ours) | (np.isnan(theirs) & np.isnan(ours))  # also where both overflow
+            off_by = np.abs(ours - want.value[counts])
+            explained = np.where(off_by > bound[counts], np.minimum(off_by / EXPLAINED, 2 * largest), 0.0)
+            same &= bool(np.all((between <= np.maximum(both_round[counts], explained)) | alike))
             apart |= not np.all(wrong <= bound[counts])
             scale = max(float(np.max(np.abs(want.value[counts]), initial=0.0)), 1e-30)
             off += float(np.sum(np.square(between / scale)))

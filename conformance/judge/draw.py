@@ -34,6 +34,8 @@ STATE = {"normal": 1.0, "gentle": 10.0, "strong": 3.0, "wide": 0.0}
 """The scale of the initial state."""
 POISON = 1e3
 """The value of entries that must not be read: finite, so that a kernel may multiply it by zero, and large."""
+CALM = 0.25
+"""What such entries hold where a cause is searched whose results would not be finite otherwise."""
 DEAD = {"dead": ("finite", "nan", "inf")}
 """The option of operations whose contract says that an entry is never read, so that a product with zero is a read."""
 
@@ -143,7 +145,7 @@ class Draw:
     @property
     def dead(self) -> float:
         """What entries hold that are never read."""
-        return {"finite": POISON, "nan": np.nan, "inf": np.inf}[self.options.get("dead", "finite")]
+        return {"finite": POISON, "nan": np.nan, "inf": np.inf, "calm": CALM}[self.options.get("dead", "finite")]
 
     @property
     def kills(self) -> bool:

@@ -54,7 +54,7 @@ def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> R
         multiples = block > 0 and above[0] % block == 0
         which = f"multiples of {block} ({_listed(above)})" if multiples else _listed(above)
         return Rule(
-            f"{tried} all up to {max(below)} pass, and of the others only {which}",
+            f"{tried} all up to {max(below)} pass, and those above fail, but for {which}",
             lambda n: n >= least and (n % block != 0 if multiples else n not in above),
             _confirming(0, block, [*fails, *passes], least) if multiples else (),
         )

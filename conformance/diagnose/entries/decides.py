@@ -231,7 +231,7 @@ def _single(tries: Tries, vector: Vector, arguments: Arguments, values: Values, 
 def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, int], straight: bool) -> str:
     """The counts in the wrong row with which the case fails, and those with which it passes; `straight` says that it fails
     on the path 0 1 2 .. too, which the larger case then gets."""
-    best = _counts(tries, vector, arguments, at.get("b", 0))
+    best, _ = _counts(tries, vector, arguments, at.get("b", 0))
     case, limits = tries.found.case, tries.capability.limits
     size = min(WIDER, limits.sizes.get("t", (1, WIDER))[1])
     if "t" in case.sizes and best and case.sizes["t"] < size:
@@ -244,14 +244,19 @@ def counted(tries: Tries, vector: Vector, arguments: Arguments, at: dict[str, in
             longer = [one for one in vectors(wide, given) if one.name == vector.name] if found else []
             if found and longer:
                 other = replace(tries, found=found)
-                said = _counts(other, longer[0], given, at.get("b", 0), False)
+                said, bad = _counts(other, longer[0], given, at.get("b", 0), False)
                 tries.left = other.left
-                best = said or best
+                best = said if vector.now[_entry(vector, at.get("b", 0))] in bad else best
     return best
 
 
-def _counts(tries: Tries, vector: Vector, arguments: Arguments, row: int, compared: bool = True) -> str:
-    n = vector.rows.index(row) if row in vector.rows else 0
+def _entry(vector: Vector, row: int) -> int:
+    return vector.rows.index(row) if row in vector.rows else 0
+
+
+def _counts(tries: Tries, vector: Vector, arguments: Arguments, row: int, compared: bool = True) -> tuple[str, Sequence[int]]:
+    """Which counts fail and which pass, in words, and those that fail; "" if all do, or none."""
+    n = _entry(vector, row)
     values = vector.now
     every = sorted([*list(vector.others(values, n)), values[n]], key=lambda v: (abs(v - values[n]), v))[:LONGEST]
     fate: dict[int, bool] = {}
@@ -261,8 +266,8 @@ def _counts(tries: Tries, vector: Vector, arguments: Arguments, row: int, compar
             fate[value] = fails
     bad, good = (sorted(v for v, fails in fate.items() if fails is one) for one in (True, False))
     if not bad or not good:
-        return ""
-    return f"{vector.name} in row {vector.rows[n]}: fails with {ranges(bad)}, passes with {ranges(good)}"
+        return "", ()
+    return f"{vector.name} in row {vector.rows[n]}: fails with {ranges(bad)}, passes with {ranges(good)}", bad
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -78,6 +78,26 @@ def _listed(values: Array) -> str:
     return said + (f" .. (of {len(values)})" if len(values) > MOST else "")
 
 
+NEUTRAL = {
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition": 1.0, "presence": 0.0, "frequency": 0.0,
+    "min_tokens": 0,
+}  # fmt: skip
+"""The settings of a row that change nothing."""
+
+
+def _settings(found: Observation, known: Known, at: At) -> str:
+    """The settings of a row that change something."""
+    row, every = at.get("b", 0), {name: np.asarray(known[name].value) for name in NEUTRAL if name in known}
+    each = {name: (value[row] if value.ndim else value).item() for name, value in every.items()}
+    given = {name: value for name, value in each.items() if value != NEUTRAL[name]}
+    return ", ".join(f"{name} {value:.4g}" for name, value in given.items())
+
+
+def _lookup(found: Observation, known: Known, at: At) -> str:
+    """The longest suffix that is looked for, and which occurrence is taken."""
+    return f"longest suffix {known['longest'].value}, the {known['choice'].value} occurrence"
+
+
 def _padding(found: Observation, known: Known, at: At) -> str:
     """The rows that are padding."""
     rows = np.flatnonzero(np.asarray(known["read"].value) < 0)
@@ -104,6 +124,8 @@ EVERY: dict[tuple[str, ...], Callable[[Observation, Known, At], str]] = {
     ("eos",): _ends,
     ("p", "q", "coins", "picks", "parents"): _sampled,
     ("read", "write"): _padding,
+    ("temperature", "presence", "frequency", "repetition"): _settings,
+    ("history", "longest", "choice"): _lookup,
     **{(name,): _lengths(name) for name in TEXTS},
 }
 """The words for the inputs with these names."""

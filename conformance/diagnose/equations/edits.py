@@ -43,7 +43,9 @@ def edits(one: Executed) -> Iterator[Edit]:
                 code = None if after == before else compiled(one)
                 _put(owner, field, at, old)
                 if code is not None:
-                    yield Edit(f"line {statement.lineno} of {one.file} read `{after}`, not `{before}`", one.function, code)
+                    guards = _guarded_line(statement)
+                    says = f"line {statement.lineno} of {one.file} read `{after}`, not `{before}`{guards}"
+                    yield Edit(says, one.function, code)
         yield from _whole(one, body, number)
 
 
@@ -83,6 +85,11 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
         [*map(bare, a.posonlyargs)], [*map(bare, a.args)], bare(a.vararg), [*map(bare, a.kwonlyargs)], keyword, bare(a.kwarg),
         defaults,
     )  # fmt: skip
+
+
+def _guarded_line(statement: ast.stmt) -> str:
+    """The first line under a condition that was changed."""
+    return f", before `{_line(statement.body[0])}`" if isinstance(statement, ast.If) else ""
 
 
 def _whole(one: Executed, body: list[ast.stmt], number: int) -> Iterator[Edit]:

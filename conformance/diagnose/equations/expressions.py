@@ -41,11 +41,13 @@ def _nothing(node: ast.expr, values: Values) -> Iterator[ast.expr]:
 
 
 def _binary(node: ast.BinOp, values: Values) -> Iterator[ast.expr]:
-    """One term or factor alone, another operator, or a factor that reaches one term of a sum."""
+    """One term or factor alone, another operator, a factor of one term of a sum, or a term added before a function."""
     yield node.left
     yield node.right
     if type(node.op) in OTHER_OPERATORS:
         yield ast.BinOp(node.left, OTHER_OPERATORS[type(node.op)](), node.right)
+    if isinstance(call := node.left, ast.Call) and isinstance(node.op, SUMS) and len(call.args) == 1:
+        yield ast.Call(call.func, [ast.BinOp(call.args[0], node.op, node.right)], call.keywords)
     if not isinstance(node.op, ast.Mult | ast.Div):
         return
     if isinstance(right := node.right, ast.BinOp) and isinstance(right.op, SUMS) and isinstance(node.op, ast.Mult):
@@ -57,7 +59,7 @@ def _binary(node: ast.BinOp, values: Values) -> Iterator[ast.expr]:
 
 
 def _call(node: ast.Call, values: Values) -> Iterator[ast.expr]:
-    """The first argument alone, a function's opposite, arguments exchanged or left out."""
+    """The first argument alone, a function's opposite, arguments exchanged or left out, a term added after the function."""
     plain = [argument for argument in node.args if not isinstance(argument, ast.Starred)]
     if plain and plain[0] is node.args[0]:
         yield node.args[0]
@@ -72,6 +74,9 @@ def _call(node: ast.Call, values: Values) -> Iterator[ast.expr]:
         yield ast.Call(node.func, order, node.keywords)
     for number in range(len(node.keywords)):
         yield ast.Call(node.func, node.args, [k for n, k in enumerate(node.keywords) if n != number])
+    if len(plain) == len(node.args) == 1 and isinstance(whole := plain[0], ast.BinOp) and isinstance(whole.op, SUMS):
+        yield ast.BinOp(ast.Call(node.func, [whole.left], node.keywords), whole.op, whole.right)
+        yield ast.BinOp(whole.left, whole.op, ast.Call(node.func, [whole.right], node.keywords))
     yield from SPECIAL.get(named, _nothing)(node, values)
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from conformance.diagnose.equations.misread import misread
-from conformance.diagnose.equations.step_sizes import by_name
 from conformance.diagnose.leaves import leaves
-from conformance.diagnose.mistakes import mistakes
+from conformance.diagnose.mistakes.every import mistakes
+from conformance.diagnose.mistakes.misread import misread
+from conformance.diagnose.mistakes.named import by_name
 from conformance.suite import find
 from ssmspec_ref.contract import NumericContract
 

@@ -38,12 +38,13 @@ from .invented import Bug, diagnosed, single
         (
             [16, 17, 18, 20, 31, 33],
             [1, 8, 15, 24],
-            "of 10 numbers of tokens (t) from 1 to 33 all up to 15 pass, and of the others only 24",
+            "of 10 numbers of tokens (t) from 1 to 33 all up to 15 pass, and those above fail, but for 24",
         ),
         (
             [33, 34, 35, 65, 66, 67],
             [1, 16, 31, 32, 64, 96],
-            "of 12 numbers of tokens (t) from 1 to 96 all up to 32 pass, and of the others only multiples of 32 (64, 96)",
+            "of 12 numbers of tokens (t) from 1 to 96 all up to 32 pass, and those above fail, "
+            "but for multiples of 32 (64, 96)",
         ),
         ([2], [1, 3, 4, 5], "of 5 numbers of tokens (t) from 1 to 5 only 2 fails"),
         ([1, 2], [3, 4, 5], "of 5 numbers of tokens (t) from 1 to 5 all up to 2 fail, and all from 3 on pass"),
@@ -87,7 +88,7 @@ def scanned(wrong: Callable[[int], bool], M: Array, x: Array, params: Any) -> An
         (lambda t: t > 32, "all from 33 on fail, and all up to 32 pass"),
         (lambda t: t % 16 == 0, "only those fail that are multiples of 16"),
         (lambda t: t % 16 == 1, "only those fail that are 1 more than a multiple of 16"),
-        (lambda t: t > 32 and t % 32 != 0, "all up to 32 pass, and of the others only multiples of 32 (64, 96"),
+        (lambda t: t > 32 and t % 32 != 0, "all up to 32 pass, and those above fail, but for multiples of 32 (64, 96"),
         (lambda t: t % 32 != 0, "only those pass that are multiples of 32"),
         (lambda t: True, ""),
     ],

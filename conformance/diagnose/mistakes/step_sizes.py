@@ -1,6 +1,6 @@
 """Step sizes dt that the decay and the input of a recurrence do not share; decays of a tree summed over the wrong nodes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +11,8 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
 from ...suite.specification import Arguments, Expected
-from ..leaves import Leaf, changed, leaves
-
-Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]
-"""Mistakes in words, each as a change of the arguments."""
-Named = Mapping[str, Leaf]
-
-
-def by_name(every: list[Leaf]) -> Named:
-    return {leaf.name: leaf for leaf in every}
+from ..leaves import changed, leaves
+from .named import Made, Named, by_name
 
 
 @dataclass(frozen=True)

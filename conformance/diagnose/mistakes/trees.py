@@ -10,17 +10,13 @@ from ssmspec_ref.shapes import Array
 
 from ...suite.specification import Arguments
 from ..leaves import Leaf, changed
-from .step_sizes import PACKED, Made, Named, packed_gates
+from .named import EACH, Made, Named, Of
+from .step_sizes import PACKED, packed_gates
 
 PLACES = (8, 16, 32, 64)
 """Places that an implementation may have for the nodes of a tree."""
 TAKEN = "nodes lay in {0} places, by their numbers modulo {0}, so that later nodes took the places of parents"
 """Too few places for what nodes leave."""
-EACH = "*"
-"""What the path of an input of every window holds."""
-
-Of = Callable[[Callable[[Arguments, Named], Arguments]], Callable[[Arguments], Arguments]]
-"""Makes a function of the arguments of one that also takes their leaves by name."""
 
 
 def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:

@@ -1,0 +1,107 @@
+"""Servers whose forks and saved prefixes share memory with what runs on, or whose blocks begin at the wrong token."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ssmspec_ref.contract import Adapter
+from ssmspec_ref.layers import mixer
+from ssmspec_ref.layers.mixer import MixerInputs, MixerState
+from ssmspec_ref.records import each
+from ssmspec_ref.shapes import Array
+
+from ...adapters.reference_parts.states import States
+from ..rollback.lives import Written
+from ..single import Wrong, adapter_of
+
+
+class ForkSharesTheWindow(Written):
+    """A fork copies the state and shares the window of the convolution: what one decodes changes the other."""
+
+    def fork(self, slot: int, to: int) -> None:
+        seen, state = self.running[slot]
+        self.running[to] = seen, MixerState(state.M, state.S.copy())
+
+
+class ForkSharesTheState(Written):
+    """A fork copies the window of the convolution and shares the state: what one decodes changes the other."""
+
+    def fork(self, slot: int, to: int) -> None:
+        seen, state = self.running[slot]
+        self.running[to] = seen, MixerState(state.M.copy(), state.S)
+
+
+class SavedIsTheRunning(Written):
+    """What is saved under a prefix is the memory of the sequence that runs on, not a copy."""
+
+    def feed(self, slot: int, tokens: Array, inputs: MixerInputs) -> Array:
+        before = set(self.saved)
+        y = super().feed(slot, tokens, inputs)
+        for key in set(self.saved) - before:
+            self.saved[key] = self.running[slot][1]
+        return y
+
+
+class BlocksOfACall(States):
+    """Blocks are counted from the first token of a call, not of the sequence, and saved under the tokens seen by then."""
+
+    def feed(self, slot: int, tokens: Array, inputs: MixerInputs) -> Array:
+        seen, state = self.running[slot]
+        outputs = []
+        for at, token in enumerate(map(int, tokens)):
+            y, state = mixer.scan(state, each(lambda a, at=at: a[:, at : at + 1], inputs), self.layer)
+            seen = (*seen, token)
+            outputs.append(y)
+            if self.block and (at + 1) % self.block == 0:
+                self.save(seen, state)
+        self.running[slot] = seen, state
+        return np.concatenate(outputs, axis=1)
+
+
+class BlocksOfACallAreLookedUp(BlocksOfACall):
+    """Blocks are counted from the first token of a call, not of the sequence, and looked up at whole blocks of a prompt."""
+
+    def begin(self, slot: int, tokens: Array) -> int:
+        prompt = tuple(map(int, tokens))
+        places = range(0, len(prompt), self.block or len(prompt))
+        found = max((n for n in places if prompt[:n] in self.saved), default=0)
+        state = self.saved[prompt[:found]] if found else mixer.new_state(self.layer, 1)
+        self.running[slot] = prompt[:found], state
+        return found
+
+
+class HitKeepsTheWindowOfTheSlot(States):
+    """A prefix hit restores the state; the window of the convolution stays what the slot held before."""
+
+    def __init__(self, layer: mixer.Mixer, slots: int, block: int) -> None:
+        super().__init__(layer, slots, block)
+        self.old: dict[int, MixerState] = {}
+
+    def begin(self, slot: int, tokens: Array) -> int:
+        found = super().begin(slot, tokens)
+        seen, state = self.running[slot]
+        if found and slot in self.old:
+            self.running[slot] = seen, replace(state, M=self.old[slot].M)
+        return found
+
+    def end(self, slot: int) -> None:
+        self.old[slot] = self.running[slot][1]
+        super().end(slot)
+
+
+FAULTS: tuple[Wrong, ...] = tuple(
+    (build, "life.states", bug_class)
+    for build, bug_class in (
+        (ForkSharesTheWindow, "SLOT-SCOPE"),
+        (ForkSharesTheState, "SLOT-SCOPE"),
+        (SavedIsTheRunning, "PREFIX-CKPT"),
+        (BlocksOfACall, "PREFIX-CKPT"),
+        (BlocksOfACallAreLookedUp, "PREFIX-CKPT"),
+        (HitKeepsTheWindowOfTheSlot, "CONV"),
+    )
+)
+"""Each with its operation and its bug class."""
+
+
+def adapter() -> Adapter:
+    return adapter_of("shared memory", FAULTS)

@@ -1,0 +1,138 @@
+"""Rings whose entries are read in another order than they came, or kept with one group; and snapshots of another count."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref.backtrack import snapshots
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.records import each, where
+from ssmspec_ref.shapes import Array, Lengths, Mask, Path
+
+from ...adapters.reference_parts.backtracking import AT_ONCE
+from ...adapters.reference_parts.windows import Bare
+from ..rollback.flushes import Entries
+from ..single import EVERYTHING, Wrong, adapter_of
+
+
+class Turning(Entries):
+    """A right ring that continues after the entry that was flushed last, and so wraps around."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(S, params)
+        self.origin = np.zeros_like(self.cursor)
+
+    def slots(self, b: int) -> Array:
+        """The places of a row's entries in the ring, from the oldest on."""
+        return np.asarray((self.origin[b] + np.arange(self.cursor[b])) % self.entries)
+
+    def replayed(self, b: int) -> Array:
+        begin, at = self.S[b : b + 1], self.slots(b)
+        if not at.size:
+            return begin
+        return np.asarray(self.rule.scan(begin, each(lambda a: a[b : b + 1, at], self.ring), self.params)[1])
+
+    def flush(self, due: Mask) -> None:
+        held = np.where(due, self.cursor, 0)
+        super().flush(due)
+        self.origin = (self.origin + held) % self.entries
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        for b, count in enumerate(advanced):
+            at = (self.origin[b] + self.cursor[b] + np.arange(count)) % self.entries
+            for field in fields(self.ring):
+                kept, came = getattr(self.ring, field.name), getattr(self.window, field.name)
+                if came is not None:
+                    kept[b, at] = came[b, path[b, :count]]
+        self.cursor = self.cursor + advanced
+
+
+class FoldsInSlotOrder(Turning):
+    """A ring of 64 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    def slots(self, b: int) -> Array:
+        return np.sort(super().slots(b))
+
+
+class FoldsInSlotOrderOf32(FoldsInSlotOrder):
+    """A ring of 32 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 32
+
+
+class FoldsInSlotOrderOf24(FoldsInSlotOrder):
+    """A ring of 24 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 24
+
+
+class FoldsInSlotOrderOf12(FoldsInSlotOrder):
+    """A ring of 12 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 12
+
+
+class FoldsInSlotOrderOf16(FoldsInSlotOrder):
+    """A ring of 16 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 16
+
+
+class RingKeepsTheFirstGroup(Turning):
+    """The entries of the ring keep B, or the key, of group 0 for every head."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        window = self.window
+        name = "B" if hasattr(window, "B") else "k"
+        whole = getattr(window, name)
+        self.window = replace(window, **{name: np.repeat(whole[:, :, :1], whole.shape[2], axis=2)})
+        super().commit(advanced, path)
+
+
+class SnapshotOfTheRank(Bare):
+    """A row takes the snapshot of another row: rows are counted among those that accept a token, as if no row was skipped."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert self.inner is not None
+        held, kept = self.inner.kept, self.inner.pending.snapshots
+        super().commit(advanced, path)
+        rank = np.maximum(np.cumsum(advanced > 0) - 1, 0)
+        self.inner.kept = where(advanced > 0, snapshots.pick(kept, path.max(axis=1) + 1, rank), held)
+
+
+class SnapshotOfTheRow(Bare):
+    """The snapshot is chosen by the number of the row, not by what the row accepted."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert self.inner is not None
+        kept = self.inner.pending.snapshots
+        super().commit(advanced, path)
+        self.inner.kept = snapshots.pick(kept, np.minimum(np.arange(len(path)), path.shape[1]))
+
+
+def fits(build: type[Entries]) -> Limits:
+    return Limits(sizes={"t": (1, build.entries)}, reason="fits its ring")
+
+
+ROUND = (FoldsInSlotOrderOf12, FoldsInSlotOrderOf16, FoldsInSlotOrderOf24, FoldsInSlotOrderOf32, FoldsInSlotOrder)
+FAULTS: tuple[Wrong, ...] = (
+    *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in ROUND),
+    *((RingKeepsTheFirstGroup, f"{rule}.buffered_verify", "GROUP-MAP", AT_ONCE, fits(Turning)) for rule in ("ssd", "delta")),
+    *(
+        (build, f"{rule}.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING)
+        for rule in ("ssd", "delta")
+        for build in (SnapshotOfTheRank, SnapshotOfTheRow)
+    ),
+)
+"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
+
+
+def adapter() -> Adapter:
+    return adapter_of("slot order", FAULTS)
