@@ -7,21 +7,26 @@ import pytest
 
 from conformance.cases import Case
 from conformance.faults.catalogue import FAULTS
+from conformance.faults.single import EVERYTHING
 from conformance.judge.clock import Clock
 from conformance.judge.diagnosis import looks_like
 from conformance.judge.verdict import judge
 from conformance.run.plan import Selection, plan
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject, Verdict
+from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
 from ssmspec_ref.functions import silu, softplus
+from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
+
+from ..strangers import recurrences
 
 FP32 = NumericContract()
 
 
-def told(operation: str, run: Any, tier: str) -> str:
-    """What the report says that an implementation equals, by the cases of a tier."""
-    subject = Subject("x", {operation: Capability(run, FP32)}, absent={"": "a part"})
+def told(operation: str, run: Any, tier: str, some: tuple[str, ...] = (), limits: Limits = EVERYTHING) -> str:
+    """What the report says that an implementation equals, by the cases of a tier, or by some of them."""
+    subject = Subject("x", {operation: Capability(run, FP32, limits)}, absent={"": "a part"})
     jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(tier=tier, operation=operation))
+    jobs = [job for job in jobs if not some or job.identity.removeprefix(f"{operation}/") in some]
     cases: dict[bool, list[Case]] = {True: [], False: []}
     for job in jobs:
         verdict = judge(job.specification, job.capability, job.case).verdict
@@ -141,3 +146,79 @@ def draft_of_a_search_before_the_suffix(history: Array, tokens: int, longest: in
 )
 def test_a_mistake_made_otherwise_is_told_by_its_planted_fault(operation: str, run: Any, fault: str, tier: str) -> None:
     assert told(operation, run, tier).startswith(f"equals the planted fault `{fault}`")
+
+
+def packed_past_the_end(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+    """Chunks of 16 tokens from the start of each sequence; only the end of the run cuts them."""
+    y, after = np.zeros(run.x.shape, np.float32), np.where(fresh[:, None, None, None], 0.0, S).astype(np.float32)
+    for b in range(len(S)):
+        begin, end = int(bounds[b]), int(bounds[b + 1])
+        state = after[b : b + 1]
+        for start in range(begin, end, 16):
+            made, state = recurrences.ssd_scan(state, each(lambda a, s=start: a[:, s : s + 16], run), params)
+            y[:, start : min(start + 16, end)] = made[:, : end - start]
+        after[b] = state[0]
+    return y, after
+
+
+def selective_with_a_rounded_product(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Sixteen tokens at a time: what they add is scanned from zeros, what is left of the state is a product in bf16."""
+    outputs = []
+    for start in range(0, window.x.shape[1], 16):
+        part = each(lambda a, s=start: a[:, s : s + 16], window)
+        y, after = recurrences.selective_scan(S, part, params)
+        if part.x.shape[1] == 16:
+            raw = part.dt if params.dt_bias is None else part.dt + params.dt_bias
+            left = np.exp((softplus(raw) if params.dt_softplus else raw).sum(axis=1)[..., None] * params.A)
+            mantissa, exponent = np.frexp(left)
+            own = recurrences.selective_scan(np.zeros_like(S), part, params)[1]
+            after = (np.ldexp(np.round(mantissa * 256) / 256, exponent) * S + own).astype(np.float32)
+        outputs.append(y)
+        S = after
+    return np.concatenate(outputs, axis=1), S
+
+
+class RingInSlotOrder(recurrences.Ring):
+    """The entries that are held, by the number of their slot."""
+
+    def replayed(self, b: int) -> Array:
+        S = self.S[b]
+        for at in sorted((self.origin[b] + np.arange(self.held[b])) % recurrences.RING):
+            S = self.advanced(S, self.x[b, at], self.dt[b, at], self.B[b, at])
+        return S
+
+
+class SnapshotsWithoutSkippedRows:
+    """States of all rows and tokens; of those rows that accept something the first reads row 0, the next row 1, .."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        self.S, self.params = S.astype(np.float32), params
+
+    def verify(self, window: Any, parents: Array | None = None) -> Array:
+        state, self.states, outputs = self.S, [], []
+        for t in range(window.x.shape[1]):
+            y, state = recurrences.ssd_scan(state, each(lambda a, t=t: a[:, t : t + 1], window), self.params)
+            self.states.append(state)
+            outputs.append(y)
+        return np.concatenate(outputs, axis=1)
+
+    def commit(self, advanced: Array, path: Array) -> None:
+        self.S = self.S.copy()
+        for place, row in enumerate(np.flatnonzero(advanced)):
+            self.S[row] = self.states[advanced[row] - 1][place]
+
+    def state(self) -> Array:
+        return self.S
+
+
+def test_a_mistake_in_packed_runs_in_chunks_in_a_ring_or_in_snapshots_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrences, "RING", 16)
+    short = Limits(sizes={"t": (1, 16)}, reason="a ring of 16 entries")
+    wraps = "b3,t3,g2,h6,p5,n4,j12/lengths=varied,read=last/gentle/s0", "b2,t4,g2,h6,p5,n4,j3/plain/gentle/s0"
+    long = "b1,t65,d6,n4/plain/gentle/s0", "b2,t7,d6,n4/plain/gentle/s0"
+    assert [
+        told("ssd.scan_packed", packed_past_the_end, "smoke").split("`")[1],
+        told("selective.scan", selective_with_a_rounded_product, "standard", long).split("`")[1],
+        told("ssd.buffered_verify", RingInSlotOrder, "standard", wraps, short).split("`")[1],
+        told("ssd.verify_snapshots", SnapshotsWithoutSkippedRows, "smoke").split("`")[1],
+    ] == ["chunk_past_the_sequence_of_16", "decay_of_a_full_chunk_in_bf16_of_16", "FoldsInSlotOrderOf16", "SnapshotOfTheRank"]

@@ -234,6 +234,8 @@ def test_tests_that_take_their_cases_from_another_file_are_those_of_its_kernels(
     for kernel in ("gated_norm", "selective_tree", "kda_commit"):
         assert "test_far_launchers.py" in cases.named(run.TESTS)[kernel]
     assert "test_far_launchers.py" not in cases.named(run.TESTS)["ssd_commit"]
+    assert all("test_refused_tensors.py" in cases.named(run.TESTS)[kernel] for kernel in ("kda_tree", "norm", "conv_step"))
+    assert all("test_counted.py" in cases.named(run.TESTS)[kernel] for kernel in ("ssd_buffered", "linear_rows"))
 
 
 def test_what_is_chosen_by_measurement_is_left_out(tmp_path: Path) -> None:

@@ -130,6 +130,13 @@ def window_case(first: Case, o: Options, n: int) -> Case:
     return case
 
 
+def absent(case: Case, lengths: Tensor) -> None:
+    """NaN in the tokens behind the row's length, which nothing may read."""
+    behind = torch.arange(case.options.t) >= lengths[:, None]
+    for x in (case.q, case.k, case.v, case.g, case.beta):
+        x[behind] = float("nan")
+
+
 def kept(ring: Ring) -> tuple[torch.Tensor, ...]:
     return ring.u.clone(), ring.k.clone(), ring.g.clone()
 

@@ -8,15 +8,18 @@
 A comparison or a count belongs to the launchers that its test ran: to the one that the test's file is named after, and to
 those that no file is named after. A test that ran any kernel but the package's own, a planted fault, counts for none.
 A kernel without its figures fails the run: (1) may be missing where results are choices or moved values, (2) where a kernel
-declares no `traffic_bytes`.
+declares no `traffic_bytes`. So does a formula two of whose sizes are the same wherever bytes are counted: there either may
+stand for the other.
 """
 
 import ast
 import functools
+import inspect
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,6 +55,8 @@ class Figures:
     tests: int = 0
     used: list[float] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
+    """Pairs of sizes that differed in a count of bytes."""
 
     def add(self, other: "Figures") -> None:
         """The largest share of a bound, and the ends of the ratios."""
@@ -59,12 +64,15 @@ class Figures:
         self.used = [max([*self.used, *other.used])] if self.used or other.used else []
         ratios = [*self.ratios, *other.ratios]
         self.ratios = [min(ratios), max(ratios)] if ratios else []
+        self.apart = sorted({*self.apart, *other.apart})
 
 
 class Formula(int):
     """Bytes by a formula; what they are compared with is kept."""
 
     seen: ClassVar[list[float]] = []
+    apart: ClassVar[dict[str, set[str]]] = {}
+    """Of each module, the pairs of sizes that differed in a call of its formula."""
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int) and int(self) > 0:
@@ -124,7 +132,7 @@ class Recorder:
         for name in modules():
             module = kernel_module(name)
             if hasattr(module, "traffic_bytes"):
-                module.traffic_bytes = formula(module.traffic_bytes)
+                module.traffic_bytes = formula(name, module.traffic_bytes)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
@@ -132,13 +140,15 @@ class Recorder:
         if call.when == "call":
             if report.passed:
                 self.keep(Path(str(item.path)).stem.removeprefix("test_"))
-            self.launched, self.used, Formula.seen = set(), [], []
+            self.launched, self.used, Formula.seen, Formula.apart = set(), [], [], {}
         return report
 
     def keep(self, file: str) -> None:
         """Count what the test that just passed found."""
         if not self.launched <= set(modules()):
             return
+        for name, pairs in Formula.apart.items():
+            self.found.setdefault(name, Figures()).add(Figures(apart=sorted(pairs)))
         tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
         for name in self.launched:
             if name == file or name not in tested or file not in modules():
@@ -178,12 +188,22 @@ def launcher(frame: Any) -> str:
     return outermost or name
 
 
-def formula(function: Any) -> Any:
+def formula(name: str, function: Any) -> Any:
     @functools.wraps(function)
     def counted(*args: Any, **kwargs: Any) -> Formula:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        apart = {f"{x} {y}" for x, y in map(str.split, pairs(function)) if given[x] != given[y]}
+        Formula.apart.setdefault(name, set()).update(apart)
         return Formula(function(*args, **kwargs))
 
     return counted
+
+
+def pairs(function: Any) -> list[str]:
+    """All pairs of the sizes that a formula must be given."""
+    given = inspect.signature(function).parameters.values()
+    sizes = [p.name for p in given if p.default is p.empty and p.annotation in (int, "int")]
+    return [f"{x} {y}" for x, y in combinations(sizes, 2)]
 
 
 @functools.cache
@@ -243,6 +263,9 @@ def missing(found: dict[str, Figures]) -> list[str]:
             wrong.append(f"{name}: its bytes were not counted")
         if figures.ratios and figures.ratios != [1.0, 1.0]:
             wrong.append(f"{name}: bytes counted over the formula came as {figures.ratios}, not 1")
+        same = [pair for pair in pairs(kernel_module(name).traffic_bytes) if pair not in figures.apart] if declares else []
+        if figures.ratios and same:
+            wrong.append(f"{name}: bytes are counted only where these sizes are the same: {', '.join(same)}")
         if costs(name)[1] < 0:
             wrong.append(f"{name}: no budget of registers")
     return wrong

@@ -89,21 +89,22 @@ def check_exact(module: ModuleType, o: Options, capacity: int) -> None:
     assert np.array_equal(cases.doubles(case.S)[case.slots.numpy()], states[:, folded - 1])
 
 
-def check_bytes(module: ModuleType, o: Options, held: int, **tiles: int) -> None:
+def check_bytes(module: ModuleType, o: Options, held: int, window: int | None = None, **tiles: int) -> None:
+    longest = window or o.t
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9)
     ring.held.fill_(held)
     named = {name: getattr(case, name) for name in ("S", "x", "dt", "B", "C", "out")}
     params = {name: x for name, x in case.extra.items() if name != "z"} | {"A": case.A, "slots": case.slots}
     gate = {"z": case.extra["z"]} if o.z else {}
     with watch(**named, **params, **gate, **rings.tensors(ring)) as seen:
-        case.call(module.ssd_buffered, ring=ring, **tiles)
+        case.call(module.ssd_buffered, ring=ring, window=window, **tiles)
     left_out = sum(seen.loaded(name).distinct for name in (*params, "origin", "held"))
     sizes = {"io": case.x.element_size(), "z": o.z}
-    expected = module.traffic_bytes([held] * o.b, o.t, o.h, o.p, o.n, o.g, capacity=9, window=o.t, **sizes)
+    expected = module.traffic_bytes([held] * o.b, o.t, o.h, o.p, o.n, o.g, capacity=9, window=longest, **sizes)
     assert seen.distinct_bytes() - left_out == expected
     states = o.b * o.h * o.p * o.n * 4
     assert seen.loaded("S").requested == states
-    assert seen.stored("S").requested == (states if held + 2 * o.t > 9 else 0)
+    assert seen.stored("S").requested == (states if held + 2 * longest > 9 else 0)
     assert seen.stored("ring.B").requested == o.b * o.t * o.g * o.n * sizes["io"]
     assert seen.outside == seen.races == []
 

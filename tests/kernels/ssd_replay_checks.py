@@ -178,6 +178,19 @@ def check_full(module: ModuleType) -> None:
     cases.assert_within("S", case.S[slot], wanted)
 
 
+def check_long_history(module: ModuleType, io: str) -> None:
+    """A window that a short kernel would take, behind one of more tokens than it has rows, all accepted."""
+    o = Options(b=1, t=20, h=1, g=1, p=5, n=6, io=io)
+    case, cache = cases.draw(o, padding=False), cache_of(o, o.t)
+    slot = case.slots.long()
+    S = cases.doubles(case.S[slot])
+    case.call(module.ssd_replay_scan, cache=cache, advanced=torch.tensor([0]))
+    halves.commit_halves(cache.half, rows=1, slots=case.slots)
+    rings.window_case(case, replace(o, t=4), 1).call(module.ssd_replay_scan, cache=cache, advanced=torch.tensor([o.t]))
+    _, wanted = eb.ssd.scan(S, case.window(), case.params(), o.contract(order="output_only"))
+    cases.assert_within("S", case.S[slot], wanted)
+
+
 def check_path_with_gaps(module: ModuleType, tree: bool, io: str = "fp32") -> None:
     """Of what was accepted only nodes of the window count: -1 and one behind the end neither decay the state nor add."""
     mask = {"ancestors": torch.ones(1, 2, 2, dtype=torch.bool).tril()} if tree else {}

@@ -118,16 +118,17 @@ def test_a_decision_on_the_edge_after_a_rejection_is_called_close_and_others_are
 
 @pytest.mark.parametrize("index", [I32, I64])
 def test_only_the_rows_that_draw_are_read(index: torch.dtype) -> None:
-    tokens, parents = torch.tensor([[9, 1, 2], [9, 3, 4]], dtype=index), torch.tensor([[-1, 0, 1]] * 2, dtype=index)
-    p, q = (torch.full((2, 3, 37), 1 / 37) for _ in "pq")
+    tokens = torch.tensor([[9, 1, 2], [9, 3, 4], [9, 5, 6], [9, 5, 6]], dtype=index)
+    parents = torch.tensor([[-1, 0, 1]] * 4, dtype=index)
+    p, q = (torch.full((4, 3, 37), 1 / 37) for _ in "pq")
     p[1, 0, 3] = p[0, 1, 2] = 0
-    coins, picks, budget = torch.full((2, 3), 0.5), torch.full((2, 3), 0.5), torch.tensor([9, 9], dtype=index)
+    coins, picks, budget = torch.full((4, 3), 0.5), torch.full((4, 3), 0.5), torch.tensor([9] * 4, dtype=index)
     out = new_emitted(tokens, parents)
     named = {"tokens": tokens, "parents": parents, "p": p, "q": q, "coins": coins, "picks": picks, "budget": budget}
     with watch(**named, **{f"y_{k}": x for k, x in out._asdict().items()}) as seen:
         module.accept_sampled(tokens, parents, p, picks, budget, law="iid", q=q, coins=coins, out=out, block_i=16)
-    assert out.path.tolist() == [[0, 1, -1], [0, -1, -1]]
-    assert seen.distinct_bytes() == module.traffic_bytes(2, 3, 37, 2, 1, index=index.itemsize)
+    assert out.path.tolist() == [[0, 1, -1], [0, -1, -1], [0, 1, 2], [0, 1, 2]]
+    assert seen.distinct_bytes() == module.traffic_bytes(4, 3, 37, 2, 5, index=index.itemsize)
     assert seen.outside == seen.races == []
 
 

@@ -122,13 +122,13 @@ def test_windows_one_after_the_other_write_what_they_emit() -> None:
 
 @pytest.mark.parametrize("index", [I32, I64])
 def test_bytes_are_the_closed_form_each_element_once(index: torch.dtype) -> None:
-    tokens, advanced = torch.zeros(3, 7, dtype=index), torch.tensor([2, 0, 7], dtype=index)
-    run = Emitted(tokens, torch.zeros(3, 7, dtype=index), advanced, torch.zeros(3, dtype=torch.bool))
-    sequences = torch.zeros(3, 30, dtype=index)
-    state = {name: torch.ones(3, dtype=index) for name in ("length", "root", "cursor", "budget")}
+    tokens, advanced = torch.zeros(4, 7, dtype=index), torch.tensor([2, 0, 7, 0], dtype=index)
+    run = Emitted(tokens, torch.zeros(4, 7, dtype=index), advanced, torch.zeros(4, dtype=torch.bool))
+    sequences = torch.zeros(4, 30, dtype=index)
+    state = {name: torch.ones(4, dtype=index) for name in ("length", "root", "cursor", "budget")}
     with watch(tokens=tokens, advanced=advanced, sequences=sequences, **state) as seen:
         module.commit_tokens(run, sequences, **state)
-    assert seen.distinct_bytes() == module.traffic_bytes(3, 7, 9, 2, 3, index=index.itemsize)
+    assert seen.distinct_bytes() == module.traffic_bytes(4, 7, 9, 2, 3, index=index.itemsize)
     assert all(access.requested == access.distinct for access in seen.accesses.values())
     assert seen.outside == seen.races == []
 

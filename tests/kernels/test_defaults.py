@@ -105,26 +105,52 @@ def test_every_launcher_with_such_a_default_is_listed() -> None:
     assert found == {module.__name__.rpartition(".")[2] for _, module in PAIRS}
 
 
-def check_bytes(module: ModuleType) -> None:
-    """A state is counted as fp32 and an activation as bf16 where nothing is said."""
-    found = defaults(module.traffic_bytes)
-    assert {name: found[name] for name in found.keys() & {"state", "io"}} == dict.fromkeys(found.keys() & {"state"}, 4) | (
-        dict.fromkeys(found.keys() & {"io"}, 2)
-    )
+ELEMENTS = {"state": 4, "gate": 4, "io": 2, "index": 8, "code": 1}
+"""Bytes: states and gates are fp32, activations bf16, indices int64, codes int8."""
+UNSAID = {"z": False, "bias": False, "channel": False, "tree": False, "ended": False, "parts": 0, "eos": 0, "table": 0}
+"""What not every call has is not counted."""
+OWN: dict[str, dict[str, Any]] = {
+    "delta_buffered": {"u": 2}, "delta_buffered_step": {"u": 2}, "delta_flush": {"u": 2}, "delta_ring": {"u": 2},
+    "shortconv_buffered": {"u": 4}, "shortconv_flush": {"u": 4}, "gated_norm": {"z": 2, "out": 2},
+    "linear_added": {"residual": 4}, "norm": {"residual": 0}, "ngram_drafts": {"slots": True},
+    "delta_chunk_scan": {"chunk": 32},
+}  # fmt: skip
+"""Entries of a ring are bf16 for the delta rule, fp32 for a short convolution; a norm's gate and result are bf16."""
+
+
+def formulas(module: ModuleType) -> list[Any]:
+    return [getattr(module, name) for name in ("traffic_bytes", "entry_bytes") if hasattr(module, name)]
+
+
+def check_bytes(module: ModuleType, formula: Any) -> None:
+    """Elements have the types above where nothing is said; a choice of the launcher is the one that it makes."""
+    name = module.__name__.rpartition(".")[2]
+    found, run = defaults(formula), getattr(module, name, None)
+    chosen = defaults(run) if inspect.isfunction(run) else {}
+    wanted = {p: x for p, x in (chosen | UNSAID | ELEMENTS | OWN.get(name, {})).items() if p in found}
+    assert found == wanted
 
 
 def test_bytes_are_counted_for_fp32_states_and_bf16_activations() -> None:
-    modules = [kernel_module(name) for name in homes()]
-    counted = [module for module in modules if hasattr(module, "traffic_bytes")]
-    assert sum(bool(defaults(module.traffic_bytes).keys() & {"state", "io"}) for module in counted) > 20
-    for module in counted:
-        check_bytes(module)
+    counted = [(module, formula) for module in map(kernel_module, homes()) for formula in formulas(module)]
+    assert sum(bool(defaults(formula).keys() & {"state", "io"}) for _, formula in counted) > 20
+    for module, formula in counted:
+        check_bytes(module, formula)
 
 
-def test_a_planted_default_of_bytes_is_caught() -> None:
-    mutant = mutated(ssd_snapshots, "state: int = 4, io: int = 2, z", "state: int = 4, io: int = 3, z")
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (ssd_snapshots, "state: int = 4, io: int = 2, z", "state: int = 4, io: int = 3, z"),
+        (ssd_buffered, "z: bool = False,\n)", "z: bool = True,\n)"),
+        (gated_norm, "z: int = 2, out", "z: int = 1, out"),
+        (conv_packed, "io: int = 2, write_state: bool = True", "io: int = 2, write_state: bool = False"),
+    ],
+)
+def test_a_planted_default_of_bytes_is_caught(module: ModuleType, old: str, new: str) -> None:
+    mutant = mutated(module, old, new)
     with pytest.raises(AssertionError):
-        check_bytes(mutant)
+        check_bytes(mutant, mutant.traffic_bytes)
 
 
 FAULTS = [

@@ -60,6 +60,7 @@ def check_windows(module: ModuleType, o: Options, capacity: int, u: str, windows
     for n in range(windows):
         case = window_case(first, o, n)
         lengths, took = (torch.from_numpy(x) for x in advanced(rng, n, o.t, o.b))
+        rings.absent(case, lengths)
         before, blank, rest = case.S.clone(), case.out.clone(), kept(ring)
         case.call(module.delta_buffered, ring=ring, lengths=lengths, **changes)
         behind = ring.origin + ring.held
@@ -347,26 +348,27 @@ def test_a_planted_weight_without_a_part_is_caught(part: str) -> None:
         check_history(mutant)
 
 
-def check_window_bytes(module: ModuleType, o: Options, held: int, u: str, **changes: Any) -> None:
+def check_window_bytes(module: ModuleType, o: Options, held: int, u: str, window: int | None = None, **changes: Any) -> None:
+    longest = window or o.t
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, TYPES[u])
     ring.held.fill_(held)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
-        case.call(module.delta_buffered, ring=ring, **changes)
+        case.call(module.delta_buffered, ring=ring, window=window, **changes)
     cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
     expected = module.traffic_bytes(
-        [held] * o.b, o.t, o.g, o.h, o.k, o.v, capacity=9, window=o.t, io=case.q.element_size(), u=ring.u.element_size(),
+        [held] * o.b, o.t, o.g, o.h, o.k, o.v, capacity=9, window=longest, io=case.q.element_size(), u=ring.u.element_size(),
         channel=o.channel,
     )  # fmt: skip
     assert seen.distinct_bytes() - cursor == expected
     states = o.b * o.h * o.k * o.v * 4
     streams = o.k == 64  # a flush asks the level-2 cache for a tile that was streamed
-    assert seen.loaded("S").requested == states * (2 if streams and held + 2 * o.t > 9 else 1)
-    assert seen.stored("S").requested == (states if held + 2 * o.t > 9 else 0)
+    assert seen.loaded("S").requested == states * (2 if streams and held + 2 * longest > 9 else 1)
+    assert seen.stored("S").requested == (states if held + 2 * longest > 9 else 0)
     assert seen.outside == seen.races == []
 
 
-@pytest.mark.parametrize("held", [0, 3, 5])
+@pytest.mark.parametrize("held", [0, 3, 6])
 @pytest.mark.parametrize(
     ("o", "u"),
     [
@@ -380,13 +382,17 @@ def test_a_window_moves_the_bytes_of_the_formula(o: Options, held: int, u: str) 
     check_window_bytes(verify, o, held, u)
 
 
+def test_a_window_shorter_than_the_longest_is_flushed_as_that_one() -> None:
+    check_window_bytes(verify, Options(t=2, v=33), 3, "bf16", window=4)
+
+
 @pytest.mark.parametrize("held", [0, 3, 5])
 def test_a_short_window_moves_the_bytes_of_the_formula(held: int) -> None:
     check_window_bytes(verify, Options(t=3, io="bf16", b=2, h=2, k=128, v=36), held, "bf16", short=True)
 
 
 def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
-    o = Options(t=1, v=33)
+    o = Options(t=1, v=33, g=1)
     case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
     ring.held.fill_(4)
     with watch(S=case.S, **rings.tensors(ring), slots=case.slots) as seen:

@@ -43,6 +43,7 @@ def check_steps(
     for n in range(tokens):
         case = window_case(first, o, n)
         lengths = torch.tensor([int((n + r) % 3 != 2) for r in range(o.b)], dtype=torch.int32)
+        rings.absent(case, lengths)
         before, rest = case.S.clone(), kept(ring)
         case.call(module.delta_buffered_step, ring=ring, lengths=lengths, output_only=output_only, **changes)
         cursors.commit_step(ring.origin, ring.held, capacity=capacity, rows=o.b, slots=case.slots, lengths=lengths)
@@ -102,19 +103,20 @@ def test_a_planted_decay_of_a_row_without_a_token_is_caught() -> None:
         check_without_token(mutant, False)
 
 
-def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool, **changes: Any) -> None:
-    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 5, torch.bfloat16)
+def check_step_bytes(module: ModuleType, o: Options, held: int, output_only: bool, capacity: int = 5, **changes: Any) -> None:
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), capacity, torch.bfloat16)
     ring.held.fill_(held)
     named = {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
     with watch(**named, **rings.tensors(ring), slots=case.slots) as seen:
         case.call(module.delta_buffered_step, ring=ring, output_only=output_only, **changes)
     cursor = sum(seen.loaded(name).distinct for name in ("slots", "origin", "held"))
     sizes = {"io": case.q.element_size(), "channel": o.channel}
-    assert seen.distinct_bytes() - cursor == module.traffic_bytes([held] * o.b, o.g, o.h, o.k, o.v, capacity=5, **sizes)
+    expected = module.traffic_bytes([held] * o.b, o.g, o.h, o.k, o.v, capacity=capacity, **sizes)
+    assert seen.distinct_bytes() - cursor == expected
     states = o.b * o.h * o.k * o.v * 4
     again = output_only and o.io == "bf16" and not o.channel  # a flush asks the level-2 cache for a tile that was read
-    assert seen.loaded("S").requested == states * (2 if again and held == 4 else 1)
-    assert seen.stored("S").requested == (o.b * o.h * o.k * o.v * 4 if held == 4 else 0)
+    assert seen.loaded("S").requested == states * (2 if again and held == capacity - 1 else 1)
+    assert seen.stored("S").requested == (states if held == capacity - 1 else 0)
     assert seen.outside == seen.races == []
 
 
@@ -135,6 +137,21 @@ def test_a_token_that_streams_the_state_moves_the_bytes_of_the_formula(held: int
 @pytest.mark.parametrize("held", [3, 4])
 def test_a_token_of_a_short_ring_moves_the_bytes_of_the_formula(held: int) -> None:
     check_step_bytes(kernel, Options(t=1, io="bf16", k=32, v=36), held, True, short=True)
+
+
+def check_full_ring(module: ModuleType) -> None:
+    """A ring of as many entries as a tile has channels k, of which a head has fewer: none is written behind them."""
+    check_step_bytes(module, Options(b=1, t=1, io="bf16", g=1, h=2, k=6, v=36), 15, True, 16, short=True)
+
+
+def test_a_flush_writes_no_channel_that_a_head_has_not() -> None:
+    check_full_ring(kernel)
+
+
+def test_a_planted_write_behind_the_channels_of_a_head_is_caught() -> None:
+    mutant = mutated(kernel, "inside = ((i < K) | (K == BLOCK_K))", "inside = ((i < K) | (CAPACITY == BLOCK_K))", at="walk")
+    with pytest.raises(AssertionError):
+        check_full_ring(mutant)
 
 
 @pytest.mark.parametrize("output_only", [True, False])

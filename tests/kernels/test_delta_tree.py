@@ -33,6 +33,7 @@ COVER = [
     Options(t=37, io="bf16", gentle=True, g=1, h=2, k=6, v=9, seed=4, poison=-3.0),
     Options(t=1, channel=True, g=1, h=3, k=6, v=9, seed=5),
 ]
+PRODUCTS_RAW = Options(b=2, t=33, io="bf16", raw=True, bias=True, g=1, h=2, k=4, v=5, seed=6)
 PRODUCTS_SMALL = Options(t=37, io="bf16", gentle=True, g=1, h=1, k=3, v=4, seed=9, poison=7.0)
 
 
@@ -80,7 +81,7 @@ def check(module: ModuleType, o: Options, seed: int = 0, **tiles: Any) -> None:
         assert cases.untouched(x, cases.whole(getattr(case, name))), f"{name} was written where it must not be"
 
 
-@pytest.mark.parametrize("o", COVER, ids=str)
+@pytest.mark.parametrize("o", [*COVER, PRODUCTS_RAW], ids=str)
 def test_every_node_lies_within_the_bound_and_no_state_is_written(o: Options) -> None:
     check(kernel, o, o.seed)
 
@@ -265,6 +266,7 @@ FAULTS = [
     ("G = tl.dot(sees.to(tl.float32), g, input_precision=\"ieee\")", "G = tl.cumsum(g, axis=0)", "cumulated"),
     ("G = tl.sum(tl.where(sees, g_t[None, :], 0.0), axis=1)", "G = g_t", "delta_tree_products_kernel"),
     ("before = sees & (t[:, None] != t[None, :])", "before = sees", "delta_tree_products_kernel"),
+    ("g_t, beta_t = gates(g_t, beta_t, decay, bias, A)", "pass", "delta_tree_products_kernel"),
     ("at_anc = ancestors + b * stride_anc.b", "at_anc = ancestors", "delta_tree_products_kernel"),
     ("t, t, real, real, stride_anc", "t, t, real, t < T - 1, stride_anc", "delta_tree_products_kernel"),
     ("of_k = real[:, None]", "of_k = in_t[:, None]", "delta_tree_products_kernel"),
@@ -290,6 +292,7 @@ def check_all(module: ModuleType) -> None:
     check(module, Options(t=34, k=3, v=4, g=1, h=1, seed=9, poison=7.0), 4)
     check(module, replace(COVER[2], t=33, b=1, h=1, v=2), 0)
     check(module, PRODUCTS_SMALL, 4)
+    check(module, PRODUCTS_RAW, 6)
     check(module, replace(PRODUCTS_SMALL, b=1, t=100, v=70), 0, block_v=128)
 
 

@@ -12,6 +12,7 @@ import triton.language as tl
 from ssmspec_kernels.shared import flush_order
 from ssmspec_kernels.shared.flush_order import row_in_turn
 from tests.kernels.mutants import caught, mutated
+from tests.kernels.tensors import watch
 
 T, WINDOW, CAPACITY = 3, 4, 13
 
@@ -26,7 +27,8 @@ def _turns_kernel(found, slots, lengths, origin, held, rows, T: tl.constexpr, WI
 
 
 def check(module: ModuleType, seed: int) -> None:
-    """Padding, lengths below 0 and beyond the window, cursors on both sides of the limit; slots and lengths may be absent."""
+    """Padding, lengths below 0 and beyond the window, cursors on both sides of the limit; slots and lengths may be absent.
+    Nothing is read beside them."""
     rng = np.random.default_rng(seed)
     rows = (1, 2, 5, 31, 33, 65)[seed % 6]
     index = torch.int32 if seed % 2 else torch.int64
@@ -52,10 +54,13 @@ def check(module: ModuleType, seed: int) -> None:
     sizes = {"T": T, "WINDOW": WINDOW, "CAPACITY": CAPACITY, "BLOCK": triton.next_power_of_2(rows)}
     globals()["row_in_turn"] = module.row_in_turn
     try:
-        _turns_kernel[(rows,)](found, *given, rows, **sizes)
+        named = dict(zip(("slots", "lengths", "origin", "held"), given, strict=True))
+        with watch(found=found, **{name: x for name, x in named.items() if x is not None}) as seen:
+            _turns_kernel[(rows,)](found, *given, rows, **sizes)
     finally:
         globals()["row_in_turn"] = flush_order.row_in_turn
     assert found.tolist() == told[order].tolist()
+    assert seen.outside == []
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -71,6 +76,8 @@ FAULTS = [
     (" & (length > 0)", " & (length != 0)"),
     ("tl.where(due, before - 1, ", "tl.where(due, row, "),
     ("held + slot, mask=live, other=0", "held + slot, mask=row < rows, other=0"),
+    ("slots + row, mask=row < rows", "slots + row, mask=row <= rows"),
+    ("lengths + row, mask=row < rows", "lengths + row, mask=row <= rows"),
     ("origin + slot, mask=live, other=0", "origin + slot // 2, mask=live, other=0"),
 ]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from perf_gates.static.kernel_modules import kernel_module
 from tests.kernels import kernel_table
 from tests.kernels.kernel_table import Figures, Formula, Recorder
 
@@ -13,7 +14,10 @@ pytestmark = pytest.mark.interpreter
 
 @pytest.fixture
 def whole() -> dict[str, Figures]:
-    return {name: Figures(3, [0.5], [1.0, 1.0] if declares else []) for name, declares in kernel_table.modules().items()}
+    made = {name: Figures(3, [0.5], [1.0, 1.0] if declares else []) for name, declares in kernel_table.modules().items()}
+    for name, figures in made.items():
+        figures.apart = kernel_table.pairs(kernel_module(name).traffic_bytes) if figures.ratios else []
+    return made
 
 
 def test_every_module_that_launches_has_a_row_and_a_budget(whole: dict[str, Figures]) -> None:
@@ -39,6 +43,27 @@ def test_kernel_without_its_figures_fails(figures: Figures, message: str, whole:
     assert f"ssd_scan: {message}" in kernel_table.missing(whole)
 
 
+def test_a_formula_two_of_whose_sizes_are_always_the_same_fails(whole: dict[str, Figures]) -> None:
+    whole["mamba3_commit"].apart.remove("g r")
+    assert kernel_table.missing(whole) == ["mamba3_commit: bytes are counted only where these sizes are the same: g r"]
+
+
+def test_sizes_that_differ_in_a_count_are_kept_of_tests_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(held: list[int], g: int, h: int, r: int, *, io: int = 2) -> int:
+        return g * h * r * io * len(held)
+
+    monkeypatch.setattr(Formula, "apart", {})
+    assert kernel_table.pairs(counted) == ["g h", "g r", "h r"]
+    kernel_table.formula("ssd_scan", counted)([1], 2, 3, r=2)
+    recorder = Recorder()
+    recorder.launched = {"ssmspec_mutant_3.ssd_scan"}
+    recorder.keep("ssd_scan")
+    assert recorder.found == {}
+    recorder.launched = {"ssd_scan"}
+    recorder.keep("ssd_scan")
+    assert recorder.found["ssd_scan"].apart == ["g h", "h r"]
+
+
 def test_kernel_without_a_budget_fails(whole: dict[str, Figures], monkeypatch: pytest.MonkeyPatch) -> None:
     own = {name: cost for name, cost in kernel_table.budgets().items() if not name.startswith("ssd_scan ")}
     monkeypatch.setattr(kernel_table, "budgets", lambda: own)
@@ -46,9 +71,9 @@ def test_kernel_without_a_budget_fails(whole: dict[str, Figures], monkeypatch: p
 
 
 def test_figures_of_workers_add_up() -> None:
-    found = Figures(2, [0.25, 0.5], [1.0])
-    found.add(Figures(1, [0.75], [0.5, 2.0]))
-    assert found == Figures(3, [0.75], [0.5, 2.0])
+    found = Figures(2, [0.25, 0.5], [1.0], ["g r"])
+    found.add(Figures(1, [0.75], [0.5, 2.0], ["b t", "g r"]))
+    assert found == Figures(3, [0.75], [0.5, 2.0], ["b t", "g r"])
 
 
 def test_formula_keeps_what_it_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:

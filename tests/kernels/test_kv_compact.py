@@ -132,16 +132,16 @@ def test_heads_beyond_2_to_the_31_elements_are_moved() -> None:
 
 
 def bytes_fit(kernel: ModuleType, io: str, index: torch.dtype, g: int, e: int, block_e: int | None) -> bool:
-    K, V = (torch.zeros(3, 30, g, e, dtype=tensors.DTYPES[io]) for _ in "KV")
-    path = torch.full((3, 9), -1, dtype=index)
+    K, V = (torch.zeros(4, 30, g, e, dtype=tensors.DTYPES[io]) for _ in "KV")
+    path = torch.full((4, 9), -1, dtype=index)
     path[0, :4], path[1, :5] = torch.tensor([0, 2, 4, 8]), torch.arange(5)
-    length = torch.tensor([3, 0, 21], dtype=index)
+    length = torch.tensor([3, 0, 21, 5], dtype=index)
     with watch(K=K, V=V, path=path, length=length) as seen:
         kernel.kv_compact(K, V, path, length, block_e=block_e)
     size = {"io": tensors.BYTES[io], "index": index.itemsize}
     requested = {x for name in "KV" for x in (seen.loaded(name).requested, seen.stored(name).requested)}
     stray = seen.outside or seen.races or requested != {3 * g * e * size["io"]}
-    return not stray and seen.distinct_bytes() == module.traffic_bytes(3, 9, 3, g, e, **size)
+    return not stray and seen.distinct_bytes() == module.traffic_bytes(4, 9, 3, g, e, **size)
 
 
 @pytest.mark.parametrize("sizes", [("bf16", I64, 2, 20, 16), ("fp32", I32, 3, 7, None)])

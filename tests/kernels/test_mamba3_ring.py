@@ -22,7 +22,7 @@ TAKEN = (1, 2, 0, 2)
 """Accepted tokens of the windows of two in a row: the third is due, and so is the next with two accepted before it."""
 CASES = [
     Options(t=8, padding=True),
-    Options(t=8, r=2, h=4, g=2, n=4, halves=True, maps=True, z=True, io="bf16", index=torch.int64, seed=1),
+    Options(t=8, r=3, h=4, g=2, n=4, f=1, halves=True, maps=True, z=True, io="bf16", index=torch.int64, seed=1),
 ]
 
 

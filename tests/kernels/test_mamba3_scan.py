@@ -105,7 +105,7 @@ def test_rows_share_a_state_that_is_not_written() -> None:
 # --- a state for every token ---
 
 KEEPING = [
-    Options(t=3, places=12),
+    Options(t=4, h=5, f=3, places=12),
     Options(t=3, b=2, r=2, n=4, halves=True, live=True, state="bf16", io="bf16", places=8, index=torch.int64, seed=1),
 ]
 
@@ -174,7 +174,10 @@ def cut(window: Mamba3Window, tokens: slice) -> Mamba3Window:
     return replace(window, **given)
 
 
-RUNS = [Options(t=2), Options(t=2, r=2, h=4, g=2, halves=True, maps=True, z=True, io="bf16", index=torch.int64, seed=1)]
+RUNS = [
+    Options(t=2),
+    Options(t=2, r=3, h=4, g=2, p=5, halves=True, maps=True, z=True, io="bf16", index=torch.int64, seed=1),
+]
 
 
 @pytest.mark.parametrize("o", RUNS, ids=str)
@@ -232,7 +235,10 @@ def check_commit(module: ModuleType, o: Options) -> None:
             assert torch.equal(*(x.nan_to_num(7.0) for x in bits))
 
 
-COMMITS = [Options(t=3, padding=False), Options(t=3, r=2, g=2, halves=True, maps=True, io="bf16", index=torch.int64, seed=5)]
+COMMITS = [
+    Options(t=3, padding=False),
+    Options(t=3, r=3, h=4, g=2, f=1, halves=True, maps=True, io="bf16", index=torch.int64, seed=5),
+]
 
 
 @pytest.mark.parametrize("o", COMMITS, ids=str)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_flush_by_hand_moves_the_bytes_of_the_formula() -> None:
     assert seen.outside == seen.races == []
 
 
-@pytest.mark.parametrize("held", [0, 3, 5])
+@pytest.mark.parametrize("held", [0, 3, 6])
 @pytest.mark.parametrize("o", [Options(b=2, h=2, z=True), Options(b=1, t=2, io="bf16", g=1, p=33)], ids=str)
 def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_another_appends(o: Options, held: int) -> None:
     check_bytes(kernel, o, held)
@@ -118,6 +119,11 @@ def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_anoth
     check_bytes(kernel, o, held, block_p=16, program_p=48, heads=o.h // o.g, apart=True, short=False)
     check_bytes(kernel, o, held, block_p=16, program_p=32, apart=True, short=True)
     check_bytes(kernel, o, held, block_p=16, program_p=16, apart=False, short=True)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_window_shorter_than_the_longest_is_flushed_as_that_one(short: bool) -> None:
+    check_bytes(kernel, Options(b=2, h=2, t=2, io="bf16"), 3, window=4, short=short)
 
 
 REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
@@ -305,6 +311,22 @@ SHORT_FAULTS = [
 @pytest.mark.parametrize("short", [True, False])
 def test_the_last_bits_of_the_state_reach_the_outputs(short: bool) -> None:
     check_cancelling(kernel, short=short)
+
+
+def check_few_heads(module: ModuleType) -> None:
+    """Heads of whole tiles of 64 channels have one limit, all others another."""
+    whole, ragged = ({module.few_heads(p) for p in sizes} for sizes in ((64, 128, 256), (16, 48, 80, 96, 200)))
+    assert len(whole) == len(ragged) == 1
+    assert whole != ragged
+
+
+def test_heads_that_fill_their_tiles_have_a_limit_of_their_own() -> None:
+    check_few_heads(kernel)
+
+
+def test_a_planted_limit_by_the_number_of_tiles_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        check_few_heads(mutated(kernel, 'if p % 64 else "few_heads"', 'if p // 64 else "few_heads"', at="few_heads"))
 
 
 def test_few_programs_share_the_tiles_of_many_rows() -> None:

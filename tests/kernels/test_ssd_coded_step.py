@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from conformance.judge import rounding
@@ -77,18 +79,23 @@ def run(module: ModuleType = ssd_coded_step, **given: Any) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize(("block", "code"), [(None, torch.int8), (8, torch.int16)])
-def test_codes_and_scales_cross_the_bus_twice_and_nothing_else_is_touched(block: int | None, code: Any) -> None:
+@pytest.mark.parametrize(("block", "code", "z"), [(None, torch.int8, True), (10, torch.int16, False)])
+def test_codes_and_scales_cross_the_bus_twice_and_nothing_else_is_touched(block: int | None, code: Any, z: bool) -> None:
     given = tensors(block=block, code=code)
+    live = 2 if z else 1
+    given["slots"][live:] = -1
+    given["z"] = given["z"] if z else None
     kept = Kept(**{k: v for k, v in given.items() if isinstance(v, Tensor)})
     with watch(**{k: v for k, v in given.items() if isinstance(v, Tensor)}) as seen:
         y = run(**given)
     assert y is given["out"]
-    assert torch.isnan(y[2]).all()
-    kept.check(codes=torch.tensor([3, 2]), scales=torch.tensor([3, 2]), out=torch.tensor([0, 1]))
+    assert torch.isnan(y[live:]).all()
+    written = torch.tensor([3, 2][:live])
+    kept.check(codes=written, scales=written, out=torch.arange(live))
     if not COMPILED:
         assert seen.outside == seen.races == []
-        expected = ssd_coded_step.traffic_bytes(2, 4, 18, 21, 2, block=block, code=given["codes"].element_size(), z=True)
+        code = given["codes"].element_size()
+        expected = ssd_coded_step.traffic_bytes(live, 4, 18, 21, 2, block=block, code=code, z=z)
         assert seen.distinct_bytes() - sum(seen.loaded(name).distinct for name in ("slots", "A")) == expected
 
 
@@ -157,6 +164,62 @@ def test_rounding_at_random_keeps_its_laws() -> None:
 @pytest.mark.nightly
 def test_rounding_at_random_keeps_its_laws_over_many_calls() -> None:
     assert drawn(ssd_coded_step, 500, seed=1) == ""
+
+
+codes_drawn = ssd_coded_step.drawn
+
+
+@triton.jit
+def _codes_kernel(found, values, seed, places, slot, number, COUNT: tl.constexpr):
+    i = tl.arange(0, COUNT)
+    at = tl.load(places + i)
+    tl.store(found + i, codes_drawn(tl.load(values + i), seed, at, tl.load(slot), tl.load(number)))
+
+
+def philox(key: int, counter: tuple[Any, int, int, int]) -> Any:
+    """The first 32 bits of Philox 4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, 2011)."""
+    low, full = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a, b, c, d = (np.asarray(x, dtype=np.uint64) & low for x in np.broadcast_arrays(*counter))
+    keys = [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):
+        first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b = (second >> full) ^ b ^ np.uint64(keys[0]), second & low
+        c, d = (first >> full) ^ d ^ np.uint64(keys[1]), first & low
+        keys = [(k + step) & 0xFFFFFFFF for k, step in zip(keys, (0x9E3779B9, 0xBB67AE85), strict=True)]
+    return a
+
+
+def check_counter(module: ModuleType) -> None:
+    """The codes of 256 halves are the bits of Philox at the place, the slot and the number of the call, high words too."""
+    places = torch.arange(256) * 7 + 2**20
+    for seed, slot, number in ((0, 3, 5), (2**40 + 11, 0, 2**33 + 2**32 + 9)):
+        found = torch.zeros(256)
+        globals()["codes_drawn"] = module.drawn
+        try:
+            _codes_kernel[(1,)](found, torch.full((256,), 0.5), seed, places, *map(torch.tensor, (slot, number)), COUNT=256)
+        finally:
+            globals()["codes_drawn"] = ssd_coded_step.drawn
+        bits = philox(seed, (places.cpu().numpy(), slot, number & 0xFFFFFFFF, number >> 32))
+        assert found.tolist() == ((bits >> np.uint64(8)) < 2**23).astype(float).tolist()
+
+
+def test_the_numbers_at_random_are_those_of_the_counter_that_is_told() -> None:
+    assert [int(philox(key, (c, c, c, c))) for key, c in ((0, 0), (2**64 - 1, 2**32 - 1))] == [0x6627E8D5, 0x408F276D]
+    check_counter(ssd_coded_step)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("zero + slot", "zero - slot"),
+        ("(number >> 32)", "(number >> 31)"),
+        ("+ number.to", "- number.to"),
+        ("bits >> 8", "bits >> 9"),
+    ],
+)
+def test_a_planted_counter_is_caught(old: str, new: str) -> None:
+    with pytest.raises(AssertionError):
+        check_counter(mutated(ssd_coded_step, old, new, at="drawn"))
 
 
 UNFAIR = [

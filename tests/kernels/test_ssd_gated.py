@@ -20,7 +20,7 @@ from tests.kernels.ssd_cases import Case, Options
 COVER = [
     Options(t=1, io="bf16", D="channel", z=True, h=3, g=1, p=32, n=32, seed=1),
     Options(t=1, io="bf16", state="bf16", z=True, seed=2, poison=7.0),
-    Options(b=1, t=2, z=True, p=5, n=9, D="", bias=False, seed=3),
+    Options(b=1, t=2, z=True, p=5, n=19, D="", bias=False, seed=3),
     Options(t=3, io="bf16", z=True, gentle=True, limit=(0.05, 0.8), softplus=False, seed=4, poison=3.0),
 ]
 

@@ -22,6 +22,7 @@ from tests.kernels.ssd_replay_checks import (
     check_full,
     check_halves,
     check_last_token,
+    check_long_history,
     check_path_with_gaps,
     check_short,
     check_trees,
@@ -293,6 +294,18 @@ def test_short_windows_with_runs_that_end_within_a_head_lie_within_the_bound() -
 
 def test_sixteen_tokens_that_are_all_accepted_are_replayed() -> None:
     check_full(kernel)
+
+
+@pytest.mark.parametrize("io", ["bf16", "fp32"])
+def test_a_short_window_behind_a_long_one_replays_all_of_it(io: str) -> None:
+    check_long_history(kernel, io)
+
+
+def test_a_planted_choice_by_the_shorter_of_window_and_history_is_caught() -> None:
+    """In bf16: with fp32 the kernel of short windows takes a history of any length."""
+    mutant = mutated(kernel, "n <= 128 and max(t, replayed) <= WALKED", "n <= 128 and min(t, replayed) <= WALKED")
+    with pytest.raises(AssertionError):
+        check_long_history(mutant, "bf16")
 
 
 def test_planted_last_token_of_sixteen_is_caught() -> None:

@@ -101,7 +101,7 @@ def test_states_may_be_kept_in_a_buffer_of_their_own_and_of_another_type() -> No
     assert cases.untouched(before, cases.whole(case.S))
 
 
-@pytest.mark.parametrize("o", [Options(b=2, t=4, spare=14), Options(b=1, t=2, io="bf16", spare=9, g=1)], ids=str)
+@pytest.mark.parametrize("o", [Options(b=2, t=4, spare=14), Options(b=3, t=2, io="bf16", spare=9, g=1)], ids=str)
 def test_bytes_equal_the_formula(o: Options) -> None:
     check_bytes(kernel, o)
 

@@ -122,7 +122,7 @@ def test_a_node_does_not_see_its_siblings() -> None:
     )
 
 
-@pytest.mark.parametrize("o", [Options(b=2, t=13, p=19, z=True), Options(b=1, t=17, io="bf16", state="bf16", g=1)], ids=str)
+@pytest.mark.parametrize("o", [Options(b=2, t=13, p=19, z=True), Options(b=2, t=17, io="bf16", state="bf16", g=1)], ids=str)
 def test_bytes_equal_the_formula_and_the_state_and_every_node_are_read_once(o: Options) -> None:
     check_bytes(kernel, o)
     check_bytes(kernel, o, block_p=16, program_p=32)

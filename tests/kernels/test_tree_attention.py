@@ -204,10 +204,10 @@ def check_lost(kernel: ModuleType, name: str, value: float, form: str, trees: bo
 
 
 def bytes_fit(kernel: ModuleType, append: bool) -> bool:
-    b, t, h, g, e, cache = 2, 6, 4, 2, 20, 70
+    b, t, h, g, e, cache = 3, 5, 6, 2, 20, 70
     q, k, v = (torch.zeros(b, t, n, e, dtype=torch.bfloat16) for n in (h, g, g))
     K, V = (torch.zeros(b, cache, g, e, dtype=torch.bfloat16) for _ in "KV")
-    out, length = torch.zeros_like(q), torch.tensor([40, 16])
+    out, length = torch.zeros_like(q), torch.tensor([40, 16, 0])
     parts = module.new_parts(b, t, h, e, 5, q.device)
     named = {"q": q, "k": k, "v": v, "K": K, "V": V, "out": out, **parts._asdict()}
     with watch(**named, length=length) as seen:

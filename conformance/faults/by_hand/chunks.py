@@ -19,7 +19,7 @@ from ...judge.draw import stored
 from ..recurrences.packed import right as right_packed
 from ..single import Wrong, adapter_of
 
-CHUNKS = (16, 32, 64)
+CHUNKS, PACKED = (16, 32, 64), (8, 16, 32, 64)
 Scanned = tuple[Array, Array]
 
 
@@ -75,6 +75,22 @@ def decay_of_a_chunk_in_bf16(
     return np.concatenate(outputs, axis=1), S
 
 
+def decay_of_a_full_chunk_in_bf16(
+    rule: Any, log_decay: Callable[..., Array], chunk: int, S: Array, window: Any, params: Any
+) -> Scanned:
+    """The decay of a full chunk of {chunk} tokens is rounded to bf16 before it multiplies the carried state. The last
+    chunk is right if it is not full."""
+    tokens = log_decay(window, params).shape[1]
+    whole, parts = tokens // chunk * chunk, []
+    if whole:
+        y, S = decay_of_a_chunk_in_bf16(rule, log_decay, chunk, S, cut(window, 0, whole), params)
+        parts.append(y)
+    if whole < tokens:
+        y, S = rule.scan(S, cut(window, whole, tokens), params)
+        parts.append(y)
+    return np.concatenate(parts, axis=1), S
+
+
 def chunk_past_the_sequence(rule: str, chunk: int, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Scanned:
     """The last chunk of {chunk} tokens ends with the run, not with its sequence: later sequences enter the final state."""
     y, _ = right_packed(rule, S, run, bounds, fresh, params)
@@ -121,6 +137,23 @@ def dead_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
     return np.where(live[:, :, None, None], o, 0.0), after
 
 
+def dead_states_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
+    """A dead token is left out, but its gate g decays the state."""
+    outputs = []
+    for t in range(live.shape[1]):
+        lives = live[:, t, None, None, None]
+        with np.errstate(over="ignore", invalid="ignore"):  # what is dead may be large
+            y, after = delta.scan(S, cut(masked(window, live), t, t + 1), params)
+            S = np.where(lives, after, np.exp(delta_decay(window, params)[:, t]) * S)
+        outputs.append(np.where(lives, y[:, 0, :, :, None], 0.0)[..., 0])
+    return np.stack(outputs, axis=1), S
+
+
+def dead_channel_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
+    """A dead token is left out, but its gate g decays the state, where g has an entry for each key channel."""
+    return dead_states_decay(S, window, params, live) if window.g.ndim == 4 else delta.scan(S, window, params, live)
+
+
 def dead_steps_decay(rule: Any, S: Array, window: Any, params: Any, live: Mask) -> Scanned:
     """The step dt of a dead token is not masked: it decays the state, though the token writes nothing."""
     y, after = rule.scan(S, replace(masked(window, live), dt=window.dt), params)
@@ -149,7 +182,8 @@ FAULTS: tuple[Wrong, ...] = (
     *((named(strict_tail, ssd, ssd_own, chunk=size), "ssd.scan", "CHUNK") for size in CHUNKS),
     *((named(strict_tail, delta, delta_own, chunk=size), "delta.scan", "CHUNK") for size in CHUNKS),
     *(
-        (named(decay_of_a_chunk_in_bf16, *of, chunk=size), f"{rule}.scan", "NUMERIC")
+        (named(wrong, *of, chunk=size), f"{rule}.scan", "NUMERIC")
+        for wrong in (decay_of_a_chunk_in_bf16, decay_of_a_full_chunk_in_bf16)
         for rule, of in RULES.items()
         for size in CHUNKS
     ),
@@ -157,11 +191,13 @@ FAULTS: tuple[Wrong, ...] = (
         (named(wrong, rule, chunk=size), f"{rule}.scan_packed", "CHUNK")
         for wrong in (chunk_past_the_sequence, chunks_of_the_mean)
         for rule in ("ssd", "delta")
-        for size in CHUNKS
+        for size in PACKED
     ),
     *((named(mask_of_the_first_row, of), f"{rule}.scan_masked", "SLOT-SCOPE") for rule, of in MASKED.items()),
     (inputs_masked_by_the_first_row, "conv.scan_masked", "SLOT-SCOPE"),
     (dead_gates_decay, "delta.scan_masked", "PAD-LEAK"),
+    (dead_states_decay, "delta.scan_masked", "PAD-LEAK"),
+    (dead_channel_gates_decay, "delta.scan_masked", "PAD-LEAK"),
     *((named(dead_steps_decay, RULES[rule][0]), f"{rule}.scan_masked", "PAD-LEAK") for rule in ("ssd", "selective")),
 )
 """Each with its operation and its bug class."""

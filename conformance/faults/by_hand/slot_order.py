@@ -7,7 +7,7 @@ import numpy as np
 
 from ssmspec_ref.backtrack import snapshots
 from ssmspec_ref.contract import FLOAT64, Adapter, Limits
-from ssmspec_ref.records import each
+from ssmspec_ref.records import each, where
 from ssmspec_ref.shapes import Array, Lengths, Mask, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
@@ -61,6 +61,18 @@ class FoldsInSlotOrderOf32(FoldsInSlotOrder):
     entries = 32
 
 
+class FoldsInSlotOrderOf24(FoldsInSlotOrder):
+    """A ring of 24 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 24
+
+
+class FoldsInSlotOrderOf12(FoldsInSlotOrder):
+    """A ring of 12 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
+
+    entries = 12
+
+
 class FoldsInSlotOrderOf16(FoldsInSlotOrder):
     """A ring of 16 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
 
@@ -78,47 +90,40 @@ class RingKeepsTheFirstGroup(Turning):
         super().commit(advanced, path)
 
 
-class Picks(Bare):
-    """Snapshots, of which `chosen` says the number: 0 is the state before the window."""
+class SnapshotOfTheRank(Bare):
+    """A row takes the snapshot of another row: rows are counted among those that accept a token, as if no row was skipped."""
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(snapshots, S, params)
 
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        raise NotImplementedError
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        assert self.inner is not None
+        held, kept = self.inner.kept, self.inner.pending.snapshots
+        super().commit(advanced, path)
+        rank = np.maximum(np.cumsum(advanced > 0) - 1, 0)
+        self.inner.kept = where(advanced > 0, snapshots.pick(kept, path.max(axis=1) + 1, rank), held)
+
+
+class SnapshotOfTheRow(Bare):
+    """The snapshot is chosen by the number of the row, not by what the row accepted."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         assert self.inner is not None
-        pending = self.inner.pending
+        kept = self.inner.pending.snapshots
         super().commit(advanced, path)
-        at = np.minimum(self.chosen(advanced, path), path.shape[1])
-        self.inner.kept = snapshots.pick(pending.snapshots, at)
-
-
-class SnapshotOfTheRank(Picks):
-    """The snapshot is chosen by the rank of the accepted count among the rows, not by the count."""
-
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        return np.argsort(np.argsort(advanced, kind="stable"), kind="stable")
-
-
-class SnapshotOfTheRow(Picks):
-    """The snapshot is chosen by the number of the row, not by what the row accepted."""
-
-    def chosen(self, advanced: Lengths, path: Path) -> Array:
-        return np.arange(len(advanced))
+        self.inner.kept = snapshots.pick(kept, np.minimum(np.arange(len(path)), path.shape[1]))
 
 
 def fits(build: type[Entries]) -> Limits:
     return Limits(sizes={"t": (1, build.entries)}, reason="fits its ring")
 
 
+ROUND = (FoldsInSlotOrderOf12, FoldsInSlotOrderOf16, FoldsInSlotOrderOf24, FoldsInSlotOrderOf32, FoldsInSlotOrder)
 FAULTS: tuple[Wrong, ...] = (
-    *(
-        (build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build))
-        for rule in ("ssd", "delta")
-        for build in (FoldsInSlotOrderOf16, FoldsInSlotOrderOf32, FoldsInSlotOrder)
-    ),
+    *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in ROUND),
     *((RingKeepsTheFirstGroup, f"{rule}.buffered_verify", "GROUP-MAP", AT_ONCE, fits(Turning)) for rule in ("ssd", "delta")),
     *(
         (build, f"{rule}.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING)

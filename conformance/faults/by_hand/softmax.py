@@ -94,6 +94,14 @@ def last_tile_is_left_out(
     return attention.verify_tree(K, V, length // tile * tile, q, k, v, ancestors, scale)
 
 
+def full_tile_is_left_out(
+    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
+) -> Array:
+    """The cache is read in tiles of {chunk} keys, and the last is left out if it is full."""
+    read = np.where((length > 0) & (length % tile == 0), length - tile, length)
+    return attention.verify_tree(K, V, read, q, k, v, ancestors, scale)
+
+
 FAULTS: tuple[Wrong, ...] = tuple(
     (named(wrong, chunk=tile), "attention.verify_tree", bug_class)
     for wrong, bug_class in (
@@ -102,6 +110,7 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (values_not_rescaled_apart, "NUMERIC"),
         (weights_not_rescaled_apart, "NUMERIC"),
         (last_tile_is_left_out, "INDEX"),
+        (full_tile_is_left_out, "INDEX"),
     )
     for tile in TILES
 )

@@ -31,6 +31,12 @@ def overlap_is_not_found(history: Array, tokens: int, longest: int, choice: str)
     return found
 
 
+def suffix_ends_in_the_padding(history: Array, tokens: int, longest: int, choice: str) -> Array:
+    """The suffix is taken at the end of the longest history, so that a shorter row looks up its padding."""
+    found = drafts.lookup(history, tokens, longest, choice)
+    return np.where(history[:, -1:] < 0, -1, found)
+
+
 def goes_round(history: Array, tokens: int, longest: int, choice: str) -> Array:
     """A draft that reaches the end of the history continues with its own first token, and so repeats itself."""
     whole = drafts.lookup(history, history.shape[1], longest, choice)
@@ -88,6 +94,7 @@ def minimum_counts_the_prompt(logits: Array, prompt: Array, output: Array, *rest
 
 FAULTS: tuple[Wrong, ...] = (
     (overlap_is_not_found, "draft.lookup", "INDEX"),
+    (suffix_ends_in_the_padding, "draft.lookup", "PAD-LEAK"),
     (goes_round, "draft.lookup", "INDEX"),
     (repeats_the_last, "draft.lookup", "INDEX"),
     (takes_the_other_occurrence, "draft.lookup", "VARIANT"),

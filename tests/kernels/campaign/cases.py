@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from perf_gates.verdicts import gates
+
 ELSEWHERE = {"test_compiled.py", "test_interpreter.py", "test_model_shapes.py", "test_campaign.py"}
 """Tests of the compiler's output, of the interpreter itself, at the models' sizes, and of this."""
+COUNTED = "test_counted.py"
+"""The kernels that `gates.toml` counts the bytes of, which the file does not import."""
 NOT_CODE = {"traffic_bytes", "tile"}
-FAR = "far_cases"
-"""Arguments of many kernels for one test, which names none of them itself."""
+LENDERS = ("far_cases", "test_outputs")
+"""Files with arguments of many kernels for tests that name none of them themselves."""
 
 
 def leaf(node: ast.ImportFrom) -> str:
@@ -32,17 +36,19 @@ def users(package: Path) -> dict[str, set[str]]:
 
 @cache
 def named(tests: Path) -> dict[str, set[str]]:
-    """The test files that import a kernel's module, or `far_cases`, which does."""
+    """The test files that import a kernel's module, or one of `LENDERS`, which do; and `COUNTED`."""
     found: dict[str, set[str]] = {}
     for file in tests.glob("test_*.py"):
         nodes = imports(file)
-        if any(leaf(node) == FAR for node in nodes):
-            nodes += imports(tests / f"{FAR}.py")
+        for lender in {leaf(node) for node in nodes} & {*LENDERS}:
+            nodes += imports(tests / f"{lender}.py")
         for node in nodes:
             if not (node.module or "").startswith("ssmspec_kernels"):
                 continue
             for name in [leaf(node), *(alias.name for alias in node.names)]:
                 found.setdefault(name, set()).add(file.name)
+    for gate in gates.load().bytes:
+        found.setdefault(gate.case.split()[0], set()).add(COUNTED)
     return {name: files - ELSEWHERE for name, files in found.items()}
 
 
