@@ -51,6 +51,14 @@ def test_a_script_ends_with_hits_of_what_a_copy_has_saved(way: str, block: str) 
         assert after == (2 * BLOCK[block] + 2, 0)
 
 
+@pytest.mark.parametrize("block", ["four", "seven"])
+@pytest.mark.parametrize("way", ["fork", "move", "mixed"])
+def test_a_prompt_continues_the_origin_after_it_and_its_copies_were_fed(way: str, block: str) -> None:
+    begun = [step for step in steps_of(way, block) if step.do == "begin"][-7 if way == "mixed" else -4]
+    assert begun.tokens is not None
+    assert (len(begun.tokens), begun.found) == (3 * BLOCK[block] + 1, 3 * BLOCK[block])
+
+
 def test_a_prefix_is_found_if_it_is_saved_on_this_server_and_leaves_a_token() -> None:
     model = Model(2)
     model.begin(0, 0, (1, 2, 3, 4, 5))

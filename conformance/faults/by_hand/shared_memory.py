@@ -1,6 +1,7 @@
 """Servers whose forks and saved prefixes share memory with what runs on, or whose blocks begin at the wrong token."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,66 @@ class BlocksOfACallAreLookedUp(BlocksOfACall):
         return found
 
 
+class Listed(States):
+    """A server that keeps the tokens of every sequence in a list: correct, since no two sequences have the same list."""
+
+    def __init__(self, layer: mixer.Mixer, slots: int, block: int) -> None:
+        super().__init__(layer, slots, block)
+        self.lists: dict[int, list[int]] = {}
+        self.copies: set[int] = set()
+
+    def begin(self, slot: int, tokens: Array) -> int:
+        found = super().begin(slot, tokens)
+        self.lists[slot] = list(self.running[slot][0])
+        self.copies.discard(slot)
+        return found
+
+    def feed(self, slot: int, tokens: Array, inputs: MixerInputs) -> Array:
+        if slot in self.copies:
+            self.lists[slot] = [*self.lists[slot]]
+            self.copies.discard(slot)
+        self.running[slot] = tuple(self.lists[slot]), self.running[slot][1]
+        self.lists[slot] += map(int, tokens)
+        return super().feed(slot, tokens, inputs)
+
+    def fork(self, slot: int, to: int) -> None:
+        super().fork(slot, to)
+        self.lists[to] = [*self.lists[slot]]
+        self.copies.discard(to)
+
+    def take(self, slot: int, held: Any) -> None:
+        super().take(slot, held)
+        self.lists[slot] = list(held[0])
+        self.copies.discard(slot)
+
+    def export(self, slot: int) -> Any:
+        return tuple(self.lists[slot]), self.running[slot][1]
+
+
+class ForkSharesTokens(Listed):
+    """A fork shares the list of tokens with its origin: once both are fed, what they save later has wrong keys."""
+
+    def fork(self, slot: int, to: int) -> None:
+        super().fork(slot, to)
+        self.lists[to] = self.lists[slot]
+
+
+class ForkKeepsTheList(ForkSharesTokens):
+    """A fork writes on in its origin's list of tokens, which the origin copies only when it is fed next."""
+
+    def fork(self, slot: int, to: int) -> None:
+        super().fork(slot, to)
+        self.copies.add(slot)
+
+
+class OriginKeepsTheList(ForkSharesTokens):
+    """An origin writes on in the list of tokens that its fork reads, which the fork copies only when it is fed next."""
+
+    def fork(self, slot: int, to: int) -> None:
+        super().fork(slot, to)
+        self.copies.add(to)
+
+
 class HitKeepsTheWindowOfTheSlot(States):
     """A prefix hit restores the state; the window of the convolution stays what the slot held before."""
 
@@ -98,6 +159,9 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (BlocksOfACall, "PREFIX-CKPT"),
         (BlocksOfACallAreLookedUp, "PREFIX-CKPT"),
         (HitKeepsTheWindowOfTheSlot, "CONV"),
+        (ForkSharesTokens, "PREFIX-CKPT"),
+        (ForkKeepsTheList, "PREFIX-CKPT"),
+        (OriginKeepsTheList, "PREFIX-CKPT"),
     )
 )
 """Each with its operation and its bug class."""

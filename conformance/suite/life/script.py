@@ -6,7 +6,8 @@ leaves at least its last token to feed. Prompts share texts, differ in their fir
 the length, or of the last block only, finds the wrong state. Half of them end at a boundary: there a saved state would cover
 all of the prompt. Half of what is fed goes to the sequence that was copied last, so that a copy that shares memory shows.
 
-A script with a cache ends with the steps of `after_a_move`: copied sequences save prefixes, and others begin from them.
+A script with a cache ends with the steps of `after_a_move`: copied sequences and their origin save prefixes, and others begin
+from them.
 """
 
 from collections.abc import Iterator
@@ -141,9 +142,11 @@ def after_a_move(model: Model, rng: np.random.Generator, way: tuple[str, ...], s
     """What a sequence saves after a fork or a transfer is found by all of its tokens, not by the later ones alone.
 
     A sequence begins and is copied: forked, or taken by the other server, as the script allows. Each copy passes two
-    boundaries; without a copy, the sequence itself does. Two prompts then have all of its tokens up to the last boundary
-    and one more: both start from the prefix that was saved there, the second after the first was fed. A third prompt has
-    the tokens that the copy was fed, which no sequence began with.
+    boundaries, and so does the sequence itself, before the copies or after them: what one is fed must not be among the tokens
+    of another. A prompt then continues the sequence past its last boundary. If there is a copy, two prompts have all of its
+    tokens up to the last boundary and one more; without a copy, all of the sequence's: both start from the prefix that was
+    saved there, the second after the first was fed. A third prompt has the tokens that the copy was fed, which no sequence
+    began with.
     """
     block, server = model.block, int(rng.integers(2 if "take" in way else 1))
 
@@ -162,16 +165,18 @@ def after_a_move(model: Model, rng: np.random.Generator, way: tuple[str, ...], s
         ended, to = model.room(1 - server, slots)
         yield from [*ended, *model.take(to, len(model.exports) - 1)]
         copies.append(to)
-    fed: list[tuple[int, Tokens, Tokens]] = []
-    for place in copies or [origin]:
+    fed: dict[Place, tuple[Tokens, Tokens]] = {}
+    for place in [origin, *copies] if rng.random() < 0.5 else [*copies, origin]:
         before, after = model.sequences[place], text(2 * block + 1)
         for at in range(0, len(after), most):
             yield from model.feed(place, after[at : at + most])
-        fed.append((place[0], before + after, after))
-    for at, whole, after in fed:
+        fed[place] = before + after, after
+    for own in [*([origin] if copies else []), *(copies or [origin])]:
+        whole, after = fed[own]
         known, last = whole[: len(whole) // block * block], int(rng.integers(VOCABULARY))
-        for prompt in ((*known, last), (*known, (last + 1) % VOCABULARY), (*after, last)):
-            ended, place = model.room(at, slots)
+        every = (*known, last), (*known, (last + 1) % VOCABULARY), (*after, last)
+        for prompt in every[:1] if copies and own == origin else every:
+            ended, place = model.room(own[0], slots)
             yield from [*ended, *model.begin(*place, prompt)]
 
 

@@ -1,11 +1,11 @@
 """A layer's states over their life: what a server does with them between two requests.
 
 A script (`script`) begins prompts over a prefix cache, feeds tokens, forks, ends sequences, evicts, exports a state and
-takes it in another slot or server. At its end prompts begin from what copied sequences have saved, if there is a cache.
-Compared are the outputs of all that is fed and the states at the end, with plain decoding of each sequence from its first
-token; which prefix was found, as a number; and by bits, without a bound, that a fork and a state that was exported and taken
-equal the state that was there. What is saved or exported is a copy: it does not follow what is fed later. Sizes: b slots of
-a server, t tokens fed at once at most, j steps before the end.
+takes it in another slot or server. At its end prompts begin from what copied sequences and their origin have saved, if there
+is a cache. Compared are the outputs of all that is fed and the states at the end, with plain decoding of each sequence from
+its first token; which prefix was found, as a number; and by bits, without a bound, that a fork and a state that was exported
+and taken equal the state that was there. What is saved or exported is a copy: it does not follow what is fed later. Sizes: b
+slots of a server, t tokens fed at once at most, j steps before the end.
 """
 
 from dataclasses import replace
