@@ -9,7 +9,19 @@ from typing import Any
 
 from ssmspec_ref.contract import Graph, Subject
 
-from .by_hand import chunks, shared_memory, slot_order, softmax, texts, trees, whole_windows
+from .by_hand import (
+    carried,
+    chunks,
+    ends,
+    late_flushes,
+    shared_memory,
+    siblings,
+    slot_order,
+    softmax,
+    texts,
+    trees,
+    whole_windows,
+)
 from .memory import (
     beginnings,
     bits,
@@ -142,7 +154,19 @@ def _faults() -> Iterator[Fault]:
     for run, bug_class in processors.FAULTS:
         yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
     yield from _classed_below()
-    for module in (chunks, slot_order, trees, texts, softmax, whole_windows, shared_memory):
+    for module in (
+        chunks,
+        slot_order,
+        trees,
+        texts,
+        softmax,
+        whole_windows,
+        shared_memory,
+        carried,
+        late_flushes,
+        siblings,
+        ends,
+    ):
         for run, operation, bug_class, *given in module.FAULTS:
             yield fault(bug_class, operation, single(operation, run, *given))
 

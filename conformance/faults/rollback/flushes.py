@@ -19,6 +19,8 @@ class Entries:
     before the window is verified."""
 
     entries = 64
+    late = 0
+    """By how many entries a flush comes too late."""
 
     def __init__(self, S: Array, params: Any) -> None:
         self.S, self.params, self.cursor = S.copy(), params, np.zeros(len(S), dtype=np.int64)
@@ -29,7 +31,7 @@ class Entries:
         if self.ring is None:
             self.ring = each(lambda a: np.zeros((len(a), self.entries, *a.shape[2:])), window)
         tokens = getattr(window, fields(window)[0].name).shape[1]
-        self.flush(self.cursor + tokens > self.entries)
+        self.flush(self.cursor + tokens > self.entries + self.late)
         rows = (each(lambda a, b=b: a[b : b + 1], window) for b in range(len(self.S)))
         return np.concatenate([self.rule.scan(self.replayed(b), row, self.params)[0] for b, row in enumerate(rows)])
 

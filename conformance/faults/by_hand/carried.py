@@ -1,0 +1,97 @@
+"""Scans that read a carried state too early, sum over some of the states only, or begin a sequence from another's state."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ssmspec_ref import selective, ssd
+from ssmspec_ref.contract import Adapter
+from ssmspec_ref.decay_matrix import pieces
+from ssmspec_ref.functions import silu
+from ssmspec_ref.shapes import Array
+
+from ..recurrences.packed import right as right_packed
+from ..single import Wrong, adapter_of
+from .chunks import CHUNKS, Scanned, cut, named
+
+
+def ssd_read(S: Array, window: Any) -> Array:
+    """What every token reads of a state of its own (b t h p n)."""
+    return np.einsum("bthpn, bthn -> bthp", S, ssd.per_head(window.C, window.x.shape[2]))
+
+
+def selective_read(S: Array, window: Any) -> Array:
+    """What every token reads of a state of its own (b t d n)."""
+    return np.einsum("btdn, btn -> btd", S, window.C)
+
+
+def carried_without_own_decay(
+    rule: Any, read: Callable[..., Array], chunk: int, S: Array, window: Any, params: Any
+) -> Scanned:
+    """What a token reads of the state carried into its chunk of {chunk} tokens lacks the token's own decay; the state is
+    right."""
+    outputs = []
+    for begin, end in pieces(window.x.shape[1], chunk):
+        own = cut(window, begin, end)
+        after = rule.states(S, replace(own, x=np.zeros_like(own.x)), params)[1]
+        more = read(np.concatenate([S[:, None], after[:, :-1]], axis=1) - after, own)
+        y, S = rule.scan(S, own, params)
+        outputs.append(y + (more if own.z is None else more * silu(own.z)))
+    return np.concatenate(outputs, axis=1), S
+
+
+def tail_of_the_states(rule: Any, call: str, chunk: int, S: Array, came: Any, params: Any) -> Scanned:
+    """The sum over the states in an output leaves out the last ones, as many as do not fill a vector of {chunk}, if there are
+    more than {chunk}; the state is right."""
+    states = S.shape[-1]
+    read = states - states % chunk if states > chunk else states
+    found: Scanned = getattr(rule, call)(S, replace(came, C=np.where(np.arange(states) < read, came.C, 0.0)), params)
+    return found
+
+
+def state_of_the_nonempty(rule: str, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Scanned:
+    """The initial state of a sequence is found by the number of sequences before it that are not empty."""
+    return right_packed(rule, S[nonempty_before(bounds)], run, bounds, fresh, params)
+
+
+def state_of_the_nonempty_but_of_the_empty(
+    rule: str, S: Array, run: Any, bounds: Array, fresh: Array, params: Any
+) -> Scanned:
+    """The initial state of a sequence is found by the number of sequences before it that are not empty. An empty sequence
+    keeps its own."""
+    at = np.where(np.diff(bounds) > 0, nonempty_before(bounds), np.arange(len(S)))
+    return right_packed(rule, S[at], run, bounds, fresh, params)
+
+
+def nonempty_before(bounds: Array) -> Array:
+    has = (np.diff(bounds) > 0).astype(np.int64)
+    return np.asarray(np.cumsum(has) - has)
+
+
+VECTORS = (4, 8)
+READS: dict[str, tuple[Any, Callable[..., Array]]] = {"ssd": (ssd, ssd_read), "selective": (selective, selective_read)}
+FAULTS: tuple[Wrong, ...] = (
+    *(
+        (named(carried_without_own_decay, *of, chunk=size), f"{rule}.scan", "CHUNK")
+        for rule, of in READS.items()
+        for size in CHUNKS
+    ),
+    *(
+        (named(tail_of_the_states, of, call, chunk=size), f"{rule}.{call}", "INDEX")
+        for rule, (of, _) in READS.items()
+        for call in ("step", "scan")
+        for size in VECTORS
+    ),
+    *(
+        (named(wrong, rule), f"{rule}.scan_packed", "SLOT-SCOPE")
+        for wrong in (state_of_the_nonempty, state_of_the_nonempty_but_of_the_empty)
+        for rule in ("ssd", "delta")
+    ),
+)
+"""Each with its operation and its bug class."""
+
+
+def adapter() -> Adapter:
+    return adapter_of("carried states", FAULTS)
